@@ -78,7 +78,6 @@ class EnvConfig:
     rescale_actions: bool = True
     clip_actions: bool = True
     flatten_observation: bool = False
-    observation_indices: tuple[int, ...] | None = None
     observation_mask: tuple[str, ...] | None = None
     observation_noise: Annotated[float, at_least(0.0)] | tuple[Annotated[float, at_least(0.0)], ...] = 0.0
     observation_delay: Annotated[int, between(0, 1024)] = 0
@@ -311,8 +310,6 @@ def _wrap_observations(env: VectorEnvironment, config: EnvConfig) -> VectorEnvir
     space = env.observation_space
     if config.flatten_observation and (isinstance(space, Dict) or len(space.shape) != 1):
         env = wrappers.FlattenObservation(env)
-    if config.observation_indices is not None:
-        env = wrappers.SelectEntries(env, config.observation_indices)
     env = _hide(env, config)
     if config.observation_clip is not None:
         env = wrappers.ClipObservation(env, config.observation_clip)

@@ -45,7 +45,7 @@ class FakeRunner(Runner):
             {KEYS[0]: lr, KEYS[1]: gamma, KEYS[2]: given[KEYS[2]]}
             for lr, gamma in zip(lists["actor_lr"], lists["gamma"], strict=True)
         ]
-        return [[value] * seeds for value in values(params)], None
+        return [[value] * seeds for value in values(params)]
 
 
 def live(directory, sampler, trials, parallel=6, **settings):

@@ -1,7 +1,5 @@
 """Tests of `arch.compute_dtype=bfloat16`: torsos compute in bfloat16, and everything that they exchange is float32."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,7 @@ from support import disco
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.types import ProgramSpec
-from stoix_like.composition import compose_config
+from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import parse_config
 from stoix_like.envs import Discrete
 from stoix_like.errors import ConfigError
@@ -22,8 +20,9 @@ from stoix_like.networks.utils import build_networks
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 
-CONFIGS = Path(__file__).parents[2] / "configs/system"
-SYSTEMS = sorted(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.glob("*/[!_]*.yaml"))
+# One system of each family, and those with memory.
+FAMILIES = {system.partition("/")[0]: system for system in group_choices("system") if "/rec_" not in system}
+SYSTEMS = [*FAMILIES.values(), *(system for system in group_choices("system") if "/rec_" in system)]
 KEY = jax.random.key(0)
 B16, F32, C64 = (jnp.dtype(name) for name in ("bfloat16", "float32", "complex64"))
 IMAGE, CNN = (2, 6, 6, 1), {"channel_sizes": (4,), "kernel_sizes": (3,), "strides": (1,), "hidden_sizes": (4,)}

@@ -56,22 +56,13 @@ class SelectEntries(ObservationWrapper):
 
     Args:
         env: environments whose observations are vectors.
-        indices: the entries to keep, in their new order.
-
-    Raises:
-        ConfigError: if the observations are not vectors, or the indices are not distinct entries of them.
+        indices: the entries to keep.
     """
 
     def __init__(self, env: VectorEnvironment, indices: Sequence[int]) -> None:
         super().__init__(env)
-        setting, space = f"env.observation_indices={list(indices)}", env.observation_space
-        if not isinstance(space, Box) or len(space.shape) != 1:
-            raise ConfigError(f"{setting} needs observations that are vectors, not {space}: flatten them, or leave it")
-        size = space.shape[0]
-        if not indices or len(set(indices)) < len(indices) or not set(indices) <= set(range(size)):
-            raise ConfigError(f"{setting} must be distinct entries of observations [{size}]: use 0 to {size - 1}")
         self._indices = np.asarray(indices)
-        self.observation_space = _box_of_shape(space, lambda bound: bound[self._indices])
+        self.observation_space = _box_of_shape(env.observation_space, lambda bound: bound[self._indices])
 
     def legend(self) -> Legend:
         """See `VectorEnvironment.legend`."""

@@ -49,11 +49,6 @@ def test_selected_entries_of_observations_are_kept():
     assert [t.observation.agent_view.tolist() for t in timesteps] == [[0], [1], [9]]
     assert timesteps[2].next_observation.agent_view.tolist() == [9]
     assert (env.observation_space.shape, env.observation_space.low.tolist()) == ((1,), [-100])
-    for indices in ((), (0, 0), (2,), (-1,)):
-        with pytest.raises(ConfigError, match=r"env.observation_indices=.* use 0 to 1"):
-            wrappers.SelectEntries(Vectorize(Counter()), indices)
-    with pytest.raises(ConfigError, match=r"env.observation_indices=\[0\] needs observations that are vectors"):
-        wrappers.SelectEntries(ramp(), (0,))
 
 
 def test_the_remaining_fraction_of_the_time_limit_is_appended():

@@ -34,7 +34,7 @@ def test_masked_entries_are_left_out_by_index_and_by_name():
     assert views(play(wrappers.mask_entries(Vectorize(Counter()), ("0",)), [4])) == [[0], [4]]
     legend = find_legend("CartPole-v1")
     assert [legend.places_of(name) for name in ("velocities", "pole_angle")] == [(1, 3), (2,)]
-    # Indices count what env.observation_indices left.
+    # A selection takes the legend along.
     env = wrappers.mask_entries(wrappers.SelectEntries(Vectorize(Named()), (1, 0)), ("velocities",))
     assert views(play(env, [4, 4])) == [[0], [1], [2]]
 
