@@ -160,7 +160,7 @@ class Comparison(NamedTuple):
         settings = self.settings
         names = dict.fromkeys(_test_title(test, settings.test) for test in self.tests)
         corrected = "" if settings.correction == "none" else f", corrected by {settings.correction}"
-        if settings.test in statistics.T_TESTS:
+        if settings.test == "welch":
             interval = "its intervals of the difference between means"
         else:
             interval = "bootstrap intervals of the difference between means"
@@ -255,8 +255,6 @@ def _compare(algorithms: list[Algorithm], settings: Settings) -> Comparison:
         notes.append(f"fewer than {MIN_SEEDS} seeds: tests and intervals say little; train more seeds")
     if any(_num_scores(algorithm, tasks) < MIN_IQM for algorithm in algorithms):
         notes.append(f"an IQM needs {MIN_IQM} scores: of fewer, it is the mean")
-    if settings.test == "bootstrap" and min(seeds) < 20:
-        notes.append("with fewer than 20 seeds, the bootstrap test decides too easily: prefer welch")
     steps = {step for algorithm in algorithms for step in _trained_steps(algorithm, tasks)}
     if len(steps) > 1:
         notes.append(

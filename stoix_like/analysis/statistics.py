@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -132,40 +130,14 @@ def welch(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return stats.ttest_ind(x, y, axis=-1, equal_var=False).pvalue
 
 
-def student(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the p-values of Student's t-test, which takes variances for equal."""
-    return stats.ttest_ind(x, y, axis=-1).pvalue
-
-
 def mann_whitney(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the p-values of the Mann–Whitney U test on ranks."""
     return stats.mannwhitneyu(x, y, axis=-1).pvalue
 
 
-def ranked_t(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the p-values of Student's t-test on the ranks in both samples together."""
-    return student(*_ranks(x, y))
-
-
 def permutation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the p-values of the permutation test of the difference between means, see `is_exact`."""
-    pooled, size = np.concatenate([x, y], axis=-1), x.shape[-1]
-    total, rest = pooled.sum(-1, keepdims=True), y.shape[-1]
-
-    def differences(chosen: np.ndarray) -> np.ndarray:
-        sums = pooled @ chosen.T
-        return sums / size - (total - sums) / rest
-
-    return _two_sided(x.mean(-1) - y.mean(-1), map(differences, _splits(size, size + rest)), is_exact(size, rest))
-
-
-def bootstrap(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return bootstrap p-values: twice the share of resampled differences on the other side of zero.
-
-    Too small for fewer than about 20 seeds: Colas et al. 2019, "A hitchhiker's guide to statistical comparisons of
-    reinforcement learning algorithms" (arXiv:1904.06979).
-    """
-    return _sides_of_zero(_resampled_differences(x, y, 0))
+    return _permute((x, y), _difference, "independent", is_exact(x.shape[-1], y.shape[-1]))
 
 
 def paired_t(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -178,55 +150,40 @@ def wilcoxon(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return stats.wilcoxon(x, y, axis=-1).pvalue
 
 
-def paired_ranked_t(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the p-values of the paired t-test on the ranks in both samples together."""
-    return paired_t(*_ranks(x, y))
-
-
 def sign_flips(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the p-values of the paired permutation test: differences have random signs; see `is_exact`."""
-    differences = x - y
-    means = (differences @ signs.T / x.shape[-1] for signs in _signs(x.shape[-1]))
-    return _two_sided(differences.mean(-1), means, is_exact(x.shape[-1]))
+    return _permute((x - y,), np.mean, "samples", is_exact(x.shape[-1]))
 
 
-def paired_bootstrap(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return bootstrap p-values of the mean of the differences, see `bootstrap`."""
-    return _sides_of_zero(_resampled_differences(x - y, None, 0))
+def _difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
+    return x.mean(axis) - y.mean(axis)
+
+
+def _permute(samples: tuple[np.ndarray, ...], statistic: Callable[..., Any], kind: str, exact: bool) -> np.ndarray:
+    number = MAX_PERMUTATIONS if exact else NUM_RESAMPLES
+    options = {"vectorized": True, "batch": _ROWS, "axis": -1, "rng": np.random.default_rng(0)}
+    return stats.permutation_test(samples, statistic, permutation_type=kind, n_resamples=number, **options).pvalue
 
 
 TESTS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "welch": welch,
-    "student": student,
     "mann_whitney": mann_whitney,
-    "ranked_t": ranked_t,
     "permutation": permutation,
-    "bootstrap": bootstrap,
 }
 PAIRED_TESTS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "welch": paired_t,
-    "student": paired_t,
     "mann_whitney": wilcoxon,
-    "ranked_t": paired_ranked_t,
     "permutation": sign_flips,
-    "bootstrap": paired_bootstrap,
 }
-T_TESTS = ("welch", "student")
 TITLES = {
     "welch": "Welch's t-test",
-    "student": "Student's t-test",
     "mann_whitney": "Mann–Whitney U test",
-    "ranked_t": "t-test on ranks",
     "permutation": "permutation test",
-    "bootstrap": "bootstrap test",
 }
 PAIRED_TITLES = {
     "welch": "paired t-test",
-    "student": "paired t-test",
     "mann_whitney": "Wilcoxon's signed-rank test",
-    "ranked_t": "paired t-test on ranks",
     "permutation": "paired permutation test",
-    "bootstrap": "paired bootstrap test",
 }
 
 
@@ -258,7 +215,7 @@ def p_value(test: str, x: np.ndarray, y: np.ndarray, paired: bool = False) -> fl
     if np.array_equal(x, y) if paired else np.ptp(np.concatenate([x, y])) == 0.0:
         return 1.0
     without_spread = np.ptp(x - y) == 0.0 if paired else np.ptp(x) == np.ptp(y) == 0.0
-    if without_spread and test in (*T_TESTS, "ranked_t"):
+    if without_spread and test == "welch":
         return math.nan
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)  # of samples that are nearly constant
@@ -290,7 +247,7 @@ def correct(p_values: Sequence[float], method: str) -> list[float]:
 
 
 def difference(
-    x: np.ndarray, y: np.ndarray, level: float = 0.05, seed: int = 0, test: str = "bootstrap", paired: bool = False
+    x: np.ndarray, y: np.ndarray, level: float = 0.05, seed: int = 0, test: str = "permutation", paired: bool = False
 ) -> Interval:
     """Return the difference between the means of X and Y with its interval: of a t-test its own, else a bootstrap's.
 
@@ -306,13 +263,16 @@ def difference(
         The difference.
     """
     estimate = float(np.mean(x) - np.mean(y))
-    if test in T_TESTS and not math.isnan(p_value(test, x, y, paired)) and np.ptp(x - y if paired else [*x, *y]):
+    if test == "welch" and not math.isnan(p_value(test, x, y, paired)) and np.ptp(x - y if paired else [*x, *y]):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of samples that are nearly constant
-            result = stats.ttest_rel(x, y) if paired else stats.ttest_ind(x, y, equal_var=test == "student")
+            result = stats.ttest_rel(x, y) if paired else stats.ttest_ind(x, y, equal_var=False)
             return Interval(estimate, *map(float, result.confidence_interval(1.0 - level)))
-    chunks = _resampled_differences(x - y, None, seed) if paired else _resampled_differences(x, y, seed)
-    return _interval(estimate, np.concatenate(list(chunks)), level)
+    resampled = [
+        np.concatenate([counts @ sample / len(sample) for counts in resample_counts((len(sample), 1), seed + place)])
+        for place, sample in enumerate([x - y] if paired else [x, y])
+    ]
+    return _interval(estimate, resampled[0] if paired else resampled[0] - resampled[1], level)
 
 
 def seeds_needed(
@@ -320,8 +280,8 @@ def seeds_needed(
 ) -> int | None:
     """Return the number of seeds of each algorithm with which a test decides in 80 % of cases, by simulation.
 
-    Scores are drawn from normal distributions with the observed means and standard deviations. The permutation and
-    bootstrap tests are simulated by t-tests, which have nearly the same power.
+    Scores are drawn from normal distributions with the observed means and standard deviations. The permutation test is
+    simulated by a t-test, which has nearly the same power.
 
     Args:
         x: `[S]` scores.
@@ -337,7 +297,7 @@ def seeds_needed(
     samples = (x - y, np.zeros_like(y)) if paired else (x, y)
     if min(len(x), len(y)) < 2 or np.mean(x) == np.mean(y) or all(np.ptp(z) == 0.0 for z in samples):
         return None
-    function = (PAIRED_TESTS if paired else TESTS)["welch" if test in ("permutation", "bootstrap") else test]
+    function = (PAIRED_TESTS if paired else TESTS)["welch" if test == "permutation" else test]
     rng = np.random.default_rng(seed)
 
     def power(size: int) -> float:
@@ -347,71 +307,3 @@ def seeds_needed(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return next((size for size in _SIZES if power(size) >= POWER), None)
-
-
-def _ranks(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    ranks = stats.rankdata(np.concatenate([x, y], axis=-1), axis=-1)
-    return ranks[..., : x.shape[-1]], ranks[..., x.shape[-1] :]
-
-
-@functools.lru_cache(maxsize=2)
-def _combinations(size: int, total: int) -> np.ndarray:
-    """Return all choices `[C, size]` of positions below `total`."""
-    positions = itertools.chain.from_iterable(itertools.combinations(range(total), size))
-    return np.fromiter(positions, np.uint8).reshape(-1, size)
-
-
-def _splits(size: int, total: int) -> Iterator[np.ndarray]:
-    """Yield all choices, or random ones, of `size` of `total` scores, as chunks `[R, total]` of zeros and ones."""
-    exact = is_exact(size, total - size)
-    rng = np.random.default_rng(0)
-    number = math.comb(total, size) if exact else NUM_RESAMPLES
-    for start in range(0, number, _ROWS):
-        rows = min(_ROWS, number - start)
-        places = _combinations(size, total)[start : start + rows] if exact else None
-        if places is None:
-            places = np.argsort(rng.random((rows, total)), axis=-1)[:, :size]
-        chosen = np.zeros((rows, total))
-        np.put_along_axis(chosen, places.astype(np.intp), 1.0, axis=-1)
-        yield chosen
-
-
-def _signs(size: int) -> Iterator[np.ndarray]:
-    """Yield all signs of `size` differences, or random ones, as chunks `[R, size]`."""
-    rng = np.random.default_rng(0)
-    number = 2**size if is_exact(size) else NUM_RESAMPLES
-    for start in range(0, number, _ROWS):
-        rows = np.arange(start, min(start + _ROWS, number))
-        bits = rows[:, None] >> np.arange(size) & 1 if is_exact(size) else rng.integers(2, size=(len(rows), size))
-        yield 2.0 * bits - 1.0
-
-
-def _two_sided(observed: np.ndarray, permuted: Iterator[np.ndarray], exact: bool) -> np.ndarray:
-    """Return two-sided p-values `[...]` of observed statistics among chunks `[..., R]` of permuted ones."""
-    below = above = number = 0
-    for values in permuted:
-        # The observed statistic, summed in another order, counts as equal.
-        close = 1e-12 * np.abs(values).max(-1)
-        below = below + (values <= (observed + close)[..., None]).sum(-1)
-        above = above + (values >= (observed - close)[..., None]).sum(-1)
-        number += values.shape[-1]
-    drawn = 0 if exact else 1  # the observed one is among all permutations
-    return np.minimum(1.0, 2.0 * (np.minimum(below, above) + drawn) / (number + drawn))
-
-
-def _resampled_differences(x: np.ndarray, y: np.ndarray | None, seed: int) -> Iterator[np.ndarray]:
-    """Yield chunks `[..., R]` of resampled differences between the means of X and Y, or of the mean of X."""
-    seeds = (seed, seed + 1)
-    first = (x @ counts.T / x.shape[-1] for counts in resample_counts((x.shape[-1], 1), seeds[0]))
-    if y is None:
-        return first
-    second = (y @ counts.T / y.shape[-1] for counts in resample_counts((y.shape[-1], 1), seeds[1]))
-    return (these - those for these, those in zip(first, second, strict=True))
-
-
-def _sides_of_zero(resampled: Iterator[np.ndarray]) -> np.ndarray:
-    below = above = np.asarray(0)
-    for values in resampled:
-        below = below + (values <= 0.0).sum(-1)
-        above = above + (values >= 0.0).sum(-1)
-    return np.minimum(1.0, 2.0 * np.maximum(np.minimum(below, above), 1) / NUM_RESAMPLES)

@@ -43,9 +43,7 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     comparing = commands.add_parser("compare", help="compare algorithms by their returns over seeds and environments")
     add_selection(comparing)
     comparing.add_argument("--score", default="final", help="final (default) or best evaluated return of each seed")
-    comparing.add_argument(
-        "--test", default="welch", help="welch (default), student, mann_whitney, ranked_t, permutation or bootstrap"
-    )
+    comparing.add_argument("--test", default="welch", help="welch (default), mann_whitney or permutation")
     comparing.add_argument("--level", type=float, default=0.05, help="significance level (default: 0.05)")
     comparing.add_argument(
         "--correction", default="holm", help="for several comparisons: holm (default), bonferroni, fdr_bh or none"

@@ -54,8 +54,8 @@ class Policy(Exportable):
 
     Observations have the form of the run's environments, after `env.flatten_observation`, `env.observation_mask`,
     `env.frame_stack`, `env.observe_last_action` and `env.observe_last_reward`; the policy normalises them itself.
-    Actions are in the units of the suite, after `env.rescale_actions` and `env.clip_actions`. A policy compiles once per
-    batch size, and can be called inside a jitted function.
+    Actions are in the units of the suite, after `env.rescale_actions` and `env.clip_actions`. A policy compiles once
+    per batch size, and can be called inside a jitted function.
 
     Args:
         setup: spaces, networks and configuration of the run.
