@@ -77,21 +77,18 @@ class PopulationConfig:
         hyperparams: by name, a list of per-member values or a distribution to draw them from.
         mode: how lists are combined.
         seeds: members per hyperparameter setting.
-        axis: whether members are vectorised on every device, or sharded over devices.
         pbt: population-based training.
         halving: successive halving.
-        paired: whether every hyperparameter setting has the same seeds; None: in grids. Runs from before the key was
-            introduced lack it, and their seeds differ.
+        paired: whether every hyperparameter setting has the same seeds; None: in grids.
     """
 
     size: Annotated[int, between(1, MAX_MEMBERS)]
     hyperparams: dict[str, Any] | None
     mode: Annotated[str, one_of("zip", "grid")]
     seeds: Annotated[int, between(1, MAX_MEMBERS)]
-    axis: Annotated[str, one_of("auto", "vmap", "device")]
     pbt: PBTConfig = PBTConfig()
     halving: HalvingConfig = HalvingConfig()
-    paired: bool | None = False
+    paired: bool | None = None
 
     @property
     def is_paired(self) -> bool:

@@ -122,7 +122,7 @@ def test_two_processes_train_as_one_with_two_devices(tmp_path: Path) -> None:
     [
         DQN,
         (*PPO, "arch.population.size=4"),
-        (*PPO, "arch.population.size=4", "arch.population.axis=vmap", "logger.every_updates=2"),
+        (*PPO, "arch.population.size=3", "logger.every_updates=2"),
         (
             *PPO,
             "arch.population.size=4",

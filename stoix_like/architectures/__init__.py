@@ -20,7 +20,7 @@ From the outside in, the axes of a program are `population` (vmapped members, an
   `shard_map`.
 
 `build` is called inside the vmap over members, on `dataclasses.replace(config, actor_lr=tracer, …)`, so no system knows
-about populations. Members are sharded over devices, without any communication, or every member uses all devices
-(`arch.population.axis`). On CPUs, members are initialised one after the other: orthogonal initialisers use batched QR
-decompositions, which deadlock when two devices of one CPU run them at once (seen with jax 0.10.2).
+about populations. Members are sharded over devices, without any communication, or every member uses all devices,
+see `run.plan.spread_members`. On CPUs, members are initialised one after the other: orthogonal initialisers use batched
+QR decompositions, which deadlock when two devices of one CPU run them at once (seen with jax 0.10.2).
 """

@@ -159,34 +159,21 @@ def _check_counters(config: RunConfig, envs_per_shard: int, num_updates: int) ->
         )
 
 
-def spread_members(config: RunConfig, population: int, num_devices: int) -> tuple[bool, tuple[str, ...]]:
-    """Decide whether to shard the members of a population over devices.
+def spread_members(population: int, num_devices: int) -> tuple[bool, tuple[str, ...]]:
+    """Decide whether to shard the members of a population over devices: if they divide evenly.
 
     Args:
-        config: the typed configuration.
         population: number of members.
         num_devices: number of devices of the run.
 
     Returns:
-        Whether the members are sharded over devices, and notes for the user.
-
-    Raises:
-        ConfigError: the members do not divide evenly over the devices.
+        Whether the members are sharded, and not the environments of each of them; and notes for the user.
     """
-    axis = config.arch.population.axis
     if population == 1 or num_devices == 1:
         return False, ()
-    divides = population % num_devices == 0
-    if axis == "device" and not divides:
-        raise ConfigError(
-            f"arch.population.axis=device needs a multiple of {num_devices} members on {num_devices} devices, not"
-            f" {population}: use {multiples_near(population, num_devices)}"
-        )
-    spread = divides if axis == "auto" else axis == "device"
-    if axis != "auto":
-        return spread, ()
-    layout = "device (members sharded)" if spread else "vmap (environments of each member sharded)"
-    return spread, (f"{population} members on {num_devices} devices: arch.population.axis={layout}",)
+    spread = population % num_devices == 0
+    what = "members" if spread else "the environments of each member"
+    return spread, (f"{population} members on {num_devices} devices: {what} are sharded",)
 
 
 def _notes(

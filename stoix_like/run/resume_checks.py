@@ -27,7 +27,6 @@ CHANGEABLE = (
     "arch.actor.device_ids",
     "arch.learner.device_ids",
     "arch.update_batch_size",
-    "arch.population.axis",
     "arch.population.halving.rounds",
     "arch.on_nan",
     "arch.compile_cache",

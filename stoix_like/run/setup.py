@@ -136,7 +136,7 @@ def set_up(config: RunConfig, started: float | None = None, device_memory: int |
 
 def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memory: int | None) -> RunSetup:
     num_members = count_members(config)
-    spread, notes = spread_members(config, num_members, len(devices.learner))
+    spread, notes = spread_members(num_members, len(devices.learner))
     mesh = make_mesh(devices.learner, spread)
     plan = make_plan(config, mesh.shape[DEVICE_AXIS])
     made_of = (config.env, config.own_env, config.matmul_precision)

@@ -194,7 +194,7 @@ def test_the_best_policy_is_that_of_the_best_complete_trial(trained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [[], ["arch.num_devices=2", "arch.population.axis=device"]], ids=["one", "device"])
+@pytest.mark.parametrize("layout", [[], ["arch.num_devices=2"]], ids=["one", "device"])
 def test_a_trial_starts_as_a_lone_run_with_its_seed_and_setting(tmp_path, layout):
     writer = checkpoint.Writer(tmp_path, 99)
     loop = training_loop(VARIED, *layout, "checkpoint.every_evals=1", writer=writer)
@@ -227,11 +227,11 @@ def test_a_trial_starts_as_a_lone_run_with_its_seed_and_setting(tmp_path, layout
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["arch.num_devices=2", "arch.population.axis=device"],
-        ["arch.num_devices=2", "arch.population.axis=vmap"],
+        ["arch.num_devices=2"],
+        ["arch.num_devices=2", "arch.population.size=5"],
         ["arch.population.seeds=2", "arch.population.paired=true"],
     ],
-    ids=["device", "vmap", "paired"],
+    ids=["sharded members", "sharded environments", "paired"],
 )
 def test_a_run_that_was_stopped_resumes_exactly(tmp_path, overrides):
     overrides = [VARIED, *overrides, "checkpoint.every_evals=1"]

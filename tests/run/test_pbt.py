@@ -160,7 +160,7 @@ def test_a_run_that_was_stopped_resumes_exactly(trained, tmp_path, callback, err
 
 @pytest.mark.slow
 def test_members_on_several_devices_are_selected_and_resumed(tmp_path):
-    devices = ["arch.num_devices=2", "arch.population.axis=device"]
+    devices = ["arch.num_devices=2"]
     overrides = [*SMALL, VARIED, *devices, "arch.population.pbt.every_evals=1"]
     whole = stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "whole")
     assert [json.loads(line) for line in (tmp_path / "whole/metrics.jsonl").read_text().splitlines()] == whole.history

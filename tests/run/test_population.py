@@ -14,6 +14,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
+from stoix_like.overrides import to_overrides
 from stoix_like.run import records
 from stoix_like.run.plan import spread_members
 from stoix_like.run.population import Population, float_fields, make_population
@@ -149,16 +150,9 @@ def test_invalid_populations_are_refused(text, overrides, message):
 
 
 def test_members_are_sharded_over_devices_if_they_divide_evenly():
-    run = parse_config(compose_config([]))
-    assert spread_members(run, 4, 1) == (False, ())
-    spread, notes = spread_members(run, 4, 2)
-    assert spread
-    assert "axis=device" in notes[0]
-    spread, notes = spread_members(run, 3, 2)
-    assert not spread
-    assert "axis=vmap" in notes[0]
-    with pytest.raises(ConfigError, match="needs a multiple of 2 members on 2 devices, not 3: use 2 or 4"):
-        spread_members(parse_config(compose_config(["arch.population.axis=device"])), 3, 2)
+    assert spread_members(4, 1) == (False, ())
+    assert spread_members(4, 2) == (True, ("4 members on 2 devices: members are sharded",))
+    assert spread_members(3, 2) == (False, ("3 members on 2 devices: the environments of each member are sharded",))
 
 
 def trained(*overrides, num_updates=4):
@@ -167,32 +161,23 @@ def trained(*overrides, num_updates=4):
     return loop
 
 
-VARIED = "arch.population.hyperparams={actor_lr: [1e-3, 3e-3], gamma: [0.9, 0.99], ent_coef: [0.0, 0.01]}"
-LAYOUTS = {
-    "one device": [],
-    "sharded members": ["arch.num_devices=2"],
-    "sharded environments": ["arch.num_devices=2", "arch.population.axis=vmap"],
-}
+SETTINGS = {"actor_lr": [1e-3, 3e-3, 1e-3], "gamma": [0.9, 0.99, 0.99], "ent_coef": [0.0, 0.01, 0.0]}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_member_learns_the_same_as_a_lone_run(layout):
+@pytest.mark.parametrize(("num_devices", "size"), [(1, 2), (2, 2), (2, 3)], ids=["alone", "members", "environments"])
+def test_a_member_learns_the_same_as_a_lone_run(num_devices, size):
     """The parameters after 4 updates of 16 gradient steps agree up to rounding.
 
     Batched matrix products sum in another order than single ones, and traced hyperparameters are not folded into
     constants; Adam divides by small second moments, which amplifies these differences to about 1e-5 here.
     """
-    together = trained(*LAYOUTS[layout], VARIED)
-    devices = ["arch.num_devices=2"] if layout == "sharded environments" else []
-    for member, (seed, lr, gamma, ent_coef) in enumerate([(42, 1e-3, 0.9, 0.0), (43, 3e-3, 0.99, 0.01)]):
-        alone = trained(
-            *devices,
-            f"arch.seed={seed}",
-            f"system.actor_lr={lr}",
-            f"system.gamma={gamma}",
-            f"system.ent_coef={ent_coef}",
-        )
+    varied = {name: values[:size] for name, values in SETTINGS.items()}
+    together = trained(f"arch.num_devices={num_devices}", *to_overrides({"arch.population.hyperparams": varied}))
+    devices = 1 if size % num_devices == 0 else num_devices
+    for member in range(size):
+        setting = {f"system.{name}": values[member] for name, values in SETTINGS.items()}
+        alone = trained(*to_overrides({"arch.num_devices": devices, "arch.seed": 42 + member, **setting}))
         jax.tree.map(
             lambda a, b, member=member: np.testing.assert_allclose(a[member], b, rtol=1e-3, atol=1e-4),
             jax.device_get(together.state.shared.params),
