@@ -31,9 +31,11 @@ LEARNED = {"cartpole": 450.0, "pendulum": -250.0}
 STEPS = {
     "awr/ff_awr": 200_000,
     "ddpg/ff_ddpg": 10_000,
+    "ddpg/rec_td3": 20_000,
     "dreamer/dreamer_v3": 8_000,
     "sac/ff_sac": 10_000,
     "sac/ff_tqc": 10_000,
+    "sac/rec_sac": 20_000,
     "search/ff_az": 50_000,
     "search/ff_sampled_az": 50_000,
     "spo/ff_spo": 50_000,

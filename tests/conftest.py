@@ -2,6 +2,7 @@ import collections
 import gc
 import itertools
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -30,6 +31,15 @@ hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+_SLOW_FILE = re.compile(r"^pytestmark = .*pytest\.mark\.(slow|learn|clusters)", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave files of slow tests alone out of runs of the quick ones: they import whole suites."""
+    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
+        return bool(_SLOW_FILE.search(collection_path.read_text())) or None
+    return None
 
 
 def pytest_collection_finish():

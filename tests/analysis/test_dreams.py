@@ -1,12 +1,14 @@
 """Figures of dreams."""
 
 import numpy as np
+from support.lazily import Lazy
 
-from stoix_like.analysis.dreams import draw_dream
 from stoix_like.base_types import Dream
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Box, Dict
 from stoix_like.rendering.dreams import DreamedEpisode
+
+dreams = Lazy("stoix_like.analysis.dreams")
 
 
 def test_a_figure_has_images_numbers_and_a_shaded_context():
@@ -14,7 +16,9 @@ def test_a_figure_has_images_numbers_and_a_shaded_context():
     space = Dict({"grid": Box(0.0, 1.0, (4, 5, 2)), "speed": Box(-1.0, 1.0, (2,))})
     view = {"grid": np.zeros((20, 4, 5, 2)), "speed": np.linspace(0.0, 1.0, 40).reshape(20, 2)}
     dream = Dream({name: leaf + 0.25 for name, leaf in view.items()}, np.ones(20), np.ones(20))
-    figure = draw_dream(DreamedEpisode("toy on env", space, Legend(), 3, view, np.zeros(20), np.zeros(20, bool), dream))
+    figure = dreams.draw_dream(
+        DreamedEpisode("toy on env", space, Legend(), 3, view, np.zeros(20), np.zeros(20, bool), dream)
+    )
     images, numbers = figure.subfigs
     assert len(images.axes) == 36
     titles = [axes.get_title() for axes in images.axes[:12]]

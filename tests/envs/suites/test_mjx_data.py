@@ -11,13 +11,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support import mjx_hinge
 from support.comparisons import without_times
+from support.lazily import Lazy
 
 import stoix_like
 from stoix_like.storage import checkpoint
 from stoix_like.storage.run_files import METRICS, read_records
 
+mjx_hinge = Lazy("support.mjx_hinge")
 # mjx broadcasts arrays of different ranks.
 pytestmark = [pytest.mark.slow, pytest.mark.optimized, pytest.mark.usefixtures("without_type_checks")]
 COMMAND = str(Path(sys.executable).parent / "stoix-like")

@@ -6,8 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.algorithms import make_algorithm
 from support.selections import select
 
+from stoix_like.architectures.acting import start_episodes
+from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import Axes, Observation
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -182,24 +185,27 @@ def test_variants_replace_the_losses_by_losses_of_each_step_or_their_means():
     }  # fmt: skip
 
 
-def test_vtrace_corrects_for_the_policy_lag(monkeypatch):
+def test_vtrace_corrects_for_the_policy_lag():
     """With ratios of one it is generalised advantage estimation; a ratio of one half halves the last error."""
-    batches = {}
 
-    def spy(self, agent, trajectory, *args):
-        for half in (0.0, 1.0):
+    def batch(vtrace, log_half):
+        overrides = ["system.standardize_advantages=false", "system.rollout_length=8", "arch.total_num_envs=4"]
+        setup = set_up(parse_config(compose_config([*SMALL, *overrides, f"system.vtrace={vtrace}"])))
+        ppo = make_algorithm(setup, axes=Axes())
+
+        @jax.jit
+        def targets(key, log_half):
+            state = start_episodes(setup.env, ppo, jax.random.split(key, 4))
+            agent = ppo.init(key, state.timestep)
+            _, (trajectory, _) = rollout(setup.env, ppo.act, agent.shared, state, key, 8)
             steps = trajectory.transitions
-            stale = trajectory._replace(transitions=steps._replace(extras=steps.extras + half * jnp.log(2.0)))
-            after, batch, metrics = targets(self, agent, stale, *args)
-            jax.debug.callback(lambda batch, half=half: batches.update({(self.config.vtrace, half): batch}), batch)
-        return after, batch, metrics
+            stale = trajectory._replace(transitions=steps._replace(extras=steps.extras + log_half))
+            return ppo.targets(agent, stale, key)[1]
 
-    targets = ff_ppo.PPO.targets
-    monkeypatch.setattr(ff_ppo.PPO, "targets", spy)
-    for vtrace in ("false", "true"):
-        overrides = [*SMALL, "system.standardize_advantages=false", "arch.num_devices=1", f"system.vtrace={vtrace}"]
-        TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([])).advance(1)
-    plain, same, stale = batches[False, 0.0], batches[True, 0.0], batches[True, 1.0]
+        found = targets(jax.random.key(0), log_half)
+        return found._replace(**{name: getattr(found, name).reshape(8, 4) for name in ("value", "advantage", "target")})
+
+    plain, same, stale = batch("false", 0.0), batch("true", 0.0), batch("true", jnp.log(2.0))
     np.testing.assert_allclose(same.advantage, plain.advantage, atol=1e-4)
     np.testing.assert_allclose(same.target, plain.target, atol=1e-4)
     np.testing.assert_allclose((stale.target - stale.value)[-1], (plain.target - plain.value)[-1] / 2, atol=1e-5)
