@@ -68,9 +68,10 @@ def test_the_installed_wheel_launches_from_any_directory(environment, tmp_path):
     command = [environment / "python", "-c", code, *TINY, "logger=silent"]
     assert float(succeed(command, cwd=tmp_path, env=bare)) > 0
 
-    # The core has no optional loggers; the refusal names the extra to install.
+    # The core has no optional loggers; the refusal names the extra of where it was installed from.
     refused = subprocess.run(
         [environment / "stoix-like", "train", "logger=wandb"], cwd=tmp_path, env=bare, capture_output=True, text=True
     )
     assert refused.returncode == 2
-    assert "stoix_like[loggers]" in refused.stderr
+    assert "logger.wandb needs the package 'wandb': pip install '" in refused.stderr
+    assert refused.stderr.endswith("[loggers]'\n")

@@ -20,7 +20,7 @@ RAINBOW = [
     *("network.actor_network.pre_torso.layer_sizes=[4]", "system.num_atoms=5", "system.rollout_length=4"),
     *("system.epochs=1", "system.warmup_steps=16", "system.total_buffer_size=128", "system.total_batch_size=16"),
     *("arch.total_num_envs=4", "arch.total_timesteps=96", "arch.num_evaluation=2", "arch.num_eval_episodes=2"),
-    *("arch.max_eval_steps=9", "arch.absolute_metric=false", "arch.compile_cache=false", "checkpoint.every_evals=1"),
+    *("env.time_limit=9", "arch.absolute_metric=false", "arch.compile_cache=false", "checkpoint.every_evals=1"),
 ]
 OLDER = "the older checkpoint"
 
