@@ -9,22 +9,19 @@ A run is a directory with a `metrics.jsonl`; a directory that contains runs stan
 from __future__ import annotations
 
 import argparse
-import functools
-import json
 import math
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
-from stoix_like.composition import compose_config, config_dir, group_choices
 from stoix_like.errors import ConfigError
 from stoix_like.run.records import aggregate
 from stoix_like.storage import checkpoint, recorded_runs
@@ -34,7 +31,6 @@ from stoix_like.storage.recorded_runs import (
     RETURN,
     RUNNING,
     find_runs,
-    flatten,
     identity,
     read_run,
     settings,
@@ -100,13 +96,12 @@ def train(run: Path, command: Sequence[str], check: bool = False) -> None:
 
 
 def read_members(directory: Path) -> list[Member]:
-    """Read the members of a finished run; overrides that were not recorded are derived from its configuration."""
+    """Read the members of a finished run that was started on the command line, which records its overrides."""
     run = recorded_runs.read_run(directory)
     if run.status != FINISHED:
         raise ConfigError(f"{directory} is not finished: it has no summary.json that can be read; leave it out")
     try:
-        recorded = directory / ".hydra/overrides.yaml"
-        given = _load(recorded) if recorded.exists() else derive_overrides(run.config)
+        given = _load(directory / ".hydra/overrides.yaml")
     except (OSError, ValueError, YAMLError) as error:
         raise ConfigError(f"{directory} cannot be read: {error}") from error
     overrides = tuple(override for override in given if not re.match(r"\+*(logger\b|arch\.seed=)", override))
@@ -136,64 +131,6 @@ def group(members: Iterable[Member]) -> list[list[Member]]:
             )
         seeds[member.seed] = member
     return [[seeds[seed] for seed in sorted(seeds)] for seeds in groups.values()]
-
-
-def derive_overrides(config: Mapping[str, Any]) -> list[str]:
-    """Derive overrides that compose to a configuration, for a run that recorded none.
-
-    For each group, take the choice that leaves the fewest keys to override; then override those keys. An experiment
-    that only shares its network with the run may look near at first, so derive with and without one.
-    """
-    groups = (("experiment", "+"), ("system", ""), ("env", ""), ("network", ""))
-    return min((_derive(groups, config), _derive(groups[1:], config)), key=len)
-
-
-def _derive(groups: Iterable[tuple[str, str]], config: Mapping[str, Any]) -> list[str]:
-    chosen: list[str] = []
-    for name, prefix in groups:
-        choices = [
-            [],
-            *([f"{prefix}{name}={choice}"] for choice in group_choices(name) if _may_match(name, choice, config)),
-        ]
-        chosen += min(choices, key=lambda choice: len(choice) + len(_differences([*chosen, *choice], config)))
-    return chosen + _differences(chosen, config)
-
-
-def _may_match(name: str, choice: str, config: Mapping[str, Any]) -> bool:
-    """Skip environments of another name, because composing all of them takes long."""
-    if name != "env":
-        return True
-    environment = OmegaConf.load(config_dir() / f"env/{choice}.yaml")
-    return bool(OmegaConf.select(environment, "scenario.name") == config["env"]["scenario"]["name"])
-
-
-def _differences(overrides: Sequence[str], config: Mapping[str, Any]) -> list[str]:
-    base, wanted = _compose(tuple(overrides)), dict(flatten(config))
-    changed = [key for key, value in wanted.items() if key not in base or base[key] != value]
-    named = [f"{'' if key in base else '+'}{key}={_format_value(wanted[key])}" for key in changed]
-    surplus = [key for key in base if key not in wanted]
-    # Hydra takes a null for a key that does not exist, and refuses to delete it.
-    filled = [f"{key}=0" for key in surplus if base[key] is None]
-    return named + filled + [f"~{key}" for key in surplus]
-
-
-@functools.cache
-def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
-    composed: Any = OmegaConf.to_container(compose_config(overrides), resolve=True)
-    return dict(flatten(composed))
-
-
-def _format_value(value: Any) -> str:
-    """Format a value in hydra's override grammar."""
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{_format_value(item)}' for key, item in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{','.join(map(_format_value, value))}]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        # Unquoted, a word may be parsed as a number, a boolean or null.
-        return value if "/" in value and re.fullmatch(r"[a-z_/]+", value) else f"'{escaped}'"
-    return json.dumps(value)
 
 
 def commands(rows: Iterable[Member]) -> list[str]:

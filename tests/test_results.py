@@ -129,33 +129,15 @@ def test_members_with_different_hyperparameters_have_separate_rows(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        [],
-        ["+experiment=ppo_pendulum", "system.gamma=0.9"],
-        ["env=gymnax/breakout", "network=cnn", "network.actor_network.pre_torso.hidden_sizes=[32, 16]"],
-        ["env=gymnax", "env.scenario.name=Catch-bsuite", "+env.params.max_steps_in_episode=5", "arch.num_devices=1"],
-        ["arch.population.hyperparams={actor_lr: [1e-4, 1e-3], gamma: {uniform: [0.9, 1.0]}}", "arch.seed=3"],
-        ["logger.wandb.name='1e3'", "logger.wandb.group='it\\'s'", "~env.step_count"],
-    ],
-    ids=" ".join,
-)
-def test_overrides_are_derived_from_the_configuration_if_not_recorded(overrides):
-    wanted = dict(results.flatten(resolved(overrides)))
-    derived = results.derive_overrides(resolved(overrides))
-    assert dict(results.flatten(resolved(derived))) == wanted
-    assert len(derived) <= len(overrides) + 1
-
-
-@pytest.mark.slow
 def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
     # In a separate process, because Hydra reconfigures logging.
     command = [Path(sys.executable).parent / "stoix-like", "train", "-m", *TINY, "arch.seed=0,1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
     subprocess.run([*command, f"hydra.sweep.dir={tmp_path}/sweep"], env=environment, check=True, capture_output=True)
     overrides = [*TINY, "arch.population.size=3", "arch.seed=2", "arch.num_devices=1"]
-    population = stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "population")
+    command = [command[0], "train", *overrides, f"hydra.run.dir={tmp_path}/population"]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    population = stoix_like.resume(tmp_path / "population")
     page = tmp_path / "page.md"
     page.write_text(f"# Before\n\n{results.BEGIN}\nold\n{results.END}\n\nafter\n")
     reference = tmp_path / "references.yaml"
