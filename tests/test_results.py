@@ -12,6 +12,7 @@ import jax
 import pytest
 from omegaconf import OmegaConf
 from support import toys
+from support.recorded import write_config
 
 import stoix_like
 from stoix_like.composition import compose_config, group_choices
@@ -60,7 +61,7 @@ def write_run(directory, overrides=(), finals=(1.0,), bests=None, **summary):
     several = {**lists, "population/members": members, "population/varied": []} if len(finals) > 1 else numbers[0]
     directory.mkdir(parents=True)
     (directory / "metrics.jsonl").write_text("")
-    (directory / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    write_config(directory, config)
     (directory / "summary.json").write_text(json.dumps(common | several | summary))
     (directory / ".hydra").mkdir()
     (directory / ".hydra/overrides.yaml").write_text(OmegaConf.to_yaml(list(overrides)))
@@ -163,6 +164,7 @@ def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
     for row, run in ((swept, tmp_path / "sweep/1-seed1"), (members, tmp_path / "population")):
         given = [override for override in shlex.split(row["command"].strip("`"))[2:] if override != "-m"]
         config = OmegaConf.to_container(OmegaConf.load(run / "config.yaml"))
+        assert config.pop("layout") == 1
         # The command reproduces the configuration, apart from the logger and the seeds of the sweep.
         again = resolved([*given[:-1], f"arch.seed={config['arch']['seed']}", "logger=silent"])
         # How the processes of a run are started is not recorded.

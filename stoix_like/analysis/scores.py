@@ -8,7 +8,6 @@ import numpy as np
 
 from stoix_like.analysis.groups import Algorithm
 from stoix_like.errors import ConfigError
-from stoix_like.storage.recorded_runs import BEST_STEPS, Member
 
 
 def raw_scores(
@@ -40,18 +39,7 @@ def _scores(algorithm: Algorithm, task: str, kind: str, notes: list[str]) -> np.
         raise ConfigError(f"{algorithm.label} on {task}: no member has a {kind} return: {hint}")
     if missing.any():
         notes.append(f"{algorithm.label} on {task}: {missing.sum()} member(s) without a return count as the lowest one")
-    if kind == "best" and (untrained := sum(map(_is_untrained, algorithm.tasks[task]))):
-        notes.append(
-            f"{algorithm.label} on {task}: an earlier version selected the untrained policy as the best one of"
-            f" {untrained} member(s): compare final returns"
-        )
     return np.where(missing, np.nanmin(scores), scores)
-
-
-def _is_untrained(member: Member) -> bool:
-    """Return whether the best policy of a member is that before the first update."""
-    first = member.value(next(member.run.history, {}), "env_steps")
-    return member.value(member.run.summary, BEST_STEPS) <= first
 
 
 def score_tables(

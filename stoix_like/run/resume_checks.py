@@ -13,7 +13,7 @@ from yaml import YAMLError
 
 from stoix_like.errors import ConfigError
 from stoix_like.run.setup import RunSetup
-from stoix_like.storage.config_file import flatten, without_network_defaults
+from stoix_like.storage.config_file import flatten
 from stoix_like.versions import versions
 
 # Written by Hydra.
@@ -52,7 +52,7 @@ def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names the keys that differ.
     """
-    now, then = (dict(flatten(without_network_defaults(each))) for each in (setup.config.resolved, config))
+    now, then = (dict(flatten(each)) for each in (setup.config.resolved, config))
     # Keys that the version which started the run did not have.
     added = {key: value for key, value in _defaults(setup).items() if key not in then}
     then |= {key: value for key, value in added.items() if key in now}

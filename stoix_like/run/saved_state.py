@@ -72,9 +72,9 @@ class Best(NamedTuple):
 
     @staticmethod
     def from_checkpoint(shared: Any, host_values: Mapping[str, Any]) -> Best:
-        """Join what `host_values` returned, or an earlier version of it, and the parameters."""
-        varied = host_values.get("hyperparams", {})
-        hyperparams = {name: np.asarray(values, np.float32) for name, values in varied.items()}
+        """Join what `host_values` returned and the parameters."""
+        varied = host_values["hyperparams"].items()
+        hyperparams = {name: np.asarray(values, np.float32) for name, values in varied}
         return Best(
             shared, np.asarray(host_values["episode_return"]), np.asarray(host_values["env_steps"]), hyperparams
         )
@@ -83,7 +83,7 @@ class Best(NamedTuple):
 def lacks_best(host_state: Mapping[str, Any]) -> np.ndarray:
     """Return for which members a checkpoint holds no best parameters, but those before the first update.
 
-    Such a run was stopped before its second evaluation, or recorded by an earlier version, which selected them.
+    Such a run was stopped before its second evaluation.
 
     Args:
         host_state: of a checkpoint with the item `best`.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import re
 import typing
@@ -16,11 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from stoix_like.composition import override_config
-from stoix_like.config import GROUPS, CheckpointConfig
+from stoix_like.config import GROUPS
 from stoix_like.errors import ConfigError, printable
 from stoix_like.storage import trust
 from stoix_like.storage.files import read_bytes
-from stoix_like.storage.run_files import CONFIG, check_is_run
+from stoix_like.storage.run_files import CONFIG, LAYOUT, LAYOUT_NUMBER, check_is_run, read_summary
+from stoix_like.versions import versions
 
 # A run of this package needs less than a twentieth of both; a population of 10,000 lists 1 MiB of values.
 MAX_BYTES = 2**21
@@ -45,14 +45,8 @@ def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = Fa
     config = _load(run_dir)
     if not trusted:
         trust.check_trusted(flatten(_plain(config)), str(run_dir / CONFIG), overrides)
-    # Keys that runs do not record, or did not in earlier versions, and with which they may resume.
-    absent = {f"checkpoint.{field.name}": field.default for field in dataclasses.fields(CheckpointConfig)}
     if config.arch.get("architecture_name") == "anakin":
-        absent["arch.distributed"] = None
-    for key, default in absent.items():
-        group, _, name = key.partition(".")
-        if name not in config[group] and default is not dataclasses.MISSING:
-            config[group][name] = default
+        config.arch.distributed = None  # not recorded, because a run may resume with other processes
     return override_config(config, overrides)
 
 
@@ -73,6 +67,7 @@ def plain_config(run_dir: Path) -> dict[str, Any]:
         found = yaml.load(_text(run_dir), _Loader)
     if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in GROUPS):
         raise ConfigError(_NOT_A_RUN.format(path))
+    _check_layout(run_dir, found.pop(LAYOUT, None))
     return found
 
 
@@ -93,29 +88,6 @@ def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from flatten(value, f"{path}.{key}" if path else str(key))
     else:
         yield path, node
-
-
-# Presets of earlier versions wrote the input layer that networks have by default, and no options of cells.
-_DEFAULTS = {
-    "input_layer": {"_target_": "stoix_like.networks.inputs.FeatureInput", "feature_name": "agent_view"},
-    "cell_kwargs": {},
-}
-
-
-def without_network_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without entries of networks that equal their defaults, to compare it with others.
-
-    Args:
-        config: plain values.
-    """
-
-    def dropped(node: Any) -> Any:
-        if not isinstance(node, Mapping):
-            return node
-        kept = {key: value for key, value in node.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
-        return {key: dropped(value) for key, value in kept.items()}
-
-    return {key: dropped(value) if key == "network" else value for key, value in config.items()}
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -168,7 +140,19 @@ def _load(run_dir: Path) -> DictConfig:
         is_run = isinstance(config, DictConfig) and all(isinstance(config.get(name), DictConfig) for name in GROUPS)
     if not isinstance(config, DictConfig) or not is_run:
         raise ConfigError(_NOT_A_RUN.format(path))
+    _check_layout(run_dir, config.pop(LAYOUT, None))
     return config
+
+
+def _check_layout(run_dir: Path, number: Any) -> None:
+    """Refuse runs whose files have another form than this version writes."""
+    if number != LAYOUT_NUMBER:
+        recorded = read_summary(run_dir).get("versions", {}).get("stoix_like")
+        writer = f"stoix_like {recorded}" if recorded else "another version of stoix_like"
+        raise ConfigError(
+            f"{run_dir} was written by {writer}, in a layout that stoix_like {versions()['stoix_like']} does not read:"
+            " load it with the version that wrote it"
+        )
 
 
 def _text(run_dir: Path) -> str:

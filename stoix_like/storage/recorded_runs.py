@@ -14,7 +14,7 @@ from stoix_like.config import PopulationConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import from_mapping
 from stoix_like.storage import remote
-from stoix_like.storage.config_file import plain_config, without_network_defaults
+from stoix_like.storage.config_file import plain_config
 from stoix_like.storage.contents import NUMBER, check_form, reading
 from stoix_like.storage.run_files import (
     CONFIG,
@@ -219,7 +219,7 @@ def read_runs(paths: Iterable[str | Path]) -> Reading:
         paths: see `find_runs`.
 
     Returns:
-        The runs, and a sentence about each that cannot be read, such as one of an earlier version.
+        The runs, and a sentence about each that cannot be read, such as one of another version.
 
     Raises:
         ConfigError: a path is not a directory, or holds no run that can be read.
@@ -369,9 +369,7 @@ def settings(member: Member, without: Sequence[str] = ()) -> dict[str, Any]:
         Values by dotted key.
     """
     hidden = (*SEEDS_AND_OUTPUT, *without)
-    found = {
-        key: value for key, value in flatten(without_network_defaults(member.run.config)) if not is_below(key, hidden)
-    }
+    found = {key: value for key, value in flatten(member.run.config) if not is_below(key, hidden)}
     if evolves(member.run):
         found |= flatten({"arch": {"population": member.run.config["arch"]["population"]}})
     return found | {f"system.{name}": value for name, value in member.hyperparams.items()}

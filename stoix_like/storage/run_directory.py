@@ -25,7 +25,7 @@ from stoix_like.signals import Signals
 from stoix_like.storage import mirror, remote, run_files, trust
 from stoix_like.storage.config_file import flatten, plain_config
 from stoix_like.storage.files import read_bytes, write_json, write_text
-from stoix_like.storage.run_files import CONFIG, FAILURE, METRICS, SUMMARY
+from stoix_like.storage.run_files import CONFIG, FAILURE, LAYOUT, LAYOUT_NUMBER, METRICS, SUMMARY
 
 # Shows that all processes of a run see one directory.
 _TOKEN = ".shared"
@@ -265,7 +265,7 @@ class RunDirectory:
             print(f"cannot write {self.path / SUMMARY}: {error}", file=sys.stderr)
 
     def _write_config(self, config: Mapping[str, Any]) -> None:
-        write_text(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        write_text(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create({LAYOUT: LAYOUT_NUMBER, **config})))
 
     def _fail(self, error: Exception) -> None:
         """Write why the run failed, as far as the directory can be written."""

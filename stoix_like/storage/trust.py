@@ -146,9 +146,7 @@ def _recorded(pairs: Iterable[tuple[str, Any]]) -> _Record | None:
         path = _record_of(pairs)
         if not (_is_own(path.parent) and _is_own(path)):
             return None
-        found = read_json(path, _MAX_RECORD_BYTES)
-        # Earlier versions recorded the directories alone.
-        return _Record(found, {}) if isinstance(found, list) else _Record(**found)
+        return _Record(**read_json(path, _MAX_RECORD_BYTES))
     except (OSError, RuntimeError, TypeError, ValueError):
         return None
 

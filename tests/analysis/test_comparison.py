@@ -87,18 +87,6 @@ def test_different_budgets_are_reported_and_no_setting(tmp_path):
     assert labels == ["ppo/ff_ppo arch.total_timesteps=100", "ppo/ff_ppo arch.total_timesteps=200"]
 
 
-def test_best_policies_that_are_untrained_are_reported(tmp_path):
-    write_run(tmp_path / "a", (1.0, 2.0), bests=(9.0, 8.0))
-    summary = json.loads((tmp_path / "a/summary.json").read_text())
-    for steps, number in (([0, 100], 1), ([100, 100], 0)):
-        (tmp_path / "a/summary.json").write_text(json.dumps(summary | {"absolute/env_steps": steps}))
-        printed = str(analysis.compare(tmp_path, analysis.Settings(score="best")))
-        assert (f"the untrained policy as the best one of {number} member(s)" in " ".join(printed.split())) is (
-            number > 0
-        )
-        assert "untrained" not in str(analysis.compare(tmp_path))
-
-
 def test_sentences_with_long_labels_are_broken_into_lines(tmp_path):
     for name, value in (("a", 0.001), ("b", 0.002)):
         write_run(tmp_path / name, (1.0, 2.0), actor_lr=value, a_long_name_of_a_key=value, another_long_name=value)

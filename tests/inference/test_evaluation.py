@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
+from support.recorded import write_config
 from support.trained_runs import SMALL, train_members, train_pendulum
 
 import stoix_like
@@ -201,7 +202,7 @@ def test_invalid_arguments_raise_before_compiling(members, given, message, monke
 
 def test_environment_without_rendering_raises_before_compiling(tmp_path, monkeypatch):
     config = compose_config([*SMALL, "env=probe/value"])
-    OmegaConf.save(OmegaConf.create(parse_config(config).resolved), tmp_path / "config.yaml")
+    write_config(tmp_path, parse_config(config).resolved)
     monkeypatch.setattr(evaluation, "make_evaluator", None)
     with pytest.raises(ConfigError, match="env.scenario.name=value has no drawing: use an environment"):
         evaluate(tmp_path, render=tmp_path / "out.gif")

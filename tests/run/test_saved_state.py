@@ -30,10 +30,6 @@ def test_a_run_resumed_without_its_replay_buffer_is_marked_as_not_exact(tmp_path
     assert_same_state(resumed.state.shared, loop.state.shared)
 
 
-def test_best_parameters_of_earlier_versions_have_no_hyperparameters():
-    assert Best.from_checkpoint({}, {"episode_return": [1.0], "env_steps": [8]}).hyperparams == {}
-
-
 def select(candidate, best, better):
     return np.where(better, candidate, best)
 

@@ -1,5 +1,6 @@
 """Configurations of run directories that are not what they should be."""
 
+import json
 import os
 import time
 
@@ -9,8 +10,9 @@ from omegaconf import OmegaConf
 from stoix_like.config import GROUPS
 from stoix_like.errors import ConfigError
 from stoix_like.storage import config_file
+from stoix_like.storage.run_files import LAYOUT, LAYOUT_NUMBER
 
-CONFIG = "".join(f"{group}: {{a: 1}}\n" for group in GROUPS)
+CONFIG = f"{LAYOUT}: {LAYOUT_NUMBER}\n" + "".join(f"{group}: {{a: 1}}\n" for group in GROUPS)
 
 
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
@@ -49,6 +51,7 @@ def test_scalars_are_read_as_omegaconf_reads_them(tmp_path):
     text = "".join(f"  k{number}: {value}\n" for number, value in enumerate(scalars))
     (tmp_path / "config.yaml").write_text(CONFIG.replace("{a: 1}", f"\n{text}", 1))
     expected = OmegaConf.to_container(OmegaConf.load(tmp_path / "config.yaml"))
+    del expected[LAYOUT]
     found = config_file.plain_config(tmp_path)
     assert found == expected
     assert list(map(type, found[GROUPS[0]].values())) == list(map(type, expected[GROUPS[0]].values()))
@@ -66,19 +69,16 @@ def test_a_configuration_that_is_no_regular_file_is_refused(tmp_path):
         config_file.plain_config(tmp_path)
 
 
-def test_the_default_input_layers_of_earlier_presets_do_not_count():
-    default = {"_target_": "stoix_like.networks.inputs.FeatureInput", "feature_name": "agent_view"}
-    other = {**default, "feature_name": "agent_view.grid"}
-    network = {"actor_network": {"input_layer": default, "pre_torso": 1}, "q_network": {"input_layer": other}}
-    found = config_file.without_network_defaults({"arch": {"input_layer": default}, "network": network})
-    assert found["network"] == {"actor_network": {"pre_torso": 1}, "q_network": {"input_layer": other}}
-    assert found["arch"] == {"input_layer": default}
-    assert "input_layer" in network["actor_network"]
-
-
-def test_options_of_cells_that_a_run_did_not_record_are_no_difference():
-    recorded = {"network": {"actor_network": {"rnn_layer": {"cell_type": "gru"}}}}
-    composed = {"network": {"actor_network": {"rnn_layer": {"cell_type": "gru", "cell_kwargs": {}}}}}
-    other = {"network": {"actor_network": {"rnn_layer": {"cell_type": "gtrxl", "cell_kwargs": {"window": 4}}}}}
-    assert config_file.without_network_defaults(composed) == recorded
-    assert config_file.without_network_defaults(other) == other
+@pytest.mark.parametrize(
+    ("layout", "summary", "writer"),
+    [
+        ("", {"versions": {"stoix_like": "0.2.0"}}, "stoix_like 0.2.0"),
+        ("layout: 99\n", {}, "another version of stoix_like"),
+    ],
+)
+def test_runs_of_another_layout_are_refused_in_a_sentence_that_names_the_version(tmp_path, layout, summary, writer):
+    (tmp_path / "config.yaml").write_text(layout + CONFIG.partition("\n")[2])
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    for read in (config_file.plain_config, config_file.read_config):
+        with pytest.raises(ConfigError, match=f"was written by {writer}, in a layout that stoix_like .* does not read"):
+            read(tmp_path)

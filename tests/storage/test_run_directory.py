@@ -20,7 +20,7 @@ def test_a_configuration_is_written_where_nothing_else_lies(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
     path.unlink()
     RunDirectory(tmp_path).write_config(RESOLVED)
-    assert OmegaConf.load(path) == RESOLVED
+    assert OmegaConf.load(path) == {"layout": 1, **RESOLVED}
 
 
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path):

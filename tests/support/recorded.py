@@ -4,10 +4,13 @@ import json
 
 from omegaconf import OmegaConf
 
+from stoix_like.storage.run_files import LAYOUT, LAYOUT_NUMBER
+
 
 def write_config(directory, values):
     """Write a configuration that is not remembered as this user's own."""
-    (directory / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(values)))
+    text = OmegaConf.to_yaml(OmegaConf.create({LAYOUT: LAYOUT_NUMBER, **values}))
+    (directory / "config.yaml").write_text(text)
 
 
 def write_run(
@@ -82,7 +85,7 @@ def write_run(
     if not alone:
         summary |= {"population/members": members, "population/varied": list(varied)}
     directory.mkdir(parents=True)
-    (directory / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
+    write_config(directory, config)
     (directory / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if finished:
         (directory / "summary.json").write_text(json.dumps(summary))
