@@ -23,7 +23,7 @@ from stoix_like.storage import checkpoint, remote, run_files
 _FIELDS = ("params", "slow_critic", "statistics", "return_statistics", "return_scale")
 # What some systems learn besides: the temperature and multipliers of V-MPO, the weight of PPO's penalty. They come from
 # a run that has them, and start afresh after one of another system.
-_LEARNED = ("duals", "kl_coef")
+_LEARNED = ("own.duals", "own.kl_coef")
 KEY = "arch.init_from"
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
@@ -190,4 +190,5 @@ def _is_taken_over(path: str) -> bool:
 
 
 def _field(path: str) -> str:
-    return path.partition(".")[0]
+    """Return the field of the shared state that a path belongs to; of what an algorithm adds, `own` and its field."""
+    return ".".join(path.split(".")[: 2 if path.startswith("own.") else 1])

@@ -162,35 +162,26 @@ class ActorCriticNetworks:
         pi = self.actor.apply(params.actor_params, embeddings[0], obs, method="head")
         return pi, self.critic.apply(params.critic_params, embeddings[1], method="head")
 
-    def init_local(self, returns: Any, num_envs: int) -> PyTree:
-        """Return the initial state of a shard: the discounted returns of `RewardNormalizer`, and a critic's state."""
+    def init_critic_state(self, num_envs: int) -> PyTree:
+        """Return the state of the critic at the start of an episode: none."""
         del num_envs
-        return returns
-
-    def returns(self, local: PyTree) -> Any:
-        """Return the discounted returns in the state of a shard."""
-        return local
-
-    def with_returns(self, local: PyTree, returns: Any) -> PyTree:
-        """Replace the discounted returns in the state of a shard."""
-        del local
-        return returns
+        return ()
 
     def evaluate(
-        self, params: ActorCriticParams, local: PyTree, trajectory: Trajectory, pieces: int = 1
+        self, params: ActorCriticParams, critic_state: PyTree, trajectory: Trajectory, pieces: int = 1
     ) -> tuple[PyTree, Values]:
-        """Compute the values of a rollout `[T, N]`, and return them with the state of the shard.
+        """Compute the values of a rollout `[T, N]`, and return them with the state of the critic.
 
         Args:
             params: the parameters.
-            local: the state of the shard.
+            critic_state: the state of the critic before the rollout.
             trajectory: the rollout.
             pieces: on accelerators, how many pieces the rollout is evaluated in, which need less memory than the whole.
         """
         steps = trajectory.transitions
         value = in_pieces(partial(self.values, params), pieces, len(steps.reward))
         v_tm1, values = value(steps.observation), value(steps.next_observation)
-        return local, Values(steps.observation, v_tm1, successor_values(values, v_tm1, steps.truncated))
+        return critic_state, Values(steps.observation, v_tm1, successor_values(values, v_tm1, steps.truncated))
 
     def examples(self, params: ActorCriticParams, batch: Any, values: Values) -> Any:
         """Return the steps `[B]` of a rollout `[T, N]`, from which minibatches are drawn."""
@@ -245,6 +236,7 @@ class OnPolicyShared(NamedTuple):
         updates: updates so far, for annealed hyperparameters.
         learning_rate: the learning rate of the actor, where it adapts.
         intrinsic: the state of an intrinsic reward.
+        own: what an algorithm adds.
     """
 
     params: ActorCriticParams
@@ -253,6 +245,21 @@ class OnPolicyShared(NamedTuple):
     return_statistics: Any = ()
     updates: Any = ()
     learning_rate: Any = ()
+    intrinsic: Any = ()
+    own: Any = ()
+
+
+class OnPolicyLocal(NamedTuple):
+    """The local state of an agent: what of a shard's past options need; `()` where they are off.
+
+    Attributes:
+        returns: discounted returns so far, see `RewardNormalizer`.
+        critic_hidden_state: `[N, H]`, the state of a recurrent critic.
+        intrinsic: the memory of an intrinsic reward.
+    """
+
+    returns: Any = ()
+    critic_hidden_state: PyTree = ()
     intrinsic: Any = ()
 
 
@@ -278,8 +285,8 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         params = self.networks.init(key, observation)
         statistics = self.normalizer.init(observation), self.rewards.init()
         shared = OnPolicyShared(params, self.optim.init(params), *statistics, self.config.init_updates())
-        local = self.networks.init_local(self.rewards.init_returns(num_envs), num_envs)
-        return Agent(shared._replace(intrinsic=intrinsic), self.intrinsic.init_local(local, num_envs))
+        inits = self.rewards.init_returns, self.networks.init_critic_state, self.intrinsic.init_memory
+        return Agent(shared._replace(intrinsic=intrinsic), OnPolicyLocal(*(init(num_envs) for init in inits)))
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the carry of `act` at the start of an episode: a recurrent state, or the keys of persistent noise."""
@@ -293,13 +300,13 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
     def normalize(self, agent: Agent, steps: Transition) -> tuple[Agent, Transition]:
         """Normalise the observations of a rollout `[T, N]`, and normalise and scale its rewards."""
         shared, local = agent.shared, agent.local
-        reward, statistics, returns = self.rewards.apply(shared.return_statistics, self.networks.returns(local), steps)
+        reward, statistics, returns = self.rewards.apply(shared.return_statistics, local.returns, steps)
         steps = steps._replace(
             observation=self.normalizer.apply(shared.statistics, steps.observation),
             next_observation=self.normalizer.apply(shared.statistics, steps.next_observation),
             reward=reward * self.config.reward_scale,
         )
-        return Agent(shared._replace(return_statistics=statistics), self.networks.with_returns(local, returns)), steps
+        return Agent(shared._replace(return_statistics=statistics), local._replace(returns=returns)), steps
 
     def targets(
         self, agent: Agent, trajectory: Trajectory, key: jax.Array, pieces: int = 1
@@ -315,18 +322,20 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         Returns:
             The agent with new statistics of returns, the batch `[B]` to learn from, and metrics.
         """
-        local, memory = self.intrinsic.split(agent.local)
-        (shared, local), steps = self.normalize(agent._replace(local=local), trajectory.transitions)
-        local, values = self.networks.evaluate(shared.params, local, trajectory._replace(transitions=steps), pieces)
+        (shared, local), steps = self.normalize(agent, trajectory.transitions)
+        critic_state, values = self.networks.evaluate(
+            shared.params, local.critic_hidden_state, trajectory._replace(transitions=steps), pieces
+        )
         policy = partial(self.networks.policy, shared.params, values.obs)
         advantage, target = self.advantages(steps, values.v_tm1, values.v_t, policy)
         intrinsic, memory, advantage, metrics = self.intrinsic.add(
-            shared.intrinsic, memory, trajectory.transitions, advantage, intrinsic_key(key)
+            shared.intrinsic, local.intrinsic, trajectory.transitions, advantage, intrinsic_key(key)
         )
         advantage = self.standardize(advantage, (True, "batch"))
         batch = OnPolicyTransition(values.obs, steps.action, steps.extras, values.v_tm1, advantage, target)
-        agent = Agent(shared._replace(intrinsic=intrinsic), self.intrinsic.join(local, memory))
-        return agent, self.networks.examples(shared.params, batch, values), metrics
+        local = local._replace(critic_hidden_state=critic_state, intrinsic=memory)
+        examples = self.networks.examples(shared.params, batch, values)
+        return Agent(shared._replace(intrinsic=intrinsic), local), examples, metrics
 
     def standardize(self, advantage: jax.Array, where: tuple[bool | str, ...]) -> jax.Array:
         """Standardise advantages where the configuration says so, over the batches of all shards."""

@@ -85,13 +85,6 @@ class Memory(NamedTuple):
     inverse: PyTree
 
 
-class LocalAndMemory(NamedTuple):
-    """The local state of an agent, and the memory of its intrinsic reward."""
-
-    local: PyTree
-    memory: Memory
-
-
 def intrinsic_key(key: jax.Array) -> jax.Array:
     """Return a key for the intrinsic reward; others of the same update are split off their key as before."""
     return jax.random.fold_in(key, _STREAM)
@@ -102,17 +95,13 @@ class Intrinsic(NamedTuple):
 
     Attributes:
         init: `(key, time step) -> state`, shared by all shards.
-        init_local: `(local, num_envs) -> local`, with the memory.
-        split: `(local) -> (local without the memory, memory)`.
-        join: `(local, memory) -> local`.
+        init_memory: `(num_envs) -> memory`, that of one shard.
         add: `(state, memory, transitions [T, N], advantage [T, N], key) -> (state, memory, advantage, metrics)`, learns
             from a rollout and adds the weighted intrinsic advantages.
     """
 
     init: Callable[[jax.Array, TimeStep], PyTree] = lambda key, timestep: ()
-    init_local: Callable[[PyTree, int], PyTree] = lambda local, num_envs: local
-    split: Callable[[PyTree], tuple[PyTree, PyTree]] = lambda local: (local, ())
-    join: Callable[[PyTree, PyTree], PyTree] = lambda local, memory: local
+    init_memory: Callable[[int], PyTree] = lambda num_envs: ()
     add: Callable[..., tuple[PyTree, PyTree, jax.Array, Metrics]] = lambda state, memory, steps, advantage, key: (
         state,
         memory,
@@ -179,9 +168,9 @@ class _Bonus:
         statistics = self.normalizer.init(observation), self.rewards.init()
         return IntrinsicState(params, target, self.optim.init(params), *statistics)
 
-    def init_local(self, local: PyTree, num_envs: int) -> LocalAndMemory:
-        """Add an empty memory to the local state."""
-        return LocalAndMemory(local, Memory(self.rewards.init_returns(num_envs), self.init_inverse(num_envs)))
+    def init_memory(self, num_envs: int) -> Memory:
+        """Return the memory before the first rollout."""
+        return Memory(self.rewards.init_returns(num_envs), self.init_inverse(num_envs))
 
     def init_bonus(self, key: jax.Array, observation: Observation) -> tuple[dict[str, PyTree], PyTree]:
         """Return the learned and the fixed parameters of the bonus."""
@@ -352,10 +341,4 @@ def make_intrinsic(config: IntrinsicConfig, spec: SystemSpec) -> Intrinsic:
         rewards=make_reward_normalizer(True, config.intrinsic_gamma, spec.axes),
         advantages=make_advantages(config.intrinsic_gamma, _GAE_LAMBDA),
     )
-    return Intrinsic(
-        bonus.init,
-        bonus.init_local,
-        split=lambda local: (local.local, local.memory),
-        join=LocalAndMemory,
-        add=bonus.add,
-    )
+    return Intrinsic(bonus.init, bonus.init_memory, bonus.add)

@@ -91,13 +91,6 @@ class Sequences(NamedTuple):
     hidden_states: ActorCriticHiddenStates
 
 
-class RecurrentLocal(NamedTuple):
-    """The local state of an agent: discounted returns, see `RewardNormalizer`, and the state `[N, H]` of the critic."""
-
-    returns: Any
-    critic_hidden_state: PyTree
-
-
 @dataclass(frozen=True)
 class RecurrentNetworks(ActorCriticNetworks):
     """Recurrent policy and value function, which share their cells if the critic has no more than a head.
@@ -151,26 +144,18 @@ class RecurrentNetworks(ActorCriticNetworks):
         pi, value = self.value(params, obs, self.pair)
         return pi, value
 
-    def init_local(self, returns: Any, num_envs: int) -> RecurrentLocal:
-        """Return the initial state of a shard."""
-        return RecurrentLocal(returns, self.critic.initialize_carry(num_envs))
-
-    def returns(self, local: RecurrentLocal) -> Any:
-        """Return the discounted returns in the state of a shard."""
-        return local.returns
-
-    def with_returns(self, local: RecurrentLocal, returns: Any) -> RecurrentLocal:
-        """Replace the discounted returns in the state of a shard."""
-        return local._replace(returns=returns)
+    def init_critic_state(self, num_envs: int) -> PyTree:
+        """Return the state of the critic at the start of an episode, `[N, H]`."""
+        return self.critic.initialize_carry(num_envs)
 
     def evaluate(
-        self, params: ActorCriticParams, local: RecurrentLocal, trajectory: Trajectory, pieces: int = 1
-    ) -> tuple[RecurrentLocal, Values]:
-        """Compute the values of a rollout `[T, N]`, as a whole; also return the state of the shard after it."""
+        self, params: ActorCriticParams, critic_state: PyTree, trajectory: Trajectory, pieces: int = 1
+    ) -> tuple[PyTree, Values]:
+        """Compute the values of a rollout `[T, N]`, as a whole; also return the state of the critic after it."""
         del pieces
         steps, first_carry = trajectory
         # With shared cells: the behaviour policy may be older; start from its state.
-        critic_state = first_carry if self.shared else local.critic_hidden_state
+        critic_state = first_carry if self.shared else critic_state
         states, *outputs = unroll_with_successors(
             self.critic,
             self.critic_params(params),
@@ -183,7 +168,7 @@ class RecurrentNetworks(ActorCriticNetworks):
         v_tm1, v_t = map(self.output.value, outputs)
         first = ActorCriticHiddenStates(first_carry, critic_state)
         values = Values(Sequences(steps.observation, steps.is_first, first), v_tm1, v_t, states)
-        return local._replace(critic_hidden_state=jax.tree.map(lambda state: state[-1], states)), values
+        return jax.tree.map(lambda state: state[-1], states), values
 
     def examples(self, params: ActorCriticParams, batch: OnPolicyTransition, values: Values) -> OnPolicyTransition:
         """Split a rollout `[T, N]` into sequences `[S, L]`, each with the states before its first step."""

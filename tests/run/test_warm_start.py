@@ -80,10 +80,10 @@ def test_learned_coefficients_are_taken_over_where_there_are_any(tmp_path, syste
         fresh = loop.state.shared
         loop.warm_start(warm_start.find(setup))
         assert_equal(loop.state.shared.params, other.params)
-        assert hasattr(fresh, learned) == has_them
+        assert hasattr(fresh.own, learned) == has_them
         if has_them:
-            assert_equal(getattr(loop.state.shared, learned), getattr(other, learned))
-            pairs = zip(*(jax.tree.leaves(getattr(one, learned)) for one in (fresh, other)), strict=True)
+            assert_equal(getattr(loop.state.shared.own, learned), getattr(other.own, learned))
+            pairs = zip(*(jax.tree.leaves(getattr(one.own, learned)) for one in (fresh, other)), strict=True)
             assert any(not np.array_equal(*pair) for pair in pairs)
     # A run without them: they start afresh.
     stoix_like.train("ppo/ff_ppo", given, run_dir=tmp_path / "ppo")

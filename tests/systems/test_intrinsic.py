@@ -106,7 +106,7 @@ def test_a_replay_buffer_has_no_intrinsic_rewards():
 def test_rnd_gets_used_to_the_ends_of_episodes():
     """The last successor of an episode loses its novelty as the others do, though another episode follows it."""
     bonus, state = bonus_of("rnd", "system.intrinsic_lr=1e-2", "system.decay_learning_rates=false")
-    memory, steps = bonus.init_local((), ENVS).memory, draw(jax.random.key(4))
+    memory, steps = bonus.init_memory(ENVS), draw(jax.random.key(4))
     add, nothing, rewards = jax.jit(bonus.add), jnp.zeros((STEPS, ENVS)), []
     for i in range(200):
         state, memory, *_ = add(state, memory, steps, nothing, jax.random.key(i))

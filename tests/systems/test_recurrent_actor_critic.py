@@ -20,7 +20,8 @@ from stoix_like.networks import utils
 from stoix_like.networks.base import RecurrentCritic
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.systems.recurrent_actor_critic import RecurrentLocal, Sequences
+from stoix_like.systems.actor_critic import OnPolicyLocal
+from stoix_like.systems.recurrent_actor_critic import Sequences
 
 NETWORKS = [
     f"network.{name}_network.{part}"
@@ -107,7 +108,7 @@ def test_values_of_successors_continue_from_the_state_of_their_step(agent):
     )
     actor = jax.jit(agent.init)(jax.random.key(0), example(views))
     first_carry = jax.random.normal(jax.random.key(1), (1, 8))
-    before = Agent(actor.shared, RecurrentLocal((), jnp.full((1, 1), 10.0)))
+    before = Agent(actor.shared, OnPolicyLocal(critic_hidden_state=jnp.full((1, 1), 10.0)))
     after, batch, _ = agent.targets(before, Trajectory(steps, first_carry), jax.random.key(2))
     # Three sequences of two steps.
     np.testing.assert_allclose(batch.value, [[11, 13], [17, 8], [24, 32]])

@@ -35,7 +35,7 @@ def test_the_better_half_of_the_actions_is_imitated():
     value = vmpo.networks.value(shared.params, step.observation)
     log_prob = vmpo.networks.policy(shared.params, step.observation).log_prob(action)
     batch = OnPolicyTransition(step.observation, action, log_prob, value, advantage, value + 2.0)
-    loss, metrics = jax.jit(vmpo.vmpo_loss)((shared.params, shared.duals), shared, batch, jax.random.key(1))
+    loss, metrics = jax.jit(vmpo.vmpo_loss)((shared.params, shared.own.duals), shared, batch, jax.random.key(1))
     policy_loss = -(math.e * log_prob[1] + log_prob[2]) / (1.0 + math.e) + 5.0 * 0.001
     temperature_loss = 0.1 + math.log((math.exp(3) + math.exp(4)) / 2)
     assert float(metrics["policy_loss"]) == pytest.approx(float(policy_loss), rel=1e-4)

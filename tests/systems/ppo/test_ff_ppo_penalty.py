@@ -59,7 +59,7 @@ def test_a_larger_penalty_keeps_the_policy_nearer(overrides):
     metrics = loop.advance(1)
     free, penalised = metrics["train/kl"]
     assert free > 10.0 * penalised > 0.0
-    np.testing.assert_array_equal(loop.state.shared.kl_coef, [0.0, 100.0])
+    np.testing.assert_array_equal(loop.state.shared.own.kl_coef, [0.0, 100.0])
 
 
 @pytest.mark.slow
@@ -68,5 +68,5 @@ def test_a_resumed_run_with_an_adaptive_penalty_and_learning_rate_is_bit_identic
     overrides = ["system=ppo/ff_ppo_penalty", "arch.total_timesteps=1024", "arch.num_evaluation=4"]
     overrides += ["system.desired_kl=1e-4", "system.decay_learning_rates=false", "network=mlp_quantiles"]
     whole = assert_resumed_equals_whole(lambda writer: training_loop(*overrides, writer=writer), tmp_path)
-    assert float(whole.state.shared.kl_coef) != whole.setup.config.system.kl_coef
+    assert float(whole.state.shared.own.kl_coef) != whole.setup.config.system.kl_coef
     assert float(whole.state.shared.learning_rate) != pytest.approx(whole.setup.config.system.actor_lr)

@@ -10,7 +10,7 @@ import jax
 from stoix_like.base_types import Agent, Metrics, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError
 from stoix_like.schema import above
-from stoix_like.systems.actor_critic import OnPolicyTransition, make_parts
+from stoix_like.systems.actor_critic import OnPolicyLocal, OnPolicyTransition, make_parts
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy import replay_epochs
 from stoix_like.systems.vpg.anakin import ff_a2c
@@ -76,7 +76,7 @@ class AWR(ff_a2c.A2C[Config]):
         def step(shared: Any, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[Any, Metrics]:
             del count
             windows = Trajectory(self.replay.sample_steps(agent.local, sample_key), ())
-            _, batch, _ = self.targets(Agent(unpack(shared), ()), windows, step_key)
+            _, batch, _ = self.targets(Agent(unpack(shared), OnPolicyLocal()), windows, step_key)
             return self.improve(shared, batch, step_key)
 
         shared, metrics = replay_epochs(step, agent.shared, key, self.config.epochs)

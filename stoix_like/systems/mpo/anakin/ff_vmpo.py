@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Agent, Metrics, SystemSpec, TimeStep
+from stoix_like.base_types import ActorCriticParams, Agent, Metrics, SystemSpec, TimeStep
 from stoix_like.schema import INT32_MAX, Range, between
-from stoix_like.systems.actor_critic import OnPolicyTransition, make_parts
+from stoix_like.systems.actor_critic import OnPolicyShared, OnPolicyTransition, make_parts
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
@@ -38,18 +38,11 @@ class Config(MinibatchConfig, ff_a2c.Config, DualConfig):
     top_fraction: Annotated[float, Range(0.0, 1.0, without_low=True)]
 
 
-class VMPOShared(NamedTuple):
-    """The shared state of an agent: as `OnPolicyShared`, with the duals and their optimiser state."""
+class LearnedDuals(NamedTuple):
+    """The dual variables and the state of their optimiser."""
 
-    params: ActorCriticParams
-    opt_states: ActorCriticOptStates
-    statistics: Any
-    return_statistics: Any
-    updates: Any
-    learning_rate: Any
-    intrinsic: Any
     duals: Duals
-    dual_opt_state: Any
+    opt_state: Any
 
 
 @dataclass(frozen=True)
@@ -63,30 +56,35 @@ class VMPO(ff_a2c.A2C[Config]):
         agent = super().init(key, timestep)
         duals = init_duals(self.config, self.networks.policy(agent.shared.params, timestep.observation))
         state = self.dual_optim.init(duals)
-        return agent._replace(shared=VMPOShared(**agent.shared._asdict(), duals=duals, dual_opt_state=state))
+        return agent._replace(shared=agent.shared._replace(own=LearnedDuals(duals, state)))
 
-    def train(self, shared: VMPOShared, batch: OnPolicyTransition, key: jax.Array) -> tuple[VMPOShared, Metrics]:
+    def train(
+        self, shared: OnPolicyShared, batch: OnPolicyTransition, key: jax.Array
+    ) -> tuple[OnPolicyShared, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
         return minibatch_epochs(partial(self.sgd_step, shared), shared, batch, key, self.config)
 
     def sgd_step(
-        self, behaviour: VMPOShared, shared: VMPOShared, batch: OnPolicyTransition, key: jax.Array
-    ) -> tuple[VMPOShared, Metrics]:
+        self, behaviour: OnPolicyShared, shared: OnPolicyShared, batch: OnPolicyTransition, key: jax.Array
+    ) -> tuple[OnPolicyShared, Metrics]:
         """Take one gradient step of actor, critic and duals; `behaviour` is the state before the update."""
         batch = batch._replace(advantage=self.standardize(batch.advantage, ("minibatch",)))
-        (params, duals), (opt_states, dual_opt_state), metrics = gradient_step(
+        (params, duals), (opt_states, dual_state), metrics = gradient_step(
             self.vmpo_loss,
             join_optimisers(self.optim, self.dual_optim),
             self.axes,
-            (shared.params, shared.duals),
-            (shared.opt_states, shared.dual_opt_state),
+            (shared.params, shared.own.duals),
+            (shared.opt_states, shared.own.opt_state),
             *(behaviour, batch, key),
         )
-        learned = {"params": params, "opt_states": opt_states, "duals": duals, "dual_opt_state": dual_opt_state}
-        return shared._replace(**learned), metrics
+        return shared._replace(params=params, opt_states=opt_states, own=LearnedDuals(duals, dual_state)), metrics
 
     def vmpo_loss(
-        self, learned: tuple[ActorCriticParams, Duals], behaviour: VMPOShared, batch: OnPolicyTransition, key: jax.Array
+        self,
+        learned: tuple[ActorCriticParams, Duals],
+        behaviour: OnPolicyShared,
+        batch: OnPolicyTransition,
+        key: jax.Array,
     ) -> tuple[jax.Array, Metrics]:
         """Compute the losses of the temperature, the policy and its multipliers, and the value (equations 1 to 5)."""
         (params, duals), config, axis_names = learned, self.config, self.axes.names

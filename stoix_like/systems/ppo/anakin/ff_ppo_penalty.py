@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import (
-    ActorCriticOptStates,
-    ActorCriticParams,
     Agent,
     Metrics,
     SystemSpec,
@@ -43,16 +41,9 @@ class Config(ff_ppo.Config):
     target_kl: Annotated[float, above(0.0)]
 
 
-class PenaltyShared(NamedTuple):
-    """The shared state of an agent: as `OnPolicyShared`, and the weight of the divergence."""
+class Penalty(NamedTuple):
+    """The weight of the divergence."""
 
-    params: ActorCriticParams
-    opt_states: ActorCriticOptStates
-    statistics: Any
-    return_statistics: Any
-    updates: Any
-    learning_rate: Any
-    intrinsic: Any
     kl_coef: jax.Array
 
 
@@ -63,7 +54,7 @@ class PenaltyPPO(ff_ppo.PPO[Config]):
         """Initialise the agent."""
         agent = super().init(key, timestep)
         kl_coef = jnp.asarray(self.config.kl_coef, jnp.float32)
-        return agent._replace(shared=PenaltyShared(**agent.shared._asdict(), kl_coef=kl_coef))
+        return agent._replace(shared=agent.shared._replace(own=Penalty(kl_coef)))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Learn from one rollout, and adapt the weight of the divergence to that of the whole update."""
@@ -73,14 +64,14 @@ class PenaltyPPO(ff_ppo.PPO[Config]):
         b_pi, pi = (self.networks.policy(s.params, observation) for s in (before, agent.shared))
         kl = self.axes.mean(jnp.mean(b_pi.kl_divergence(pi)))
         if self.config.adapt_kl_coef:
-            kl_coef = adapt_coefficient(before.kl_coef, kl, self.config.target_kl)
-            agent = agent._replace(shared=agent.shared._replace(kl_coef=kl_coef))
-        return agent, metrics | {"kl": kl, "kl_coef": before.kl_coef}
+            kl_coef = adapt_coefficient(before.own.kl_coef, kl, self.config.target_kl)
+            agent = agent._replace(shared=agent.shared._replace(own=Penalty(kl_coef)))
+        return agent, metrics | {"kl": kl, "kl_coef": before.own.kl_coef}
 
     def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
         """Compute the surrogate loss with its penalty (equation 8); see `PPO.policy_loss`."""
         log_prob, b_pi = pi.log_prob(batch.action), self.networks.policy(behaviour.params, batch.obs)
-        loss, _ = ppo_penalty_loss(log_prob, batch.log_prob, batch.advantage, behaviour.kl_coef, pi, b_pi)
+        loss, _ = ppo_penalty_loss(log_prob, batch.log_prob, batch.advantage, behaviour.own.kl_coef, pi, b_pi)
         return loss, {}
 
 
