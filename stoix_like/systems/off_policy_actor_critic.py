@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import jax
 import optax
@@ -63,6 +63,38 @@ class OffPolicyActorCriticConfig(OffPolicyConfig):
     max_scaled_return: Annotated[float, above(0.0)] = 5.0
 
 
+class OffPolicyShared(NamedTuple):
+    """The shared state of an agent.
+
+    Attributes:
+        params: the parameters of policy and critics.
+        opt_states: the states of the optimisers.
+        steps: gradient steps of the critics so far.
+        statistics: statistics of observations.
+        return_statistics: statistics of discounted returns.
+    """
+
+    params: Any
+    opt_states: Any
+    steps: jax.Array
+    statistics: Any = ()
+    return_statistics: Any = ()
+
+
+class OffPolicyLocal(NamedTuple):
+    """The local state of an agent; `()` for options that are off.
+
+    Attributes:
+        buffer: the replay buffer.
+        returns: `[N]`, discounted returns of the episodes under way, see `ReturnScaler`.
+        critic_hidden_state: `[N, H]`, the state of recurrent critics.
+    """
+
+    buffer: PyTree
+    returns: Any = ()
+    critic_hidden_state: PyTree = ()
+
+
 ConfigT = TypeVar("ConfigT", bound=OffPolicyActorCriticConfig)
 
 
@@ -105,7 +137,8 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         shared = shared._replace(
             statistics=self.normalizer.init(timestep.observation), return_statistics=self.returns.init()
         )
-        return Agent(shared, self.returns.init_local(self.replay.init(timestep), len(timestep.reward)))
+        returns = self.returns.init_returns(len(timestep.reward))
+        return Agent(shared, OffPolicyLocal(self.replay.init(timestep), returns))
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the noise keys at the start of an episode."""
@@ -119,12 +152,11 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Add the rollout to the replay buffer and to the statistics of observations."""
-        shared, steps = agent.shared, trajectory.transitions
+        (shared, local), steps = agent, trajectory.transitions
         statistics = self.normalizer.update(shared.statistics, steps.observation)
-        return_statistics, local = self.returns.update(shared.return_statistics, agent.local, steps)
-        buffer = self.replay.add(self.returns.buffer(local), trajectory)
+        return_statistics, returns = self.returns.update(shared.return_statistics, local.returns, steps)
         shared = shared._replace(statistics=statistics, return_statistics=return_statistics)
-        return Agent(shared, self.returns.with_buffer(local, buffer))
+        return Agent(shared, local._replace(buffer=self.replay.add(local.buffer, trajectory), returns=returns))
 
     def draw(self, buffer: PyTree, key: jax.Array) -> Any:
         """Draw a batch from the replay buffer."""
@@ -133,12 +165,12 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of the replay buffer."""
         del trajectory
-        observation: Observation = self.draw(self.returns.buffer(agent.local), key).observation
+        observation: Observation = self.draw(agent.local.buffer, key).observation
         return observation
 
     def sample(self, agent: Agent, key: jax.Array) -> Any:
         """Sample a batch of normalised observations and rewards."""
-        batch = self.draw(self.returns.buffer(agent.local), key)
+        batch = self.draw(agent.local.buffer, key)
         normalize = partial(self.normalizer.apply, agent.shared.statistics)
         return batch._replace(
             observation=normalize(batch.observation),

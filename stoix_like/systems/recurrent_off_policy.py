@@ -164,13 +164,6 @@ class RecurrentNetwork:
         return embedding.reshape(-1, embedding.shape[-1])
 
 
-class RecurrentLocal(NamedTuple):
-    """The local state of the feed-forward system, and the state `[N, H]` of the critics' cells."""
-
-    plain: Any
-    critic_hidden_state: PyTree
-
-
 ConfigT = TypeVar("ConfigT", bound=Any)
 
 
@@ -191,8 +184,9 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
-        agent, critics = super().init(key, timestep), self.critics
-        return agent._replace(local=RecurrentLocal(agent.local, critics.cells.initialize_carry(len(timestep.reward))))
+        agent = super().init(key, timestep)
+        critic_state = self.critics.cells.initialize_carry(len(timestep.reward))
+        return agent._replace(local=agent.local._replace(critic_hidden_state=critic_state))
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the state of the policy at the start of an episode."""
@@ -207,14 +201,15 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Add the rollout, with the states of policy and critics, to the replay buffer and to the statistics."""
-        shared, (plain, first), steps = agent.shared, agent.local, trajectory.transitions
+        (shared, local), steps = agent, trajectory.transitions
+        first = local.critic_hidden_state
         observation = self.normalizer.apply(shared.statistics, steps.observation)
         cells = shared.params.q_params.online.cells
         states, _ = recurrent.unroll(self.critics.cells, cells, first, observation, steps.is_first)
         before = jax.tree.map(lambda first, after: jnp.concatenate([first[None], after[:-1]]), first, states)
         steps = steps._replace(extras=ActorCriticHiddenStates(steps.extras, before))
-        agent = super().observe(agent._replace(local=plain), trajectory._replace(transitions=steps))
-        return agent._replace(local=RecurrentLocal(agent.local, jax.tree.map(lambda after: after[-1], states)))
+        agent = Agent(shared, local._replace(critic_hidden_state=jax.tree.map(lambda after: after[-1], states)))
+        return super().observe(agent, trajectory._replace(transitions=steps))
 
     def draw(self, buffer: PyTree, key: jax.Array) -> Any:
         """Draw sequences from the replay buffer."""
@@ -223,14 +218,14 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of sequences."""
         del trajectory
-        drawn = self.draw(self.returns.buffer(agent.local.plain), key).steps.observation
+        drawn = self.draw(agent.local.buffer, key).steps.observation
         observation: Observation = jax.tree.map(partial(merge_leading_dims, num_dims=2), drawn)
         return observation
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:
         """Sample the steps `[L * B]` of sequences after their burn-in, with normalised observations and rewards."""
         shared, first = agent.shared, self.config.burn_in_length
-        drawn = self.draw(self.returns.buffer(agent.local.plain), key)
+        drawn = self.draw(agent.local.buffer, key)
         normalize, after = partial(self.normalizer.apply, shared.statistics), drawn.steps.next_observation
         after = None if after is None else normalize(after)
         sequences: Any = Sequences(normalize(drawn.steps.observation), drawn.is_first, after, drawn.carry)

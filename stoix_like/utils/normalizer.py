@@ -131,26 +131,15 @@ class ReturnScaler(NamedTuple):
 
     Attributes:
         init: `() -> statistics`, empty statistics, shared by all shards.
-        init_local: `(buffer, num_envs) -> local`, a replay buffer with what the statistics need besides.
-        buffer: `(local) -> buffer`.
-        update: `(statistics, local, transitions [T, N]) -> (statistics, local)`, merges the batch of all shards.
-        with_buffer: `(local, buffer) -> local`.
+        init_returns: `(num_envs) -> returns`, the discounted returns of the episodes under way, of one shard.
+        update: `(statistics, returns, transitions [T, N]) -> (statistics, returns)`, merges the batch of all shards.
         apply: `(statistics, reward) -> reward`.
     """
 
     init: Callable[[], Any]
-    init_local: Callable[[Any, int], Any]
-    buffer: Callable[[Any], Any]
+    init_returns: Callable[[int], Any]
     update: Callable[[Any, Any, Transition], tuple[Any, Any]]
-    with_buffer: Callable[[Any, Any], Any]
     apply: Callable[[Any, jax.Array], jax.Array]
-
-
-class BufferAndReturns(NamedTuple):
-    """A replay buffer, and the returns `[N]` of the episodes that are under way."""
-
-    buffer: Any
-    returns: jax.Array
 
 
 def make_return_scaler(
@@ -177,22 +166,17 @@ def make_return_scaler(
     if not enabled:
         return ReturnScaler(
             init=lambda: (),
-            init_local=lambda buffer, _: buffer,
-            buffer=lambda local: local,
-            update=lambda statistics, local, _: (statistics, local),
-            with_buffer=lambda _, buffer: buffer,
+            init_returns=lambda num_envs: (),
+            update=lambda statistics, returns, _: (statistics, returns),
             apply=lambda _, reward: reward,
         )
 
-    def update(statistics: ReturnStatistics, local: BufferAndReturns, steps: Transition) -> tuple[Any, Any]:
-        returns, each = _running_returns(gamma, local.returns, reward_scale * steps.reward, steps.is_first)
+    def update(statistics: ReturnStatistics, returns: jax.Array, steps: Transition) -> tuple[Any, Any]:
+        returns, each = _running_returns(gamma, returns, reward_scale * steps.reward, steps.is_first)
         moments = running_statistics.update_statistics(statistics.moments, each, pmap_axes=axes.names or None)
         largest = jnp.max(jnp.abs(each))
         largest = jax.lax.pmax(largest, axes.names) if axes.names else largest
-        return (
-            ReturnStatistics(moments, jnp.maximum(statistics.largest, largest)),
-            local._replace(returns=returns),
-        )
+        return ReturnStatistics(moments, jnp.maximum(statistics.largest, largest)), returns
 
     def apply(statistics: ReturnStatistics, reward: jax.Array) -> jax.Array:
         deviation = jnp.sqrt(jnp.square(statistics.moments.std) + epsilon)
@@ -200,9 +184,7 @@ def make_return_scaler(
 
     return ReturnScaler(
         init=lambda: ReturnStatistics(running_statistics.initialize_statistics(jnp.zeros(())), jnp.zeros(())),
-        init_local=lambda buffer, num_envs: BufferAndReturns(buffer, jnp.zeros(num_envs)),
-        buffer=lambda local: local.buffer,
+        init_returns=jnp.zeros,
         update=update,
-        with_buffer=lambda local, buffer: local._replace(buffer=buffer),
         apply=apply,
     )

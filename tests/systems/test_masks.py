@@ -116,7 +116,8 @@ def test_no_illegal_action_is_ever_taken(system, scenario):
     if not on_policy:
         # The warm-up, too.
         local = loop.state.shards.local
-        stored = local.experience if hasattr(local, "experience") else local.entries
+        buffer = getattr(local, "buffer", local)
+        stored = buffer.experience if hasattr(buffer, "experience") else buffer.entries
         assert float(getattr(stored, "steps", stored).reward.min()) == 0.0
     entropy = loop.history[-1].get("train/entropy")
     if entropy is not None and scenario != "masked_parts" and system != "dreamer/dreamer_v3":

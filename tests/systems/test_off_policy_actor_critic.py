@@ -94,13 +94,16 @@ def test_systems_see_normalised_observations_and_replay_stores_raw_ones(system):
     agent = dataclasses.replace(plain, normalizer=make_normalizer(True, Axes()))
     state = jax.jit(agent.init)(jax.random.key(0), timestep([0] * 8, [False] * 8))
     view = Observation(jnp.broadcast_to(jnp.asarray([3.0, 7.0] * 4)[None, :, None], (64, 8, 1)))
-    action = jax.tree.map(lambda x: jnp.zeros((64, 8, *x.shape[2:]), x.dtype), state.local.experience.action)
+    action = jax.tree.map(lambda x: jnp.zeros((64, 8, *x.shape[2:]), x.dtype), state.local.buffer.experience.action)
     rows = jnp.zeros((64, 8))
     extras = (action, rows) if system.startswith("mpo") else ()  # actions and their log-probabilities
     steps = Transition(view, action, rows, rows > 0, rows > 0, view, rows > 0, extras)
     state = jax.jit(agent.observe)(state, Trajectory(steps, ()))
     draw = agent.replay.sample_steps if system.startswith("mpo") else agent.replay.sample
-    raw, normalised = jax.jit(draw)(state.local, jax.random.key(1)), jax.jit(agent.sample)(state, jax.random.key(1))
+    raw, normalised = (
+        jax.jit(draw)(state.local.buffer, jax.random.key(1)),
+        jax.jit(agent.sample)(state, jax.random.key(1)),
+    )
     for before, after in (
         (raw.observation, normalised.observation),
         (raw.next_observation, normalised.next_observation),

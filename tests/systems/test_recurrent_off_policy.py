@@ -133,7 +133,7 @@ def test_stored_states_are_those_of_both_networks(system):
         extras = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
         steps = Transition(view, rows[..., None], rows, rows > 0, rows > 0, view, first[start : start + 8], extras)
         state = agent.observe(state, Trajectory(steps, carries[0]))
-    stored = state.local.plain.experience.carry
+    stored = state.local.buffer.experience.carry
     for block in range(4):
         for found, wanted in zip(stored, expected[4 * block], strict=True):
             np.testing.assert_allclose(found[:, block], wanted, rtol=1e-5, atol=1e-6)

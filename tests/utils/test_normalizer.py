@@ -36,16 +36,16 @@ def test_replayed_rewards_are_divided_by_the_larger_of_two_scales_of_the_return(
     batch = steps([[1, 3], [2, 1], [4, -2]], [[1, 1], [0, 1], [1, 0]])
     for max_return, expected in ((100.0, np.std([0.5, 1.5, 1.25, 0.5, 2.0, -0.75])), (0.5, 2.0 / 0.5)):
         scaler = make_return_scaler(True, GAMMA, 0.5, max_return, Axes())
-        statistics, local = scaler.update(scaler.init(), scaler.init_local("buffer", 2), batch)
+        statistics, returns = scaler.update(scaler.init(), scaler.init_returns(2), batch)
         np.testing.assert_allclose(scaler.apply(statistics, jnp.asarray([3.0])), [3.0 / expected], rtol=1e-5)
-    assert scaler.buffer(scaler.with_buffer(local, "next")) == "next"
-    np.testing.assert_allclose(local.returns, [2.0, -0.75])
+    np.testing.assert_allclose(returns, [2.0, -0.75])
 
 
-def test_without_a_scale_rewards_and_buffer_stay_as_they_are():
+def test_without_a_scale_rewards_stay_as_they_are():
     scaler = make_return_scaler(False, GAMMA, 1.0, 5.0, Axes())
-    assert scaler.init_local("buffer", 2) == "buffer"
-    assert scaler.update((), "buffer", None) == ((), "buffer")
+    assert scaler.init_returns(2) == ()
+    assert scaler.update((), (), None) == ((), ())
+    assert scaler.apply((), 3.0) == 3.0
 
 
 def test_shards_share_the_statistics():

@@ -24,16 +24,6 @@ class DDPGOptStates(NamedTuple):
     q_opt_state: Any
 
 
-class DDPGShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, critic steps, statistics of inputs and returns."""
-
-    params: DDPGParams
-    opt_states: DDPGOptStates
-    steps: jax.Array
-    statistics: Any = ()
-    return_statistics: Any = ()
-
-
 class ActionRange(NamedTuple):
     """The range of actions, as arrays of the shape of one action.
 

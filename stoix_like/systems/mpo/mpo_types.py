@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
-
 from stoix_like.base_types import OnlineAndTarget
 from stoix_like.systems.mpo.duals import Duals
 
@@ -24,13 +22,3 @@ class MPOOptStates(NamedTuple):
     actor_opt_state: Any
     q_opt_state: Any
     dual_opt_state: Any
-
-
-class MPOShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, critic steps, statistics of inputs and returns."""
-
-    params: MPOParams
-    opt_states: MPOOptStates
-    steps: jax.Array
-    statistics: Any = ()
-    return_statistics: Any = ()

@@ -27,16 +27,6 @@ class SACOptStates(NamedTuple):
     alpha_opt_state: Any
 
 
-class SACShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, critic steps, statistics of inputs and returns."""
-
-    params: SACParams
-    opt_states: SACOptStates
-    steps: jax.Array
-    statistics: Any = ()
-    return_statistics: Any = ()
-
-
 class Ensemble(NamedTuple):
     """Which critics a target and the policy use, of values `[B, C]`, one per critic; they use the minimum.
 

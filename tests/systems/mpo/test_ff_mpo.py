@@ -21,7 +21,7 @@ def test_random_actions_of_the_warmup_end_the_trace():
     flags = step.terminated
     steps = Transition(step.observation, taken, step.reward, flags, flags, step.observation, flags, extras)
     agent = jax.jit(mpo.observe)(Agent(*agent), Trajectory(jax.tree.map(lambda x: x[None], steps), ()))
-    stored = np.asarray(agent.local.experience.extras)[:, 0]
+    stored = np.asarray(agent.local.buffer.experience.extras)[:, 0]
     np.testing.assert_allclose(stored[0], extras[1][0])
     assert stored[1] == np.inf
 

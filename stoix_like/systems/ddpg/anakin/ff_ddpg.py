@@ -14,12 +14,13 @@ from stoix_like.base_types import Metrics, Observation, PyTree, RolloutState, Sy
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import at_least
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared, action_range
+from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, action_range
 from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
 from stoix_like.systems.off_policy_actor_critic import (
     OffPolicyActorCritic,
     OffPolicyActorCriticConfig,
+    OffPolicyShared,
     make_critics,
     make_parts,
 )
@@ -68,7 +69,7 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         """Return the carry of the noise at the start of an episode."""
         return self.noise.init_carry(num_envs)
 
-    def init_shared(self, key: jax.Array, observation: Observation) -> DDPGShared:
+    def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
         """Initialise parameters and optimiser states."""
         actor_key, q_key = jax.random.split(key)
         actor_params = self.actor.init(actor_key, observation)
@@ -76,7 +77,7 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         q_params = self.critics.init(q_key, observation, {"action": action})
         opt_states = DDPGOptStates(self.actor_optim.init(actor_params), self.q_optim.init(q_params))
         params = DDPGParams(self.target.init(actor_params), self.target.init(q_params))
-        return DDPGShared(params, opt_states, jnp.zeros((), jnp.int32))
+        return OffPolicyShared(params, opt_states, jnp.zeros((), jnp.int32))
 
     def pi(self, params: DDPGParams, observation: Observation) -> Any:
         """Return the policy, which is deterministic."""
@@ -97,7 +98,7 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         carry, noise = self.noise.draw(state.carry, state.timestep, key, action.shape[1:])
         return carry, self.actions.add_noise(action, noise), ()
 
-    def sgd_step(self, shared: DDPGShared, batch: Batch, key: jax.Array) -> tuple[DDPGShared, Metrics]:
+    def sgd_step(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the critics, and every `policy_frequency` steps the policy and all target parameters."""
         params, opt_states, steps = shared.params, shared.opt_states, shared.steps
         loss = partial(self.critic_loss, params=params, batch=batch, key=key)
@@ -112,7 +113,7 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         shared, metrics = periodically(improve, shared, steps, self.config.policy_frequency)
         return shared._replace(steps=steps + 1), q_metrics | metrics
 
-    def improve(self, shared: DDPGShared, batch: Batch) -> tuple[DDPGShared, Metrics]:
+    def improve(self, shared: OffPolicyShared, batch: Batch) -> tuple[OffPolicyShared, Metrics]:
         """Update the policy and all target parameters."""
         actor_params, q_params = shared.params
         loss = partial(self.actor_loss, q_params=q_params.online, batch=batch)

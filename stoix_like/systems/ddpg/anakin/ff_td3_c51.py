@@ -16,9 +16,10 @@ import jax
 from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, SystemSpec
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_d4pg, ff_ddpg, ff_td3
-from stoix_like.systems.ddpg.ddpg_types import DDPGParams, DDPGShared
+from stoix_like.systems.ddpg.ddpg_types import DDPGParams
 from stoix_like.systems.distributional import CategoricalCriticsConfig, Reduction, configure_head
 from stoix_like.systems.off_policy import NO_TARGET
+from stoix_like.systems.off_policy_actor_critic import OffPolicyShared
 from stoix_like.utils.replay import Batch
 
 
@@ -37,13 +38,13 @@ class CategoricalTD3(ff_td3.TD3, ff_d4pg.D4PG):
         """What the policy maximises, and what the critics learn."""
         return self.config.reduction
 
-    def init_shared(self, key: jax.Array, observation: Observation) -> DDPGShared:
+    def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
         """Initialise parameters and optimiser states."""
         shared = super().init_shared(key, observation)
         actor_params = NO_TARGET.init(shared.params.actor_params.online)
         return shared._replace(params=shared.params._replace(actor_params=actor_params))
 
-    def sgd_step(self, shared: DDPGShared, batch: Batch, key: jax.Array) -> tuple[DDPGShared, Metrics]:
+    def sgd_step(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the critics and their targets, and every `policy_frequency` steps the policy."""
         shared, metrics = super().sgd_step(shared, batch, key)
         q_params = self.target.update(shared.params.q_params)

@@ -35,11 +35,12 @@ from stoix_like.systems.mpo.duals import (
     inverse_softplus,
     positive,
 )
-from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams, MPOShared
+from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
 from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
 from stoix_like.systems.off_policy_actor_critic import (
     OffPolicyActorCritic,
     OffPolicyActorCriticConfig,
+    OffPolicyShared,
     make_critics,
     make_parts,
 )
@@ -85,7 +86,7 @@ class MPO(OffPolicyActorCritic[Config]):
     action_space: Any
     target: Target
 
-    def init_shared(self, key: jax.Array, observation: Observation) -> MPOShared:
+    def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
         """Initialise parameters and optimiser states."""
         actor_key, q_key, action_key = jax.random.split(key, 3)
         actor_params = self.actor.init(actor_key, observation)
@@ -98,7 +99,7 @@ class MPO(OffPolicyActorCritic[Config]):
         opt_states = MPOOptStates(
             self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.dual_optim.init(duals)
         )
-        return MPOShared(params, opt_states, jnp.zeros((), jnp.int32))
+        return OffPolicyShared(params, opt_states, jnp.zeros((), jnp.int32))
 
     def pi(self, params: MPOParams, observation: Observation) -> Any:
         """Return the policy."""
@@ -136,7 +137,7 @@ class MPO(OffPolicyActorCritic[Config]):
         """Draw windows `[W, B]` from the replay buffer."""
         return self.replay.sample_steps(buffer, key)
 
-    def sgd_step(self, shared: MPOShared, batch: Any, key: jax.Array) -> tuple[MPOShared, Metrics]:
+    def sgd_step(self, shared: OffPolicyShared, batch: Any, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the critic and its target, and every `policy_frequency` steps the policy, its target and the duals."""
         q_key, actor_key = jax.random.split(key)
         params, opt_states = shared.params, shared.opt_states
@@ -152,7 +153,9 @@ class MPO(OffPolicyActorCritic[Config]):
         shared, metrics = periodically(improve, shared, shared.steps, self.config.policy_frequency)
         return shared._replace(steps=shared.steps + 1), q_metrics | metrics
 
-    def improve(self, shared: MPOShared, observation: Observation, key: jax.Array) -> tuple[MPOShared, Metrics]:
+    def improve(
+        self, shared: OffPolicyShared, observation: Observation, key: jax.Array
+    ) -> tuple[OffPolicyShared, Metrics]:
         """Update the policy, its target and the duals."""
         params, opt_states = shared.params, shared.opt_states
         loss = partial(self.policy_loss, params=params, observation=observation, key=key)

@@ -15,8 +15,9 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequi
 from stoix_like.schema import Range
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy import NO_TARGET
+from stoix_like.systems.off_policy_actor_critic import OffPolicyShared
 from stoix_like.systems.sac.anakin import ff_sac
-from stoix_like.systems.sac.sac_types import SACParams, SACShared
+from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example
 from stoix_like.utils.packing import pack_params, unpack
 from stoix_like.utils.replay import Batch
@@ -44,14 +45,14 @@ class CrossQ(ff_sac.SAC[Config]):
     Shards normalise their own batches; running statistics are averaged over all shards.
     """
 
-    def improve_critics(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+    def improve_critics(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the critics and their running statistics."""
         shared, metrics = super().improve_critics(shared, batch, key)
         q_params = shared.params.q_params
         online, metrics = self.with_statistics(q_params.online, metrics)
         return shared._replace(params=shared.params._replace(q_params=q_params._replace(online=online))), metrics
 
-    def improve(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+    def improve(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the policy, its running statistics and the temperature."""
         shared, metrics = super().improve(shared, batch, key)
         actor_params, metrics = self.with_statistics(shared.params.actor_params, metrics)

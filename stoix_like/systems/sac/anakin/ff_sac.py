@@ -28,10 +28,11 @@ from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
 from stoix_like.systems.off_policy_actor_critic import (
     OffPolicyActorCritic,
     OffPolicyActorCriticConfig,
+    OffPolicyShared,
     make_critics,
     make_parts,
 )
-from stoix_like.systems.sac.sac_types import ALL_CRITICS, Ensemble, SACOptStates, SACParams, SACShared, make_ensemble
+from stoix_like.systems.sac.sac_types import ALL_CRITICS, Ensemble, SACOptStates, SACParams, make_ensemble
 from stoix_like.utils.exploration import persist_noise_keys
 from stoix_like.utils.jax_utils import Scalar, periodically
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss
@@ -98,7 +99,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
     target: Target
     ensemble: Ensemble = ALL_CRITICS
 
-    def init_shared(self, key: jax.Array, observation: Observation) -> SACShared:
+    def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
         """Initialise parameters and optimiser states."""
         actor_key, q_key, action_key = jax.random.split(key, 3)
         actor_params = self.actor.init(actor_key, observation)
@@ -109,7 +110,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         opt_states = SACOptStates(
             self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.alpha_optim.init(log_alpha)
         )
-        return SACShared(params, opt_states, jnp.zeros((), jnp.int32))
+        return OffPolicyShared(params, opt_states, jnp.zeros((), jnp.int32))
 
     def pi(self, params: SACParams, observation: Observation) -> Any:
         """Return the policy."""
@@ -128,7 +129,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         keys = persist_noise_keys(state.carry, state.timestep, key, self.config.noise_correlation)
         return keys, jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys), ()
 
-    def sgd_step(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+    def sgd_step(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the critics and their targets, and every `policy_frequency` steps the policy and the temperature."""
         q_key, actor_key = jax.random.split(key)
         before = shared.params
@@ -138,7 +139,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         metrics |= {"temperature": self.temperature(before)}
         return shared._replace(steps=shared.steps + 1), q_metrics | metrics
 
-    def improve_critics(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+    def improve_critics(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the critics and their targets."""
         params, opt_states = shared.params, shared.opt_states
         loss = partial(self.critic_loss, params=params, batch=batch, key=key)
@@ -159,7 +160,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         loss = jnp.mean(batch.weight * losses)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
 
-    def improve(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+    def improve(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the policy, and the temperature towards the target entropy."""
         params, opt_states = shared.params, shared.opt_states
         loss = partial(self.actor_loss, params=params, batch=batch, key=key)
