@@ -237,6 +237,7 @@ class OnPolicyShared(NamedTuple):
         learning_rate: the learning rate of the actor, where it adapts.
         intrinsic: the state of an intrinsic reward.
         own: what an algorithm adds.
+        parts: what other options need, by name.
     """
 
     params: ActorCriticParams
@@ -247,6 +248,7 @@ class OnPolicyShared(NamedTuple):
     learning_rate: Any = ()
     intrinsic: Any = ()
     own: Any = ()
+    parts: Any = ()
 
 
 class OnPolicyLocal(NamedTuple):

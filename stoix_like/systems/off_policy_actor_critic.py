@@ -72,6 +72,7 @@ class OffPolicyShared(NamedTuple):
         steps: gradient steps of the critics so far.
         statistics: statistics of observations.
         return_statistics: statistics of discounted returns.
+        parts: what other options need, by name.
     """
 
     params: Any
@@ -79,6 +80,7 @@ class OffPolicyShared(NamedTuple):
     steps: jax.Array
     statistics: Any = ()
     return_statistics: Any = ()
+    parts: Any = ()
 
 
 class OffPolicyLocal(NamedTuple):

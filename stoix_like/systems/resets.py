@@ -6,9 +6,7 @@ Source: Nikishin et al. 2022, The Primacy Bias in Deep Reinforcement Learning, a
 from __future__ import annotations
 
 import dataclasses
-from collections import namedtuple
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +30,7 @@ Path = tuple[Any, ...]
 Fresh = Callable[[Mapping[str, Any], jax.Array, TimeStep], Any]
 """`(hyperparams, key, timestep) -> shared`, a new agent's shared state."""
 
+NAME = "resets"
 _LEARNED = ("params", "opt_states", "opt_state")
 
 
@@ -64,7 +63,7 @@ def with_resets(
         spec: what the system is built from.
 
     Returns:
-        The system; its shared state has a field `resets` if the networks are reset.
+        The system; its shared state has the part `resets` if the networks are reset.
     """
     member = dataclasses.replace(config, **hyperparams)
     system = build(member, spec)
@@ -82,16 +81,11 @@ def with_resets(
     def init(key: jax.Array, timestep: TimeStep) -> Agent:
         key, reset_key = jax.random.split(key)
         agent = system.init(key, timestep)
-        return agent._replace(shared=_extend(agent.shared, Resets(jnp.zeros((), jnp.int32), reset_key)))
-
-    def observe(agent: Agent, trajectory: Trajectory) -> Agent:
-        shared, resets = _parts(agent.shared)
-        agent = system.observe(agent._replace(shared=shared), trajectory)
-        return agent._replace(shared=_extend(agent.shared, resets))
+        return _with(agent, agent.shared, Resets(jnp.zeros((), jnp.int32), reset_key))
 
     def update(agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        shared, resets = _parts(agent.shared)
-        agent, metrics = system.update(agent._replace(shared=shared), trajectory, key)
+        agent, metrics = system.update(agent, trajectory, key)
+        resets = agent.shared.parts[NAME]
         steps = resets.steps + member.gradient_steps  # type: ignore[attr-defined]
 
         def renew(shared: Any, reset_key: jax.Array) -> tuple[Any, jax.Array]:
@@ -101,45 +95,13 @@ def with_resets(
 
         due = any_of_batch(steps >= every)
         shared, reset_key = jax.lax.cond(due, renew, lambda *same: same, agent.shared, resets.key)
-        resets = Resets(jnp.where(due, steps % every, steps), reset_key)
-        return agent._replace(shared=_extend(shared, resets)), metrics
+        return _with(agent, shared, Resets(jnp.where(due, steps % every, steps), reset_key)), metrics
 
-    def observations(agent: Agent, *args: Any) -> Any:
-        assert system.observations is not None
-        return system.observations(agent._replace(shared=_parts(agent.shared)[0]), *args)
-
-    def on_shared(function: Callable[..., Any] | None) -> Any:
-        return None if function is None else lambda shared, *args: function(_parts(shared)[0], *args)
-
-    return system._replace(
-        init=init,
-        observe=observe,
-        update=update,
-        act=on_shared(system.act),
-        eval_act=on_shared(system.eval_act),
-        inspect=on_shared(system.inspect),
-        search=on_shared(system.search),
-        dream=on_shared(system.dream),
-        observations=observations,
-    )
+    return system._replace(init=init, update=update)
 
 
-@cache
-def _extended(kind: Any) -> Any:
-    """Return the named tuple of a shared state with a further field."""
-    extended = namedtuple(kind.__name__, (*kind._fields, "resets"))  # type: ignore[misc]
-    extended.plain = kind  # type: ignore[attr-defined]
-    return extended
-
-
-def _extend(shared: Any, resets: Resets) -> Any:
-    kind: Any = type(shared)
-    return _extended(kind)(*shared, resets)
-
-
-def _parts(shared: Any) -> tuple[Any, Resets]:
-    *fields, resets = shared
-    return type(shared).plain(*fields), resets
+def _with(agent: Agent, shared: Any, resets: Resets) -> Agent:
+    return agent._replace(shared=shared._replace(parts={**(shared.parts or {}), NAME: resets}))
 
 
 def _example(trajectory: Trajectory) -> TimeStep:

@@ -97,9 +97,9 @@ def test_resets_are_exact_on_resume_and_at_their_time(kind, tmp_path):
     before = load_shared(open_run(parts), "last").shared
     stoix_like.resume(parts, ["arch.total_timesteps=112"])
     resumed, at_once = load_shared(open_run(parts), "last").shared, load_shared(open_run(whole), "last").shared
-    assert (jax.random.key_data(resumed.resets.key) == jax.random.key_data(at_once.resets.key)).all()
+    assert (jax.random.key_data(resumed.parts["resets"].key) == jax.random.key_data(at_once.parts["resets"].key)).all()
     jax.tree.map(np.testing.assert_array_equal, resumed[:-1], at_once[:-1])
     # 96 - 64 = 32 steps are 8 updates, 16 gradient steps: one reset; 4 updates later, another one.
-    assert int(before.resets.steps) == 6
-    assert int(resumed.resets.steps) == 4
+    assert int(before.parts["resets"].steps) == 6
+    assert int(resumed.parts["resets"].steps) == 4
     assert any((a != b).any() for a, b in zip(q_of(before), q_of(resumed), strict=True))

@@ -10,11 +10,12 @@ from stoix_like.base_types import Observation, OnlineAndTarget, PyTree
 
 
 class QShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser state, and the number of updates so far."""
+    """The shared state of the agent: parameters, optimiser state, updates so far, and what options need, by name."""
 
     params: OnlineAndTarget
     opt_state: Any
     updates: jax.Array
+    parts: Any = ()
 
 
 class ContinuousPQNShared(NamedTuple):

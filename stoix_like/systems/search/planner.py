@@ -73,12 +73,17 @@ ConfigT = TypeVar("ConfigT", bound=PlannerConfig)
 
 
 class SearchShared(NamedTuple):
-    """The shared state of an agent: parameters, optimiser states, statistics of observations, updates so far."""
+    """The shared state of an agent: parameters, optimiser states, statistics of observations, updates so far.
+
+    Attributes:
+        parts: what options need, by name.
+    """
 
     params: Any
     opt_states: Any
     statistics: Any
     updates: jax.Array
+    parts: Any = ()
 
 
 @dataclass(frozen=True)
@@ -178,14 +183,16 @@ class Planner(Algorithm, Generic[ConfigT]):
 
         def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: None) -> tuple[Agent, Metrics]:
             del count
-            (params, opt_states, *others), local = agent
+            shared, local = agent
             batch = self.sample(agent, sample_key, exponent)
-            loss = partial(self.loss, statistics=agent.shared.statistics, batch=batch, key=loss_key)
-            params, opt_states, (metrics, errors) = gradient_step(loss, self.optim, self.axes, params, opt_states)
+            loss = partial(self.loss, statistics=shared.statistics, batch=batch, key=loss_key)
+            params, opt_states, (metrics, errors) = gradient_step(
+                loss, self.optim, self.axes, shared.params, shared.opt_states
+            )
             if batch.indices is not None:
                 priorities = (jnp.mean(errors, axis=0) + 1e-6) ** config.priority_exponent
                 local = self.replay.set_priorities(local, batch.indices, priorities)
-            return Agent(SearchShared(params, opt_states, *others), local), metrics
+            return Agent(shared._replace(params=params, opt_states=opt_states), local), metrics
 
         agent, metrics = replay_epochs(step, agent, key, config.epochs)
         return agent._replace(shared=agent.shared._replace(updates=agent.shared.updates + 1)), metrics

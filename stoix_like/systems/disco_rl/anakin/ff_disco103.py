@@ -92,12 +92,21 @@ class Config(EstimatesConfig, AtomsConfig, SequenceConfig, TargetConfig):
 
 
 class DiscoShared(NamedTuple):
-    """Parameters, optimiser state, the meta-network's state of the agent's lifetime, and moments of advantages."""
+    """The shared state of an agent.
+
+    Attributes:
+        params: the parameters.
+        opt_state: the state of the optimiser.
+        lifetime: the meta-network's state of the agent's lifetime.
+        moments: moments of advantages.
+        parts: what options need, by name.
+    """
 
     params: OnlineAndTarget
     opt_state: Any
     lifetime: LSTMState
     moments: Moments
+    parts: Any = ()
 
 
 @dataclass(frozen=True)
@@ -161,7 +170,8 @@ class Disco103(Algorithm):
             shared.opt_state,
         )
         params = self.target.update(shared.params)._replace(online=online)
-        return DiscoShared(params, opt_state, lifetime, moments), metrics
+        learned = {"params": params, "opt_state": opt_state, "lifetime": lifetime, "moments": moments}
+        return shared._replace(**learned), metrics
 
     def loss(
         self, params: PyTree, shared: DiscoShared, batch: SequenceBatch

@@ -143,14 +143,16 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
 
     def sgd_step(self, shared: QShared, batch: Batch, key: jax.Array) -> tuple[QShared, jax.Array, Metrics]:
         """Take one gradient step on the online parameters; also return losses and metrics, see `losses`."""
-        params, opt_state, updates = shared
+        params = shared.params
 
         def loss(online: PyTree) -> tuple[jax.Array, Losses]:
             losses, metrics = self.losses(OnlineAndTarget(online, params.target), batch, key)
             return jnp.mean(batch.weight * losses), (losses, metrics)
 
-        online, opt_state, (losses, metrics) = gradient_step(loss, self.optim, self.axes, params.online, opt_state)
-        return QShared(params._replace(online=online), opt_state, updates), losses, metrics
+        online, opt_state, (losses, metrics) = gradient_step(
+            loss, self.optim, self.axes, params.online, shared.opt_state
+        )
+        return shared._replace(params=params._replace(online=online), opt_state=opt_state), losses, metrics
 
     def update_target(self, params: OnlineAndTarget, steps: jax.Array) -> OnlineAndTarget:
         """Update the target parameters after a number of gradient steps: softly, or by a copy in every period."""

@@ -88,11 +88,12 @@ class SPOParams(NamedTuple):
 
 
 class SPOShared(NamedTuple):
-    """Parameters, optimiser states of the networks and of the duals, and statistics of observations."""
+    """Parameters, optimiser states of networks and duals, statistics of observations, what options need, by name."""
 
     params: SPOParams
     opt_states: Any
     statistics: Any
+    parts: Any = ()
 
 
 @dataclass(frozen=True)
