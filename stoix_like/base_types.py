@@ -6,6 +6,7 @@ P population. A shard is one update batch on one device.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import jax
 
-from stoix_like.schema import INT32_MAX, between
+from stoix_like.schema import INT32_MAX, Part, between
 from stoix_like.utils.collectives import mean_over, sum_over
 
 if TYPE_CHECKING:
@@ -328,8 +329,14 @@ class SystemConfig:
 
     @property
     def reads_successors(self) -> bool:
-        """Whether `needs_successors`, or an option does."""
-        return self.needs_successors
+        """Whether `needs_successors`, or a part does."""
+        return self.needs_successors or any(part.reads_successors for part in self.parts)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the hyperparameters, see `schema.Part`."""
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return tuple(value for value in values if isinstance(value, Part))
 
     @property
     def ignores_lag(self) -> bool:
@@ -373,6 +380,8 @@ class SystemConfig:
         Raises:
             ConfigError: if sizes are incompatible; the message names the keys, their values and what would work.
         """
+        for part in self.parts:
+            part.check(self, num_envs, num_shards)
 
 
 class ActorCriticParams(NamedTuple):

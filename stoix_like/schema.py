@@ -8,6 +8,7 @@ Ranges are checked once, here, on concrete values, so that the same dataclass ca
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -70,10 +71,75 @@ def one_of(*names: str) -> Choices:
     return Choices(names)
 
 
+class Part:
+    """Base class of parts: frozen dataclasses of the keys of an option, with all that a configuration asks of it.
+
+    A part is a field of a larger dataclass, which has its keys beside its own: with a field `target: SoftTarget`, the
+    key `system.tau` sets `config.target.tau`.
+    """
+
+    @property
+    def reads_successors(self) -> bool:
+        """Whether the option reads the true successor of every step, see `SystemConfig.needs_successors`."""
+        return False
+
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check the keys; see `SystemConfig.check`, which calls this.
+
+        Args:
+            config: the hyperparameters of which this is a part.
+            num_envs: environments per shard.
+            num_shards: shards in the whole run.
+
+        Raises:
+            ConfigError: names the keys, their values and what would work.
+        """
+
+
+def flat_hints(schema: Any) -> dict[str, Any]:
+    """Return the annotations of a dataclass by key, those of its parts included."""
+    return {key: hint for key, (_, hint) in _places(schema).items()}
+
+
+def get_value(config: Any, key: str) -> Any:
+    """Return the value of a key of a dataclass or of one of its parts."""
+    part, _ = _places(config.__class__)[key]
+    return getattr(getattr(config, part) if part else config, key)
+
+
+def replace_values(config: T, values: Mapping[str, Any]) -> T:
+    """Return a dataclass with other values, by key, of its own fields and of those of its parts."""
+    schema: Any = type(config)
+    places, changes = _places(schema), dict[str, Any]()
+    for part in {places[key][0] for key in values}:
+        chosen = {key: value for key, value in values.items() if places[key][0] == part}
+        changes |= {part: dataclasses.replace(getattr(config, part), **chosen)} if part else chosen
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+@functools.cache
+def _places(schema: Any) -> dict[str, tuple[str, Any]]:
+    """Return the field of the part, or an empty string, and the annotation of each key."""
+    hints = typing.get_type_hints(schema, include_extras=True)
+    places: dict[str, tuple[str, Any]] = {}
+    for field in dataclasses.fields(schema):
+        hint = hints[field.name]
+        found = {key: (field.name, inner) for key, inner in flat_hints(hint).items()} if _is_part(hint) else {}
+        found = found or {field.name: ("", hint)}
+        if twice := places.keys() & found.keys():
+            raise TypeError(f"{schema.__name__} has the keys {sorted(twice)} twice")
+        places |= found
+    return places
+
+
+def _is_part(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Part)
+
+
 def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
     """Fill a dataclass from a plain mapping.
 
-    Integers may be written as floats (`1e6`). Fields with a default may be missing.
+    Integers may be written as floats (`1e6`). Fields with a default may be missing. Keys of parts stand beside others.
 
     Args:
         schema: a dataclass; its fields may be int, float, bool, str, dict, tuple, optional, bool or something else, or
@@ -89,14 +155,18 @@ def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
     """
     if not isinstance(values, Mapping):
         raise ConfigError(f"{path}={values!r} must be a mapping")
-    fields = {field.name: field for field in dataclasses.fields(schema)}  # type: ignore[arg-type]
+    known = flat_hints(schema)
     for key in values:
-        if key not in fields:
-            raise ConfigError(f"unknown key '{path}.{key}': {nearest(str(key), fields)}")
+        if key not in known:
+            raise ConfigError(f"unknown key '{path}.{key}': {nearest(str(key), known)}")
     hints = typing.get_type_hints(schema, include_extras=True)
     filled = {}
-    for name, field in fields.items():
-        if name in values:
+    for field in dataclasses.fields(schema):  # type: ignore[arg-type]
+        name = field.name
+        if _is_part(hints[name]):
+            own = {key: values[key] for key in flat_hints(hints[name]) if key in values}
+            filled[name] = from_mapping(hints[name], own, path)
+        elif name in values:
             filled[name] = convert(hints[name], values[name], f"{path}.{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ConfigError(f"'{path}.{name}' is not set")

@@ -4,7 +4,17 @@ from typing import Annotated, Any
 import pytest
 
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.schema import above, at_least, between, from_mapping, one_of
+from stoix_like.schema import (
+    Part,
+    above,
+    at_least,
+    between,
+    flat_hints,
+    from_mapping,
+    get_value,
+    one_of,
+    replace_values,
+)
 
 
 @dataclass(frozen=True)
@@ -92,3 +102,41 @@ def test_nearest_suggests_close_names_or_lists_all():
     assert nearest("Acrobot", ["Acrobot-v1", "Pong-misc"]) == "did you mean 'Acrobot-v1'?"
     assert nearest("zzz", ["a", "b"]) == "choose from a, b"
     assert nearest("zzz", []) == "there are none"
+
+
+@dataclass(frozen=True)
+class Soft(Part):
+    tau: Annotated[float, between(0.0, 1.0)]
+    period: int = 1
+
+
+@dataclass(frozen=True)
+class Learner:
+    gamma: float
+    target: Soft
+
+
+def test_keys_of_parts_stand_beside_those_of_the_whole():
+    learner = from_mapping(Learner, {"gamma": 0.9, "tau": 1}, "system")
+    assert learner == Learner(0.9, Soft(1.0))
+    assert [get_value(learner, key) for key in ("gamma", "tau", "period")] == [0.9, 1.0, 1]
+    assert list(flat_hints(Learner)) == ["gamma", "tau", "period"]
+    assert replace_values(learner, {"tau": 0.5, "gamma": 0.1}) == Learner(0.1, Soft(0.5))
+    for values, message in (
+        ({"gamma": 1.0, "tau": 2.0}, r"system.tau=2.0 is out of range: it must be in \[0.0, 1.0\]"),
+        ({"gamma": 1.0}, "'system.tau' is not set"),
+        ({"gamma": 1.0, "tau": 0.1, "perod": 3}, "unknown key 'system.perod': .*period"),
+        ({"gamma": 1.0, "target": {"tau": 0.1}}, "unknown key 'system.target'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            from_mapping(Learner, values, "system")
+
+
+def test_a_key_belongs_to_one_part():
+    @dataclass(frozen=True)
+    class Twice:
+        tau: float
+        target: Soft
+
+    with pytest.raises(TypeError, match=r"Twice has the keys \['tau'\] twice"):
+        flat_hints(Twice)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from stoix_like.envs.spaces import Space
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_member, open_run
 from stoix_like.policies.visits import check_seed
+from stoix_like.schema import replace_values
 
 
 class SearchedEpisode(NamedTuple):
@@ -59,7 +59,7 @@ def with_simulations(config: RunConfig, simulations: int | None) -> RunConfig:
         raise ConfigError(f"simulations={simulations} has no effect: system={config.system_name} does not search")
     if simulations < 0:
         raise ConfigError(f"simulations={simulations} is negative: use at least 0, for the policy alone")
-    return config._replace(system=dataclasses.replace(config.system, **dict.fromkeys(keys, simulations)))
+    return config._replace(system=replace_values(config.system, dict.fromkeys(keys, simulations)))
 
 
 def search_episode(

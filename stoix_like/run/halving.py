@@ -8,7 +8,6 @@ on `arch.seed` and its number.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from stoix_like.run.population import KEY, Population, bounded, convert_values, 
 from stoix_like.run.saved_state import Best
 from stoix_like.run.selection import Selected
 from stoix_like.run.trials import Rules, Trials, interquartile_means
+from stoix_like.schema import replace_values
 from stoix_like.storage.recorded_runs import TRIALS
 
 Restart = Callable[[LearnerState, Population, Sequence[int]], LearnerState]
@@ -243,7 +243,7 @@ def _check_ranges(run: RunConfig, plan: Plan) -> None:
         for values in itertools.product(limits[one], limits[other]):
             setting = lowest | dict(zip((one, other), values, strict=True))
             try:
-                dataclasses.replace(run.system, **setting).check(plan.envs_per_shard, plan.num_shards)
+                replace_values(run.system, setting).check(plan.envs_per_shard, plan.num_shards)
             except ConfigError as error:
                 raise ConfigError(f"{KEY}.hyperparams: ends of ranges do not fit together: {error}") from error
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import itertools
 import math
 import typing
@@ -15,7 +13,7 @@ import numpy as np
 from stoix_like.base_types import SystemConfig
 from stoix_like.config import MAX_MEMBERS, PopulationConfig, RunConfig
 from stoix_like.errors import ConfigError, multiples_near, nearest
-from stoix_like.schema import convert
+from stoix_like.schema import convert, flat_hints
 
 KEY = "arch.population"
 
@@ -128,8 +126,15 @@ def count_members(run: RunConfig) -> int:
 
 def float_fields(schema: type[SystemConfig]) -> list[str]:
     """Return the names of the hyperparameters that may be traced: the float fields, optional ones included."""
-    hints = typing.get_type_hints(schema)
-    return [field.name for field in dataclasses.fields(schema) if hints[field.name] in (float, float | None)]
+    return [key for key, hint in flat_hints(schema).items() if _is_float(hint)]
+
+
+def _is_float(hint: Any) -> bool:
+    """Return whether an annotation is a float or an optional one, with or without ranges."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return _is_float(typing.get_args(hint)[0])
+    options = [option for option in typing.get_args(hint) if option is not type(None)]
+    return all(map(_is_float, options)) if options else hint is float
 
 
 def _lists(config: PopulationConfig) -> dict[str, Sequence[Any]]:
@@ -279,12 +284,6 @@ def ends(key: str, arguments: Sequence[Any], above_zero: bool = False) -> tuple[
     return low, high
 
 
-@functools.cache
-def _hints(schema: type[SystemConfig]) -> dict[str, Any]:
-    """Return the annotations of a schema, which take milliseconds to evaluate."""
-    return typing.get_type_hints(schema, include_extras=True)
-
-
 def convert_values(system: SystemConfig, name: str, values: Sequence[Any]) -> tuple[float, ...]:
     """Check the values of a hyperparameter against its annotation, and convert them.
 
@@ -299,8 +298,7 @@ def convert_values(system: SystemConfig, name: str, values: Sequence[Any]) -> tu
     Raises:
         ConfigError: a value is out of range, or null.
     """
-    schema: Any = type(system)
-    hint = _hints(schema)[name]
+    hint = flat_hints(type(system))[name]
     if None in values:
         raise ConfigError(f"{KEY}.hyperparams.{name}={list(values)} must be numbers: one program has no null members")
     return tuple(convert(hint, value, f"system.{name}") for value in values)

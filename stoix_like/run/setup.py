@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Sequence
@@ -37,6 +36,7 @@ from stoix_like.run.own import make_callbacks, make_own_loggers
 from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
 from stoix_like.run.suggestions import suggest_network, suggest_systems
+from stoix_like.schema import replace_values
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.run_files import is_address
 from stoix_like.storage.store import normalised
@@ -296,7 +296,7 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
     for member in range(population.num_members if population.hyperparams else 0):
         try:
             hyperparams: dict[str, Any] = population.of(member)
-            dataclasses.replace(config.system, **hyperparams).check(plan.envs_per_shard, plan.num_shards)
+            replace_values(config.system, hyperparams).check(plan.envs_per_shard, plan.num_shards)
         except ConfigError as error:
             raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
 

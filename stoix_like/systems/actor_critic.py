@@ -30,7 +30,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequi
 from stoix_like.systems.algorithm import Algorithm
 from stoix_like.systems.critic_outputs import CriticOutput, critic_output
 from stoix_like.systems.gradient_descent import Transform, make_optimiser
-from stoix_like.systems.intrinsic import Intrinsic, IntrinsicConfig, intrinsic_key, make_intrinsic
+from stoix_like.systems.intrinsic import Intrinsic, IntrinsicReward, intrinsic_key, make_intrinsic
 from stoix_like.systems.on_policy import OnPolicyConfig
 from stoix_like.utils.advantages import Advantages
 from stoix_like.utils.exploration import Exploration, make_exploration
@@ -41,7 +41,7 @@ from stoix_like.utils.successors import successor_values
 from stoix_like.utils.training import join_optimisers
 
 
-class ActorCriticConfig(OnPolicyConfig, IntrinsicConfig):
+class ActorCriticConfig(OnPolicyConfig):
     """Hyperparameters that each on-policy actor-critic declares, with their ranges.
 
     Attributes:
@@ -65,11 +65,7 @@ class ActorCriticConfig(OnPolicyConfig, IntrinsicConfig):
     standardize_advantages: bool | str
     vtrace: bool
     sde_sample_freq: int | None
-
-    @property
-    def reads_successors(self) -> bool:
-        """See `SystemConfig.reads_successors`; intrinsic rewards are those of successors."""
-        return self.needs_successors or self.intrinsic is not None
+    intrinsic_reward: IntrinsicReward
 
 
 ConfigT = TypeVar("ConfigT", bound=ActorCriticConfig)
@@ -376,5 +372,5 @@ def make_parts(
         "normalizer": make_normalizer(config.normalize_observations, spec.axes),
         "rewards": make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
         "exploration": make_exploration(config.sde_sample_freq, networks.init_carry),
-        "intrinsic": make_intrinsic(config, spec),
+        "intrinsic": make_intrinsic(config.intrinsic_reward, config, spec),
     }

@@ -20,7 +20,7 @@ import optax
 from stoix_like.base_types import Axes, Metrics, Observation, PyTree, SystemSpec, TimeStep, Transition
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.heads import ScalarCriticHead
-from stoix_like.schema import above, at_least, between, one_of
+from stoix_like.schema import Part, above, at_least, between, one_of
 from stoix_like.systems.gradient_descent import GradientConfig, gradient_step, make_optimiser
 from stoix_like.systems.on_policy import Passes, minibatch_epochs
 from stoix_like.utils.advantages import Advantages, make_advantages
@@ -39,7 +39,7 @@ _STREAM = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntrinsicConfig(GradientConfig):
+class IntrinsicReward(Part):
     """Hyperparameters of an intrinsic reward.
 
     Attributes:
@@ -53,6 +53,11 @@ class IntrinsicConfig(GradientConfig):
     intrinsic_weight: Annotated[float, at_least(0.0)] = 1.0
     intrinsic_gamma: Annotated[float, between(0.0, 1.0)] = 0.99
     intrinsic_lr: Annotated[float, above(0.0)] = 1e-3
+
+    @property
+    def reads_successors(self) -> bool:
+        """See `Part`: the rewards are those of successors."""
+        return self.intrinsic is not None
 
 
 class IntrinsicState(NamedTuple):
@@ -148,7 +153,7 @@ class _Sample(NamedTuple):
 class _Bonus:
     """An intrinsic reward: its networks, and how they learn."""
 
-    config: IntrinsicConfig
+    config: IntrinsicReward
     axes: Axes
     passes: Passes
     value: FeedForwardCritic
@@ -315,11 +320,12 @@ class _E3B(_Bonus):
 _BONUSES: dict[str, type[_Bonus]] = {"rnd": _RND, "e3b": _E3B}
 
 
-def make_intrinsic(config: IntrinsicConfig, spec: SystemSpec) -> Intrinsic:
+def make_intrinsic(config: IntrinsicReward, system: GradientConfig, spec: SystemSpec) -> Intrinsic:
     """Build the intrinsic reward of a configuration; its networks have the input layer and torso of the actor.
 
     Args:
         config: hyperparameters; the floats may be traced.
+        system: those of the system, whose optimiser and passes over the rollout it shares.
         spec: spaces, networks, axes and sizes.
 
     Returns:
@@ -332,11 +338,11 @@ def make_intrinsic(config: IntrinsicConfig, spec: SystemSpec) -> Intrinsic:
     bonus = _BONUSES[config.intrinsic](
         config,
         spec.axes,
-        Passes(getattr(config, "epochs", 1), getattr(config, "num_minibatches", 1)),
+        Passes(getattr(system, "epochs", 1), getattr(system, "num_minibatches", 1)),
         value=FeedForwardCritic(ScalarCriticHead(), *body),
         features=FeedForwardCritic(_Vector(_FEATURES[config.intrinsic]), *body),
         inverse_model=_InverseModel(actor.action_head),
-        optim=make_optimiser(config, spec, config.intrinsic_lr, transform=partial(optax.adam, eps=_ADAM_EPS)),
+        optim=make_optimiser(system, spec, config.intrinsic_lr, transform=partial(optax.adam, eps=_ADAM_EPS)),
         normalizer=make_normalizer(True, spec.axes, _MAX_ABS_OBSERVATION),
         rewards=make_reward_normalizer(True, config.intrinsic_gamma, spec.axes),
         advantages=make_advantages(config.intrinsic_gamma, _GAE_LAMBDA),

@@ -13,6 +13,7 @@ import optax
 from stoix_like.base_types import Agent, Metrics, OnlineAndTarget, PyTree
 from stoix_like.schema import between
 from stoix_like.systems.gradient_descent import GradientConfig
+from stoix_like.systems.resets import PeriodicResets
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.packing import pack_metrics, pack_params, scan, unpack
 from stoix_like.utils.randomness import hoist
@@ -24,7 +25,13 @@ _MAX_RANDOM_BYTES = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig(GradientConfig, ReplayConfig):
-    """Hyperparameters of systems with a replay buffer."""
+    """Hyperparameters of systems with a replay buffer.
+
+    Attributes:
+        resets: periodic resets of the networks.
+    """
+
+    resets: PeriodicResets
 
     @property
     def gradient_steps(self) -> int:

@@ -5,9 +5,9 @@ Source: Nikishin et al. 2022, The Primacy Bias in Deep Reinforcement Learning, a
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.errors import ConfigError
+from stoix_like.schema import INT32_MAX, Part, between, one_of, replace_values
 from stoix_like.utils.jax_utils import any_of_batch
 from stoix_like.utils.training import is_schedule
 
@@ -34,11 +35,32 @@ NAME = "resets"
 _LEARNED = ("params", "opt_states", "opt_state")
 
 
+@dataclass(frozen=True, kw_only=True)
+class PeriodicResets(Part):
+    """When networks are reset.
+
+    Attributes:
+        reset_every: gradient steps between two resets; None for no resets.
+        reset: what is reset: `full` or `last_layers`, see `with_resets`.
+    """
+
+    reset_every: Annotated[int | None, between(1, INT32_MAX)] = None
+    reset: Annotated[str, one_of("full", "last_layers")] = "full"
+
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """See `Part.check`."""
+        if self.reset_every is None and self.reset != "full":
+            raise ConfigError(f"system.reset={self.reset} has no effect: set system.reset_every to gradient steps")
+
+
 class Resets(NamedTuple):
     """Gradient steps since the last reset, and the key of the next one."""
 
     steps: jax.Array
     key: jax.Array
+
+
+_NEVER = PeriodicResets()
 
 
 def with_resets(
@@ -47,7 +69,7 @@ def with_resets(
     hyperparams: Mapping[str, Any],
     spec: SystemSpec,
 ) -> System:
-    """Build a system, with periodic resets of its networks where `config.reset_every` sets them.
+    """Build a system, with periodic resets of its networks where a part of its hyperparameters sets them.
 
     A reset follows the first update after which `reset_every` gradient steps are complete:
 
@@ -65,18 +87,18 @@ def with_resets(
     Returns:
         The system; its shared state has the part `resets` if the networks are reset.
     """
-    member = dataclasses.replace(config, **hyperparams)
+    member = replace_values(config, hyperparams)
     system = build(member, spec)
-    every = getattr(config, "reset_every", None)
-    if every is None:
+    part: PeriodicResets = getattr(config, NAME, _NEVER)
+    if (every := part.reset_every) is None:
         return system
 
     # One member after the other: batches of QR decompositions deadlock on several devices of one CPU (jax 0.10).
     @jax.custom_batching.sequential_vmap  # type: ignore[untyped-decorator]
     def fresh(hyperparams: Mapping[str, Any], key: jax.Array, timestep: TimeStep) -> Any:
-        return build(dataclasses.replace(config, **hyperparams), spec).init(key, timestep).shared
+        return build(replace_values(config, hyperparams), spec).init(key, timestep).shared
 
-    reset = {"full": _reset_all, "last_layers": _reset_heads}[config.reset]  # type: ignore[attr-defined]
+    reset = {"full": _reset_all, "last_layers": _reset_heads}[part.reset]
 
     def init(key: jax.Array, timestep: TimeStep) -> Agent:
         key, reset_key = jax.random.split(key)

@@ -12,6 +12,7 @@ from stoix_like.config import RunConfig
 from stoix_like.run.influence import find_influence
 from stoix_like.run.population import float_fields
 from stoix_like.run.setup import RunSetup
+from stoix_like.schema import get_value
 
 FILE = "_space.yaml"
 
@@ -44,7 +45,7 @@ def configured_space(config: RunConfig, fixed: Collection[str] = ()) -> dict[str
     found = {}
     known = float_fields(type(config.system))
     for name, given in _ranges(config.system_name).items():
-        value = getattr(config.system, name) if name in known and name not in fixed else None
+        value = get_value(config.system, name) if name in known and name not in fixed else None
         if given is None or value is None or not isinstance(value, (int, float)):
             continue
         ((form, (low, high)),) = given.items()

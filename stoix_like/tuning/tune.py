@@ -27,6 +27,7 @@ from stoix_like.overrides import Overrides, to_overrides
 from stoix_like.run.population import float_fields
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.trials import interquartile_means
+from stoix_like.schema import get_value
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import write_json, write_text
@@ -135,7 +136,7 @@ def tune(
     ranges = _space(base, given, space)
     parameters = _parameters(config, ranges)
     request = Request(base, ranges, str(budget))
-    default = {parameter.key: float(getattr(config.system, parameter.field)) for parameter in parameters}
+    default = {parameter.key: float(get_value(config.system, parameter.field)) for parameter in parameters}
     plan = _read_plan(where, request, slots)
     if plan is None:
         plan = _make_plan(request, limits, parameters, slots, config.arch.total_timesteps, started)
@@ -318,7 +319,7 @@ def _parameters(config: RunConfig, ranges: Mapping[str, Any]) -> list[Parameter]
             raise ConfigError(
                 f"space.{parameter.field}: one program varies ranges of floats alone: use stoix-like sweep"
             )
-        if getattr(config.system, parameter.field) is None:
+        if get_value(config.system, parameter.field) is None:
             raise ConfigError(f"space.{parameter.field}: {parameter.key} is null: set it to a number")
     return parameters
 

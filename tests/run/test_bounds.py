@@ -1,6 +1,5 @@
 """Sizes that no machine has: refused by name, before anything is laid out."""
 
-import dataclasses
 import inspect
 import re
 import resource
@@ -27,7 +26,7 @@ from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.run import memory
 from stoix_like.run.setup import set_up
-from stoix_like.schema import Range
+from stoix_like.schema import Range, flat_hints
 
 SYSTEMS = group_choices("system")
 
@@ -38,10 +37,9 @@ def hyperparameters_of(system):
 
 def whole_numbers(schema):
     """The annotations of the fields that are whole numbers, by name."""
-    hints = typing.get_type_hints(schema, include_extras=True)
-    plain = typing.get_type_hints(schema)
-    fields = {field.name for field in dataclasses.fields(schema)}
-    return {name: hints[name] for name, hint in plain.items() if name in fields and hint in (int, int | None)}
+    hints = flat_hints(schema)
+    plain = {name: (typing.get_args(hint) or (hint,))[0] for name, hint in hints.items()}
+    return {name: hints[name] for name, hint in plain.items() if hint in (int, int | None)}
 
 
 @pytest.mark.parametrize(

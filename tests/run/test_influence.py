@@ -15,6 +15,7 @@ from stoix_like.run import experiment
 from stoix_like.run.influence import find_influence
 from stoix_like.run.population import convert_values, float_fields
 from stoix_like.run.setup import set_up
+from stoix_like.schema import get_value
 
 DQN, MPO, PPO = "q_learning/ff_dqn", "mpo/ff_mpo", "ppo/ff_ppo"
 NUM_UPDATES = 6
@@ -86,7 +87,7 @@ def test_what_copies_would_not_learn_with_is_refused(tmp_path, system, name, rea
 
 def tenfold(setup, name):
     """Return ten times the value of a hyperparameter, or another one that is allowed."""
-    value = getattr(setup.config.system, name)
+    value = get_value(setup.config.system, name)
     for other in (10.0 * value, value / 10.0, 0.5):
         try:
             (converted,) = convert_values(setup.config.system, name, [other])
@@ -127,10 +128,10 @@ def test_every_float_changes_training_or_is_known_not_to(system):
     explores = ["system.initial_epsilon=0.5"] if hasattr(config.system, "initial_epsilon") else []
     setup = set_up_small(system, f"arch.total_timesteps={steps}", *explores)
     config = setup.config
-    names = [name for name in float_fields(type(config.system)) if getattr(config.system, name) is not None]
+    names = [name for name in float_fields(type(config.system)) if get_value(config.system, name) is not None]
     influence = find_influence(setup.inference, setup.env, names)
     # The first member is the configuration; in each other one, one hyperparameter differs.
-    columns = {name: np.full(len(names) + 1, getattr(config.system, name), np.float32) for name in names}
+    columns = {name: np.full(len(names) + 1, get_value(config.system, name), np.float32) for name in names}
     for row, name in enumerate(names, start=1):
         columns[name][row] = tenfold(setup, name)
     shared = jax.jit(jax.vmap(lambda hyperparams: train(setup, hyperparams)))(columns)

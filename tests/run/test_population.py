@@ -5,7 +5,6 @@ import struct
 import jax
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 from support import toys
 from tensorboardX.proto.event_pb2 import Event
 
@@ -72,14 +71,6 @@ def test_the_points_of_a_grid_have_the_same_seeds():
     assert population("arch.population.size=3", "arch.population.paired=true").seeds == (42, 43, 44)
 
 
-def test_a_grid_from_before_pairing_keeps_its_seeds():
-    config = compose_config(["arch.population.hyperparams={gamma: [0.9, 0.99]}", "arch.population.mode=grid"])
-    before = OmegaConf.to_container(config)
-    del before["arch"]["population"]["paired"]
-    assert make_population(parse_config(config)).seeds == (42, 42)
-    assert make_population(parse_config(OmegaConf.create(before))).seeds == (42, 43)
-
-
 def test_points_are_aggregated_over_their_own_members():
     grid = hyperparams("{gamma: [0.9, 0.99]}", "arch.population.mode=grid", "arch.population.seeds=4")
     returns = [1.0, 2.0, 3.0, 10.0, math.nan, 6.0, 4.0, 8.0]
@@ -116,7 +107,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
             "{epochs: [1, 2]}",
             [],
             "arch.population.hyperparams.epochs cannot vary between members: choose from max_grad_norm, adam_eps,"
-            " weight_decay, intrinsic_weight, intrinsic_gamma, intrinsic_lr, actor_lr, critic_lr, gamma, gae_lambda",
+            " weight_decay, actor_lr, critic_lr, gamma, gae_lambda",
         ),
         ("{actor_lr: [1e-3, -1]}", [], "system.actor_lr=-1.0 is out of range"),
         ("{actor_lr: [1e-3], gamma: [0.9, 0.99]}", [], "needs lists of equal length"),

@@ -10,7 +10,6 @@ The true successor of a truncated episode is 1, and a reset returns 0: a bootstr
 v2 = gamma v0.
 """
 
-import dataclasses
 import typing
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -32,6 +31,7 @@ from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.suites import probes
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.inputs import EmbeddingActionInput
+from stoix_like.schema import flat_hints, get_value
 from stoix_like.systems.actor_critic import make_networks
 from stoix_like.systems.dreamer.world_model import make_world_model as make_dreamed_model
 from stoix_like.systems.off_policy_actor_critic import make_critics
@@ -476,13 +476,13 @@ def trained(system, overrides):
 def varied(system):
     """Return a population of two that varies every float of the system: the second has 0.9 times the value, or 0.1."""
     config = parse_config(compose_config([f"system={system}", "env=probe", *CASES[system].overrides])).system
-    hints = typing.get_type_hints(type(config))
+    hints = flat_hints(type(config))
     # Adam has no weight decay, and the noise of recurrent policies no correlation.
     fixed = {"weight_decay", *(("noise_correlation",) if "/rec_" in system else ())}
-    fields = [field.name for field in dataclasses.fields(config) if field.name not in fixed]
-    floats = [name for name in fields if hints[name] is float]
+    plain = {name: (typing.get_args(hint) or (hint,))[0] for name, hint in hints.items()}
+    floats = [name for name, hint in plain.items() if name not in fixed and hint is float]
     assert {"gamma", "training_epsilon"} & set(floats)
-    values = {name: [getattr(config, name), 0.9 * getattr(config, name) or 0.1] for name in floats}
+    values = {name: [get_value(config, name), 0.9 * get_value(config, name) or 0.1] for name in floats}
     values["gamma"] = list(GAMMAS)
     members = ",".join(f"{name}:{value}" for name, value in values.items())
     return ["arch.population.size=2", f"arch.population.hyperparams={{{members}}}"]
@@ -515,7 +515,9 @@ def test_truncation_treated_as_termination_changes_the_values(system):
     One system for each way to compute values: what is tested is that the test above would see the difference.
     """
     setup, state = trained(system, [f"system.gamma={GAMMAS[0]}", "+env.kwargs.limits_end=true"])
-    values = CASES[system].values(setup.spec.networks, state.shared, dataclasses.asdict(setup.config.system))
+    config = setup.config.system
+    hyperparams = {name: get_value(config, name) for name in flat_hints(type(config))}
+    values = CASES[system].values(setup.spec.networks, state.shared, hyperparams)
     correct = expected(GAMMAS[0])
     terminated = correct[3:]
     np.testing.assert_allclose(values, [*terminated, *terminated], atol=CASES[system].atol)

@@ -7,6 +7,7 @@ from stoix_like.composition import compose_config, config_dir, group_choices
 from stoix_like.config import parse_config
 from stoix_like.run.population import float_fields
 from stoix_like.run.setup import set_up
+from stoix_like.schema import get_value
 from stoix_like.tuning.default_space import FILE, configured_space, default_space
 from stoix_like.tuning.space import parse_space
 
@@ -23,7 +24,7 @@ def test_every_system_has_a_space_around_its_configuration(configs):
         space, floats = configured_space(config), float_fields(type(config.system))
         assert len(space) >= 3, name
         for parameter in parse_space(space, [f"system.{one}" for one in floats], floats):
-            value = getattr(config.system, parameter.field)
+            value = get_value(config.system, parameter.field)
             assert parameter.distribution.low <= value <= parameter.distribution.high, (name, parameter)
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import SystemConfig
 from stoix_like.errors import ConfigError, multiples_near
-from stoix_like.schema import INT32_MAX, above, between, one_of
+from stoix_like.schema import INT32_MAX, above, between
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,6 @@ class ReplayConfig(BufferConfig):
         gamma: discount per step.
         reward_scale: factor of the rewards, applied before they are stored.
         whole_windows: whether the steps of windows are sampled, by `Replay.sample_steps`, in place of their targets.
-        reset_every: gradient steps between two resets of the networks, see `systems.resets`; None for no resets.
-        reset: what is reset: `full` or `last_layers`.
     """
 
     whole_windows: ClassVar[bool] = False
@@ -84,8 +82,6 @@ class ReplayConfig(BufferConfig):
     store_next_observation: bool
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
-    reset_every: Annotated[int | None, between(1, INT32_MAX)] = None
-    reset: Annotated[str, one_of("full", "last_layers")] = "full"
 
     @property
     def prioritised(self) -> bool:
@@ -131,8 +127,7 @@ class ReplayConfig(BufferConfig):
         Raises:
             ConfigError: sizes that do not fit; names the key, its value and what would work.
         """
-        if self.reset_every is None and self.reset != "full":
-            raise ConfigError(f"system.reset={self.reset} has no effect: set system.reset_every to gradient steps")
+        super().check(num_envs, num_shards)
         if self.whole_windows and not self.store_next_observation:
             raise ConfigError(
                 "system.store_next_observation=false: this system needs the successor of every step: use true"

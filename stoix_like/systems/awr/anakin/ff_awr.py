@@ -13,6 +13,7 @@ from stoix_like.schema import above
 from stoix_like.systems.actor_critic import OnPolicyLocal, OnPolicyTransition, make_parts
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy import replay_epochs
+from stoix_like.systems.resets import PeriodicResets
 from stoix_like.systems.vpg.anakin import ff_a2c
 from stoix_like.utils.advantages import make_advantages
 from stoix_like.utils.loss import awr_loss
@@ -29,12 +30,14 @@ class Config(ff_a2c.Config, ReplayConfig):
         whole_windows: see `ReplayConfig`.
         beta: temperature of the weights, in the unit of the advantages.
         weight_max: largest weight.
+        resets: periodic resets of the networks.
     """
 
     needs_successors: ClassVar[bool] = True
     whole_windows: ClassVar[bool] = True
     beta: Annotated[float, above(0.0)]
     weight_max: Annotated[float, above(0.0)]
+    resets: PeriodicResets
 
     @property
     def gradient_steps(self) -> int:
@@ -47,10 +50,9 @@ class Config(ff_a2c.Config, ReplayConfig):
         for name in ("normalize_rewards", "vtrace"):
             if getattr(self, name):
                 raise ConfigError(f"system.{name}=true: this system learns from a replay buffer: use false")
-        if self.intrinsic is not None:
+        if (kind := self.intrinsic_reward.intrinsic) is not None:
             raise ConfigError(
-                f"system.intrinsic={self.intrinsic}: this system learns from a replay buffer: use null, or"
-                " system=ppo/ff_ppo"
+                f"system.intrinsic={kind}: this system learns from a replay buffer: use null, or system=ppo/ff_ppo"
             )
 
 

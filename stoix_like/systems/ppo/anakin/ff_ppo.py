@@ -32,6 +32,7 @@ from stoix_like.systems.actor_critic import (
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.critic_outputs import SCALAR, with_distributions
 from stoix_like.systems.gradient_descent import descend, mean_gradient
+from stoix_like.systems.intrinsic import IntrinsicReward
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.utils.advantages import make_advantages
 from stoix_like.utils.jax_utils import means
@@ -79,6 +80,7 @@ class Config(MinibatchConfig, ActorCriticConfig):
         vtrace: whether V-trace corrects values and advantages where the behaviour policy is not the current one, as
             with Sebulba.
         sde_sample_freq: steps between new exploration noise (gSDE), see `make_exploration`; None: every step.
+        intrinsic_reward: an intrinsic reward, or none.
     """
 
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef", "clip_eps")
@@ -106,6 +108,7 @@ class Config(MinibatchConfig, ActorCriticConfig):
     standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
     vtrace: bool = False
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
+    intrinsic_reward: IntrinsicReward
 
     @property
     def ignores_lag(self) -> bool:

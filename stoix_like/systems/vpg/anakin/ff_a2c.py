@@ -13,6 +13,7 @@ from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.systems.actor_critic import ActorCriticConfig, OnPolicyActorCritic, OnPolicyTransition, make_parts
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step
+from stoix_like.systems.intrinsic import IntrinsicReward
 from stoix_like.utils.advantages import make_advantages
 from stoix_like.utils.loss import baseline_loss, policy_gradient_loss
 
@@ -37,6 +38,7 @@ class BaseConfig(ActorCriticConfig):
             (True or `batch`), over each minibatch (`minibatch`), or not.
         vtrace: whether V-trace corrects values and advantages for the lag of the behaviour policy.
         sde_sample_freq: steps between new exploration noise (gSDE), see `make_exploration`; None: every step.
+        intrinsic_reward: an intrinsic reward, or none.
     """
 
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef",)
@@ -53,6 +55,7 @@ class BaseConfig(ActorCriticConfig):
     standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
     vtrace: bool = False
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
+    intrinsic_reward: IntrinsicReward
 
     @property
     def ignores_lag(self) -> bool:
