@@ -148,7 +148,7 @@ def test_observation_of_wrong_shape_or_dtype_raises(policy):
 
 
 def test_policy_takes_only_legal_actions(tmp_path, monkeypatch):
-    monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("masked", "jax", ""))
+    monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("support.masked", "jax", ""))
     overrides = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked", "env.step_count=true"]
     policy = make_policy(*untrained(*SMALL, *overrides), {})
     assert policy.inputs == ("agent_view", "action_mask", "step_count")

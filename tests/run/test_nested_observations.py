@@ -27,7 +27,7 @@ NUM_ENTRIES = 3 + 6 * 6
 
 @pytest.fixture(autouse=True)
 def suite(monkeypatch):
-    monkeypatch.setitem(suites.SUITES, "nested", suites.Suite("nested", "jax", ""))
+    monkeypatch.setitem(suites.SUITES, "nested", suites.Suite("support.nested", "jax", ""))
 
 
 def prepare(*overrides):

@@ -55,7 +55,7 @@ B, A, ATOMS = 16, 3, 4
 
 @pytest.fixture(autouse=True)
 def masked(monkeypatch):
-    monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("masked", "jax", ""))
+    monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("support.masked", "jax", ""))
 
 
 def prepare(system, *overrides, scenario="masked"):

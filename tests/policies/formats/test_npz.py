@@ -18,7 +18,7 @@ from stoix_like.policies.make import make_policy
 
 
 def test_a_masked_policy_without_a_mask_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("masked", "jax", ""))
+    monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("support.masked", "jax", ""))
     policy = make_policy(*untrained(*SMALL, "env=gymnax", "env.env_name=masked", "env.scenario.name=masked"), {})
     act = numpy_policy.load(policy.export(tmp_path / "policy.npz"))
     view, mask, _ = policy.random_observations(jax.random.key(0), 8)

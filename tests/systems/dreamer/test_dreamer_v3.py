@@ -55,7 +55,7 @@ KINDS = {
 def test_every_kind_of_observations_and_actions_trains(monkeypatch, kind):
     """All parameters change, and stay finite in float32; the replay buffer keeps its capacity."""
     for name in ("masked", "nested"):
-        monkeypatch.setitem(suites.SUITES, name, suites.Suite(name, "jax", ""))
+        monkeypatch.setitem(suites.SUITES, name, suites.Suite(f"support.{name}", "jax", ""))
     setup, program, arguments = make_program(
         [*TINY, *KINDS[kind], "system.lr_warmup_steps=1", "arch.total_timesteps=128"]
     )

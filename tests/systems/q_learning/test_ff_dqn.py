@@ -203,7 +203,7 @@ def test_plan_reports_the_size_of_the_replay_buffer():
 @pytest.mark.slow
 def test_illegal_actions_are_never_taken_nor_bootstrapped(monkeypatch):
     """At each step, one of three actions is illegal and costs 1: all rewards are zero, and the loss is finite."""
-    monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("masked", "jax", ""))
+    monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("support.masked", "jax", ""))
     environment = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked", "arch.total_num_envs=4"]
     sizes = ["system.warmup_steps=32", "arch.total_timesteps=448", "network.actor_network.pre_torso.layer_sizes=[8]"]
     _, state = train(["system=q_learning/ff_dqn", *environment, *sizes])
