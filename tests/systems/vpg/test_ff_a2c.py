@@ -43,7 +43,7 @@ def test_reinforce_is_a2c_with_a_lambda_of_one():
 @pytest.mark.parametrize("variant", ["ff_ppo", "ff_dpo", "ff_ppo_penalty"])
 def test_a2c_is_ppo_with_one_gradient_step_per_rollout(variant):
     """Huang et al. 2022, arXiv:2205.09123: at a ratio of one, every surrogate objective has the policy gradient."""
-    same = ["env=gymnax/cartpole", "system.ent_coef=0.01", "system.gae_lambda=0.9"]
+    same = ["env=gymnax/cartpole", "system.ent_coef=0.01", "system.gae_lambda=0.9", "system.normalize_rewards=false"]
     one_step = ["system.epochs=1", "system.num_minibatches=1", "system.clip_value=false"]
     a2c, ppo = updated("system=vpg/ff_a2c", *same), updated(f"system=ppo/{variant}", *same, *one_step)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), a2c, ppo)
