@@ -25,6 +25,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import Discrete
 from stoix_like.envs.spaces import fits
+from stoix_like.schema import flat_hints
 
 ROOT = Path(__file__).resolve().parent.parent
 # The only fields of a record that differ between two equal runs.
@@ -125,8 +126,11 @@ def all_cases() -> dict[str, tuple[str, ...]]:
 def overrides_of(system: str, *overrides: str) -> tuple[str, ...]:
     """Return the overrides of one run."""
     hyperparams = parse_config(compose_config([f"system={system}"])).system
-    sizes = OFF_POLICY if hasattr(hyperparams, "total_buffer_size") else ON_POLICY
-    sizes += SEQUENCES if hasattr(hyperparams, "sequence_period") else ()
+    known = flat_hints(type(hyperparams))
+    sizes = OFF_POLICY if "total_buffer_size" in known else ON_POLICY
+    sizes += SEQUENCES if "sequence_period" in known else ()
+    # Not every system with a buffer or sequences has all of these keys.
+    sizes = tuple(size for size in sizes if not size.startswith("system.") or size[7:].partition("=")[0] in known)
     env = "env=gymnax/cartpole" if fits(hyperparams, Discrete(2)) else "env=gymnax/pendulum"
     chosen = () if any(override.startswith("env=") for override in overrides) else (env,)
     return (f"system={system}", *chosen, *COMMON, *sizes, *overrides)

@@ -358,8 +358,8 @@ class SystemConfig:
         Returns:
             The values by description; empty if nothing changes over the run.
         """
-        del updates, num_updates
-        return {}
+        schedules = (part.schedules(updates, num_updates) for part in self.parts)
+        return {name: value for one in schedules for name, value in one.items()}
 
     def notes(self, action_space: Any) -> tuple[str, ...]:
         """Return notes for the user about hyperparameters that do not suit the environment.

@@ -95,6 +95,11 @@ class Part:
             ConfigError: names the keys, their values and what would work.
         """
 
+    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
+        """Compute the values of the schedules of the option; see `SystemConfig.schedules`, which has these, too."""
+        del updates, num_updates
+        return {}
+
 
 def flat_hints(schema: Any) -> dict[str, Any]:
     """Return the annotations of a dataclass by key, those of its parts included."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import jax
 import optax
 from optax.contrib import MuonDimensionNumbers
 
-from stoix_like.base_types import Axes, PyTree, SystemConfig, SystemSpec
+from stoix_like.base_types import Axes, PyTree, SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.networks.hyperspherical import project_weights
-from stoix_like.schema import Range, above, at_least, one_of
+from stoix_like.schema import Part, Range, above, at_least, one_of
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.packing import unpack
 from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule, on_trees
@@ -27,26 +28,25 @@ Transform = Callable[[Any], optax.GradientTransformation]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientConfig(SystemConfig):
+class Gradients(Part):
     """Hyperparameters of gradient descent.
 
     Attributes:
         decay_learning_rates: whether learning rates decay linearly to zero over the run; or to this share of them.
         max_grad_norm: largest global norm of the gradients of each optimiser; None: they are not clipped.
         adam_eps: constant that Adam adds to the root mean square of the gradients, in their units.
-        optimiser: `adam`, `adamw` or `muon`, see `make_transform`.
+        optimiser: `adam`, `radam`, `adamw` or `muon`, see `make_transform`.
         weight_decay: decay of weight matrices per gradient step, in units of the learning rate; for `adamw` and `muon`.
     """
 
     decay_learning_rates: bool | Annotated[float, Range(0.0, 1.0, without_low=True, without_high=True)]
     max_grad_norm: Annotated[float | None, above(0.0)]
     adam_eps: Annotated[float, above(0.0)] = 1e-8
-    optimiser: Annotated[str, one_of("adam", "adamw", "muon")] = "adam"
+    optimiser: Annotated[str, one_of("adam", "radam", "adamw", "muon")] = "adam"
     weight_decay: Annotated[float, at_least(0.0)] = 0.0
 
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that the optimiser has a weight decay if one is set; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that the optimiser has a weight decay if one is set; see `Part.check`."""
         if self.weight_decay and self.optimiser not in ("adamw", "muon"):
             raise ConfigError(
                 f"system.weight_decay={self.weight_decay} has no effect with system.optimiser={self.optimiser}: use"
@@ -59,22 +59,28 @@ class GradientConfig(SystemConfig):
         decay = self.decay_learning_rates
         return float(not decay) if isinstance(decay, bool) else decay
 
+    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
+        """See `SystemConfig.schedules`."""
+        if not self.decay_learning_rates:
+            return {}
+        rate = float(make_learning_rate_schedule(1.0, num_updates, 1, 1, self.final_rate)(updates))
+        return {"learning rates (fraction of the initial ones)": rate}
+
+
+class Descends(Protocol):
+    """Hyperparameters of a system that descends gradients."""
+
+    @property
+    def gradients(self) -> Gradients:
+        """The hyperparameters of gradient descent."""
+
     @property
     def gradient_steps(self) -> int:
         """Gradient steps per update."""
-        raise NotImplementedError
-
-    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
-        """See `SystemConfig.schedules`."""
-        others = super().schedules(updates, num_updates)
-        if not self.decay_learning_rates:
-            return others
-        rate = float(make_learning_rate_schedule(1.0, num_updates, 1, 1, self.final_rate)(updates))
-        return {"learning rates (fraction of the initial ones)": rate, **others}
 
 
 def make_optimiser(
-    config: GradientConfig,
+    config: Descends,
     spec: SystemSpec,
     lr: Scalar,
     period: int = 1,
@@ -88,25 +94,25 @@ def make_optimiser(
         spec: sizes, for the decay.
         lr: learning rate.
         period: gradient steps of the system per step of this optimiser, at least 1.
-        transform: `(learning_rate) -> GradientTransformation`; None for that of `config.optimiser`.
+        transform: `(learning_rate) -> GradientTransformation`; None for that of `gradients.optimiser`.
         b1: decay of the mean of the gradients in Adam.
 
     Returns:
         The optimiser.
     """
-    rate: Any = lr
-    if config.decay_learning_rates:
-        schedule = make_learning_rate_schedule(lr, spec.num_updates, config.gradient_steps, 1, config.final_rate)
+    gradients, rate = config.gradients, typing.cast(Any, lr)
+    if gradients.decay_learning_rates:
+        schedule = make_learning_rate_schedule(lr, spec.num_updates, config.gradient_steps, 1, gradients.final_rate)
 
         def rate(count: Any) -> jax.Array:
             return schedule(count * period)
 
-    step = make_transform(config, rate, b1) if transform is None else transform(rate)
-    clip = optax.identity() if config.max_grad_norm is None else clip_by_global_norm(config.max_grad_norm)
+    step = make_transform(gradients, rate, b1) if transform is None else transform(rate)
+    clip = optax.identity() if gradients.max_grad_norm is None else clip_by_global_norm(gradients.max_grad_norm)
     return optax.chain(clip, step)
 
 
-def make_transform(config: GradientConfig, rate: Any, b1: Scalar = 0.9) -> optax.GradientTransformation:
+def make_transform(config: Gradients, rate: Any, b1: Scalar = 0.9) -> optax.GradientTransformation:
     """Build the transformation of `config.optimiser`.
 
     `adam`, `radam`, `adamw` and `muon` are those of optax. The decay acts on leaves with two or more axes, the weights,

@@ -21,7 +21,7 @@ from stoix_like.base_types import Axes, Metrics, Observation, PyTree, SystemSpec
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.heads import ScalarCriticHead
 from stoix_like.schema import Part, above, at_least, between, one_of
-from stoix_like.systems.gradient_descent import GradientConfig, gradient_step, make_optimiser
+from stoix_like.systems.gradient_descent import Descends, gradient_step, make_optimiser
 from stoix_like.systems.on_policy import Passes, minibatch_epochs
 from stoix_like.utils.advantages import Advantages, make_advantages
 from stoix_like.utils.jax_utils import merge_leading_dims
@@ -320,7 +320,7 @@ class _E3B(_Bonus):
 _BONUSES: dict[str, type[_Bonus]] = {"rnd": _RND, "e3b": _E3B}
 
 
-def make_intrinsic(config: IntrinsicReward, system: GradientConfig, spec: SystemSpec) -> Intrinsic:
+def make_intrinsic(config: IntrinsicReward, system: Descends, spec: SystemSpec) -> Intrinsic:
     """Build the intrinsic reward of a configuration; its networks have the input layer and torso of the actor.
 
     Args:

@@ -12,7 +12,7 @@ import optax
 
 from stoix_like.base_types import Agent, Metrics, OnlineAndTarget, PyTree
 from stoix_like.schema import between
-from stoix_like.systems.gradient_descent import GradientConfig
+from stoix_like.systems.gradient_descent import Gradients
 from stoix_like.systems.resets import PeriodicResets
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.packing import pack_metrics, pack_params, scan, unpack
@@ -24,13 +24,15 @@ _MAX_RANDOM_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(GradientConfig, ReplayConfig):
+class OffPolicyConfig(ReplayConfig):
     """Hyperparameters of systems with a replay buffer.
 
     Attributes:
+        gradients: gradient descent.
         resets: periodic resets of the networks.
     """
 
+    gradients: Gradients
     resets: PeriodicResets
 
     @property

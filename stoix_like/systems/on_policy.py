@@ -9,24 +9,26 @@ from typing import Any, ClassVar, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, PyTree
+from stoix_like.base_types import Metrics, PyTree, SystemConfig
 from stoix_like.errors import ConfigError
-from stoix_like.systems.gradient_descent import GradientConfig
+from stoix_like.systems.gradient_descent import Gradients
 from stoix_like.utils.jax_utils import Scalar, random_order
 from stoix_like.utils.kl_stop import NEVER, Stop
 from stoix_like.utils.packing import pack_metrics, pack_params, pack_steps, scan, unpack
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyConfig(GradientConfig):
+class OnPolicyConfig(SystemConfig):
     """Hyperparameters of which some may change linearly over the run.
 
     Attributes:
         annealed: names of hyperparameters with a second one, the same name after `final_`: the value at the end of the
             run, or None for one that does not change.
+        gradients: gradient descent.
     """
 
     annealed: ClassVar[tuple[str, ...]] = ()
+    gradients: Gradients
 
     @property
     def gradient_steps(self) -> int:

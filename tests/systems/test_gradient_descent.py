@@ -13,7 +13,7 @@ from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.systems.gradient_descent import GradientConfig, gradient_step, make_optimiser
+from stoix_like.systems.gradient_descent import Gradients, gradient_step, make_optimiser
 from stoix_like.utils import packing
 
 
@@ -51,19 +51,18 @@ def test_learning_rate_decay_counts_the_steps_of_the_system():
 
 
 def test_learning_rates_may_end_at_a_share():
-    others = {"rollout_length": 1, "max_grad_norm": 1.0}
+    others = {"max_grad_norm": 1.0}
     for decay, shares in ((True, [0.5, 0.0]), (0.5, [0.75, 0.5])):
-        config = GradientConfig(decay_learning_rates=decay, **others)
+        config = Gradients(decay_learning_rates=decay, **others)
         assert [*config.schedules(2, 4).values(), *config.schedules(4, 4).values()] == shares
-    assert GradientConfig(decay_learning_rates=False, **others).schedules(2, 4) == {}
+    assert Gradients(decay_learning_rates=False, **others).schedules(2, 4) == {}
     for share in (0.0, 1, 1.5):
         with pytest.raises(ConfigError, match=f"system.decay_learning_rates={share}"):
             parse_config(compose_config([f"system.decay_learning_rates={share}"]))
 
 
 def config_of(**values):
-    others = {"decay_learning_rates": False, "max_grad_norm": 1e6, "adam_eps": 1e-8, "weight_decay": 0.0}
-    return SimpleNamespace(**others | {"optimiser": "adam"} | values)
+    return SimpleNamespace(gradients=Gradients(**{"decay_learning_rates": False, "max_grad_norm": 1e6} | values))
 
 
 def step_of(config, params, grads):
@@ -130,4 +129,4 @@ def test_optimisers_see_packed_parameters_as_trees(name, monkeypatch):
 
 def test_a_decay_without_an_optimiser_that_has_one_is_refused():
     with pytest.raises(ConfigError, match=r"system.weight_decay=0.1 has no effect with system.optimiser=adam: use"):
-        GradientConfig(rollout_length=1, decay_learning_rates=False, max_grad_norm=1.0, weight_decay=0.1).check(1, 1)
+        Gradients(decay_learning_rates=False, max_grad_norm=1.0, weight_decay=0.1).check(None, 1, 1)

@@ -1,6 +1,5 @@
 """Tests of the Q-learning systems; `test_time_limits` tests the values that they learn."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -19,6 +18,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.networks.heads import quantile_levels
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.schema import replace_values
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.anakin.ff_iqn import stratified_levels
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
@@ -75,14 +75,14 @@ def test_default_quantiles_of_qr_dqn_have_the_mean_of_the_returns():
 def test_schedules_are_fractions_of_the_budget():
     """A complete run of 100 updates that is extended to 200 stands at one half of its schedules again."""
     config = parse_config(compose_config(["system=q_learning/ff_rainbow", "system.training_epsilon=0.05"])).system
-    config = dataclasses.replace(config, initial_epsilon=1.0, exploration_fraction=0.8)
+    config = replace_values(config, {"initial_epsilon": 1.0, "exploration_fraction": 0.8})
     rates = "learning rates (fraction of the initial ones)"
     exponent = "importance-sampling exponent"
     assert config.schedules(100, 100) == pytest.approx({"epsilon": 0.05, rates: 0.0, exponent: 1.0})
     # 1 - 0.95 * 0.5 / 0.8; the exponent is half way from 0.4 to 1.
     assert config.schedules(100, 200) == pytest.approx({"epsilon": 0.40625, rates: 0.5, exponent: 0.7})
-    assert rates not in dataclasses.replace(config, decay_learning_rates=False).schedules(100, 200)
-    assert exponent not in dataclasses.replace(config, prioritised=False).schedules(100, 200)
+    assert rates not in replace_values(config, {"decay_learning_rates": False}).schedules(100, 200)
+    assert exponent not in replace_values(config, {"prioritised": False}).schedules(100, 200)
 
 
 def test_priorities_are_powers_of_losses():

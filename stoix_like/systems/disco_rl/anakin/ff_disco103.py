@@ -42,9 +42,16 @@ from stoix_like.systems.disco_rl import meta_network
 from stoix_like.systems.disco_rl.estimates import EstimatesConfig, Moments, estimate, initial_moments
 from stoix_like.systems.disco_rl.meta_network import LSTMState, Pair
 from stoix_like.systems.distributional import AtomsConfig, configure_head
-from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
+from stoix_like.systems.gradient_descent import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, replay_epochs
 from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceConfig, SequenceReplay, make_sequence_replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamGradients(Gradients):
+    """As `Gradients`, with Adam alone."""
+
+    optimiser: Annotated[str, one_of("adam")] = "adam"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +67,7 @@ class Config(EstimatesConfig, AtomsConfig, SequenceConfig, TargetConfig):
         weights_sha256: checksum of the file.
         lr: Adam learning rate.
         max_abs_update: largest magnitude of Adam's step, before the learning rate multiplies it.
-        optimiser: Adam, whose steps the meta-network was trained with.
+        gradients: gradient descent with Adam, whose steps the meta-network was trained with.
         policy_coef: weight of the divergence from the target of the policy.
         y_coef: weight of that of the prediction about the observation.
         z_coef: weight of that of the prediction about the action.
@@ -78,7 +85,7 @@ class Config(EstimatesConfig, AtomsConfig, SequenceConfig, TargetConfig):
     weights_sha256: str
     lr: Annotated[float, above(0.0)]
     max_abs_update: Annotated[float, above(0.0)]
-    optimiser: Annotated[str, one_of("adam")] = "adam"
+    gradients: AdamGradients
     policy_coef: Annotated[float, at_least(0.0)]
     y_coef: Annotated[float, at_least(0.0)]
     z_coef: Annotated[float, at_least(0.0)]
@@ -230,7 +237,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
 
     def adam(rate: Any) -> optax.GradientTransformation:
         return optax.chain(
-            optax.scale_by_adam(eps=config.adam_eps),
+            optax.scale_by_adam(eps=config.gradients.adam_eps),
             optax.clip(config.max_abs_update),
             optax.scale_by_learning_rate(rate),
         )

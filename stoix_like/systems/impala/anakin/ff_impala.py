@@ -12,8 +12,16 @@ from stoix_like.base_types import SystemSpec
 from stoix_like.schema import above, between, one_of
 from stoix_like.systems.actor_critic import ActorCriticNetworks, make_parts
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.gradient_descent import Gradients
 from stoix_like.systems.vpg.anakin import ff_a2c
 from stoix_like.utils.advantages import make_advantages
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSPropGradients(Gradients):
+    """As `Gradients`, with RMSProp besides."""
+
+    optimiser: Annotated[str, one_of("rmsprop", "adam", "radam", "adamw", "muon")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +31,14 @@ class Config(ff_a2c.Config):
     Attributes:
         clip_rho_threshold: upper bound of the probability ratios that weight value errors.
         clip_pg_rho_threshold: upper bound of the probability ratios that weight advantages.
-        optimiser: `rmsprop`, as in the paper; the others are those of `GradientConfig`.
+        gradients: gradient descent, by default with RMSProp as in the paper.
         rms_decay: decay of the mean squared gradient per step (RMSProp).
         rms_eps: constant added to the mean squared gradient (RMSProp).
     """
 
     clip_rho_threshold: Annotated[float, above(0.0)]
     clip_pg_rho_threshold: Annotated[float, above(0.0)]
-    optimiser: Annotated[str, one_of("rmsprop", "adam", "adamw", "muon")]
+    gradients: RMSPropGradients
     rms_decay: Annotated[float, between(0.0, 1.0)]
     rms_eps: Annotated[float, above(0.0)]
 
@@ -47,7 +55,7 @@ def make_algorithm(config: Config, spec: SystemSpec, networks: ActorCriticNetwor
         The algorithm.
     """
     rms_prop = partial(optax.rmsprop, decay=config.rms_decay, eps=config.rms_eps)
-    parts = make_parts(config, spec, networks, rms_prop if config.optimiser == "rmsprop" else None)
+    parts = make_parts(config, spec, networks, rms_prop if config.gradients.optimiser == "rmsprop" else None)
     max_ratios = config.clip_rho_threshold, config.clip_pg_rho_threshold
     advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace, max_ratios)
     return ff_a2c.A2C(**parts, advantages=advantages)

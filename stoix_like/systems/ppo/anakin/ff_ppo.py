@@ -47,7 +47,7 @@ from stoix_like.utils.loss import (
 
 @dataclass(frozen=True, kw_only=True)
 class Config(MinibatchConfig, ActorCriticConfig):
-    """Hyperparameters of PPO; those of every gradient descent are in `GradientConfig`.
+    """Hyperparameters of PPO.
 
     Attributes:
         annealed: hyperparameters that may change over the run.
@@ -56,7 +56,6 @@ class Config(MinibatchConfig, ActorCriticConfig):
         num_minibatches: minibatches per epoch.
         actor_lr: Adam learning rate of the actor.
         critic_lr: Adam learning rate of the critic.
-        adam_eps: see `GradientConfig`.
         gamma: discount per step.
         gae_lambda: mixing parameter of n-step advantages.
         clip_eps: clip range of the probability ratio and of the value change.
@@ -89,7 +88,6 @@ class Config(MinibatchConfig, ActorCriticConfig):
     num_minibatches: Annotated[int, between(1, INT32_MAX)]
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
-    adam_eps: Annotated[float, above(0.0)] = 1e-5
     gamma: Annotated[float, between(0.0, 1.0)]
     gae_lambda: Annotated[float, between(0.0, 1.0)]
     clip_eps: Annotated[float, above(0.0)]
@@ -118,7 +116,7 @@ class Config(MinibatchConfig, ActorCriticConfig):
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check sizes, and that one rule sets the learning rates; see `SystemConfig.check`."""
         super().check(num_envs, num_shards)
-        check_kl_rate(self.desired_kl, (self.min_lr, self.max_lr), self.decay_learning_rates is not False)
+        check_kl_rate(self.desired_kl, (self.min_lr, self.max_lr), self.gradients.decay_learning_rates is not False)
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)

@@ -26,7 +26,7 @@ from stoix_like.base_types import (
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
-from stoix_like.schema import INT32_MAX, above, between, one_of
+from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
@@ -51,7 +51,6 @@ class Config(EpsilonConfig, MinibatchConfig):
         reward_scale: factor by which rewards are multiplied.
         normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
         q_lr: learning rate.
-        optimiser: by default rectified Adam; see `GradientConfig`.
         q_lambda: mixing parameter of n-step returns.
     """
 
@@ -64,7 +63,6 @@ class Config(EpsilonConfig, MinibatchConfig):
     reward_scale: Annotated[float, above(0.0)]
     normalize_rewards: bool = False
     q_lr: Annotated[float, above(0.0)]
-    optimiser: Annotated[str, one_of("radam", "adam", "adamw", "muon")] = "radam"
     q_lambda: Annotated[float, between(0.0, 1.0)]
 
 

@@ -35,7 +35,7 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
-from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
+from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, action_range
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
@@ -56,7 +56,6 @@ class Config(MinibatchConfig):
         annealed: hyperparameters that may change over the run.
         action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs; layer normalisation stands in for a target network.
-        optimiser: see `GradientConfig`.
         epochs: passes over each rollout.
         num_minibatches: minibatches per epoch.
         gamma: discount per step.
@@ -81,7 +80,6 @@ class Config(MinibatchConfig):
         "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE, layer_norm=True),
     }
-    optimiser: Annotated[str, one_of("adam", "radam", "adamw", "muon")] = "radam"
     epochs: Annotated[int, between(1, 1_000_000)]
     num_minibatches: Annotated[int, between(1, INT32_MAX)]
     gamma: Annotated[float, between(0.0, 1.0)]

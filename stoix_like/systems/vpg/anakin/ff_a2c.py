@@ -26,7 +26,6 @@ class BaseConfig(ActorCriticConfig):
         annealed: hyperparameters that may change over the run.
         actor_lr: learning rate of the actor.
         critic_lr: learning rate of the critic.
-        adam_eps: see `GradientConfig`.
         gamma: discount per step.
         ent_coef: weight of the entropy bonus.
         final_ent_coef: weight of the entropy bonus at the end of the run; None keeps it constant.
@@ -44,7 +43,6 @@ class BaseConfig(ActorCriticConfig):
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef",)
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
-    adam_eps: Annotated[float, above(0.0)] = 1e-5
     gamma: Annotated[float, between(0.0, 1.0)]
     ent_coef: Annotated[float, at_least(0.0)]
     final_ent_coef: Annotated[float | None, at_least(0.0)] = None
