@@ -24,7 +24,7 @@ DQN = ["system=q_learning/ff_dqn", "system.warmup_steps=16", "system.total_batch
 def start(*arguments, fault=None):
     """Start the command line in a session of its own."""
     command = [sys.executable, "-m", "stoix_like", *map(str, arguments)]
-    paths = [str(Path(scripted.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(Path(scripted.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     if fault is not None:
         env["SCRIPTED_FAULT"] = fault

@@ -166,7 +166,7 @@ def test_a_job_that_diverges_does_not_keep_the_others_from_running(tmp_path, env
     command = [*COMMAND[:3], f"hydra.sweep.dir={sweep}", *toys.overrides(nan_at=-1), "system.nan_at=2,-1"]
     command += ["env=probe/value", "logger=silent", "arch.total_num_envs=4", "arch.num_evaluation=1"]
     command += ["arch.total_timesteps=64"]
-    paths = [str(Path(toys.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(Path(toys.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     # The same command trains the job that failed again, and no other.
     for printed in ("", f"{sweep}/1-seed42 is complete"):
         environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
