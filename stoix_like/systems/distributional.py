@@ -14,7 +14,6 @@ from stoix_like.base_types import SystemConfig
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.schema import between, one_of
-from stoix_like.systems.off_policy import TargetConfig
 
 Head = TypeVar("Head", bound=Any)
 
@@ -66,11 +65,6 @@ class AtomsConfig(SystemConfig):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CategoricalConfig(AtomsConfig, TargetConfig):
-    """Hyperparameters of systems with a replay buffer that learn a categorical distribution of returns."""
-
-
 class Reduction(NamedTuple):
     """What the policy maximises, and what the critics learn, where there are several.
 
@@ -89,7 +83,7 @@ REDUCTIONS = {"min": Reduction(lambda q: jnp.min(q, axis=-1), clipped_double=Tru
 
 
 @dataclass(frozen=True, kw_only=True)
-class CategoricalCriticsConfig(CategoricalConfig):
+class CategoricalCriticsConfig(AtomsConfig):
     """Hyperparameters of systems with several critics of this kind.
 
     Attributes:

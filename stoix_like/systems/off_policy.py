@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import Agent, Metrics, OnlineAndTarget, PyTree
-from stoix_like.schema import between
 from stoix_like.systems.gradient_descent import Gradients
 from stoix_like.systems.resets import PeriodicResets
 from stoix_like.utils.jax_utils import Scalar
@@ -39,17 +38,6 @@ class OffPolicyConfig(ReplayConfig):
     def gradient_steps(self) -> int:
         """Gradient steps per update."""
         return self.epochs
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetConfig(OffPolicyConfig):
-    """Hyperparameters of systems with a replay buffer and target networks.
-
-    Attributes:
-        tau: Polyak step size of the target parameters (soft update).
-    """
-
-    tau: Annotated[float, between(0.0, 1.0)]
 
 
 class Target(NamedTuple):

@@ -105,10 +105,10 @@ def test_vtrace_evaluates_the_current_policy_where_the_first_one_acts(system, co
     setup.eval_env.close()
     agent, params = make_algorithm(setup), loop.state.shared.params
     observation = Observation(jnp.ones((1, 1)))
-    pi = float(agent.actor.apply(params.actor_params, observation).prob(jnp.ones((1,), int))[0])
+    pi = float(agent.networks.policy(params, observation).prob(jnp.ones((1,), int))[0])
     assert pi > 0.9
     value = 1.0 / (3.0 - 2.0 * pi) if corrected else 0.5
-    assert float(agent.critic.apply(params.critic_params, observation)[0]) == pytest.approx(value, abs=0.1)
+    assert float(agent.networks.values(params, observation)[0]) == pytest.approx(value, abs=0.1)
 
 
 @pytest.mark.learn

@@ -97,7 +97,7 @@ def test_batches_are_the_steps_after_the_burn_in(system, stored):
     drawn = SequenceBatch(steps, is_first, jnp.asarray([10.0]), jnp.ones((1, 1)), None)
     agent = dataclasses.replace(agent, replay=agent.replay._replace(sample=lambda *args: drawn))
     state = SimpleNamespace(
-        local=SimpleNamespace(plain=()), shared=SimpleNamespace(statistics=(), return_statistics=())
+        local=SimpleNamespace(buffer=()), shared=SimpleNamespace(statistics=(), return_statistics=())
     )
     batch = agent.sample(state, jax.random.key(0))
     assert batch.reward.tolist() == batch.action[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0]

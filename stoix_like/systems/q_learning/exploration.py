@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import SystemConfig
-from stoix_like.envs.spaces import Discrete
-from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
-from stoix_like.schema import between
+from stoix_like.schema import Part, between
 
 # Arguments of a head for the policy without exploration.
 GREEDY = {"epsilon": 0.0}
+# Hyperparameters with which an evaluation takes the greedy action alone.
+NEVER_RANDOM = {"evaluation_epsilon": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpsilonConfig(SystemConfig):
+class EpsilonGreedy(Part):
     """Hyperparameters of epsilon-greedy exploration.
 
     Attributes:
-        action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs.
-        mode_hyperparams: see `SystemConfig`; with epsilon 0, the greedy action is the only one.
         initial_epsilon: probability of a random action in the first update.
         training_epsilon: probability of a random action after the decay.
         exploration_fraction: fraction of the run over which epsilon decays linearly; 0 for `training_epsilon` only.
         evaluation_epsilon: probability of a random action in greedy evaluation; otherwise that of training.
     """
 
-    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
-        "actor_network.action_head": HeadRequirement(ACTION_VALUES)
-    }
-    mode_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_epsilon": 0.0}
     initial_epsilon: Annotated[float, between(0.0, 1.0)]
     training_epsilon: Annotated[float, between(0.0, 1.0)]
     exploration_fraction: Annotated[float, between(0.0, 1.0)]
@@ -44,11 +35,10 @@ class EpsilonConfig(SystemConfig):
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
         """See `SystemConfig.schedules`."""
-        epsilon = float(make_epsilon_schedule(self, num_updates)(jnp.asarray(updates)))
-        return {"epsilon": epsilon, **super().schedules(updates, num_updates)}
+        return {"epsilon": float(make_epsilon_schedule(self, num_updates)(jnp.asarray(updates)))}
 
 
-def make_epsilon_schedule(config: EpsilonConfig, num_updates: int) -> Callable[[jax.Array], jax.Array]:
+def make_epsilon_schedule(config: EpsilonGreedy, num_updates: int) -> Callable[[jax.Array], jax.Array]:
     """Build a linear schedule of the probability of a random action.
 
         epsilon(k) = training + (initial - training) * max(0, 1 - k / (fraction * num_updates))

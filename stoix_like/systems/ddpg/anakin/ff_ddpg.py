@@ -12,11 +12,11 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Metrics, Observation, PyTree, RolloutState, SystemSpec
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
-from stoix_like.schema import at_least
+from stoix_like.schema import at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, action_range
 from stoix_like.systems.gradient_descent import gradient_step
-from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
+from stoix_like.systems.off_policy import Target, make_soft_target
 from stoix_like.systems.off_policy_actor_critic import (
     OffPolicyActorCritic,
     OffPolicyActorCriticConfig,
@@ -31,11 +31,12 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OffPolicyActorCriticConfig, TargetConfig):
+class Config(OffPolicyActorCriticConfig):
     """Hyperparameters of DDPG.
 
     Attributes:
         network_heads: heads that the system needs.
+        tau: Polyak step size of the target parameters (soft update).
         exploration_noise: standard deviation of the exploration noise, in units of half the action range.
         max_exploration_noise: largest standard deviation, likewise: each environment draws its own between both, at the
             start of each episode; None for the same in all.
@@ -45,6 +46,7 @@ class Config(OffPolicyActorCriticConfig, TargetConfig):
         "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE),
     }
+    tau: Annotated[float, between(0.0, 1.0)]
     exploration_noise: Annotated[float, at_least(0.0)]
     max_exploration_noise: Annotated[float | None, at_least(0.0)] = None
 

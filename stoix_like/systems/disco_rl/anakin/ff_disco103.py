@@ -43,7 +43,7 @@ from stoix_like.systems.disco_rl.estimates import EstimatesConfig, Moments, esti
 from stoix_like.systems.disco_rl.meta_network import LSTMState, Pair
 from stoix_like.systems.distributional import AtomsConfig, configure_head
 from stoix_like.systems.gradient_descent import Gradients, gradient_step, make_optimiser
-from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, replay_epochs
+from stoix_like.systems.off_policy import OffPolicyConfig, Target, make_soft_target, replay_epochs
 from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceConfig, SequenceReplay, make_sequence_replay
 
 
@@ -55,7 +55,7 @@ class AdamGradients(Gradients):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(EstimatesConfig, AtomsConfig, SequenceConfig, TargetConfig):
+class Config(EstimatesConfig, AtomsConfig, SequenceConfig, OffPolicyConfig):
     """Hyperparameters of Disco103. The atoms of action values are on the scale of `rlax.SIGNED_HYPERBOLIC_PAIR`.
 
     Attributes:
@@ -66,6 +66,7 @@ class Config(EstimatesConfig, AtomsConfig, SequenceConfig, TargetConfig):
         weights: path of the meta-network's weights; None for those of `stoix-like fetch disco103`.
         weights_sha256: checksum of the file.
         lr: Adam learning rate.
+        tau: Polyak step size of the target parameters (soft update).
         max_abs_update: largest magnitude of Adam's step, before the learning rate multiplies it.
         gradients: gradient descent with Adam, whose steps the meta-network was trained with.
         policy_coef: weight of the divergence from the target of the policy.
@@ -84,6 +85,7 @@ class Config(EstimatesConfig, AtomsConfig, SequenceConfig, TargetConfig):
     weights: str | None
     weights_sha256: str
     lr: Annotated[float, above(0.0)]
+    tau: Annotated[float, between(0.0, 1.0)]
     max_abs_update: Annotated[float, above(0.0)]
     gradients: AdamGradients
     policy_coef: Annotated[float, at_least(0.0)]

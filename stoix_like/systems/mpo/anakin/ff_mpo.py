@@ -36,7 +36,7 @@ from stoix_like.systems.mpo.duals import (
     positive,
 )
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
-from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
+from stoix_like.systems.off_policy import Target, make_soft_target
 from stoix_like.systems.off_policy_actor_critic import (
     OffPolicyActorCritic,
     OffPolicyActorCriticConfig,
@@ -52,13 +52,14 @@ from stoix_like.utils.training import join_optimisers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OffPolicyActorCriticConfig, TargetConfig, DualConfig):
+class Config(OffPolicyActorCriticConfig, DualConfig):
     """Hyperparameters of MPO.
 
     Attributes:
         action_spaces: see `OffPolicyActorCriticConfig`.
         network_heads: heads that the system needs.
         whole_windows: see `ReplayConfig`.
+        tau: Polyak step size of the target parameters (soft update).
         num_samples: actions of the target policy per observation; a discrete choice takes all, by their probabilities.
         retrace_lambda: mixing parameter of the Retrace returns.
         action_penalty: whether actions out of bounds, which the environment clips, count as worse the further out they
@@ -72,6 +73,7 @@ class Config(OffPolicyActorCriticConfig, TargetConfig, DualConfig):
         "q_network.critic_head": HeadRequirement(VALUE),
     }
     whole_windows: ClassVar[bool] = True
+    tau: Annotated[float, between(0.0, 1.0)]
     num_samples: Annotated[int, between(2, 2**16)]
     retrace_lambda: Annotated[float, between(0.0, 1.0)]
     action_penalty: bool

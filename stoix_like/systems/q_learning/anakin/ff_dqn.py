@@ -24,14 +24,15 @@ from stoix_like.base_types import (
     TimeStep,
     Trajectory,
 )
+from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.off_policy import TargetConfig, replay_epochs
-from stoix_like.systems.q_learning.exploration import GREEDY, EpsilonConfig, make_epsilon_schedule
+from stoix_like.systems.off_policy import OffPolicyConfig, replay_epochs
+from stoix_like.systems.q_learning.exploration import GREEDY, NEVER_RANDOM, EpsilonGreedy, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import q_learning_per_example
 from stoix_like.utils.loss.common import values_of_actions
@@ -39,21 +40,29 @@ from stoix_like.utils.replay import Batch, PrioritisedReplayConfig, Replay, make
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseConfig(EpsilonConfig, TargetConfig, PrioritisedReplayConfig):
+class BaseConfig(OffPolicyConfig, PrioritisedReplayConfig):
     """Hyperparameters shared by all variants of DQN.
 
     Attributes:
+        action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
+        mode_hyperparams: see `SystemConfig`.
+        exploration: epsilon-greedy exploration.
         q_lr: Adam learning rate.
+        tau: Polyak step size of the target parameters (soft update).
         target_update_period: gradient steps between two copies of the online parameters to the target parameters (hard
             update); None or 0 for a soft update by `tau` after every step.
         max_abs_reward: magnitude to which rewards are clipped before they are stored, in units of reward.
     """
 
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, optional=("sigma_zero",))
     }
+    mode_hyperparams: ClassVar[Mapping[str, float]] = NEVER_RANDOM
+    exploration: EpsilonGreedy
     q_lr: Annotated[float, above(0.0)]
+    tau: Annotated[float, between(0.0, 1.0)]
     target_update_period: Annotated[int | None, between(0, INT32_MAX)] = None
     max_abs_reward: Annotated[float, above(0.0)]
 
@@ -106,7 +115,8 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
         """Choose the greedy action, or a random one with probability epsilon; `greedy` without parameter noise."""
         params, observation = shared.params.online, state.timestep.observation
         if greedy:
-            output = self.network.apply(params, observation, head_kwargs={"epsilon": self.config.evaluation_epsilon})
+            fixed = {"epsilon": self.config.exploration.evaluation_epsilon}
+            output = self.network.apply(params, observation, head_kwargs=fixed)
             return state.carry, _policy(output).sample(seed=key), ()
         noise_key, key = jax.random.split(key)
         epsilon = {"epsilon": self.epsilon(shared.updates)}
@@ -231,7 +241,7 @@ def make_variant(config: BaseConfig, spec: SystemSpec, algorithm: type[BaseDQN[A
         optim=make_optimiser(config, spec, config.q_lr),
         replay=make_replay(config, spec),
         num_updates=spec.num_updates,
-        epsilon=make_epsilon_schedule(config, spec.num_updates),
+        epsilon=make_epsilon_schedule(config.exploration, spec.num_updates),
     )
 
 

@@ -23,6 +23,7 @@ from stoix_like.base_types import (
     Trajectory,
     Transition,
 )
+from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
@@ -30,7 +31,7 @@ from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
-from stoix_like.systems.q_learning.exploration import GREEDY, EpsilonConfig, make_epsilon_schedule
+from stoix_like.systems.q_learning.exploration import GREEDY, NEVER_RANDOM, EpsilonGreedy, make_epsilon_schedule
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
 from stoix_like.utils.loss.common import values_of_actions
@@ -40,7 +41,7 @@ from stoix_like.utils.platform import on_cpu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(EpsilonConfig, MinibatchConfig):
+class Config(MinibatchConfig):
     """Hyperparameters of PQN.
 
     Attributes:
@@ -54,9 +55,12 @@ class Config(EpsilonConfig, MinibatchConfig):
         q_lambda: mixing parameter of n-step returns.
     """
 
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, layer_norm=True)
     }
+    mode_hyperparams: ClassVar[Mapping[str, float]] = NEVER_RANDOM
+    exploration: EpsilonGreedy
     epochs: Annotated[int, between(1, 1_000_000)]
     num_minibatches: Annotated[int, between(1, INT32_MAX)]
     gamma: Annotated[float, between(0.0, 1.0)]
@@ -108,7 +112,7 @@ class PQN(Algorithm):
         self, shared: PQNShared, state: RolloutState, key: jax.Array, greedy: bool = False
     ) -> tuple[PyTree, jax.Array, tuple[()]]:
         """Choose the greedy action, or a random one with probability epsilon."""
-        epsilon = self.config.evaluation_epsilon if greedy else self.epsilon(shared.updates)
+        epsilon = self.config.exploration.evaluation_epsilon if greedy else self.epsilon(shared.updates)
         pi = self.network.apply(shared.params, state.timestep.observation, head_kwargs={"epsilon": epsilon})
         return state.carry, pi.sample(seed=key), ()
 
@@ -188,7 +192,7 @@ def make_algorithm(config: Config, spec: SystemSpec, network: Any = None, algori
         spec.axes,
         network=network or FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
         optim=make_optimiser(config, spec, config.q_lr),
-        epsilon=make_epsilon_schedule(config, spec.num_updates),
+        epsilon=make_epsilon_schedule(config.exploration, spec.num_updates),
         reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
     )
 

@@ -66,7 +66,7 @@ class RecurrentPQN(ff_pqn.PQN):
         self, shared: ff_pqn.PQNShared, state: RolloutState, key: jax.Array, greedy: bool = False
     ) -> tuple[PyTree, jax.Array, tuple[()]]:
         """Choose the greedy action, or a random one with probability epsilon."""
-        epsilon = self.config.evaluation_epsilon if greedy else self.epsilon(shared.updates)
+        epsilon = self.config.exploration.evaluation_epsilon if greedy else self.epsilon(shared.updates)
         timestep, head_kwargs = state.timestep, {"epsilon": epsilon}
         carry, pi = recurrent.step(
             self.network,

@@ -79,7 +79,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         self, shared: QShared, state: RolloutState, key: jax.Array, greedy: bool = False
     ) -> tuple[PyTree, jax.Array, PyTree]:
         """Choose the greedy action, or a random one with probability epsilon; the extras are the state before it."""
-        epsilon = self.config.evaluation_epsilon if greedy else self.epsilon(shared.updates)
+        epsilon = self.config.exploration.evaluation_epsilon if greedy else self.epsilon(shared.updates)
         params, timestep = shared.params.online, state.timestep
         inputs = timestep.observation, timestep.starts_episode
         carry, pi = recurrent.step(self.network, params, state.carry, *inputs, head_kwargs={"epsilon": epsilon})
@@ -187,7 +187,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         optim=make_optimiser(config, spec, config.q_lr),
         replay=replay,
         num_updates=spec.num_updates,
-        epsilon=make_epsilon_schedule(config, spec.num_updates),
+        epsilon=make_epsilon_schedule(config.exploration, spec.num_updates),
     )
     return r2d2
 

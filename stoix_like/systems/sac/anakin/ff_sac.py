@@ -24,7 +24,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequi
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
+from stoix_like.systems.off_policy import Target, make_soft_target
 from stoix_like.systems.off_policy_actor_critic import (
     OffPolicyActorCritic,
     OffPolicyActorCriticConfig,
@@ -67,14 +67,16 @@ class BaseConfig(OffPolicyActorCriticConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(BaseConfig, TargetConfig):
+class Config(BaseConfig):
     """Hyperparameters of SAC.
 
     Attributes:
+        tau: Polyak step size of the target parameters (soft update).
         num_target_critics: number of critics, drawn at random for each gradient step, whose minimum is the target. With
             fewer than `num_critics`, the policy maximises the mean of all critics instead of their minimum.
     """
 
+    tau: Annotated[float, between(0.0, 1.0)]
     num_target_critics: Annotated[int, between(1, 1000)]
 
     def check(self, num_envs: int, num_shards: int) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Metrics, Observation, SystemSpec
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
+from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.distributional import CategoricalCriticsConfig, configure_head
 from stoix_like.systems.off_policy import make_soft_target
@@ -32,12 +33,14 @@ class Config(ff_sac.BaseConfig, CategoricalCriticsConfig):
 
     Attributes:
         network_heads: heads that the system needs.
+        tau: Polyak step size of the target parameters (soft update).
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), dropout=True),
     }
+    tau: Annotated[float, between(0.0, 1.0)]
 
     def notes(self, action_space: Any) -> tuple[str, ...]:
         """See `entropy_notes`."""

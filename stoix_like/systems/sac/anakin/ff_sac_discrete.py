@@ -14,21 +14,22 @@ from stoix_like.base_types import Observation, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.distributions.masks import legal_actions
 from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
-from stoix_like.schema import Range
+from stoix_like.schema import Range, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy import TargetConfig, make_soft_target
+from stoix_like.systems.off_policy import make_soft_target
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_sac.BaseConfig, TargetConfig):
+class Config(ff_sac.BaseConfig):
     """Hyperparameters of discrete SAC.
 
     Attributes:
         action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
+        tau: Polyak step size of the target parameters (soft update).
         target_entropy_scale: target entropy as a fraction of that of the uniform policy over the legal actions.
             With the paper's 0.98 no policy solves CartPole, and the temperature diverges.
     """
@@ -38,6 +39,7 @@ class Config(ff_sac.BaseConfig, TargetConfig):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(ACTION_VALUES, dropout=True),
     }
+    tau: Annotated[float, between(0.0, 1.0)]
     target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 

@@ -15,7 +15,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_QUANTILES,
 from stoix_like.schema import at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.distributional import configure_head
-from stoix_like.systems.off_policy import TargetConfig, make_soft_target
+from stoix_like.systems.off_policy import make_soft_target
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.loss import quantile_critic_loss_per_example, truncate_quantiles
@@ -23,11 +23,12 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_sac.BaseConfig, TargetConfig):
+class Config(ff_sac.BaseConfig):
     """Hyperparameters of TQC.
 
     Attributes:
         network_heads: heads that the system needs.
+        tau: Polyak step size of the target parameters (soft update).
         num_quantiles: number of quantiles per critic.
         num_dropped_quantiles: number of the largest quantiles to leave out of the target, per critic.
         huber_loss_parameter: error below which the loss is quadratic, in units of value; 0 for an absolute loss.
@@ -37,6 +38,7 @@ class Config(ff_sac.BaseConfig, TargetConfig):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_QUANTILES, ("num_quantiles",), dropout=True),
     }
+    tau: Annotated[float, between(0.0, 1.0)]
     num_quantiles: Annotated[int, between(1, 100_000)]
     num_dropped_quantiles: Annotated[int, between(0, 99_999)]
     huber_loss_parameter: Annotated[float, at_least(0.0)]

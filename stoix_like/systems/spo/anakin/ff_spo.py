@@ -37,7 +37,7 @@ from stoix_like.systems.actor_critic import ActorCriticNetworks, make_networks
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
-from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, replay_epochs
+from stoix_like.systems.off_policy import OffPolicyConfig, Target, make_soft_target, replay_epochs
 from stoix_like.systems.spo.smc import FROM_POLICY, Found, Search, SMCConfig, make_resampling
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
@@ -47,7 +47,7 @@ from stoix_like.utils.training import join_optimisers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SMCConfig, DualConfig, SequenceConfig, TargetConfig):
+class Config(SMCConfig, DualConfig, SequenceConfig, OffPolicyConfig):
     """Hyperparameters of SPO.
 
     Attributes:
@@ -57,6 +57,7 @@ class Config(SMCConfig, DualConfig, SequenceConfig, TargetConfig):
         needs_model: see `SystemConfig`.
         n_step: see `ReplayConfig`; not used.
         store_next_observation: see `ReplayConfig`.
+        tau: Polyak step size of the target parameters (soft update).
         actor_lr: Adam learning rate of the policy.
         critic_lr: Adam learning rate of the critic.
         gae_lambda: mixing parameter of the value targets, in [0, 1].
@@ -73,6 +74,7 @@ class Config(SMCConfig, DualConfig, SequenceConfig, TargetConfig):
     needs_model: ClassVar[bool] = True
     n_step: Annotated[int, between(1, 1)] = 1
     store_next_observation: bool = True
+    tau: Annotated[float, between(0.0, 1.0)]
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
     gae_lambda: Annotated[float, between(0.0, 1.0)]
