@@ -13,7 +13,7 @@ from stoix_like.composition import (
 from stoix_like.config import GROUPS, parse_config
 from stoix_like.errors import ConfigError
 
-ALL_CHOICES = [(group, choice) for group in GROUPS for choice in group_choices(group)]
+ALL_CHOICES = [(group, choice) for group in (*GROUPS, "+experiment") for choice in group_choices(group.strip("+"))]
 
 
 @pytest.mark.slow

@@ -238,13 +238,6 @@ def test_a_page_without_both_markers_is_not_changed(text, tmp_path):
     assert page.read_text() == text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", group_choices("experiment"))
-def test_every_experiment_matches_its_types(name):
-    run = parse_config(compose_config([f"+experiment={name}"]))
-    assert name.startswith(run.system_name.rpartition("/")[2].removeprefix("ff_").replace("rec_r2d2", "r2d2"))
-
-
 def test_the_table_of_defaults_reads_finished_runs_and_says_which_seeds_learned(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts")
     defaults = importlib.import_module("defaults")

@@ -71,11 +71,12 @@ def test_new_run_starts_from_another(pendulum, size):
 @pytest.mark.slow
 @pytest.mark.parametrize(("system", "learned"), [("mpo/ff_vmpo", "duals"), ("ppo/ff_ppo_penalty", "kl_coef")])
 def test_learned_coefficients_are_taken_over_where_there_are_any(tmp_path, system, learned):
-    given = [*SMALL, "arch.total_timesteps=256", "arch.num_evaluation=1"]
+    given = [*SMALL, "arch.total_timesteps=256", "arch.num_evaluation=1", "system.normalize_rewards=false"]
     stoix_like.train(system, given, run_dir=tmp_path / "other")
     other = load_member(open_run(tmp_path / "other"), "best", None).shared
     for name, has_them in ((system, True), ("ppo/ff_ppo", False)):
-        setup = configured(f"system={name}", f"arch.init_from={tmp_path / 'other'}", "arch.seed=9")
+        plain = "system.normalize_rewards=false"
+        setup = configured(f"system={name}", plain, f"arch.init_from={tmp_path / 'other'}", "arch.seed=9")
         loop = TrainingLoop(setup, MultiLogger([]))
         fresh = loop.state.shared
         loop.warm_start(warm_start.find(setup))
@@ -87,7 +88,7 @@ def test_learned_coefficients_are_taken_over_where_there_are_any(tmp_path, syste
             assert any(not np.array_equal(*pair) for pair in pairs)
     # A run without them: they start afresh.
     stoix_like.train("ppo/ff_ppo", given, run_dir=tmp_path / "ppo")
-    warm_start.find(configured(f"system={system}", f"arch.init_from={tmp_path / 'ppo'}"))
+    warm_start.find(configured(f"system={system}", plain, f"arch.init_from={tmp_path / 'ppo'}"))
 
 
 @pytest.mark.slow
