@@ -30,6 +30,8 @@ MAX_MEMBERS = 1_000_000
 REPLACE = "_replace_"
 GROUPS = ("system", "env", "network", "arch", "checkpoint", "logger")
 CALLBACKS = "callbacks"
+LAYOUT = "layout"
+"""The key of a recorded configuration that says which form the files of its run have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,7 +362,7 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     Raises:
         ConfigError: names the key, the value and what would work.
     """
-    config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    config = OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("hydra", LAYOUT)])
     try:
         container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:

@@ -144,5 +144,5 @@ def test_constructors_and_methods_that_leave_the_process_are_refused(monkeypatch
     with pytest.raises(ConfigError, match="step cannot be compiled with jit and vmap: SystemExit: 0"):
         make(EnvConfig("own", _target_="support.own_envs.Corridor"))
     monkeypatch.setattr(own_envs.Corridor, "__init__", leave)
-    with pytest.raises(ConfigError, match=r"env.kwargs={} is invalid for own_envs.Corridor: SystemExit: 0"):
+    with pytest.raises(ConfigError, match=r"env.kwargs={} is invalid for support.own_envs.Corridor: SystemExit: 0"):
         make(EnvConfig("own", _target_="support.own_envs.Corridor"))

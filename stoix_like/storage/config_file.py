@@ -15,11 +15,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from stoix_like.composition import override_config
-from stoix_like.config import GROUPS
+from stoix_like.config import GROUPS, LAYOUT
 from stoix_like.errors import ConfigError, printable
 from stoix_like.storage import trust
 from stoix_like.storage.files import read_bytes
-from stoix_like.storage.run_files import CONFIG, LAYOUT, LAYOUT_NUMBER, check_is_run, read_summary
+from stoix_like.storage.run_files import CONFIG, LAYOUT_NUMBER, check_is_run, read_summary
 from stoix_like.versions import versions
 
 # A run of this package needs less than a twentieth of both; a population of 10,000 lists 1 MiB of values.

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import filelock
 from omegaconf import OmegaConf
 
-from stoix_like.config import CheckpointConfig
+from stoix_like.config import LAYOUT, CheckpointConfig
 from stoix_like.errors import ConfigError, LostDirectoryError
 from stoix_like.loggers.base import plain
 from stoix_like.processes import ALONE, Processes
@@ -25,7 +25,7 @@ from stoix_like.signals import Signals
 from stoix_like.storage import mirror, remote, run_files, trust
 from stoix_like.storage.config_file import flatten, plain_config
 from stoix_like.storage.files import read_bytes, write_json, write_text
-from stoix_like.storage.run_files import CONFIG, FAILURE, LAYOUT, LAYOUT_NUMBER, METRICS, SUMMARY
+from stoix_like.storage.run_files import CONFIG, FAILURE, LAYOUT_NUMBER, METRICS, SUMMARY
 
 # Shows that all processes of a run see one directory.
 _TOKEN = ".shared"

@@ -19,9 +19,8 @@ from stoix_like.storage.files import open_regular, read_bytes
 # pathlib turns the two slashes into one. A single letter is a drive.
 ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+?)/*")
 CONFIG = "config.yaml"
-LAYOUT = "layout"
-"""The key of a configuration that says which form the files of the run have."""
 LAYOUT_NUMBER = 1
+"""The form of the files of a run, see `config.LAYOUT`."""
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
 UPDATES = "updates.jsonl"

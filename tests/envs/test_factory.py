@@ -111,14 +111,20 @@ def test_list_scenarios_lists_supported_scenarios():
         (probe("multi_discrete", _target_="mine.Env"), "env._target_=mine.Env does not fit env.env_name=probe"),
         (EnvConfig("own"), "env._target_ is not set"),
         (EnvConfig("own", _target_="mine.Env"), "env._target_=mine.Env cannot be imported .*No module named 'mine'"),
-        (own(kwargs={"sise": 3}), "env.kwargs.sise=3 is not a parameter of own_envs.Corridor: did you mean 'size'"),
-        (own(kwargs={"size": 0}), "env.kwargs={'size': 0} is invalid for own_envs.Corridor: size=0 must be at least 1"),
+        (
+            own(kwargs={"sise": 3}),
+            "env.kwargs.sise=3 is not a parameter of support.own_envs.Corridor: did you mean 'size'",
+        ),
+        (
+            own(kwargs={"size": 0}),
+            "env.kwargs={'size': 0} is invalid for support.own_envs.Corridor: size=0 must be at least 1",
+        ),
         (own(params={"size": 3}), "env.params={'size': 3}: Corridor has no parameters: use env.kwargs"),
         (own("GymnaxWalk", params={"gaol": 3}), "env.params.gaol=3 is not a parameter of GymnaxWalk: .*'goal'"),
         (probe(wrappers=({"size": 3},)), r"env.wrappers\[0\]={'size': 3} has no _target_"),
         (
             probe(wrappers=({"_target_": "support.own_envs.AddReward", "sum": 3},)),
-            r"env.wrappers\[0\].sum=3 is not a parameter of own_envs.AddReward: choose from amount",
+            r"env.wrappers\[0\].sum=3 is not a parameter of support.own_envs.AddReward: choose from amount",
         ),
         (
             probe(wrappers=({"_target_": "support.own_envs.not_a_wrapper"},)),

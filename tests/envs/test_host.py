@@ -273,8 +273,8 @@ def test_a_failing_environment_stops_the_run_with_its_message(tmp_path):
     ("changes", "message"),
     [
         ({"auto_reset": "pool"}, "env.auto_reset='pool'.*use fresh"),
-        ({"kwargs": {"size": 3}}, "env.kwargs={'size': 3} is invalid for scripted:Scripted-v0"),
-        ({"params": {"noop_max": 3}}, "env.params.noop_max=3 is not a parameter of scripted:Scripted-v0"),
+        ({"kwargs": {"size": 3}}, "env.kwargs={'size': 3} is invalid for support.scripted:Scripted-v0"),
+        ({"params": {"noop_max": 3}}, "env.params.noop_max=3 is not a parameter of support.scripted:Scripted-v0"),
         ({"scenario": ScenarioConfig("CartPol-v1")}, "env.scenario.name='CartPol-v1'.*CartPole-v1"),
         ({"scenario": ScenarioConfig("no_such_module:Env-v0")}, "env.scenario.name='no_such_module:Env-v0'"),
         ({"scenario": ScenarioConfig("")}, "env.scenario.name=''.*CartPole-v1"),

@@ -44,7 +44,7 @@ def test_an_exception_on_the_host_is_raised_by_check():
     env = make(config(kwargs={"fail_at": 4}))
     _, _, steps = rollout(env, T)
     with pytest.raises(
-        HostEnvironmentError, match="gymnasium/scripted:Scripted-v0 failed: RuntimeError: the simulator"
+        HostEnvironmentError, match="gymnasium/support.scripted:Scripted-v0 failed: RuntimeError: the simulator"
     ):
         env.check()
     # Episode 1, the first of at least 4 steps, starts after the first step.
@@ -125,7 +125,9 @@ def test_a_signal_shortens_a_call_that_hangs(monkeypatch):
 def test_an_example_that_hangs_is_left():
     env = make(config(kwargs={"close_hangs": True}, timeout=0.2))
     env.close()
-    with pytest.raises(ConfigError, match=r"env.timeout=0.2: building scripted:Scripted-v0 takes longer, or hangs"):
+    with pytest.raises(
+        ConfigError, match=r"env.timeout=0.2: building support.scripted:Scripted-v0 takes longer, or hangs"
+    ):
         make(config(kwargs={"build_seconds": 30.0}, timeout=0.2))
 
 

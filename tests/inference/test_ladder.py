@@ -50,7 +50,7 @@ def test_checkpoints_are_rated_by_their_games(run, capsys):
     assert json.loads(record["path"].read_text()) == {name: value for name, value in record.items() if name != "path"}
     assert record["path"].name == "ladder-checkpoints-seed0-40games.json"
     assert describe(record).startswith(
-        "nim on own/nim.Nim: 4 checkpoints, 6 matches of 40 games (greedy, 1 random moves fir"
+        "nim on own/support.nim.Nim: 4 checkpoints, 6 matches of 40 games (greedy, 1 random moves fir"
     )
     assert "6 matches of 40 games" in capsys.readouterr().err
 
@@ -88,7 +88,7 @@ def test_evaluations_count_the_games_against_an_opponent(run):
     assert record["wins"] + record["losses"] == 64
     assert 16 < record["wins"] < 48
     first, *_, result, _ = describe_evaluation(record).splitlines()
-    assert "(greedy) against nim.perfect_player, seed 0" in first
+    assert "(greedy) against support.nim.perfect_player, seed 0" in first
     assert result == f"    {record['wins']} won, 0 drawn, {record['losses']} lost"
 
 

@@ -67,7 +67,7 @@ def test_a_fault_ends_the_run_with_a_checkpoint(tmp_path, system, vectorization,
     run = start("train", *system, *SMALL, *settings, f"hydra.run.dir={run_dir}", fault=fault)
     _, errors = run.communicate(timeout=300)
     assert run.returncode == 1, errors
-    assert f"gymnasium/scripted:Scripted-v0 failed: {message}; stopped after " in errors.splitlines()[-1]
+    assert f"gymnasium/support.scripted:Scripted-v0 failed: {message}; stopped after " in errors.splitlines()[-1]
     assert errors.splitlines()[-1].endswith(f"saved; continue with: stoix-like resume {run_dir}")
     assert "Traceback" not in errors
     wait_until(lambda: not processes(run.pid), 10)

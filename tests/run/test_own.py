@@ -29,7 +29,7 @@ def train(run_dir, *overrides, loggers=()):
 
 def test_loggers_of_the_configuration_and_from_python_receive_every_record(tmp_path, capsys):
     collector, failing = Collector(), Lines(tmp_path / "failing", fails_at=32)
-    mine = f"+logger.mine={{_target_: collector.Lines, path: {tmp_path / 'mine'}}}"
+    mine = f"+logger.mine={{_target_: support.collector.Lines, path: {tmp_path / 'mine'}}}"
     result = train(tmp_path / "run", mine, "logger.every_updates=1", loggers=[collector, failing])
     assert collector.evaluations == result.history
     assert [record["env_steps"] for record in collector.updates] == [16, 32, 48, 64]
@@ -52,8 +52,8 @@ def test_loggers_of_the_configuration_and_from_python_receive_every_record(tmp_p
             "logger.mine._target_=support.collector.Missing cannot be imported",
         ),
         ("+logger.mine._target_=pathlib.Path", (), "returned a PosixPath without start, log, finish, close: use"),
-        ("+logger.mine={_target_: collector.Lines}", (), "is invalid for collector.Lines: .*'path'"),
-        ("+logger.mine={_target_: collector.Lines, file: x}", (), "logger.mine.file='x' is not a parameter"),
+        ("+logger.mine={_target_: support.collector.Lines}", (), "is invalid for support.collector.Lines: .*'path'"),
+        ("+logger.mine={_target_: support.collector.Lines, file: x}", (), "logger.mine.file='x' is not a parameter"),
         ("+logger.mine={path: x}", (), "unknown key 'logger.mine'"),
         ("+logger.console._target_=support.collector.Lines", (), "unknown key 'logger.console._target_'"),
         ("arch.seed=1", (Collector,), "loggers has the class Collector: use an object"),

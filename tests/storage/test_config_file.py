@@ -7,10 +7,10 @@ import time
 import pytest
 from omegaconf import OmegaConf
 
-from stoix_like.config import GROUPS
+from stoix_like.config import GROUPS, LAYOUT
 from stoix_like.errors import ConfigError
 from stoix_like.storage import config_file
-from stoix_like.storage.run_files import LAYOUT, LAYOUT_NUMBER
+from stoix_like.storage.run_files import LAYOUT_NUMBER
 
 CONFIG = f"{LAYOUT}: {LAYOUT_NUMBER}\n" + "".join(f"{group}: {{a: 1}}\n" for group in GROUPS)
 

@@ -4,7 +4,8 @@ import json
 
 from omegaconf import OmegaConf
 
-from stoix_like.storage.run_files import LAYOUT, LAYOUT_NUMBER
+from stoix_like.config import LAYOUT
+from stoix_like.storage.run_files import LAYOUT_NUMBER
 
 
 def write_config(directory, values):
