@@ -6,9 +6,8 @@ P population. A shard is one update batch on one device.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -335,7 +334,7 @@ class SystemConfig:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The parts of the hyperparameters, see `schema.Part`."""
-        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        values = (getattr(self, field.name) for field in fields(self))
         return tuple(value for value in values if isinstance(value, Part))
 
     @property

@@ -123,9 +123,15 @@ def replace_values(config: T, values: Mapping[str, Any]) -> T:
 
 
 @functools.cache
+def _hints(schema: Any) -> dict[str, Any]:
+    """Return the annotations of the fields of a dataclass, which take milliseconds to evaluate."""
+    return typing.get_type_hints(schema, include_extras=True)
+
+
+@functools.cache
 def _places(schema: Any) -> dict[str, tuple[str, Any]]:
     """Return the field of the part, or an empty string, and the annotation of each key."""
-    hints = typing.get_type_hints(schema, include_extras=True)
+    hints = _hints(schema)
     places: dict[str, tuple[str, Any]] = {}
     for field in dataclasses.fields(schema):
         hint = hints[field.name]
@@ -164,8 +170,8 @@ def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
     for key in values:
         if key not in known:
             raise ConfigError(f"unknown key '{path}.{key}': {nearest(str(key), known)}")
-    hints = typing.get_type_hints(schema, include_extras=True)
-    filled = {}
+    dataclass_type: Any = schema
+    hints, filled = _hints(dataclass_type), {}
     for field in dataclasses.fields(schema):  # type: ignore[arg-type]
         name = field.name
         if _is_part(hints[name]):

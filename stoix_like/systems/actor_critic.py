@@ -283,8 +283,12 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         params = self.networks.init(key, observation)
         statistics = self.normalizer.init(observation), self.rewards.init()
         shared = OnPolicyShared(params, self.optim.init(params), *statistics, self.config.init_updates())
-        inits = self.rewards.init_returns, self.networks.init_critic_state, self.intrinsic.init_memory
-        return Agent(shared._replace(intrinsic=intrinsic), OnPolicyLocal(*(init(num_envs) for init in inits)))
+        local = OnPolicyLocal(
+            self.rewards.init_returns(num_envs),
+            self.networks.init_critic_state(num_envs),
+            self.intrinsic.init_memory(num_envs),
+        )
+        return Agent(shared._replace(intrinsic=intrinsic), local)
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the carry of `act` at the start of an episode: a recurrent state, or the keys of persistent noise."""

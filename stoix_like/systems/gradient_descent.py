@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
@@ -100,7 +99,8 @@ def make_optimiser(
     Returns:
         The optimiser.
     """
-    gradients, rate = config.gradients, typing.cast(Any, lr)
+    gradients = config.gradients
+    rate: Any = lr
     if gradients.decay_learning_rates:
         schedule = make_learning_rate_schedule(lr, spec.num_updates, config.gradient_steps, 1, gradients.final_rate)
 

@@ -103,6 +103,11 @@ def with_resets(
     def init(key: jax.Array, timestep: TimeStep) -> Agent:
         key, reset_key = jax.random.split(key)
         agent = system.init(key, timestep)
+        if not hasattr(agent.shared, "parts"):
+            raise ConfigError(
+                f"system.reset_every={every} needs a shared state with a field parts: add `parts: Any = ()` to"
+                f" {type(agent.shared).__name__}, or use null"
+            )
         return _with(agent, agent.shared, Resets(jnp.zeros((), jnp.int32), reset_key))
 
     def update(agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
