@@ -147,8 +147,9 @@ def _load(run_dir: Path) -> DictConfig:
 def _check_layout(run_dir: Path, number: Any) -> None:
     """Refuse runs whose files have another form than this version writes."""
     if number != LAYOUT_NUMBER:
-        recorded = read_summary(run_dir).get("versions", {}).get("stoix_like")
-        writer = f"stoix_like {recorded}" if recorded else "another version of stoix_like"
+        recorded = read_summary(run_dir).get("versions")
+        version = recorded.get("stoix_like") if isinstance(recorded, dict) else None
+        writer = f"stoix_like {printable(version)}" if isinstance(version, str) else "another version of stoix_like"
         raise ConfigError(
             f"{run_dir} was written by {writer}, in a layout that stoix_like {versions()['stoix_like']} does not read:"
             " load it with the version that wrote it"

@@ -74,6 +74,8 @@ def test_a_configuration_that_is_no_regular_file_is_refused(tmp_path):
     [
         ("", {"versions": {"stoix_like": "0.2.0"}}, "stoix_like 0.2.0"),
         ("layout: 99\n", {}, "another version of stoix_like"),
+        ("", {"versions": 5}, "another version of stoix_like"),
+        ("", {"versions": {"stoix_like": "\x1b[2J"}}, r"stoix_like \\x1b\[2J"),
     ],
 )
 def test_runs_of_another_layout_are_refused_in_a_sentence_that_names_the_version(tmp_path, layout, summary, writer):
