@@ -18,9 +18,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support import connect_four, solved_games
-
 from stoix_like.inference.load import open_run
+from support import connect_four, solved_games
 
 
 def main() -> None:

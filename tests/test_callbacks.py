@@ -2,12 +2,12 @@ import json
 import math
 
 import pytest
-from support.comparisons import recorded, without_times
-from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like.callbacks import EvaluatePolicy, StopAtReturn, StopWithoutImprovement
 from stoix_like.errors import ConfigError
+from support.comparisons import recorded, without_times
+from support.trained_runs import SMALL
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
 

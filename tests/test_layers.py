@@ -8,9 +8,8 @@ import graphlib
 import re
 from pathlib import Path
 
-import support
-
 import stoix_like
+import support
 
 ROOT = Path(stoix_like.__file__).parent
 # From the bottom to the top; a module belongs to the entry with its longest prefix.

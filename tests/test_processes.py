@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import scripted
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
+from support import scripted
 
 SECONDS = 240
 # Metrics that depend on time.

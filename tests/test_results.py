@@ -11,8 +11,6 @@ import filelock
 import jax
 import pytest
 from omegaconf import OmegaConf
-from support import toys
-from support.recorded import write_config
 
 import stoix_like
 from stoix_like.composition import compose_config, group_choices
@@ -20,6 +18,8 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import records
 from stoix_like.run.setup import set_up
+from support import toys
+from support.recorded import write_config
 
 ROOT = Path(__file__).parent.parent
 specification = importlib.util.spec_from_file_location("results", ROOT / "scripts/results.py")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from support import toys
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -16,6 +15,7 @@ from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
 from stoix_like.signals import Signals, received, stop_if_received
 from stoix_like.storage import checkpoint
+from support import toys
 
 RUN = [
     *toys.overrides(rollout_length=4),

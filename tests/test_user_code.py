@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import flax.linen as nn
 import pytest
-from support import own_envs
-from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like import callbacks
@@ -20,6 +18,8 @@ from stoix_like.networks.utils import build_networks
 from stoix_like.run.setup import set_up
 from stoix_like.signals import Signals
 from stoix_like.user_code import guarded, import_object, refusing
+from support import own_envs
+from support.trained_runs import SMALL
 
 MODULES = {
     "raises": "raise LookupError('the file of the map is missing')",

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from support import disco
 
 from stoix_like import weights
 from stoix_like.errors import ConfigError
+from support import disco
 
 
 def test_the_sizes_are_those_of_the_publication():

@@ -1,4 +1,5 @@
 import pytest
+
 from support.recorded import write_run
 
 

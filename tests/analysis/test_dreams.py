@@ -1,12 +1,12 @@
 """Figures of dreams."""
 
 import numpy as np
-from support.lazily import Lazy
 
 from stoix_like.base_types import Dream
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Box, Dict
 from stoix_like.rendering.dreams import DreamedEpisode
+from support.lazily import Lazy
 
 dreams = Lazy("stoix_like.analysis.dreams")
 

@@ -5,15 +5,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.lazily import Lazy
-from support.trained_runs import SMALL, train_pendulum
-from support.untrained import untrained
 
 from stoix_like import cli
 from stoix_like.base_types import NetworkOutputs
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import MultivariateNormalDiag
 from stoix_like.policies.make import make_policy
+from support.lazily import Lazy
+from support.trained_runs import SMALL, train_pendulum
+from support.untrained import untrained
 
 analysis, slices = map(Lazy, ("stoix_like.analysis", "stoix_like.analysis.slices"))
 pytestmark = pytest.mark.slow

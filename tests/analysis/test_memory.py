@@ -6,13 +6,13 @@ import sys
 
 import numpy as np
 import pytest
-from support.recorded import write_run
 
 from stoix_like import analysis, cli
 from stoix_like.analysis.groups import read_evaluated
 from stoix_like.analysis.memory import returns_over_lengths, varied_length
 from stoix_like.cli.process import REFUSED
 from stoix_like.storage.recorded_runs import samples
+from support.recorded import write_run
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 

@@ -5,12 +5,12 @@ import sys
 
 import numpy as np
 import pytest
-from support.lazily import Lazy
-from support.recorded import write_run
 
 from stoix_like import cli
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage.recorded_runs import members, read_run
+from support.lazily import Lazy
+from support.recorded import write_run
 
 analysis, plots, report, statistics = map(
     Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+
 from support.lazily import Lazy
 from support.recorded import write_run
 

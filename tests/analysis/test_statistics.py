@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+
 from support.lazily import Lazy
 
 stats, statistics, metrics = map(Lazy, ("scipy.stats", "stoix_like.analysis.statistics", "rliable.metrics"))

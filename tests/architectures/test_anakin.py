@@ -2,9 +2,9 @@
 
 import jax
 import numpy as np
-from support.recorder import recorder_program, start, train
 
 from stoix_like.architectures import update
+from support.recorder import recorder_program, start, train
 
 
 def test_intervals_of_different_lengths_share_one_program():

@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from support.recorder import recorder_program, start, train
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes
@@ -12,6 +11,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.devices import find_devices, make_mesh
 from stoix_like.run.setup import set_up
+from support.recorder import recorder_program, start, train
 
 
 def test_missing_average_over_shards_raises_when_tracing():

@@ -1,7 +1,6 @@
 import jax
 import numpy as np
 import pytest
-from support.toys import make_recorder
 
 from stoix_like.architectures.evaluator import make_evaluator
 from stoix_like.base_types import Axes
@@ -9,6 +8,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.run.devices import find_devices, make_mesh
+from support.toys import make_recorder
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])

@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.nim import Nim
-from support.toys import make_recorder
 
 from stoix_like.architectures.matches import make_matches
 from stoix_like.base_types import Axes
 from stoix_like.envs import Vectorize
 from stoix_like.envs.wrappers import RecordEpisode
 from stoix_like.run.devices import find_devices, make_mesh
+from support.nim import Nim
+from support.toys import make_recorder
 
 # A perfect player leaves a multiple of three; the other takes `greed` more than one.
 PERFECT, ONE, TWO = 2, 0, 1

@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import disco
-from support.platforms import take_accelerator_forms
-from support.programs import train
-from support.tiny_dreamer import TINY
 
 from stoix_like.architectures.sums import FloatSum
 from stoix_like.utils import platform
 from stoix_like.utils.running_statistics import RoundingErrors
+from support import disco
+from support.platforms import take_accelerator_forms
+from support.programs import train
+from support.tiny_dreamer import TINY
 
 SMALL = ["arch.total_num_envs=8", "arch.compile_cache=false"]
 ROLLOUT = ["system.rollout_length=16"]

@@ -6,10 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import toys
-from support.algorithms import make_algorithm
-from support.collector import Collector
-from support.scripted import check_sequence
 
 import stoix_like
 from stoix_like.base_types import Observation
@@ -18,6 +14,10 @@ from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support import toys
+from support.algorithms import make_algorithm
+from support.collector import Collector
+from support.scripted import check_sequence
 
 LENGTH, ENVS, UPDATES = 5, 4, 6
 RUN = [

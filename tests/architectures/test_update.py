@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.recorder import recorder_program, start, train
 
 from stoix_like.architectures import update
 from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
 from stoix_like.architectures.sums import FloatSum
 from stoix_like.base_types import Axes, EpisodeMetrics
+from support.recorder import recorder_program, start, train
 
 
 def test_the_mean_of_a_metric_survives_its_hundred_millionth_update():

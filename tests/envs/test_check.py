@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import own_envs, scripted
 
 from stoix_like import cli
 from stoix_like.base_types import Observation
@@ -18,6 +17,7 @@ from stoix_like.envs.environment import restart, transition
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make, make_scenario
 from stoix_like.envs.suites import probes
 from stoix_like.errors import FaultyEnvironmentError
+from support import own_envs, scripted
 
 NARROW = r"GymnaxNarrow returns observations of shape \[1\], but its observation_space has the shape \[2\]: make"
 

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from support.countable_envs import KEY, ZERO, play, ramp
 
 

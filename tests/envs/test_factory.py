@@ -10,13 +10,13 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from support import menagerie
-from support.nim import Nim
 
 from stoix_like.envs import Discrete, EnvConfig, Environment, ScenarioConfig, list_scenarios, make, make_eval, suites
 from stoix_like.envs.spaces import entries
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.schema import from_mapping
+from support import menagerie
+from support.nim import Nim
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CHOICES = {

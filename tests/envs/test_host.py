@@ -7,9 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from support import scripted
-from support.conformance import rollout
-from support.scripted import CopyingScripted, Scripted, check_sequence, check_transitions
 
 import stoix_like
 from stoix_like.composition import compose_config
@@ -21,6 +18,9 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
+from support import scripted
+from support.conformance import rollout
+from support.scripted import CopyingScripted, Scripted, check_sequence, check_transitions
 
 N, T = 3, 40
 SCRIPTED = ["env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0"]

@@ -6,13 +6,13 @@ import time
 import jax
 import numpy as np
 import pytest
-from support.conformance import rollout
-from support.scripted import Scripted
 
 from stoix_like.envs import EnvConfig, ScenarioConfig, host_batches, make, make_eval
 from stoix_like.envs.host_batches import BatchThread
 from stoix_like.errors import ConfigError, HostEnvironmentError
 from stoix_like.signals import Signals
+from support.conformance import rollout
+from support.scripted import Scripted
 
 N, T = 3, 40
 

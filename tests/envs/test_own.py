@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import own_envs
-from support.recorded import write_config
 
 import stoix_like
 from stoix_like.base_types import Observation
@@ -18,6 +16,8 @@ from stoix_like.envs import Box, Discrete, EnvConfig, Environment, make, make_ev
 from stoix_like.envs.own import adapt, as_overrides, unused_methods
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.storage import config_file, trust
+from support import own_envs
+from support.recorded import write_config
 
 TINY = [
     "arch.total_timesteps=512", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4",

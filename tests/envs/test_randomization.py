@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.resumed import assert_resumed_equals_whole
 
 from stoix_like import evaluate, train
 from stoix_like.composition import compose_config
@@ -17,6 +16,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.resumed import assert_resumed_equals_whole
 
 N, T = 3, 8
 

@@ -5,9 +5,6 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from support import dreamers
-from support.tiny_dreamer import TINY
-from support.trained_runs import SMALL
 
 from stoix_like.analysis import report
 from stoix_like.cli import main
@@ -19,6 +16,9 @@ from stoix_like.inference.evaluation import evaluate
 from stoix_like.inference.load import load_policy
 from stoix_like.run import experiment, videos
 from stoix_like.run.setup import set_up
+from support import dreamers
+from support.tiny_dreamer import TINY
+from support.trained_runs import SMALL
 
 RUN = [
     *(*SMALL[4:], *dreamers.overrides(), "env=gymnax/cartpole", "env.reward_scale=0.5"),

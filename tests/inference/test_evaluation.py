@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
-from support.recorded import write_config
-from support.trained_runs import SMALL, train_members, train_pendulum
 
 import stoix_like
 from stoix_like import cli
@@ -19,6 +17,8 @@ from stoix_like.inference.evaluation import describe, evaluate
 from stoix_like.rendering import animation
 from stoix_like.run.programs import make_keys
 from stoix_like.run.setup import set_up
+from support.recorded import write_config
+from support.trained_runs import SMALL, train_members, train_pendulum
 
 
 @pytest.fixture(scope="module")

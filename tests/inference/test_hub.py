@@ -7,12 +7,12 @@ import sys
 
 import pytest
 import yaml
-from support import fake_hub
-from support.recorded import write_config
-from support.trained_runs import train_pendulum
 
 from stoix_like.errors import ConfigError
 from stoix_like.inference import hub
+from support import fake_hub
+from support.recorded import write_config
+from support.trained_runs import train_pendulum
 
 SUMMARY = {
     "system": "ppo/ff_ppo",

@@ -4,8 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from support import nim
-from support.trained_runs import train_pendulum
 
 from stoix_like import cli
 from stoix_like.composition import compose_config
@@ -16,6 +14,8 @@ from stoix_like.inference.evaluation import evaluate
 from stoix_like.inference.ladder import describe, ladder
 from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
+from support import nim
+from support.trained_runs import train_pendulum
 
 
 def train(tmp_path_factory, *overrides, **values):

@@ -5,11 +5,11 @@ import jax
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from support.toy_runs import train_toy
-from support.trained_runs import select_untrained, train_members, train_pendulum
 
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedState, choose_member, load_policy, load_shared, open_run
+from support.toy_runs import train_toy
+from support.trained_runs import select_untrained, train_members, train_pendulum
 
 
 @pytest.fixture(scope="module")

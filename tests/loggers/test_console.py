@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from support import console_runs
-from support.console_runs import SUMMARY, log_run, record, run_info
 
 from stoix_like.loggers.console import ConsoleConfig, ConsoleLogger, _seconds_left
 from stoix_like.loggers.formats import format_number, format_rate, format_seconds
+from support import console_runs
+from support.console_runs import SUMMARY, log_run, record, run_info
 
 
 def test_a_file_gets_plain_lines(tmp_path, capsys, monkeypatch):

@@ -6,10 +6,10 @@ import types
 
 import numpy as np
 import pytest
-from support.console_runs import log_run, record, run_info
 
 from stoix_like.loggers.console import ConsoleConfig, ConsoleLogger
 from stoix_like.loggers.notebook import draw_curve
+from support.console_runs import log_run, record, run_info
 
 
 def test_a_notebook_shows_that_the_program_compiles(tmp_path, capsys, monkeypatch):

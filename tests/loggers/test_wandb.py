@@ -4,10 +4,10 @@ import json
 import struct
 
 import pytest
-from support.logged import RECORDS, SILENT, SUMMARY, run_info, tiny_gif
 
 from stoix_like.loggers import LoggerConfig, make_logger
 from stoix_like.loggers.wandb import WandbConfig
+from support.logged import RECORDS, SILENT, SUMMARY, run_info, tiny_gif
 
 
 def read_wandb(run_dir):

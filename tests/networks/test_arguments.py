@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from support.network_files import config
 
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.utils import build_networks
+from support.network_files import config
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))
 

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from support.network_files import config
 
 from stoix_like.base_types import Observation
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
@@ -16,6 +15,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.inputs import ArrayInput, FeatureInput
 from stoix_like.networks.utils import build_networks
+from support.network_files import config
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.platforms import take_accelerator_forms
 
 from stoix_like.networks.rssm import RSSM, Latent
+from support.platforms import take_accelerator_forms
 
 MODEL = RSSM(deterministic_size=4, hidden_size=3, num_classes=2, num_latents=2, num_blocks=2)
 

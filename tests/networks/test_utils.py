@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from support.network_files import config
 
 from stoix_like.base_types import Observation
 from stoix_like.composition import config_dir
@@ -30,6 +29,7 @@ from stoix_like.networks.utils import (
     parse_initializer,
     parse_rnn_cell,
 )
+from support.network_files import config
 
 KEY = jax.random.key(0)
 

@@ -1,7 +1,7 @@
 import pytest
-from support.trained_runs import train_pendulum
 
 from stoix_like.inference.load import load_policy
+from support.trained_runs import train_pendulum
 
 
 @pytest.fixture(scope="module")

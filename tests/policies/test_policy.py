@@ -3,9 +3,6 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from support.algorithms import make_algorithm
-from support.trained_runs import SMALL, train_members
-from support.untrained import untrained
 
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.composition import group_choices
@@ -13,6 +10,9 @@ from stoix_like.envs import factory, suites
 from stoix_like.inference.load import load_policy, load_shared, open_run
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.recurrent import RecurrentPolicy
+from support.algorithms import make_algorithm
+from support.trained_runs import SMALL, train_members
+from support.untrained import untrained
 
 
 @pytest.fixture(scope="module")

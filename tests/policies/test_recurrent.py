@@ -3,14 +3,14 @@
 import jax
 import numpy as np
 import pytest
-from support import toys
-from support.tiny_dreamer import TINY
-from support.trained_runs import SMALL
-from support.untrained import untrained
 
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.recurrent import RecurrentPolicy
+from support import toys
+from support.tiny_dreamer import TINY
+from support.trained_runs import SMALL
+from support.untrained import untrained
 
 
 def test_a_system_with_a_carry_has_a_recurrent_policy():

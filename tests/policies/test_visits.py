@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from support.trained_runs import SMALL
-from support.untrained import untrained
 
 from stoix_like.policies.make import make_policy
+from support.trained_runs import SMALL
+from support.untrained import untrained
 
 pytestmark = pytest.mark.slow
 

@@ -4,11 +4,11 @@ import sys
 
 import pytest
 from PIL import Image
-from support.recordings import make, record
 
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.rendering import animation
 from stoix_like.rendering.animation import check_path, write_animation
+from support.recordings import make, record
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,12 @@
 import jax
 import numpy as np
 import pytest
-from support import dreamers
-from support.recordings import make
-from support.toys import make_recorder
 
 from stoix_like.base_types import Axes
 from stoix_like.rendering.dreams import Dreamer
+from support import dreamers
+from support.recordings import make
+from support.toys import make_recorder
 
 
 def dreamed(env, max_steps=1000, **options):

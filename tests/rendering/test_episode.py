@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.recordings import make, record
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -11,6 +10,7 @@ from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.rendering import episode as episodes
 from stoix_like.rendering.episode import MAX_FRAMES
+from support.recordings import make, record
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import toys
 
 import stoix_like
 from stoix_like.composition import compose_config
@@ -20,6 +19,7 @@ from stoix_like.config import parse_config
 from stoix_like.run import experiment
 from stoix_like.run.actors import Pipeline, Timing
 from stoix_like.run.setup import set_up
+from support import toys
 
 LENGTH, ENVS, UPDATES = 5, 4, 6
 RUN = [

@@ -8,7 +8,6 @@ import typing
 
 import pytest
 from omegaconf import OmegaConf
-from support import disco
 
 from stoix_like.composition import compose_config, config_dir, group_choices
 from stoix_like.config import (
@@ -27,6 +26,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.run import memory
 from stoix_like.run.setup import set_up
 from stoix_like.schema import Range, flat_hints
+from support import disco
 
 SYSTEMS = group_choices("system")
 

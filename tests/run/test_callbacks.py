@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-from support import toys
-from support.comparisons import recorded
-from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like.callbacks import AddMetrics, Callback, EvaluatePolicy
@@ -13,6 +10,9 @@ from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError
 from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
+from support import toys
+from support.comparisons import recorded
+from support.trained_runs import SMALL
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
 

@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from support import toys
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -11,6 +10,7 @@ from stoix_like.run import experiment
 from stoix_like.run.clock import Clock
 from stoix_like.run.setup import set_up
 from stoix_like.run.summary import LOGGING_MEANWHILE
+from support import toys
 
 
 def test_phases_within_others_are_not_counted_twice(monkeypatch):

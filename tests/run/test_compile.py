@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.trained_runs import TINY
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -14,6 +13,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.compile import Compiler, describe
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.trained_runs import TINY
 
 
 @pytest.mark.slow

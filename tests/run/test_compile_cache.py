@@ -10,9 +10,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support.trained_runs import SMALL
 
 from stoix_like.run.devices import set_compile_cache
+from support.trained_runs import SMALL
 
 ROOT = Path(__file__).parents[2]
 RUN = [

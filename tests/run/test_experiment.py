@@ -2,8 +2,6 @@ import json
 
 import pytest
 from omegaconf import OmegaConf
-from support import toys
-from support.trained_runs import TINY
 
 import stoix_like
 from stoix_like.composition import compose_config
@@ -14,6 +12,8 @@ from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.run import experiment, memory
 from stoix_like.run.setup import set_up
 from stoix_like.systems.ppo.anakin import ff_ppo
+from support import toys
+from support.trained_runs import TINY
 
 EVALUATION = {
     "eval/episode_return_mean",

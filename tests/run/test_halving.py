@@ -14,8 +14,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from support.comparisons import without_times
-from support.resumed import assert_resumed_equals_whole
 
 import stoix_like
 from stoix_like.callbacks import Callback, StopAtReturn
@@ -32,6 +30,8 @@ from stoix_like.run.summary import outcome, shown_failures
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import read_run
+from support.comparisons import without_times
+from support.resumed import assert_resumed_equals_whole
 
 COMMAND = str(Path(sys.executable).parent / "stoix-like")
 SMALL = [

@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from support import disco
 
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout
@@ -16,6 +15,7 @@ from stoix_like.run.influence import find_influence
 from stoix_like.run.population import convert_values, float_fields
 from stoix_like.run.setup import set_up
 from stoix_like.schema import get_value
+from support import disco
 
 DQN, MPO, PPO = "q_learning/ff_dqn", "mpo/ff_mpo", "ppo/ff_ppo"
 NUM_UPDATES = 6

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from support import toys
 from support.comparisons import without_times
 

@@ -3,9 +3,6 @@
 import pathlib
 
 import pytest
-from support import toys
-from support.collector import Collector, Lines
-from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like import cli
@@ -15,6 +12,9 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
+from support import toys
+from support.collector import Collector, Lines
+from support.trained_runs import SMALL
 
 RUN = [
     *toys.overrides(rollout_length=4),

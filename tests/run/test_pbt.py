@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.comparisons import without_times
 
 import stoix_like
 from stoix_like.architectures.types import LearnerState
@@ -22,6 +21,7 @@ from stoix_like.run.pbt import Evolution
 from stoix_like.run.population import Population
 from stoix_like.run.setup import set_up
 from stoix_like.storage.recorded_runs import members, read_run
+from support.comparisons import without_times
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[8]",

@@ -1,12 +1,12 @@
 import itertools
 
 import pytest
-from support import toys
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.plan import make_plan
+from support import toys
 
 
 def plan(*overrides, num_devices=1):

@@ -5,7 +5,6 @@ import struct
 import jax
 import numpy as np
 import pytest
-from support import toys
 from tensorboardX.proto.event_pb2 import Event
 
 import stoix_like
@@ -22,6 +21,7 @@ from stoix_like.run.recording import evaluated
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.ppo.anakin import ff_ppo
+from support import toys
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[8]",

@@ -1,13 +1,13 @@
 """Presets of networks build and fit their systems on images, and learn continuous actions from them."""
 
 import pytest
-from support.selections import select
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.selections import select
 
 PRESETS = {
     "cnn": "ppo/ff_ppo",

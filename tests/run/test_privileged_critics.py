@@ -6,9 +6,6 @@ import json
 import jax
 import numpy as np
 import pytest
-from support.privileged import PRIVILEGED, STATE
-from support.resumed import assert_resumed_equals_whole
-from support.selections import select
 
 from stoix_like import load_policy, train
 from stoix_like.composition import compose_config
@@ -18,6 +15,9 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.programs import run_programs
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.privileged import PRIVILEGED, STATE
+from support.resumed import assert_resumed_equals_whole
+from support.selections import select
 
 ENV = ("env._target_=support.privileged.Privileged", "arch.total_num_envs=4", "arch.num_devices=1", "logger=silent")
 SMALL = (*ENV, "arch.compile_cache=false", "system.rollout_length=4", "+observations=privileged")

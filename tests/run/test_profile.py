@@ -4,10 +4,10 @@ import gzip
 import json
 
 import pytest
-from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like.run.summary import ENVIRONMENT, LEARNING
+from support.trained_runs import SMALL
 
 
 @pytest.mark.slow

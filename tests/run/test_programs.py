@@ -2,12 +2,12 @@
 
 import jax
 import numpy as np
-from support.toy_runs import TOY_RUN
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.programs import make_keys, run_programs
 from stoix_like.run.setup import set_up
+from support.toy_runs import TOY_RUN
 
 
 def test_a_member_has_the_keys_of_a_lone_run_with_its_seed():

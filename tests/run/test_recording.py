@@ -7,9 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import toys
-from support.collector import Collector
-from support.comparisons import without_times
 
 import stoix_like
 from stoix_like.composition import compose_config
@@ -23,6 +20,9 @@ from stoix_like.run.recording import Progress, Recording
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
+from support import toys
+from support.collector import Collector
+from support.comparisons import without_times
 
 # 20 updates of 16 steps in intervals of 5.
 RUN = [

@@ -15,7 +15,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from omegaconf import OmegaConf
-from support.toy_runs import TOY_RUN, train_toy
 
 import stoix_like
 from stoix_like import cli
@@ -26,6 +25,7 @@ from stoix_like.inference.load import load_shared, open_run
 from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
 from stoix_like.storage import checkpoint, remote
+from support.toy_runs import TOY_RUN, train_toy
 
 pytestmark = pytest.mark.optimized
 COMMAND = str(Path(sys.executable).parent / "stoix-like")

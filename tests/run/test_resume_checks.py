@@ -3,8 +3,6 @@
 import shutil
 
 import pytest
-from support import toys
-from support.toy_runs import train_toy
 
 import stoix_like
 from stoix_like.composition import compose_config
@@ -13,6 +11,8 @@ from stoix_like.errors import ConfigError
 from stoix_like.run import experiment, resume_checks
 from stoix_like.run.resume_checks import check_same_config, check_same_sweep
 from stoix_like.run.setup import set_up
+from support import toys
+from support.toy_runs import train_toy
 
 pytestmark = pytest.mark.optimized
 

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.comparisons import assert_same_state
-from support.toy_runs import restored, toy_loop
 
 from stoix_like.architectures.types import LearnerState, Shard
 from stoix_like.run.saved_state import Best, lacks_best, of_member, to_items, to_state
+from support.comparisons import assert_same_state
+from support.toy_runs import restored, toy_loop
 
 pytestmark = pytest.mark.optimized
 

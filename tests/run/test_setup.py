@@ -1,13 +1,13 @@
 """Runs that are refused before they are compiled."""
 
 import pytest
-from support import toys
-from support.tiny_dreamer import TINY
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.setup import set_up
+from support import toys
+from support.tiny_dreamer import TINY
 
 KERNELS = ["network.actor_network.pre_torso.kernel_sizes=[3]"]
 

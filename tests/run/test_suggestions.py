@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from support import disco
 
 from stoix_like.composition import compose_config, config_dir, group_choices
 from stoix_like.config import import_build, parse_config, schema_of
@@ -15,6 +14,7 @@ from stoix_like.networks.requirements import check_networks
 from stoix_like.networks.utils import build_networks
 from stoix_like.run.setup import set_up
 from stoix_like.run.suggestions import experiments, tuned_experiment
+from support import disco
 
 RESULTS = Path(__file__).parents[2] / "docs/results.md"
 DQN, SAC = ("system=q_learning/ff_dqn",), ("system=sac/ff_sac",)

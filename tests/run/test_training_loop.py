@@ -10,10 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import toys
-from support.comparisons import assert_same_state, without_times
-from support.own_envs import Corridor
-from support.toy_runs import TOY_RUN, restored, toy_loop
 
 import stoix_like
 from stoix_like.composition import compose_config
@@ -26,6 +22,10 @@ from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import FAILED, read_run
+from support import toys
+from support.comparisons import assert_same_state, without_times
+from support.own_envs import Corridor
+from support.toy_runs import TOY_RUN, restored, toy_loop
 
 SMALL = [
     *("env=probe/observed_value", "network.actor_network.pre_torso.layer_sizes=[8]"),

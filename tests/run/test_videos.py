@@ -2,7 +2,6 @@ import json
 
 import pytest
 from PIL import Image
-from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like.composition import compose_config
@@ -13,6 +12,7 @@ from stoix_like.run import videos
 from stoix_like.run.experiment import resume
 from stoix_like.run.setup import set_up
 from stoix_like.run.videos import Videos
+from support.trained_runs import SMALL
 
 # Evaluations after 64 and 128 steps.
 RUN = [*SMALL, "env.time_limit=10", "arch.total_timesteps=128", "arch.num_evaluation=2", "arch.population.size=2"]

@@ -1,8 +1,6 @@
 import jax
 import numpy as np
 import pytest
-from support.tiny_dreamer import TINY
-from support.trained_runs import SMALL, select_untrained, train_members, train_pendulum
 
 import stoix_like
 from stoix_like import cli
@@ -14,6 +12,8 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run import warm_start
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.tiny_dreamer import TINY
+from support.trained_runs import SMALL, select_untrained, train_members, train_pendulum
 
 PENDULUM = ["env=gymnax/pendulum", "env.time_limit=20", "arch.max_eval_steps=20", "system.normalize_observations=true"]
 CRITIC = "network.critic_network.pre_torso.layer_sizes"

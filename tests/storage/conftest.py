@@ -1,10 +1,10 @@
 """Runs on a store that tests can make wait or fail."""
 
 import pytest
-from support.faulty_store import FaultyFileSystem
-from support.store_runs import write_checkpoint
 
 from stoix_like.storage import mirror
+from support.faulty_store import FaultyFileSystem
+from support.store_runs import write_checkpoint
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from support.stored import ITEMS, TARGETS, assert_intact, save
 
 from stoix_like.errors import ConfigError
 from stoix_like.storage import checkpoint
+from support.stored import ITEMS, TARGETS, assert_intact, save
 
 
 def replace_by_directory(path):

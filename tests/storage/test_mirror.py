@@ -4,15 +4,15 @@ import shutil
 import time
 
 import pytest
-from support.comparisons import without_times
-from support.faulty_store import FaultyFileSystem
-from support.store_runs import ADDRESS, copy, names, write_checkpoint
-from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like.errors import ConfigError
 from stoix_like.storage import mirror, recorded_runs, remote
 from stoix_like.storage.store import Store
+from support.comparisons import without_times
+from support.faulty_store import FaultyFileSystem
+from support.store_runs import ADDRESS, copy, names, write_checkpoint
+from support.trained_runs import SMALL
 
 pytestmark = pytest.mark.usefixtures("store")
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]

@@ -4,9 +4,9 @@ import contextlib
 import errno
 
 import pytest
-from support.stored import TARGETS, assert_intact, save
 
 from stoix_like.storage import checkpoint, orbax
+from support.stored import TARGETS, assert_intact, save
 
 
 @pytest.mark.parametrize("limit", [checkpoint.MAX_BYTES_READ_BACK, 0])

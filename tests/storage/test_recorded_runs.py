@@ -4,7 +4,6 @@ import json
 import math
 
 import pytest
-from support.recorded import write_run
 
 from stoix_like import cli
 from stoix_like.errors import ConfigError
@@ -18,6 +17,7 @@ from stoix_like.storage.recorded_runs import (
     samples,
     settings,
 )
+from support.recorded import write_run
 
 
 def test_runs_are_listed_with_their_status(tmp_path, capsys):

@@ -4,13 +4,13 @@ import json
 
 import fsspec
 import pytest
-from support.faulty_store import FaultyFileSystem
-from support.store_runs import ADDRESS, copy, files, names, write_checkpoint
 
 from stoix_like.errors import ConfigError
 from stoix_like.storage import remote
 from stoix_like.storage import store as store_module
 from stoix_like.storage.store import Store
+from support.faulty_store import FaultyFileSystem
+from support.store_runs import ADDRESS, copy, files, names, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("store")
 

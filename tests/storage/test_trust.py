@@ -7,8 +7,6 @@ import sys
 
 import pytest
 from omegaconf import OmegaConf
-from support import toys
-from support.recorded import write_config
 
 from stoix_like import cli
 from stoix_like.composition import compose_config, group_choices
@@ -17,6 +15,8 @@ from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
 from stoix_like.storage import config_file, trust
+from support import toys
+from support.recorded import write_config
 
 
 @pytest.fixture

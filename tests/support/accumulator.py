@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
-from support.algorithms import make_algorithm
 
 from stoix_like.base_types import Axes, Observation
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.setup import set_up
+from support.algorithms import make_algorithm
 
 
 class Accumulator:

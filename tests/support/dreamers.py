@@ -4,10 +4,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from support import toys
-from support.toys import Config as Config
 
 from stoix_like.base_types import Dream, Observation, System, SystemSpec
+from support import toys
+from support.toys import Config as Config
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from support.algorithms import make_algorithm
 
 from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
 from stoix_like.composition import compose_config
@@ -13,6 +12,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.utils.replay import Batch
+from support.algorithms import make_algorithm
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[16]",

@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-from support.toys import Config, make_recorder
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes
@@ -11,6 +10,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.run.devices import find_devices, make_mesh
+from support.toys import Config, make_recorder
 
 
 def recorder_program(

@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-from support.toys import make_recorder
 
 from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config
@@ -10,6 +9,7 @@ from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.scenes.base import Recording
 from stoix_like.rendering.episode import Recorder
+from support.toys import make_recorder
 
 
 def make(name, *overrides):

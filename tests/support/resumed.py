@@ -1,8 +1,7 @@
 """Runs that stop and continue."""
 
-from support.comparisons import assert_same_state, without_times
-
 from stoix_like.storage import checkpoint
+from support.comparisons import assert_same_state, without_times
 
 
 def assert_resumed_equals_whole(training_loop, tmp_path, check=lambda resumed: None):

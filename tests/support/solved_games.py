@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from support import connect_four, tic_tac_toe
 
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.envs import factory
 from stoix_like.inference.evaluation import evaluate
 from stoix_like.inference.load import load_member, open_run
+from support import connect_four, tic_tac_toe
 
 # Random moves before the games in which positions are collected.
 _OPENINGS = 6

@@ -1,7 +1,5 @@
 """Runs of the recording system on a probe environment: 20 updates of 16 steps in intervals of 5."""
 
-from support import toys
-
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
@@ -9,6 +7,7 @@ from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
+from support import toys
 
 TOY_RUN = [
     *toys.overrides(rollout_length=4),

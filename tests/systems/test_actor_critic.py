@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.algorithms import make_algorithm
-from support.off_policy_runs import timestep
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -13,6 +11,8 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.algorithms import make_algorithm
+from support.off_policy_runs import timestep
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[8]",

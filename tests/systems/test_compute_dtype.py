@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from support import disco
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.types import ProgramSpec
@@ -19,6 +18,7 @@ from stoix_like.networks.base import ScannedRNN
 from stoix_like.networks.utils import build_networks
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support import disco
 
 # One system of each family, and those with memory.
 FAMILIES = {system.partition("/")[0]: system for system in group_choices("system") if "/rec_" not in system}

@@ -1,12 +1,12 @@
 """Tests of categorical distributions of returns."""
 
 import pytest
-from support.off_policy_runs import set_up_small
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
+from support.off_policy_runs import set_up_small
 
 
 def test_empty_support_of_one_member_raises():

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.off_policy_runs import set_up_small
 
 from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config
@@ -15,6 +14,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.systems.gradient_descent import Gradients, gradient_step, make_optimiser
 from stoix_like.utils import packing
+from support.off_policy_runs import set_up_small
 
 
 def test_gradient_step_descends_the_loss():

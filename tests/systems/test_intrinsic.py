@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.algorithms import make_algorithm
-from support.resumed import assert_resumed_equals_whole
 
 from stoix_like.base_types import Observation, Transition
 from stoix_like.composition import compose_config
@@ -14,6 +12,8 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.algorithms import make_algorithm
+from support.resumed import assert_resumed_equals_whole
 
 SMALL = [
     *("network=mlp", "arch.total_num_envs=4", "arch.num_devices=1", "arch.compile_cache=false"),

@@ -14,9 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import disco
-from support.algorithms import make_algorithm
-from support.tiny_dreamer import NETWORK
 
 from stoix_like.base_types import Axes, Observation, OnlineAndTarget
 from stoix_like.composition import compose_config
@@ -28,6 +25,9 @@ from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.replay import Batch
+from support import disco
+from support.algorithms import make_algorithm
+from support.tiny_dreamer import NETWORK
 
 CONFIGS = Path(__file__).parents[2] / "configs/system"
 Q_LEARNING = ["ff_c51", "ff_ddqn", "ff_dqn", "ff_dqn_reg", "ff_iqn", "ff_mdqn", "ff_qr_dqn", "ff_rainbow"]

@@ -8,14 +8,14 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.off_policy_runs import SMALL, algorithm, set_up_small, timestep, trained, training_loop
-from support.programs import make_program
 
 from stoix_like.base_types import Axes, Observation, RolloutState, Trajectory, Transition
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.utils.normalizer import make_normalizer
+from support.off_policy_runs import SMALL, algorithm, set_up_small, timestep, trained, training_loop
+from support.programs import make_program
 
 NETWORKS = {
     "sac/ff_tqc": "NormalAffineTanhDistributionHead",

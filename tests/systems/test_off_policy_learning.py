@@ -1,13 +1,13 @@
 """Training runs of the configured experiments, which take minutes."""
 
 import pytest
-from support import disco
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support import disco
 
 pytestmark = pytest.mark.optimized
 

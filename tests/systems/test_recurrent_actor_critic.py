@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.algorithms import make_algorithm
-from support.resumed import assert_resumed_equals_whole
 
 from stoix_like.base_types import ActorCriticHiddenStates, Agent, Observation, Trajectory, Transition
 from stoix_like.composition import compose_config
@@ -22,6 +20,8 @@ from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.actor_critic import OnPolicyLocal
 from stoix_like.systems.recurrent_actor_critic import Sequences
+from support.algorithms import make_algorithm
+from support.resumed import assert_resumed_equals_whole
 
 NETWORKS = [
     f"network.{name}_network.{part}"

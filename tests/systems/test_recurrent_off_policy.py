@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, Accumulator, column, observed
-from support.off_policy_runs import algorithm, timestep, trained
 
 from stoix_like.base_types import ActorCriticHiddenStates, Observation, RolloutState, Trajectory, Transition
 from stoix_like.composition import compose_config
@@ -17,6 +15,8 @@ from stoix_like.errors import ConfigError
 from stoix_like.systems import recurrent
 from stoix_like.systems.recurrent_off_policy import RecurrentNetwork, RecurrentParams, Sequences, Successors
 from stoix_like.utils.replay import SequenceBatch, Step
+from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, Accumulator, column, observed
+from support.off_policy_runs import algorithm, timestep, trained
 
 SYSTEMS = ["sac/rec_sac", "ddpg/rec_td3"]
 SMALL = [

@@ -1,15 +1,15 @@
 """Tests of resumed runs with a replay buffer."""
 
 import pytest
-from support import disco
-from support.resumed import assert_resumed_equals_whole
-from support.tiny_dreamer import NETWORK
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support import disco
+from support.resumed import assert_resumed_equals_whole
+from support.tiny_dreamer import NETWORK
 
 pytestmark = pytest.mark.optimized
 

@@ -19,10 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from support import disco
-from support.programs import train
-from support.selections import select
-from support.tiny_dreamer import NETWORK
 
 from stoix_like.base_types import ActorCriticHiddenStates, Observation
 from stoix_like.composition import compose_config
@@ -40,6 +36,10 @@ from stoix_like.systems.recurrent_actor_critic import make_recurrent_networks
 from stoix_like.systems.recurrent_off_policy import Sequences
 from stoix_like.systems.recurrent_off_policy import make_recurrent_networks as make_sequence_networks
 from stoix_like.systems.search.world_model import make_world_model
+from support import disco
+from support.programs import train
+from support.selections import select
+from support.tiny_dreamer import NETWORK
 
 REWARDS = (-1.0, 1.0, 0.0)
 GAMMAS = (0.6, 0.5)

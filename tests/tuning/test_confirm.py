@@ -1,11 +1,11 @@
 """Settings on seeds on which nothing was selected."""
 
 import pytest
-from support.killed_sweeps import KEYS, FakeRunner, values
-from support.trained_runs import SMALL
 
 from stoix_like.storage import recorded_runs
 from stoix_like.tuning.confirm import FINALISTS, FRESH, retrain, train_again
+from support.killed_sweeps import KEYS, FakeRunner, values
+from support.trained_runs import SMALL
 
 LR, GAMMA, EPOCHS = KEYS
 

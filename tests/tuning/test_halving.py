@@ -9,14 +9,14 @@ import subprocess
 import sys
 
 import pytest
-from support import killed_sweeps
-from support.trained_runs import SMALL
 
 from stoix_like.errors import ConfigError
 from stoix_like.tuning.halving import Halvings, divide
 from stoix_like.tuning.launch import Runner
 from stoix_like.tuning.space import parse_space
 from stoix_like.tuning.study import open_study
+from support import killed_sweeps
+from support.trained_runs import SMALL
 
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}, "gamma": {"choice": [0.9, 1]}, "epochs": {"choice": [1, 2]}}
 

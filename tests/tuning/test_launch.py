@@ -4,13 +4,13 @@ import csv
 
 import optuna
 import pytest
-from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like.errors import TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
 from stoix_like.tuning.launch import population_overrides
+from support.trained_runs import SMALL
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
 

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from support.killed_sweeps import KEYS, SPACE
 
 from stoix_like.tuning.launch import Runner
 from stoix_like.tuning.populations import Populations
 from stoix_like.tuning.shapes import list_shapes
 from stoix_like.tuning.space import parse_space
 from stoix_like.tuning.study import Sampling
+from support.killed_sweeps import KEYS, SPACE
 
 LR = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
 

@@ -4,11 +4,11 @@ import numpy as np
 import optuna
 import pytest
 from optuna.trial import TrialState
-from support.killed_sweeps import KEYS, SPACE, values
 
 from stoix_like.tuning.shapes import list_shapes
 from stoix_like.tuning.space import parse_space
 from stoix_like.tuning.study import PLACE, RUN, SAMPLERS, SIZE, Sampling, ask, random_share, unfinished
+from support.killed_sweeps import KEYS, SPACE, values
 
 PARAMETERS = parse_space(SPACE, KEYS, ["actor_lr", "gamma"])
 

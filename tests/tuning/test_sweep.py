@@ -9,8 +9,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from support import killed_sweeps
-from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like import cli
@@ -22,6 +20,8 @@ from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.storage import recorded_runs
 from stoix_like.tuning.study import SAMPLERS
 from stoix_like.tuning.sweep import STUDY, Sweep
+from support import killed_sweeps
+from support.trained_runs import SMALL
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}, "epochs": {"choice": [1, 2]}}

@@ -8,7 +8,6 @@ import optuna
 import pytest
 import yaml
 from optuna.distributions import FloatDistribution
-from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like import cli
@@ -19,6 +18,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import members, read_run
 from stoix_like.tuning.budget import Budget, Plan
 from stoix_like.tuning.tune import Request, TuneResult, _make_plan, _read_plan, _Tuning, _write_plan, describe_tuned
+from support.trained_runs import SMALL
 
 RUN = [*SMALL, "arch.total_timesteps=576", "arch.num_evaluation=9"]
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}

@@ -6,9 +6,9 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.off_policy_runs import timestep
 
 from stoix_like.utils.exploration import initial_noise_keys, make_exploration, make_normal_noise, persist_noise_keys
+from support.off_policy_runs import timestep
 
 
 def test_noise_keys_persist_for_some_steps_of_an_episode():

@@ -3,10 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.platforms import take_accelerator_forms
 
 from stoix_like.utils import packing
 from stoix_like.utils.packing import Packed, pack, unpack
+from support.platforms import take_accelerator_forms
 
 STEPS = {
     "view": np.arange(24, dtype=np.float32).reshape(3, 4, 2),

@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 from omegaconf import OmegaConf
-from support.platforms import take_accelerator_forms
 
 from stoix_like.utils import packing
 from stoix_like.utils.training import (
@@ -18,6 +17,7 @@ from stoix_like.utils.training import (
     make_learning_rate,
     make_learning_rate_schedule,
 )
+from support.platforms import take_accelerator_forms
 
 
 # By hand, 4 updates of 2 epochs x 3 minibatches: steps 0-5 at 1, 6-11 at 3/4, 12-17 at 1/2, 18-23 at 1/4, then 0.

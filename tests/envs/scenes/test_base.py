@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 from PIL import Image, ImageSequence
-from support.recordings import record
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.suites import jumanji
 from stoix_like.rendering.animation import write_animation
+from support.recordings import record
 
 
 @pytest.mark.slow

@@ -6,12 +6,12 @@ import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from support import conformance
-from support.lazily import Lazy
 
 from stoix_like.envs.factory import make_drawn
 from stoix_like.envs.scenes import bodies
 from stoix_like.envs.scenes.base import Recording
+from support import conformance
+from support.lazily import Lazy
 
 pytestmark = pytest.mark.slow
 mujoco, brax_envs = map(Lazy, ("mujoco", "brax.envs"))

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from support.recordings import make, still
 
 from stoix_like.envs.scenes import minatar
+from support.recordings import make, still
 
 
 @pytest.mark.parametrize("name", minatar.CHANNELS)

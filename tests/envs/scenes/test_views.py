@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from support.recordings import make, still
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -12,6 +11,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.scenes import views
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
+from support.recordings import make, still
 
 
 def test_newest_views_undo_stacking_and_flattening():

@@ -5,11 +5,11 @@ import warnings
 import jax
 import numpy as np
 import pytest
-from support import conformance, randomized
-from support.lazily import Lazy
 
 from stoix_like.envs import Dict, list_scenarios, make, make_eval
 from stoix_like.errors import ConfigError
+from support import conformance, randomized
+from support.lazily import Lazy
 
 pytestmark = pytest.mark.slow
 mujoco, brax_envs = map(Lazy, ("mujoco", "brax.envs"))

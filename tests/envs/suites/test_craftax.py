@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from craftax.craftax_env import make_craftax_env_from_name
-from support.conformance import check, check_time_limit, env_config
 
 from stoix_like.envs import make, make_eval
 from stoix_like.errors import ConfigError
+from support.conformance import check, check_time_limit, env_config
 
 pytestmark = pytest.mark.slow
 

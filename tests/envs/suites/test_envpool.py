@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from support.conformance import check, check_atari, env_config, rollout
 
 from stoix_like.envs import make
 from stoix_like.errors import ConfigError
+from support.conformance import check, check_atari, env_config, rollout
 
 pytestmark = pytest.mark.slow
 

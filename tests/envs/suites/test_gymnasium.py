@@ -4,11 +4,11 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-from support.conformance import NUM_ENVS, check, check_atari, env_config, rollout
 
 from stoix_like.envs import make
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch, scenarios
 from stoix_like.errors import ConfigError
+from support.conformance import NUM_ENVS, check, check_atari, env_config, rollout
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from support.conformance import NUM_ENVS, check, check_time_limit, env_config
-from support.lazily import Lazy
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.factory import make_drawn
 from stoix_like.envs.scenes.base import Recording
 from stoix_like.errors import ConfigError
+from support.conformance import NUM_ENVS, check, check_time_limit, env_config
+from support.lazily import Lazy
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import jumanji
 import numpy as np
 import pytest
-from support.conformance import check, check_time_limit, env_config, rollout
 
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make, make_eval
 from stoix_like.envs.suites.jumanji import scenarios
 from stoix_like.errors import ConfigError
+from support.conformance import check, check_time_limit, env_config, rollout
 
 pytestmark = pytest.mark.slow
 

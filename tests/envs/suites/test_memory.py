@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.conformance import check, check_time_limit, env_config
 
 from stoix_like.envs import make
 from stoix_like.envs.suites import memory
 from stoix_like.errors import ConfigError
+from support.conformance import check, check_time_limit, env_config
 
 RECALL = {
     "repeat_first": {"length": 6, "num_symbols": 3},

@@ -11,12 +11,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support.comparisons import without_times
-from support.lazily import Lazy
 
 import stoix_like
 from stoix_like.storage import checkpoint
 from stoix_like.storage.run_files import METRICS, read_records
+from support.comparisons import without_times
+from support.lazily import Lazy
 
 mjx_hinge = Lazy("support.mjx_hinge")
 # mjx broadcasts arrays of different ranks.

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pgx
 import pytest
-from support import own_envs
-from support.conformance import check, env_config, rollout
 
 from stoix_like.envs import Discrete, EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.suites.pgx import random_opponent, scenarios
 from stoix_like.errors import ConfigError
+from support import own_envs
+from support.conformance import check, env_config, rollout
 
 pytestmark = pytest.mark.slow
 

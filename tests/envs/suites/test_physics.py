@@ -3,12 +3,12 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import conformance
-from support.lazily import Lazy
 
 from stoix_like.envs import make
 from stoix_like.envs.suites.physics import fit_parameters
 from stoix_like.errors import ConfigError
+from support import conformance
+from support.lazily import Lazy
 
 pytestmark = pytest.mark.slow
 mujoco, brax_envs = map(Lazy, ("mujoco", "brax.envs"))

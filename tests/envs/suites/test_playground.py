@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import conformance, menagerie, randomized
-from support.lazily import Lazy
 
 from stoix_like.envs import list_scenarios, make, make_eval
 from stoix_like.errors import ConfigError
+from support import conformance, menagerie, randomized
+from support.lazily import Lazy
 
 pytestmark = pytest.mark.slow
 

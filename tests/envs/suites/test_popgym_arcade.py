@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.conformance import check, check_time_limit, env_config
-from support.lazily import Lazy
 
 from stoix_like.envs import make, make_eval
 from stoix_like.errors import ConfigError
+from support.conformance import check, check_time_limit, env_config
+from support.lazily import Lazy
 
 pytestmark = pytest.mark.slow
 

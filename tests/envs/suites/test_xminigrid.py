@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xminigrid
-from support.conformance import check, check_elements, check_time_limit, env_config
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.suites.xminigrid import scenarios
 from stoix_like.errors import ConfigError
+from support.conformance import check, check_elements, check_time_limit, env_config
 
 pytestmark = pytest.mark.slow
 

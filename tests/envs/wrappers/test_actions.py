@@ -2,9 +2,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.countable_envs import KEY, Counter, play, ramp, taken
 
 from stoix_like.envs import Box, Discrete, Vectorize, wrappers
+from support.countable_envs import KEY, Counter, play, ramp, taken
 
 
 def test_actions_are_rescaled_to_the_bounds():

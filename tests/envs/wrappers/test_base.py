@@ -1,8 +1,8 @@
 import jax.numpy as jnp
 import numpy as np
-from support.countable_envs import KEY, ZERO, ramp
 
 from stoix_like.envs import wrappers
+from support.countable_envs import KEY, ZERO, ramp
 
 
 def test_native_state_removes_wrapper_state():

@@ -1,7 +1,7 @@
 import numpy as np
-from support.countable_envs import ZERO, Ramp, play, ramp
 
 from stoix_like.envs import Vectorize, wrappers
+from support.countable_envs import ZERO, Ramp, play, ramp
 
 
 def test_time_limit_truncates_the_episode():

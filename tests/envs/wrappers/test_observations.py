@@ -2,11 +2,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import nested
-from support.countable_envs import KEY, ZERO, Counter, play, ramp
 
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, Vectorize, wrappers
 from stoix_like.errors import ConfigError
+from support import nested
+from support.countable_envs import KEY, ZERO, Counter, play, ramp
 
 
 def test_flatten_observation_flattens_views_and_bounds():

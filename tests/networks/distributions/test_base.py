@@ -5,8 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.bounded_policies import beta, tanh_normal
-from support.selections import select
 
 from stoix_like.envs.spaces import Box, Discrete, Mixed, Tuple
 from stoix_like.networks.distributions import (
@@ -20,6 +18,8 @@ from stoix_like.networks.distributions import (
     MultivariateNormalDiag,
     StateDependentNoise,
 )
+from support.bounded_policies import beta, tanh_normal
+from support.selections import select
 
 KEY = jax.random.key(0)
 MIXED = Mixed(Tuple([Discrete(3), Box(-np.inf, np.inf, (2,))]))

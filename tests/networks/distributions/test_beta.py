@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.bounded_policies import beta
 
 from stoix_like.networks.distributions import (
     ClippedBeta,
 )
+from support.bounded_policies import beta
 
 KEY = jax.random.key(0)
 

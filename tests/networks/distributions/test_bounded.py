@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from support.bounded_policies import beta, tanh_normal
 
 

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.bounded_policies import tanh_normal
 
 from stoix_like.networks.distributions import (
     Categorical,
@@ -14,6 +13,7 @@ from stoix_like.networks.distributions import (
     decouple,
     kl_per_dimension,
 )
+from support.bounded_policies import tanh_normal
 
 LOGITS = jnp.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]])
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.bounded_policies import beta, tanh_normal
 
 from stoix_like.networks.distributions import (
     AffineTanhTransformedDistribution,
     squash,
 )
+from support.bounded_policies import beta, tanh_normal
 
 KEY = jax.random.key(0)
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
+
 from support.every_head import HEADS, KEY, parts_of
 from support.selections import select
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.every_head import HEADS, KEY, parts_of
 
 from stoix_like.networks import heads
 from stoix_like.networks.distributions import MultivariateNormalDiag
+from support.every_head import HEADS, KEY, parts_of
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.every_head import HEADS, KEY
 
 from stoix_like.networks import heads
 from stoix_like.utils.scales import symexp_atoms
+from support.every_head import HEADS, KEY
 
 
 class TestAtoms:

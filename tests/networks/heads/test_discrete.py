@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.every_head import HEADS, KEY
 
 from stoix_like.networks import distributions, heads
+from support.every_head import HEADS, KEY
 
 
 def test_multi_discrete_head_masks_illegal_choices():

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.every_head import KEY
 
 from stoix_like.envs.spaces import Box, Discrete, Mixed, MultiDiscrete, Tuple
 from stoix_like.networks import heads
+from support.every_head import KEY
 
 
 class TestDefaultPolicyHead:

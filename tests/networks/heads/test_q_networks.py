@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.every_head import HEADS, KEY, parts_of
-from support.selections import select
 
 from stoix_like.networks import heads
+from support.every_head import HEADS, KEY, parts_of
+from support.selections import select
 
 GREEDY = ("q", "noisy", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn")
 

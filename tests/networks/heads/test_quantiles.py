@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from support.every_head import HEADS, KEY
 
 from stoix_like.networks import heads
+from support.every_head import HEADS, KEY
 
 
 class TestImplicitQuantiles:

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.recurrent_references import KEY, RESETS, X, dense, layer_norm, outputs, random_params, sigmoid
 
 from stoix_like.networks.base import ScannedRNN
 from stoix_like.networks.recurrent.gtrxl import encode_distances, skew
+from support.recurrent_references import KEY, RESETS, X, dense, layer_norm, outputs, random_params, sigmoid
 
 
 def gate(params, x, y):

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from support.recurrent_references import RESETS, X, dense, layer_norm, outputs, random_params, sigmoid
 
 from stoix_like.networks.base import ScannedRNN
+from support.recurrent_references import RESETS, X, dense, layer_norm, outputs, random_params, sigmoid
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.linalg import expm
-from support.recurrent_references import KEY, RESETS, X, dense, gelu, layer_norm, outputs, random_params, sigmoid
 
 from stoix_like.networks.base import ScannedRNN
 from stoix_like.networks.recurrent import MAX_STATES, S5Cell
 from stoix_like.networks.recurrent.s5 import hippo_eigenvalues, hippo_eigenvectors
+from support.recurrent_references import KEY, RESETS, X, dense, gelu, layer_norm, outputs, random_params, sigmoid
 
 
 def test_eigenvalues_are_those_of_the_normal_part_of_hippo():

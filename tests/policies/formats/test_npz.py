@@ -7,14 +7,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support.trained_runs import SMALL
-from support.untrained import untrained
 
 from stoix_like.base_types import Observation
 from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
 from stoix_like.policies.formats import numpy_policy
 from stoix_like.policies.make import make_policy
+from support.trained_runs import SMALL
+from support.untrained import untrained
 
 
 def test_a_masked_policy_without_a_mask_is_refused(tmp_path, monkeypatch):

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import onnxruntime
 import pytest
-from support.tiny_dreamer import TINY
-from support.untrained import untrained
 
 from stoix_like.errors import ConfigError
 from stoix_like.inference import contract
 from stoix_like.policies.formats.reals import as_reals
 from stoix_like.policies.make import make_policy
+from support.tiny_dreamer import TINY
+from support.untrained import untrained
 
 RNN = "network.actor_network.rnn_layer"
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.off_policy_runs import algorithm, equal, random_batch
 
 from stoix_like.base_types import EpisodeMetrics, Observation, RolloutState, TimeStep
 from stoix_like.utils.loss import categorical_td_learning, td3_critic_loss
+from support.off_policy_runs import algorithm, equal, random_batch
 
 WIDE = ["env=gymnax/pendulum", "env.rescale_actions=false"]
 

@@ -1,6 +1,7 @@
 """Tests of the values and advantages that the meta-network reads."""
 
 import numpy as np
+
 from support import disco
 from support.disco import EXPECTED
 

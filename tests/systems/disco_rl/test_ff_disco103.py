@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import disco
-from support.disco import EXPECTED
 
 from stoix_like.base_types import Agent, Observation, OnlineAndTarget, Trajectory, Transition
 from stoix_like.networks.distributions import Categorical
@@ -16,6 +14,8 @@ from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.systems.disco_rl.anakin.ff_disco103 import DiscoShared, divergence
 from stoix_like.systems.disco_rl.meta_network import RuleTargets
 from stoix_like.utils.replay import SequenceBatch
+from support import disco
+from support.disco import EXPECTED
 
 
 def batch(steps):

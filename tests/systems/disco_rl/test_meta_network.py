@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import disco
-from support.disco import EXPECTED, LIFETIME
 
 from stoix_like import weights
 from stoix_like.base_types import Axes
 from stoix_like.systems.disco_rl import meta_network
+from support import disco
+from support.disco import EXPECTED, LIFETIME
 
 
 def load(name):

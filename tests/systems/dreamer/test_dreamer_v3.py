@@ -9,14 +9,14 @@ import time
 import jax
 import numpy as np
 import pytest
-from support.programs import make_program, train
-from support.tiny_dreamer import TINY
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
 from stoix_like.storage import checkpoint
+from support.programs import make_program, train
+from support.tiny_dreamer import TINY
 
 
 def config(*overrides):

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.tiny_dreamer import TINY
 
 from stoix_like.base_types import Agent, Axes, Observation, Trajectory, Transition
 from stoix_like.composition import compose_config
@@ -18,6 +17,7 @@ from stoix_like.systems.dreamer.anakin.dreamer_v3 import make_algorithm
 from stoix_like.systems.dreamer.dreamer_types import DreamerParams, DreamerShared
 from stoix_like.systems.dreamer.world_model import StoredLatent
 from stoix_like.utils.replay import Stream, StreamBatch
+from support.tiny_dreamer import TINY
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.tiny_dreamer import TINY
 
 from stoix_like.base_types import Observation
 from stoix_like.composition import compose_config
@@ -19,6 +18,7 @@ from stoix_like.run.setup import set_up
 from stoix_like.systems.critic_outputs import two_hot_loss
 from stoix_like.systems.dreamer.world_model import Observed, WorldModel, action_vector, make_world_model
 from stoix_like.utils.replay import Stream, StreamBatch
+from support.tiny_dreamer import TINY
 
 OBSERVATION, STARTS = Observation(jnp.ones((2, 4))), jnp.array([False, True])
 

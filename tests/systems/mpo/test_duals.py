@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.off_policy_runs import algorithm
 
 from stoix_like.networks.distributions import Categorical, Independent
 from stoix_like.systems.mpo.duals import constrained_policy_loss, init_duals, positive
+from support.off_policy_runs import algorithm
 
 SMALL = ["system.rollout_length=4", "system.n_step=2", "system.total_batch_size=8"]
 

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from support.off_policy_runs import algorithm, timestep
 
 from stoix_like.base_types import Agent, RolloutState, Trajectory, Transition
+from support.off_policy_runs import algorithm, timestep
 
 SMALL = ["system.rollout_length=4", "system.n_step=2", "system.total_batch_size=8"]
 

@@ -5,14 +5,14 @@ import math
 import jax
 import jax.numpy as jnp
 import pytest
-from support.algorithms import make_algorithm
-from support.off_policy_runs import timestep
 
 from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.setup import set_up
 from stoix_like.systems.actor_critic import OnPolicyTransition
+from support.algorithms import make_algorithm
+from support.off_policy_runs import timestep
 
 RUN = [
     *("system=mpo/ff_vmpo", "env=probe/policy", "arch.total_num_envs=4", "arch.num_devices=1"),

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.algorithms import make_algorithm
-from support.selections import select
 
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout
@@ -22,6 +20,8 @@ from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.ppo.anakin import ff_ppo
 from stoix_like.utils.kl_rate import FIXED
+from support.algorithms import make_algorithm
+from support.selections import select
 
 GAMMA = 0.8
 SMALL = [

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.algorithms import make_algorithm
-from support.programs import train
 
 from stoix_like.base_types import Agent, Axes, Observation, OnlineAndTarget
 from stoix_like.composition import compose_config
@@ -25,6 +23,8 @@ from stoix_like.systems.q_learning.exploration import EpsilonGreedy, make_epsilo
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import quantile_regression_loss
 from stoix_like.utils.replay import Batch
+from support.algorithms import make_algorithm
+from support.programs import train
 
 SMALL = ["network.actor_network.pre_torso.layer_sizes=[16]", "arch.total_num_envs=8"]
 

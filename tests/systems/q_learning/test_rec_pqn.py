@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed
 
 from stoix_like.base_types import Trajectory, Transition
+from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed
 
 
 def rollout():

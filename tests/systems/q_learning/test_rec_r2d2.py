@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed
 
 from stoix_like.base_types import Observation, OnlineAndTarget, Trajectory, Transition
 from stoix_like.composition import compose_config
@@ -16,6 +15,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.utils.replay import SequenceBatch, Step
+from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed
 
 SMALL = ["system.burn_in_length=1", "system.sequence_length=4", "system.n_step=2", "system.gamma=0.5"]
 

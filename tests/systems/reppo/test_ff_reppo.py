@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.algorithms import make_algorithm
-from support.off_policy_runs import timestep
 
 from stoix_like.base_types import Axes, Observation, Trajectory, Transition
 from stoix_like.composition import compose_config
@@ -20,6 +18,8 @@ from stoix_like.networks.distributions import Categorical
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.reppo.reppo_types import REPPOTransition
+from support.algorithms import make_algorithm
+from support.off_policy_runs import timestep
 
 SMALL = [
     *("system=reppo/ff_reppo", "env=probe/continuous_policy", "arch.compile_cache=false", "arch.absolute_metric=false"),

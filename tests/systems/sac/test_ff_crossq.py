@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.off_policy_runs import algorithm, equal, random_batch, timestep
 
 from stoix_like.networks.normalisation import STATISTICS
+from support.off_policy_runs import algorithm, equal, random_batch, timestep
 
 
 @pytest.mark.slow

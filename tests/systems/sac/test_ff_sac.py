@@ -9,7 +9,6 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.off_policy_runs import algorithm, equal, random_batch, set_up_small, timestep, trained
 
 from stoix_like.base_types import Observation, OnlineAndTarget
 from stoix_like.envs.spaces import Box
@@ -17,6 +16,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
 from stoix_like.systems.sac.sac_types import SACParams, make_ensemble
 from stoix_like.utils.loss import sac_actor_loss, sac_critic_loss
+from support.off_policy_runs import algorithm, equal, random_batch, set_up_small, timestep, trained
 
 UNMASKED = Observation(jnp.zeros((1, 1)))
 

@@ -1,9 +1,9 @@
 """Tests of TQC; `test_time_limits` tests the values that it learns."""
 
 import pytest
-from support.off_policy_runs import set_up_small
 
 from stoix_like.errors import ConfigError
+from support.off_policy_runs import set_up_small
 
 
 def test_dropping_all_quantiles_raises():

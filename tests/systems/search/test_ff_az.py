@@ -4,15 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.off_policy_runs import timestep
-from support.programs import train
-from support.searched_runs import SMALL, prepare
 
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.base_types import Observation
 from stoix_like.systems.search.candidates import Found
 from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import SequenceBatch, Step
+from support.off_policy_runs import timestep
+from support.programs import train
+from support.searched_runs import SMALL, prepare
 
 
 @pytest.mark.parametrize(("network", "value_loss"), [("mlp", 4.5), ("mlp_symexp", np.log(255.0))])

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.algorithms import make_algorithm
 
 from stoix_like.base_types import Agent, Axes, Observation, SearchOutput
 from stoix_like.composition import compose_config
@@ -19,6 +18,7 @@ from stoix_like.systems.search.anakin.ff_mz import LatentNode, MuZero
 from stoix_like.systems.search.candidates import Found
 from stoix_like.systems.search.planner import SearchShared
 from stoix_like.utils.replay import SequenceBatch, Step
+from support.algorithms import make_algorithm
 
 SMALL = [
     *("system.unroll_steps=3", "system.n_step=2", "system.gamma=0.5", "system.total_batch_size=8"),

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.off_policy_runs import timestep
-from support.searched_runs import prepare
 
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.base_types import Observation, Trajectory, Transition
 from stoix_like.systems.search.candidates import Found
 from stoix_like.utils.replay import Remembered, SequenceBatch, Step
+from support.off_policy_runs import timestep
+from support.searched_runs import prepare
 
 
 def steps_of(found, truncated):

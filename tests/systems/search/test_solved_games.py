@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import connect_four, solved_games, tic_tac_toe
 
 import stoix_like
 from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.inference.ladder import ladder
+from support import connect_four, solved_games, tic_tac_toe
 
 
 def test_tic_tac_toe_has_5478_positions_and_is_a_draw():

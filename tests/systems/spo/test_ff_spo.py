@@ -6,9 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.algorithms import make_algorithm
-from support.off_policy_runs import timestep
-from support.programs import train
 
 from stoix_like.base_types import Axes, Observation, RolloutState
 from stoix_like.composition import compose_config
@@ -17,6 +14,9 @@ from stoix_like.errors import ConfigError
 from stoix_like.run.setup import set_up
 from stoix_like.systems.spo.smc import Found
 from stoix_like.utils.replay import SequenceBatch, Step
+from support.algorithms import make_algorithm
+from support.off_policy_runs import timestep
+from support.programs import train
 
 SMALL = [
     *("system=spo/ff_spo", "arch.total_num_envs=4", "arch.num_devices=1", "system.num_particles=4"),

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from support.every_loss import CASES, LOG2, finite_differences
 
 from stoix_like.utils import loss as ls
+from support.every_loss import CASES, LOG2, finite_differences
 
 
 def test_dpg_gradient_matches_finite_differences():

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.every_loss import LOG2
 
 from stoix_like.utils import columns
 from stoix_like.utils import loss as ls
 from stoix_like.utils.loss.common import largest_values, probability_ratio, values_of_actions
+from support.every_loss import LOG2
 
 
 def test_the_probability_ratio_is_linear_where_it_would_overflow():

@@ -10,6 +10,9 @@ import pytest
 import rlax
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from stoix_like.utils import loss as ls
+from stoix_like.utils.loss import distributional
 from support.every_loss import (
     CASES,
     B,
@@ -17,9 +20,6 @@ from support.every_loss import (
     M,
     arrays_of,
 )
-
-from stoix_like.utils import loss as ls
-from stoix_like.utils.loss import distributional
 
 
 def _batched(function, *axes):

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 from jaxtyping import TypeCheckError
+
+from stoix_like.utils import loss as ls
 from support.every_loss import (
     CASES,
     A,
@@ -19,8 +21,6 @@ from support.every_loss import (
     random_arrays,
     total,
 )
-
-from stoix_like.utils import loss as ls
 
 by_case = pytest.mark.parametrize("name", CASES)
 

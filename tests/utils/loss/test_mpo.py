@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
+
+from stoix_like.utils import loss as ls
 from support.every_loss import (
     LOG2,
     B,
     S,
     random_arrays,
 )
-
-from stoix_like.utils import loss as ls
 
 
 def test_mpo_agrees_with_rlax():

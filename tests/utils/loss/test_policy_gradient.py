@@ -10,6 +10,8 @@ import pytest
 import rlax
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from stoix_like.utils import loss as ls
 from support.every_loss import (
     CASES,
     LOG2,
@@ -21,8 +23,6 @@ from support.every_loss import (
     random_arrays,
     total,
 )
-
-from stoix_like.utils import loss as ls
 
 
 # The gradient is that of a surrogate with fixed targets, advantages and ratios.

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import rlax
-from support.every_loss import CASES, LOG2, S
 
 from stoix_like.utils import loss as ls
+from support.every_loss import CASES, LOG2, S
 
 
 def test_value_losses_agree_with_rlax():

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.programs import make_program
-from support.replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
 
 from stoix_like.utils.replay import ReplayConfig, end_episodes
+from support.programs import make_program
+from support.replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
 
 
 @pytest.mark.parametrize("schema", [ReplayConfig, pytest.param(Prioritised, marks=pytest.mark.slow)])

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
 
 from stoix_like.utils.replay import ReplayConfig
+from support.replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
 
 
 class Whole(ReplayConfig):
