@@ -23,7 +23,7 @@ from stoix_like.architectures.types import (
     RunningSums,
     Shard,
 )
-from stoix_like.base_types import Agent, Axes, Metrics, RolloutState, System
+from stoix_like.base_types import Agent, Axes, Metrics, RolloutState, System, Trajectory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.systems.diagnostics import batch_of, diagnose
 from stoix_like.utils.packing import fori_loop, pack_params, unpack
@@ -124,52 +124,55 @@ class ShardProgram(NamedTuple):
             blocks = jax.tree.map(partial(_repeat, count=self.spec.max_blocks), _running_sums(state))
 
         def step(number: jax.Array, carry: Any) -> Any:
-            *parts, blocks, found = carry
+            *parts, blocks, trajectory = carry
             state = LearnerState(*parts)
             if self.spec.diagnostics:
-                state, found = self._diagnosed_update(state, number + 1 == num_updates, found)
+                state, trajectory = self._update_and_trajectory(state)
             else:
                 state = self._healthy_update(state, update)
             if every is not None:
                 blocks = jax.tree.map(partial(_store, number // every), blocks, _running_sums(state))
-            return *state, blocks, found
+            return *state, blocks, trajectory
 
-        carry = *state, blocks, self._no_diagnostics(state)
-        *parts, blocks, found = unpack(fori_loop(0, num_updates, step, carry))
+        carry = *state, blocks, self._no_trajectory(state)
+        if not self.spec.diagnostics:
+            *parts, blocks, _ = unpack(fori_loop(0, num_updates, step, carry))
+            state = LearnerState(*parts)
+            return state, self._interval_metrics(state, blocks)
+
+        def part(number: jax.Array, carry: Any) -> Any:
+            start, stop = jnp.where(number, num_updates - 1, 0), jnp.where(number, num_updates, num_updates - 1)
+            _, (shared, *others) = carry
+            return shared, fori_loop(start, stop, step, (shared, *others))
+
+        # All but the last update, then that one, in one compiled loop: where a call ends, which depends on the time,
+        # changes no result.
+        before, (*parts, blocks, trajectory) = unpack(fori_loop(0, 2, part, (state.shared, carry)))
         state = LearnerState(*parts)
+        found = self._diagnose(before, state, trajectory)
         return state, self._interval_metrics(state, blocks)._replace(diagnostics=found)
 
-    def _diagnosed_update(
-        self, state: LearnerState, is_last: jax.Array, found: Metrics
-    ) -> tuple[LearnerState, Metrics]:
-        """Update once, and diagnose the networks after the last update of a call; elsewhere keep `found`.
+    def _update_and_trajectory(self, state: LearnerState) -> tuple[LearnerState, Trajectory]:
+        played: list[Trajectory] = []
 
-        All updates are one compiled loop: where a call ends, which depends on the time, changes no result.
-        """
-        latest: Metrics = {}
+        def collect(*args: Any) -> Any:
+            rollout_state, (trajectory, episodes) = self._rollout(*args)
+            played.append(trajectory)
+            return rollout_state, Rollout(trajectory, episodes)
 
-        def diagnose(*args: Any) -> Metrics:
-            latest.update(jax.lax.cond(is_last, self._diagnose, lambda *_: found, *args))
-            return {}
+        return self._healthy_update(state, partial(self._update, collect=collect)), played[0]
 
-        update = partial(self._update, collect=self._rollout, diagnose=diagnose)
-        return self._healthy_update(state, update), latest
-
-    def _no_diagnostics(self, state: LearnerState) -> Any:
-        """Return zeros in place of the diagnostics of a call, `()` where there are none."""
+    def _no_trajectory(self, state: LearnerState) -> Any:
+        """Return a trajectory of zeros, `()` without diagnostics."""
         if not self.spec.diagnostics:
             return ()
-        names: list[str] = []
+        shapes = jax.eval_shape(lambda: self._update_and_trajectory(state)[1])
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-        def diagnose(*args: Any) -> Metrics:
-            names.extend(self._diagnose(*args))
-            return {}
-
-        jax.eval_shape(lambda: self._update(unpack(state.shared), state.shards, self._rollout, diagnose))
-        return {name: jnp.zeros(()) for name in names}
-
-    def _diagnose(self, before: Any, after: Any, observation: Any) -> Metrics:
-        return diagnose(self.system, self.axes, before, after, observation)
+    def _diagnose(self, before: Any, state: LearnerState, trajectory: Trajectory) -> Metrics:
+        agent = Agent(state.shared, state.shards.local)
+        observation = batch_of(self.system, agent, trajectory, state.shards.key)
+        return diagnose(self.system, self.axes, before, agent.shared, observation)
 
     def learn_shard(
         self, state: LearnerState, rollout: Rollout, new_interval: jax.Array
@@ -249,19 +252,14 @@ class ShardProgram(NamedTuple):
         """Roll out, observe and update once; an `Update`."""
         return self._update(shared, shard, self._rollout)
 
-    def _update(
-        self, shared: Any, shard: Shard, collect: Collect, diagnose: Callable[..., Metrics] | None = None
-    ) -> tuple[Any, Shard, Metrics]:
-        """Collect a rollout, observe and update once; also return what `diagnose` finds, if any, among the metrics."""
+    def _update(self, shared: Any, shard: Shard, collect: Collect) -> tuple[Any, Shard, Metrics]:
+        """Collect a rollout, observe and update once."""
         key, rollout_key, update_key = jax.random.split(shard.key, 3)
         with jax.named_scope("rollout"):
             state, (trajectory, episodes) = collect(shared, shard.rollout_state, rollout_key)
         with jax.named_scope("update"):
             agent = self.system.observe(Agent(shared, shard.local), trajectory)
             agent, metrics = self.system.update(agent, trajectory, update_key)
-        if diagnose is not None:
-            observation = batch_of(self.system, agent, trajectory, update_key)
-            metrics = metrics | diagnose(shared, agent.shared, observation)
         sums = add_episodes(shard.episodes, episodes)
         return agent.shared, Shard(agent.local, state, key, sums), self.axes.mean(metrics)
 

@@ -1,6 +1,7 @@
 """Tests of diagnostics of plasticity, with values derived by hand."""
 
 import json
+from collections import Counter
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -10,9 +11,13 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Axes, NetworkOutputs, Observation, System
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.heads import ScalarCriticHead
 from stoix_like.networks.torso import MLPTorso
+from stoix_like.run.programs import run_programs
+from stoix_like.run.setup import set_up
 from stoix_like.systems import diagnostics
 from stoix_like.utils.training import clip_by_global_norm
 
@@ -102,6 +107,33 @@ def test_diagnostics_of_a_critic():
         "q/srank": 1.0,
     }
     assert {name: float(value) for name, value in found.items()} == pytest.approx(expected, rel=1e-4)
+
+
+def primitives(jaxpr, inside_loop=False):
+    """Count the operations inside the loops of a program, by name."""
+    counts = Counter()
+    for equation in jaxpr.eqns:
+        counts[equation.primitive.name] += inside_loop
+        parameters = [
+            part for value in equation.params.values() for part in (value if type(value) is tuple else (value,))
+        ]
+        for part in parameters:
+            inner = getattr(part, "jaxpr", part)
+            if hasattr(inner, "eqns"):
+                counts += primitives(inner, inside_loop or equation.primitive.name == "while")
+    return counts
+
+
+def test_updates_cost_no_more_with_diagnostics():
+    counts = {}
+    for diagnostics in ("false", "true"):
+        overrides = ["system=q_learning/ff_dqn", "arch.num_devices=1", f"logger.diagnostics={diagnostics}"]
+        setup = set_up(parse_config(compose_config([*overrides, "env=gymnax/cartpole"])))
+        program = next(program for program in run_programs(setup) if program.name == "train")
+        counts[diagnostics] = primitives(program.function.trace(*program.args).jaxpr.jaxpr)
+    for name in ("gather", "dot_general", "random_bits", "svd"):
+        assert counts["true"][name] == counts["false"][name], name
+    assert counts["true"]["dot_general"] > 0
 
 
 @pytest.mark.slow

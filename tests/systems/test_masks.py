@@ -63,6 +63,8 @@ def prepare(system, *overrides, scenario="masked"):
     sizes = ["arch.total_num_envs=8", "arch.num_devices=1", "network.actor_network.pre_torso.layer_sizes=[8]"]
     if system == "dreamer/dreamer_v3":
         sizes += [*NETWORK, "system.sequence_length=16", "system.total_batch_size=8", "system.train_ratio=4"]
+    if system == "q_learning/rec_r2d2":
+        sizes += ["system.sequence_length=16", "system.sequence_period=16"]
     if system == "disco_rl/ff_disco103":
         sizes += ["system.sequence_length=16", "system.sequence_period=16", "system.total_batch_size=8"]
     given = [f"system={system}", *environment, *sizes, *disco.overrides(system), *overrides]
