@@ -126,11 +126,11 @@ def primitives(jaxpr, inside_loop=False):
 
 def test_updates_cost_no_more_with_diagnostics():
     counts = {}
-    for diagnostics in ("false", "true"):
-        overrides = ["system=q_learning/ff_dqn", "arch.num_devices=1", f"logger.diagnostics={diagnostics}"]
+    for setting in ("false", "true"):
+        overrides = ["system=q_learning/ff_dqn", "arch.num_devices=1", f"logger.diagnostics={setting}"]
         setup = set_up(parse_config(compose_config([*overrides, "env=gymnax/cartpole"])))
         program = next(program for program in run_programs(setup) if program.name == "train")
-        counts[diagnostics] = primitives(program.function.trace(*program.args).jaxpr.jaxpr)
+        counts[setting] = primitives(program.function.trace(*program.args).jaxpr.jaxpr)
     for name in ("gather", "dot_general", "random_bits", "svd"):
         assert counts["true"][name] == counts["false"][name], name
     assert counts["true"]["dot_general"] > 0
