@@ -22,7 +22,7 @@ from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.systems.off_policy import OffPolicyConfig
+from stoix_like.systems.off_policy.epochs import OffPolicyConfig
 
 SEEDS = 3
 # What a policy that has learned the task returns, and a random one does not: 23 and -1,230.

@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from stoix_like.errors import ConfigError
-from stoix_like.run.records import aggregate
+from stoix_like.run.records.records import aggregate
 from stoix_like.storage import checkpoint, recorded_runs
 from stoix_like.storage.recorded_runs import (
     BEST_RETURN,

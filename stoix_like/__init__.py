@@ -98,9 +98,9 @@ def train(
     # Imported here so that using a single loss function imports neither Hydra nor every environment.
     from stoix_like.composition import compose_config
     from stoix_like.config import parse_config
-    from stoix_like.envs.own import as_overrides
+    from stoix_like.envs.custom import as_overrides
     from stoix_like.run import experiment
-    from stoix_like.run.setup import set_up
+    from stoix_like.run.set_up.setup import set_up
 
     extra = [] if config_dir is None else [config_dir]
     given = [f"system={system}", *to_overrides(overrides)]

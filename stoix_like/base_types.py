@@ -98,7 +98,7 @@ class Transition(NamedTuple):
         terminated: `[N]` bool, see `TimeStep`.
         truncated: `[N]` bool, see `TimeStep`.
         next_observation: the true successor, see `TimeStep`; of a whole rollout, `[S, N, ...]` for
-            `utils.successors.successor_values` where the system needs values alone.
+            `utils.accelerate.successors.successor_values` where the system needs values alone.
         is_first: `[N]` bool, whether `observation` is the first of its episode, where a recurrent state is reset.
         extras: the extras returned by the system's `act`, such as log-probabilities.
     """

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from stoix_like.config import GROUPS
-from stoix_like.envs.own import OWN
+from stoix_like.envs.custom import OWN
 from stoix_like.envs.suites import SUITES, load_suite
 from stoix_like.errors import ConfigError, MissingExtraError, first_line, install_hint, listed, nearest
 from stoix_like.foreign_keys import FOREIGN_KEYS

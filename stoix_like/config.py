@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from stoix_like.base_types import System, SystemConfig, SystemSpec
+from stoix_like.envs.custom import check_same
 from stoix_like.envs.factory import EnvConfig
-from stoix_like.envs.own import check_same
 from stoix_like.errors import ConfigError, first_line, nearest
 from stoix_like.loggers import LoggerConfig
 from stoix_like.schema import INT32_MAX, Range, at_least, between, from_mapping, one_of

@@ -7,7 +7,7 @@ process alone does with files.
 Orbax writes checkpoints together: each process writes its part of the arrays. How many processes there are is not
 recorded, so a run may resume with another number of them, as long as the number of shards stays the same. If a process
 is killed, the collective operations of the others fail, and they end with exit code 1; if it is stopped,
-`run.heartbeat` ends them. An error that the others do not know of ends its process at once: at a regular exit, jax
+`run.host.heartbeat` ends them. An error that the others do not know of ends its process at once: at a regular exit, jax
 waits for all of them.
 """
 

@@ -16,7 +16,7 @@ ROOT = Path(stoix_like.__file__).parent
 LAYERS = (
     ("errors", "interpreter", "overrides", "schema", "versions"),
     ("call_thread", "processes", "signals", "user_code", "weights"),
-    ("base_types", "envs.spaces", "utils.collectives", "utils.platform"),
+    ("base_types", "envs.spaces", "utils.collectives", "utils.accelerate.platform"),
     ("utils",),
     ("envs",),
     ("networks",),

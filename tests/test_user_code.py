@@ -15,7 +15,7 @@ from stoix_like.envs import Discrete
 from stoix_like.envs.factory import EnvConfig, make
 from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.networks.utils import build_networks
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.signals import Signals
 from stoix_like.user_code import guarded, import_object, refusing
 from support import own_envs

@@ -13,7 +13,7 @@ plugins.prepare(target)
 from stoix_like.aot.topology import set_up_for  # noqa: E402
 from stoix_like.composition import compose_config  # noqa: E402
 from stoix_like.config import parse_config  # noqa: E402
-from stoix_like.run.programs import run_programs  # noqa: E402
+from stoix_like.run.programs.functions import run_programs  # noqa: E402
 
 setup = set_up_for(parse_config(compose_config(sys.argv[2:])), target)
 train = next(program for program in run_programs(setup) if program.name == "train")

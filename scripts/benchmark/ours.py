@@ -30,9 +30,9 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import Box, Space, make
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
-from stoix_like.run.compile import compile_run
-from stoix_like.run.programs import make_keys, traced_hyperparams
-from stoix_like.run.setup import RunSetup, set_up
+from stoix_like.run.programs.compile import compile_run
+from stoix_like.run.programs.functions import make_keys, traced_hyperparams
+from stoix_like.run.set_up.setup import RunSetup, set_up
 
 Run = Callable[[], dict[str, Any]]
 

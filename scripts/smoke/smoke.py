@@ -29,7 +29,7 @@ from kinds import KINDS, networks_for
 from tiny_runs import COMPILED, SIZES
 
 if TYPE_CHECKING:
-    from stoix_like.run.setup import RunSetup
+    from stoix_like.run.set_up.setup import RunSetup
 
 RESUMED = "population, resumed, exported"
 OK, REFUSED, FAILED = "✓", "–", "FAILED"
@@ -107,7 +107,7 @@ def attempt(system: str, kind: str, full: bool) -> Outcome:
     from stoix_like.composition import compose_config
     from stoix_like.config import parse_config
     from stoix_like.errors import ConfigError
-    from stoix_like.run.setup import set_up
+    from stoix_like.run.set_up.setup import set_up
 
     start, refusal = time.monotonic(), ""
     check: Callable[[RunSetup], None] = check_resume_and_export if full else check_updates
@@ -159,7 +159,7 @@ def check_updates(setup: RunSetup) -> None:
     import jax
     import numpy as np
 
-    from stoix_like.run.programs import make_keys, run_programs, traced_hyperparams
+    from stoix_like.run.programs.functions import make_keys, run_programs, traced_hyperparams
 
     programs = run_programs(setup)
     keys, hyperparams = make_keys(setup), traced_hyperparams(setup.population)

@@ -100,8 +100,8 @@ def probe(arguments: list[str]) -> None:
     from stoix_like.composition import compose_config
     from stoix_like.config import parse_config
     from stoix_like.errors import ConfigError
-    from stoix_like.run import devices
-    from stoix_like.run.setup import set_up
+    from stoix_like.run.host import devices
+    from stoix_like.run.set_up.setup import set_up
 
     try:
         run = parse_config(compose_config(arguments))

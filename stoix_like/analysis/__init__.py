@@ -24,7 +24,7 @@ from stoix_like.analysis.learned import (
     policy_slice,
     trajectories,
 )
-from stoix_like.analysis.memory import draw_memory
+from stoix_like.analysis.memory_plot import draw_memory
 from stoix_like.analysis.plots import (
     heat_map,
     hyperparameter_slices,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stoix_like.loggers.formats import center_name
-from stoix_like.run.records import aggregate
+from stoix_like.run.records.records import aggregate
 from stoix_like.storage.contents import NUMBER, read_json
 from stoix_like.storage.files import write_json
 

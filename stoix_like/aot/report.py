@@ -15,10 +15,10 @@ from stoix_like.architectures.types import LearnerState
 from stoix_like.config import RunConfig, SebulbaConfig
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import columns
-from stoix_like.run import memory
-from stoix_like.run.compile import check_memory
-from stoix_like.run.programs import run_programs
-from stoix_like.run.setup import RunSetup
+from stoix_like.run.programs.compile import check_memory
+from stoix_like.run.programs.functions import run_programs
+from stoix_like.run.set_up import memory_estimate
+from stoix_like.run.set_up.setup import RunSetup
 
 # Bodies of loops, by the scope that the loop is traced in.
 _BODIES = {
@@ -94,9 +94,9 @@ class Report(NamedTuple):
     def lines(self) -> Iterator[str]:
         """Yield the lines of the report."""
         target, setup, update = self.target, self.setup, self.update
-        usable = f"{memory.gib(target.usable)} of {memory.gib(target.memory)} for a run"
+        usable = f"{memory_estimate.gib(target.usable)} of {memory_estimate.gib(target.memory)} for a run"
         if target.usable == target.memory:
-            usable = f"{memory.gib(target.memory)} for a run"
+            usable = f"{memory_estimate.gib(target.memory)} for a run"
         yield f"{setup.mesh.size} × {target.title}, {usable}; all that follows is per device"
         yield from columns([("program", "arguments", "temporary", "output", "total", "of the memory"), *self._memory()])
         if self.setup.env.on_host:
@@ -111,14 +111,14 @@ class Report(NamedTuple):
             f" environment step; {_count(waiting, 'host transfer')}"
         )
         yield (
-            f"{inside.flops:.3g} floating-point operations and {memory.gib(update.bytes_accessed)} read and written per"
-            " update"
+            f"{inside.flops:.3g} floating-point operations and {memory_estimate.gib(update.bytes_accessed)} read and"
+            " written per update"
         )
 
     def _memory(self) -> Iterator[tuple[str, ...]]:
         for name, program in self.programs.items():
             analysis = program.compiled.memory_analysis()
-            total = memory.total(analysis)
+            total = memory_estimate.total(analysis)
             parts = (analysis.argument_size_in_bytes, analysis.temp_size_in_bytes, analysis.output_size_in_bytes, total)
             yield name, *map(_bytes, parts), f"{total / self.target.usable:.1%}"
 
@@ -170,7 +170,7 @@ def _refusal(error: Exception, setup: RunSetup, target: Target, name: str) -> Ex
     if setup.population.num_members > 1:
         keys.insert(0, "arch.population.size")
     return ConfigError(
-        f"--for {target.name}: {name} needs more than {memory.gib(target.usable)} per device: use a smaller"
+        f"--for {target.name}: {name} needs more than {memory_estimate.gib(target.usable)} per device: use a smaller"
         f" {' or '.join(keys)}"
     )
 
@@ -197,4 +197,4 @@ def _count(number: int, what: str) -> str:
 
 
 def _bytes(number: int) -> str:
-    return memory.gib(number) if number >= 2**20 else f"{number / 2**10:.3g} KiB"
+    return memory_estimate.gib(number) if number >= 2**20 else f"{number / 2**10:.3g} KiB"

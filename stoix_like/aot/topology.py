@@ -16,7 +16,7 @@ from stoix_like.aot.plugins import silence
 from stoix_like.aot.targets import Target
 from stoix_like.config import AnakinConfig, RunConfig
 from stoix_like.errors import ConfigError
-from stoix_like.run.setup import RunSetup, set_up
+from stoix_like.run.set_up.setup import RunSetup, set_up
 
 
 def set_up_for(config: RunConfig, target: Target) -> RunSetup:

@@ -12,7 +12,7 @@ From the outside in, the axes of a program are `population` (vmapped members, an
   buffers instead of writing in place.
 - A device axis of size one is left out of `axes`, so that no collective is emitted for it.
 - The training program writes its next state into the buffers of the last one. The host passes numbers and
-  hyperparameters by explicit copies (`run.devices.placing`), so that whole runs pass under
+  hyperparameters by explicit copies (`run.host.devices.placing`), so that whole runs pass under
   `jax.transfer_guard("disallow")`.
 - The initialisation needs the names and shapes of an update's metrics, and training its equations: both call one jitted
   function, whose trace jax keeps, and which is inlined (`update.make_update`).
@@ -21,6 +21,6 @@ From the outside in, the axes of a program are `population` (vmapped members, an
 
 `build` is called inside the vmap over members, on `dataclasses.replace(config, actor_lr=tracer, …)`, so no system knows
 about populations. Members are sharded over devices, without any communication, or every member uses all devices,
-see `run.plan.spread_members`. On CPUs, members are initialised one after the other: orthogonal initialisers use batched
-QR decompositions, which deadlock when two devices of one CPU run them at once (seen with jax 0.10.2).
+see `run.host.plan.spread_members`. On CPUs, members are initialised one after the other: orthogonal initialisers use
+batched QR decompositions, which deadlock when two devices of one CPU run them at once (seen with jax 0.10.2).
 """

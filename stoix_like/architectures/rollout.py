@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from stoix_like.architectures.acting import Act, act_and_step
 from stoix_like.base_types import EpisodeMetrics, RolloutState, TimeStep, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.utils.packing import pack_steps, unpack
-from stoix_like.utils.platform import on_cpu
-from stoix_like.utils.randomness import MAX_BYTES_PER_ENV, count_equations, hoist
-from stoix_like.utils.successors import keep_truncated, no_successors, with_last
+from stoix_like.utils.accelerate.packing import pack_steps, unpack
+from stoix_like.utils.accelerate.platform import on_cpu
+from stoix_like.utils.accelerate.randomness import MAX_BYTES_PER_ENV, count_equations, hoist
+from stoix_like.utils.accelerate.successors import keep_truncated, no_successors, with_last
 
 # Steps in one pass of a loop share its counter, its copies and the kernel that stores their results: compiled for an
 # H200, PPO on CartPole starts 13 kernels per step in a pass of one, 9.8 in a pass of four. It also compiles longer.

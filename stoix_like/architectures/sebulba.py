@@ -8,9 +8,9 @@ step into the part before the call to the host and the part after it: one progra
 rollout and chooses the next action. Actors keep their environments, so per-environment state such as discounted returns
 stays correct.
 
-Queues connect the two sides (`run.actors`). A policy in an actor's first queue asks for one rollout, which the actor
-puts into its second queue; the first policy asks for `arch.pipeline_queue_size + 1` of them, and every later one for
-one. Neither side can run ahead of the other, and rollout `k` is always acted by the policy after `k -
+Queues connect the two sides (`run.host.actors`). A policy in an actor's first queue asks for one rollout, which the
+actor puts into its second queue; the first policy asks for `arch.pipeline_queue_size + 1` of them, and every later one
+for one. Neither side can run ahead of the other, and rollout `k` is always acted by the policy after `k -
 arch.pipeline_queue_size` updates: results do not depend on the timing of the threads.
 """
 

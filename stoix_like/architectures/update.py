@@ -26,7 +26,7 @@ from stoix_like.architectures.types import (
 from stoix_like.base_types import Agent, Axes, Metrics, RolloutState, System, Trajectory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.systems.diagnostics import batch_of, diagnose
-from stoix_like.utils.packing import fori_loop, pack_params, unpack
+from stoix_like.utils.accelerate.packing import fori_loop, pack_params, unpack
 
 Collect = Callable[[Any, Any, jax.Array], tuple[Any, Rollout]]
 """`(shared, rollout_state, key) -> (rollout_state, rollout)`."""

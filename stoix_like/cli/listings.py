@@ -52,7 +52,7 @@ def _envs(everything: bool) -> list[str]:
 
 
 def _with_comments(group: str) -> list[str]:
-    from stoix_like.run.suggestions import about
+    from stoix_like.run.set_up.suggestions import about
 
     return [line for name in group_choices(group) for line in (f"{group}={name}", f"  {about(group, name)}")]
 
@@ -74,7 +74,7 @@ def _parts(kind: str) -> list[str]:
 
 
 def _experiments() -> list[str]:
-    from stoix_like.run.suggestions import experiments
+    from stoix_like.run.set_up.suggestions import experiments
 
     return [line for each in experiments() for line in (f"+experiment={each.name}", f"  {each.about}")]
 

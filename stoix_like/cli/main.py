@@ -184,8 +184,8 @@ def _compile(args: argparse.Namespace) -> None:
         return
     from stoix_like.composition import compose_config
     from stoix_like.config import parse_config
-    from stoix_like.run import compile as programs
-    from stoix_like.run.setup import set_up
+    from stoix_like.run.programs import compile as programs
+    from stoix_like.run.set_up.setup import set_up
 
     make_importable()
     config = parse_config(compose_config(args.overrides, config_dirs(args)))
@@ -221,7 +221,7 @@ def _check_env(args: argparse.Namespace) -> None:
     from stoix_like.envs import check_environment, make_eval
     from stoix_like.envs.factory import make_scenario
     from stoix_like.errors import FaultyEnvironmentError
-    from stoix_like.run.devices import set_compile_cache
+    from stoix_like.run.host.devices import set_compile_cache
 
     if args.steps < 1:
         raise ConfigError(f"--steps={args.steps} must be at least 1")

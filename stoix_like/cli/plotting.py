@@ -215,7 +215,7 @@ def _draw_dream(args: argparse.Namespace) -> None:
 def _draw_memory(args: argparse.Namespace) -> None:
     from stoix_like.analysis import figures
     from stoix_like.analysis.groups import SCORES
-    from stoix_like.analysis.memory import draw_memory
+    from stoix_like.analysis.memory_plot import draw_memory
 
     figures.check_output(args.out)
     if args.score not in SCORES:

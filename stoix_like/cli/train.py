@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from stoix_like.config import RunConfig
-    from stoix_like.run.setup import RunSetup
+    from stoix_like.run.set_up.setup import RunSetup
 
 _SHOWN = ("system", "env", "network", "logger", "experiment")
 
@@ -122,7 +122,7 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
 
 def _set_up_alone(config: DictConfig, run: RunConfig) -> _LoneRun:
     """Set up a run, and choose its directory where it is resumed or spans several processes."""
-    from stoix_like.run import devices
+    from stoix_like.run.host import devices
 
     processes, run_dir = devices.connect(run.arch), Path(config.hydra.run.dir)
     # All processes have the directory of the first one, which writes Hydra's output.
@@ -141,8 +141,9 @@ def _set_up_alone(config: DictConfig, run: RunConfig) -> _LoneRun:
 
 def _set_up(runs: Sequence[RunConfig]) -> list[RunSetup]:
     """Set up runs that start in this process, and refuse parameters to start from that cannot be used."""
-    from stoix_like.run import devices, warm_start
-    from stoix_like.run.setup import set_up
+    from stoix_like.run.host import devices
+    from stoix_like.run.set_up import warm_start
+    from stoix_like.run.set_up.setup import set_up
 
     devices.reserve(max((run.arch.devices_needed or 1) for run in runs))
     setups = [set_up(run, STARTED) for run in runs]
@@ -177,7 +178,7 @@ def _check_run_dir(directory: Path, config: RunConfig) -> str | None:
 
 def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:
     """Refuse a directory that is neither new nor that of the same multirun, which continues."""
-    from stoix_like.run import resume_checks
+    from stoix_like.run.set_up import resume_checks
     from stoix_like.storage.run_directory import RunDirectory
 
     if (directory / resume_checks.MULTIRUN).is_file():

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
-from stoix_like.envs import own
+from stoix_like.envs import custom
 from stoix_like.envs.auto_reset import AutoResetState, HostReset, PoolReset, PoolStore, Start
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, bounds, choices
@@ -84,7 +84,7 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
         FaultyEnvironmentError: a `ConfigError` with one sentence per fault.
     """
     try:
-        vector = own.make("", env, {}, {})
+        vector = custom.make("", env, {}, {})
     except ConfigError as error:
         raise FaultyEnvironmentError([str(error)]) from error
     check_interface(vector, strict=True)

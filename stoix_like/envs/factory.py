@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from stoix_like.base_types import Model
-from stoix_like.envs import auto_reset, opponents, own, randomization, wrappers
+from stoix_like.envs import auto_reset, custom, opponents, randomization, wrappers
 from stoix_like.envs.check import check_interface
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.host_batches import HostOptions
@@ -356,19 +356,19 @@ def make_scenario(
         MissingExtraError: if the suite's package is not installed.
     """
     options = HostOptions(config.vectorization, config.time_limit, evaluation, config.timeout, drawn)
-    if config.env_name == own.OWN:
-        env = own.make(config._target_, own_env, config.kwargs, config.params, options)
-        env = own.wrap(env, config.wrappers)
+    if config.env_name == custom.OWN:
+        env = custom.make(config._target_, own_env, config.kwargs, config.params, options)
+        env = custom.wrap(env, config.wrappers)
         # Vector environments of a user's own may have a fixed number, unlike the trial of the check.
         if not evaluation and isinstance(env.unwrapped, Vectorize):
             check_interface(env)
         return env
     if config._target_:
         raise ConfigError(
-            f"env._target_={config._target_} does not fit env.env_name={config.env_name}: use env={own.OWN}"
+            f"env._target_={config._target_} does not fit env.env_name={config.env_name}: use env={custom.OWN}"
         )
     if config.env_name not in SUITES:
-        hint = nearest(config.env_name, [*SUITES, own.OWN])
+        hint = nearest(config.env_name, [*SUITES, custom.OWN])
         raise ConfigError(f"env.env_name={config.env_name!r} is not a suite of environments: {hint}")
     suite, module = SUITES[config.env_name], load_suite(config.env_name)
     arguments: tuple[Any, ...] = (config.scenario.name, config.kwargs, config.params)
@@ -378,4 +378,4 @@ def make_scenario(
         arguments = (*arguments, options)
     if suite.has_assets:
         arguments = (*arguments, config.assets)
-    return own.wrap(wrappers.join_actions(module.make(*arguments)), config.wrappers)
+    return custom.wrap(wrappers.join_actions(module.make(*arguments)), config.wrappers)

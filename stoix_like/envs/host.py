@@ -31,7 +31,7 @@ from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.spaces import ActionSpace, ObservationSpace
 from stoix_like.errors import HostEnvironmentError
-from stoix_like.utils.platform import on_cpu
+from stoix_like.utils.accelerate.platform import on_cpu
 
 T = TypeVar("T")
 

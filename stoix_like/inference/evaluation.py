@@ -24,9 +24,9 @@ from stoix_like.policies.setup import InferenceSetup
 from stoix_like.policies.visits import check_seed
 from stoix_like.rendering.animation import check_path, write_animation
 from stoix_like.rendering.episode import Recorder
-from stoix_like.run import records
-from stoix_like.run.devices import set_compile_cache
-from stoix_like.run.population import Population, count_members, make_population
+from stoix_like.run.host.devices import set_compile_cache
+from stoix_like.run.population.members import Population, count_members, make_population
+from stoix_like.run.records import records
 from stoix_like.storage.files import check_directory, write_json
 from stoix_like.storage.run_files import EVALUATIONS
 from stoix_like.versions import versions

@@ -20,10 +20,10 @@ from stoix_like.loggers.formats import format_number
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
 from stoix_like.policies.setup import InferenceSetup
-from stoix_like.run.devices import find_devices, make_mesh
-from stoix_like.run.halving import seeds_of
-from stoix_like.run.saved_state import lacks_best
-from stoix_like.run.trials import interquartile_means
+from stoix_like.run.host.devices import find_devices, make_mesh
+from stoix_like.run.host.saved_state import lacks_best
+from stoix_like.run.population.halving import seeds_of
+from stoix_like.run.population.trials import interquartile_means
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
 from stoix_like.storage.contents import reading

@@ -7,8 +7,8 @@ from stoix_like.config import RunConfig
 from stoix_like.envs import factory
 from stoix_like.networks.utils import build_networks
 from stoix_like.policies.setup import InferenceSetup
-from stoix_like.run.model import find_model
-from stoix_like.run.plan import count_updates
+from stoix_like.run.host.plan import count_updates
+from stoix_like.run.set_up.model import find_model
 
 
 def set_up_inference(config: RunConfig) -> InferenceSetup:

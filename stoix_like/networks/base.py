@@ -18,9 +18,9 @@ from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.recurrent import LinearCell, ParallelCell, linear_recurrence, step_gru, unroll_gru
 from stoix_like.networks.torso import MLPTorso
 from stoix_like.networks.utils import instantiate, parse_rnn_cell, plain_kwargs, to_plain
+from stoix_like.utils.accelerate.packing import unpack
+from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import restore_float32
-from stoix_like.utils.packing import unpack
-from stoix_like.utils.platform import on_cpu
 
 Kwargs = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from stoix_like.utils.platform import on_cpu
+from stoix_like.utils.accelerate.platform import on_cpu
 
 
 def make_convolution(

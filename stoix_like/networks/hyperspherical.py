@@ -15,8 +15,8 @@ from flax.linen.dtypes import promote_dtype
 from jax.nn.initializers import constant, orthogonal, zeros
 from jaxtyping import Array, Float, PyTree
 
+from stoix_like.utils.accelerate.packing import is_packed, pack_params, unpack
 from stoix_like.utils.jax_utils import Scalar, prepend_dims
-from stoix_like.utils.packing import is_packed, pack_params, unpack
 
 UNIT_KERNEL = "unit_kernel"
 """Name of the parameters `[..., D, F]` whose columns have norm one, see `project_weights`."""

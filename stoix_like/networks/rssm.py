@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stoix_like.networks.utils import parse_activation_fn
+from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import restore_float32
-from stoix_like.utils.platform import on_cpu
 
 _EPSILON = 1e-4
 

@@ -11,7 +11,7 @@ import jax
 from stoix_like.base_types import System, SystemSpec
 from stoix_like.config import RunConfig
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.systems.resets import with_resets
+from stoix_like.systems.parts.resets import with_resets
 
 
 class InferenceSetup(NamedTuple):

@@ -15,9 +15,9 @@ from stoix_like.loggers import RunInfo
 from stoix_like.loggers.base import plain
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
-from stoix_like.run.population import Population
-from stoix_like.run.saved_state import of_member
-from stoix_like.run.setup import RunSetup
+from stoix_like.run.host.saved_state import of_member
+from stoix_like.run.population.members import Population
+from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.user_code import user_errors
 
 T = TypeVar("T")

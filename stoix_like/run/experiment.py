@@ -22,16 +22,17 @@ from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import Logger, MultiLogger, RunInfo, make_logger
 from stoix_like.overrides import quoted
 from stoix_like.processes import is_agreed
-from stoix_like.run import records, warm_start
 from stoix_like.run.callbacks import Callbacks
-from stoix_like.run.profile import Profile
-from stoix_like.run.recording import Progress
-from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
-from stoix_like.run.setup import RunSetup, set_up
-from stoix_like.run.suggestions import tuned_experiment
+from stoix_like.run.programs.profile import Profile
+from stoix_like.run.records import records
+from stoix_like.run.records.recording import Progress
+from stoix_like.run.records.videos import Videos
+from stoix_like.run.set_up import warm_start
+from stoix_like.run.set_up.resume_checks import check_same_config, check_unchanged, other_versions
+from stoix_like.run.set_up.setup import RunSetup, set_up
+from stoix_like.run.set_up.suggestions import tuned_experiment
 from stoix_like.run.summary import outcome, shown_failures
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.run.videos import Videos
 from stoix_like.signals import stop_if_received
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.config_file import plain_config, read_config

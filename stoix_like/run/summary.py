@@ -8,14 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from stoix_like.run import records
-from stoix_like.run.compile import CompiledRun
-from stoix_like.run.halving import make_rules, seeds_of
-from stoix_like.run.population import Population
-from stoix_like.run.profile import Profile
-from stoix_like.run.recording import Progress, evaluated
-from stoix_like.run.setup import RunSetup
-from stoix_like.run.trials import Trials
+from stoix_like.run.population.halving import make_rules, seeds_of
+from stoix_like.run.population.members import Population
+from stoix_like.run.population.trials import Trials
+from stoix_like.run.programs.compile import CompiledRun
+from stoix_like.run.programs.profile import Profile
+from stoix_like.run.records import records
+from stoix_like.run.records.recording import Progress, evaluated
+from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage.recorded_runs import TRIALS
 from stoix_like.versions import versions
 

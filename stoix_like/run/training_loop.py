@@ -18,21 +18,22 @@ from stoix_like.envs.spaces import Box
 from stoix_like.errors import CallbackError, HostEnvironmentError, LostDirectoryError, TrainingError
 from stoix_like.interpreter import no_collection
 from stoix_like.loggers import MultiLogger
-from stoix_like.run import records, warm_start
 from stoix_like.run.callbacks import Callbacks
-from stoix_like.run.clock import Clock
-from stoix_like.run.compile import compile_run
-from stoix_like.run.halving import Halving
-from stoix_like.run.pbt import Evolution
-from stoix_like.run.population import Population
-from stoix_like.run.profile import Profile
-from stoix_like.run.programs import make_keys, restart_size, traced_hyperparams
-from stoix_like.run.recording import Progress, Recording, aggregated, evaluated
-from stoix_like.run.saved_state import Best, to_items, to_state
-from stoix_like.run.selection import Selection
-from stoix_like.run.setup import RunSetup
+from stoix_like.run.host.saved_state import Best, to_items, to_state
+from stoix_like.run.population.halving import Halving
+from stoix_like.run.population.members import Population
+from stoix_like.run.population.pbt import Evolution
+from stoix_like.run.population.selection import Selection
+from stoix_like.run.programs.compile import compile_run
+from stoix_like.run.programs.functions import make_keys, restart_size, traced_hyperparams
+from stoix_like.run.programs.profile import Profile
+from stoix_like.run.records import records
+from stoix_like.run.records.clock import Clock
+from stoix_like.run.records.recording import Progress, Recording, aggregated, evaluated
+from stoix_like.run.records.videos import Videos
+from stoix_like.run.set_up import warm_start
+from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.run.summary import LOGGING_MEANWHILE, summarise, timing
-from stoix_like.run.videos import Videos
 from stoix_like.signals import Signals, stop_if_received
 from stoix_like.storage.checkpoint import Checkpoint, Writer, named
 from stoix_like.storage.files import replaced

@@ -18,9 +18,9 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
-from stoix_like.run.setup import set_up
-from stoix_like.tuning.launch import population_overrides
-from stoix_like.tuning.space import Parameter
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.tuning.parameters import Parameter
+from stoix_like.tuning.runner import population_overrides
 
 SLOTS = (16, 8)
 """Numbers of settings that train at a time, the preferred one first."""

@@ -9,9 +9,9 @@ import yaml
 
 from stoix_like.composition import config_dir
 from stoix_like.config import RunConfig
-from stoix_like.run.influence import find_influence
-from stoix_like.run.population import float_fields
-from stoix_like.run.setup import RunSetup
+from stoix_like.run.population.members import float_fields
+from stoix_like.run.set_up.influence import find_influence
+from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.schema import get_value
 
 FILE = "_space.yaml"

@@ -14,9 +14,9 @@ from stoix_like.overrides import to_overrides
 from stoix_like.storage.recorded_runs import TRIALS
 from stoix_like.storage.run_files import read_summary
 from stoix_like.tuning.confirm import FRESH
-from stoix_like.tuning.launch import Job, Runner
+from stoix_like.tuning.parameters import Parameter
+from stoix_like.tuning.runner import Job, Runner
 from stoix_like.tuning.shapes import Shape, describe_programs
-from stoix_like.tuning.space import Parameter
 from stoix_like.tuning.study import PLACE, RUN
 
 HALVING = "halving"
@@ -27,7 +27,7 @@ _FURTHER, _STRIDE = FRESH + 1_000_000, 50_000
 
 
 class Halvings:
-    """The search by successive halving, see `run.halving`.
+    """The search by successive halving, see `run.population.halving`.
 
     Args:
         study: the study.

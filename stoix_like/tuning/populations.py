@@ -9,8 +9,8 @@ import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from stoix_like.run.trials import interquartile_means
-from stoix_like.tuning.launch import Job, Runner, population_overrides
+from stoix_like.run.population.trials import interquartile_means
+from stoix_like.tuning.runner import Job, Runner, population_overrides
 from stoix_like.tuning.shapes import describe_programs, identity, shape_of
 from stoix_like.tuning.study import RUN, STARTUP, Sampling, ask, grid_populations, random_share, unfinished
 

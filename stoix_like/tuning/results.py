@@ -23,9 +23,9 @@ from stoix_like.composition import complete_overrides, parse_overrides
 from stoix_like.config import GROUPS
 from stoix_like.loggers.formats import columns
 from stoix_like.overrides import is_hydras
-from stoix_like.run.records import aggregate
+from stoix_like.run.records.records import aggregate
 from stoix_like.storage.files import write_text
-from stoix_like.tuning.space import Parameter
+from stoix_like.tuning.parameters import Parameter
 from stoix_like.tuning.study import PLACE, RUN, best_trial, complete, finished
 
 TRIALS, PICTURE, BEST = "trials.csv", "trials.png", "configs/experiment/best.yaml"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
-from stoix_like.tuning.space import Parameter
+from stoix_like.tuning.parameters import Parameter
 
 # Shapes of ranges of integers that have more combinations.
 MAX_DRAWN = 8

@@ -21,8 +21,8 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
+from stoix_like.tuning.parameters import Parameter
 from stoix_like.tuning.shapes import GRID_POINTS, Shape, identity, shape_of
-from stoix_like.tuning.space import Parameter
 
 # Attributes of a trial: its run, its place in the population, the size of that, and the number of trials once its
 # batch is complete.

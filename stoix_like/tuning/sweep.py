@@ -20,21 +20,21 @@ from stoix_like.composition import compose_config, parse_overrides
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import Overrides, to_overrides
-from stoix_like.run.influence import find_influence
-from stoix_like.run.plan import make_plan
-from stoix_like.run.population import float_fields
-from stoix_like.run.setup import RunSetup
+from stoix_like.run.host.plan import make_plan
+from stoix_like.run.population.members import float_fields
+from stoix_like.run.set_up.influence import find_influence
+from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import write_json
 from stoix_like.storage.recorded_runs import flatten
 from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
 from stoix_like.tuning.halving import HALVING, Halvings, divide
-from stoix_like.tuning.launch import Job, Runner
+from stoix_like.tuning.parameters import KEY, Parameter, parse_space
 from stoix_like.tuning.populations import Populations
 from stoix_like.tuning.results import SweepResult, plain, write_results
+from stoix_like.tuning.runner import Job, Runner
 from stoix_like.tuning.shapes import Shape, list_shapes, population_size
-from stoix_like.tuning.space import KEY, Parameter, parse_space
 from stoix_like.tuning.study import FIRST_RUN, SAMPLERS, Sampling, best_trial, finished, open_study
 
 STUDY, SETTINGS, FRESH_RUNS = "study.db", "sweep.json", "fresh"
@@ -75,7 +75,7 @@ class SweepConfig:
         seeds: seeds per trial; its value is the interquartile mean over them.
         fresh_seeds: seeds on which the best trial is trained again after the search; 0: none.
         sampler: `tpe`, `cmaes`, `random`, `grid` (five points per continuous range) or `halving` (populations that
-            stop trials and start others, see `run.halving`).
+            stop trials and start others, see `run.population.halving`).
         objective: `final`, the mean return of the last evaluation, or `best`, that of the best policy.
         seed: seed of the sampler.
         launcher: Hydra launcher of the populations, such as `joblib` or `submitit_slurm`; None: one after the other

@@ -21,12 +21,12 @@ from stoix_like.analysis.figures import save
 from stoix_like.analysis.selection import describe_fresh
 from stoix_like.composition import compose_config, group_choices, parse_overrides
 from stoix_like.config import RunConfig, parse_config
-from stoix_like.envs.own import as_overrides
+from stoix_like.envs.custom import as_overrides
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import Overrides, to_overrides
-from stoix_like.run.population import float_fields
-from stoix_like.run.setup import RunSetup, set_up
-from stoix_like.run.trials import interquartile_means
+from stoix_like.run.population.members import float_fields
+from stoix_like.run.population.trials import interquartile_means
+from stoix_like.run.set_up.setup import RunSetup, set_up
 from stoix_like.schema import get_value
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.contents import parse_json, reading
@@ -35,9 +35,9 @@ from stoix_like.tuning import budget as budgets
 from stoix_like.tuning.budget import SEEDS, Budget, Plan
 from stoix_like.tuning.confirm import FINALISTS, FRESH, retrain
 from stoix_like.tuning.default_space import default_space
+from stoix_like.tuning.parameters import Parameter, parse_space
 from stoix_like.tuning.progress import Progress
 from stoix_like.tuning.results import as_experiment, draw, importance
-from stoix_like.tuning.space import Parameter, parse_space
 from stoix_like.tuning.sweep import SweepConfig, run_sweep
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stoix_like.utils.platform import on_cpu
+from stoix_like.utils.accelerate.platform import on_cpu
 
 PyTree = Any
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
+from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.collectives import mean_over
-from stoix_like.utils.platform import on_cpu
 
 Scalar = int | float | Float[Array, ""]
 """A number that may be traced, such as a hyperparameter that varies over a population."""

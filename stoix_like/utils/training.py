@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
+from stoix_like.utils.accelerate.packing import is_packed, pack_params, unpack
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.packing import is_packed, pack_params, unpack
 
 Schedule = Callable[[int | Int[Array, ""]], Float[Array, ""]]
 """A function from the number of gradient steps taken to a learning rate."""

@@ -7,7 +7,7 @@ from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
-from stoix_like.run.devices import find_devices, make_mesh
+from stoix_like.run.host.devices import find_devices, make_mesh
 from support.toys import make_recorder
 
 

@@ -9,7 +9,7 @@ from stoix_like.architectures.matches import make_matches
 from stoix_like.base_types import Axes
 from stoix_like.envs import Vectorize
 from stoix_like.envs.wrappers import RecordEpisode
-from stoix_like.run.devices import find_devices, make_mesh
+from stoix_like.run.host.devices import find_devices, make_mesh
 from support.nim import Nim
 from support.toys import make_recorder
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoix_like.architectures.sums import FloatSum
-from stoix_like.utils import platform
+from stoix_like.utils.accelerate import platform
 from stoix_like.utils.running_statistics import RoundingErrors
 from support import disco
 from support.platforms import take_accelerator_forms

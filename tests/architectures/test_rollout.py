@@ -12,7 +12,7 @@ from stoix_like.envs.auto_reset import FreshReset
 from stoix_like.envs.spaces import Discrete
 from stoix_like.envs.suites.probes import Outcome, Probe
 from stoix_like.envs.wrappers import RecordEpisode
-from stoix_like.utils.successors import successor_values
+from stoix_like.utils.accelerate.successors import successor_values
 
 N = 4
 

@@ -12,7 +12,7 @@ from stoix_like.base_types import Observation
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support import toys
 from support.algorithms import make_algorithm

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, wrappers
+from stoix_like.envs.custom import make
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment
-from stoix_like.envs.own import make
 from stoix_like.errors import ConfigError
 
 

@@ -15,7 +15,7 @@ from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch
 from stoix_like.errors import ConfigError, HostEnvironmentError
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from support import scripted

@@ -14,7 +14,7 @@ from stoix_like.envs.randomization import AUTO_RESETS
 from stoix_like.envs.wrappers import Wrapper
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support.resumed import assert_resumed_equals_whole
 

@@ -14,8 +14,9 @@ from stoix_like.errors import ConfigError
 from stoix_like.inference.dreams import dream_episode
 from stoix_like.inference.evaluation import evaluate
 from stoix_like.inference.load import load_policy
-from stoix_like.run import experiment, videos
-from stoix_like.run.setup import set_up
+from stoix_like.run import experiment
+from stoix_like.run.records import videos
+from stoix_like.run.set_up.setup import set_up
 from support import dreamers
 from support.tiny_dreamer import TINY
 from support.trained_runs import SMALL

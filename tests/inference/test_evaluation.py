@@ -15,8 +15,8 @@ from stoix_like.errors import ConfigError
 from stoix_like.inference import evaluation, load
 from stoix_like.inference.evaluation import describe, evaluate
 from stoix_like.rendering import animation
-from stoix_like.run.programs import make_keys
-from stoix_like.run.setup import set_up
+from stoix_like.run.programs.functions import make_keys
+from stoix_like.run.set_up.setup import set_up
 from support.recorded import write_config
 from support.trained_runs import SMALL, train_members, train_pendulum
 

@@ -13,7 +13,7 @@ from stoix_like.inference.evaluation import describe as describe_evaluation
 from stoix_like.inference.evaluation import evaluate
 from stoix_like.inference.ladder import describe, ladder
 from stoix_like.run import experiment
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from support import nim
 from support.trained_runs import train_pendulum
 

@@ -7,7 +7,7 @@ import pytest
 
 from stoix_like.networks.hyperspherical import Scaler, UnitDense, UnitOutput, project_weights, to_sphere
 from stoix_like.networks.torso import SimBaV2Torso
-from stoix_like.utils import packing
+from stoix_like.utils.accelerate import packing
 
 KEY = jax.random.key(0)
 

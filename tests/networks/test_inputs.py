@@ -13,7 +13,7 @@ from stoix_like.networks.inputs import (
     StepCountInput,
 )
 from stoix_like.networks.torso import MLPTorso
-from stoix_like.utils.normalizer import make_normalizer
+from stoix_like.systems.parts.normalizer import make_normalizer
 
 VIEW = {
     "grid": jnp.full((2, 2, 2), 255, jnp.uint8).at[1].set(0),

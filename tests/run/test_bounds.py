@@ -23,8 +23,8 @@ from stoix_like.config import (
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
-from stoix_like.run import memory
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up import memory_estimate
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.schema import Range, flat_hints
 from support import disco
 
@@ -113,7 +113,7 @@ TOO_LARGE = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOO_LARGE)
 def test_a_run_that_cannot_fit_is_refused_with_the_size_that_fits(monkeypatch, name):
-    monkeypatch.setattr(memory, "memory_of", lambda device: 2**30)
+    monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 2**30)
     overrides, part = TOO_LARGE[name]
     with pytest.raises(ConfigError, match=r"only 1 GiB is available.* use at most \d+") as refused:
         set_up(parse_config(compose_config(overrides)))

@@ -9,7 +9,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError
 from stoix_like.run import experiment
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from support import toys
 from support.comparisons import recorded
 from support.trained_runs import SMALL

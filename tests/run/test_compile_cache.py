@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from stoix_like.run.devices import set_compile_cache
+from stoix_like.run.host.devices import set_compile_cache
 from support.trained_runs import SMALL
 
 ROOT = Path(__file__).parents[2]

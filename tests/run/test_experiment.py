@@ -9,8 +9,9 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.loggers.jsonl import JsonlLogger
-from stoix_like.run import experiment, memory
-from stoix_like.run.setup import set_up
+from stoix_like.run import experiment
+from stoix_like.run.set_up import memory_estimate
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support import toys
 from support.trained_runs import TINY
@@ -175,7 +176,7 @@ def test_the_written_configuration_reproduces_the_run(result, tmp_path, monkeypa
 def test_a_refusal_after_the_directory_was_created_does_not_block_a_retry(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         setup = set_up(parse_config(compose_config([*TINY[2:-1], *toys.overrides(rollout_length=32), "logger=silent"])))
-        patched.setattr(memory, "memory_of", lambda device: 1)
+        patched.setattr(memory_estimate, "memory_of", lambda device: 1)
         with pytest.raises(ConfigError, match="needs .* MiB per device"):
             experiment.run(setup, tmp_path / "run")
     assert toy(tmp_path, rollout_length=32).summary["updates"] == 39

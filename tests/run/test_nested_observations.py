@@ -10,7 +10,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 
 ENV = ("env=gymnax", "env.env_name=nested", "env.scenario.name=discrete")
 SMALL = (

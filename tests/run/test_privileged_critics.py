@@ -12,8 +12,8 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.programs import run_programs
-from stoix_like.run.setup import set_up
+from stoix_like.run.programs.functions import run_programs
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support.privileged import PRIVILEGED, STATE
 from support.resumed import assert_resumed_equals_whole

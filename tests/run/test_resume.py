@@ -23,7 +23,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.run import experiment
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.storage import checkpoint, remote
 from support.toy_runs import TOY_RUN, train_toy
 

@@ -14,11 +14,11 @@ import pytest
 import stoix_like
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
-from stoix_like.envs.own import as_overrides
+from stoix_like.envs.custom import as_overrides
 from stoix_like.errors import TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment, training_loop
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import FAILED, read_run

@@ -6,10 +6,10 @@ import time
 import optuna
 
 from stoix_like.composition import parse_overrides
-from stoix_like.tuning.launch import Runner
+from stoix_like.tuning.parameters import parse_space
 from stoix_like.tuning.results import plain
+from stoix_like.tuning.runner import Runner
 from stoix_like.tuning.shapes import list_shapes
-from stoix_like.tuning.space import parse_space
 from stoix_like.tuning.sweep import STUDY, Sweep, SweepConfig
 
 SPACE = {

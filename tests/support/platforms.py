@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stoix_like.utils import platform
+from stoix_like.utils.accelerate import platform
 
 
 def take_accelerator_forms(monkeypatch: pytest.MonkeyPatch) -> None:

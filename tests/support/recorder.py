@@ -9,7 +9,7 @@ from stoix_like.architectures.types import ProgramSpec
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
-from stoix_like.run.devices import find_devices, make_mesh
+from stoix_like.run.host.devices import find_devices, make_mesh
 from support.toys import Config, make_recorder
 
 

@@ -16,8 +16,8 @@ from stoix_like.config import parse_config
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.heads import ScalarCriticHead
 from stoix_like.networks.torso import MLPTorso
-from stoix_like.run.programs import run_programs
-from stoix_like.run.setup import set_up
+from stoix_like.run.programs.functions import run_programs
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems import diagnostics
 from stoix_like.utils.training import clip_by_global_norm
 

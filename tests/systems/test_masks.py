@@ -21,7 +21,7 @@ from stoix_like.config import parse_config
 from stoix_like.envs import Discrete, suites
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.distributions import Categorical, mask_logits
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.replay import Batch

@@ -28,13 +28,13 @@ from stoix_like.envs.suites import probes
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.inputs import EmbeddingActionInput
 from stoix_like.schema import flat_hints, get_value
-from stoix_like.systems.actor_critic import make_networks
 from stoix_like.systems.dreamer.world_model import make_world_model as make_dreamed_model
-from stoix_like.systems.off_policy_actor_critic import make_critics
-from stoix_like.systems.recurrent import make_actor, unroll
-from stoix_like.systems.recurrent_actor_critic import make_recurrent_networks
-from stoix_like.systems.recurrent_off_policy import Sequences
-from stoix_like.systems.recurrent_off_policy import make_recurrent_networks as make_sequence_networks
+from stoix_like.systems.off_policy.actor_critic import make_critics
+from stoix_like.systems.off_policy.recurrent import Sequences
+from stoix_like.systems.off_policy.recurrent import make_recurrent_networks as make_sequence_networks
+from stoix_like.systems.on_policy.actor_critic import make_networks
+from stoix_like.systems.on_policy.recurrent import make_recurrent_networks
+from stoix_like.systems.parts.recurrent import make_actor, unroll
 from stoix_like.systems.search.world_model import make_world_model
 from support import disco
 from support.programs import train

@@ -5,11 +5,11 @@ import yaml
 
 from stoix_like.composition import compose_config, config_dir, group_choices
 from stoix_like.config import parse_config
-from stoix_like.run.population import float_fields
-from stoix_like.run.setup import set_up
+from stoix_like.run.population.members import float_fields
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.schema import get_value
 from stoix_like.tuning.default_space import FILE, configured_space, default_space
-from stoix_like.tuning.space import parse_space
+from stoix_like.tuning.parameters import parse_space
 
 SYSTEMS = group_choices("system")
 

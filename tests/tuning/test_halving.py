@@ -12,8 +12,8 @@ import pytest
 
 from stoix_like.errors import ConfigError
 from stoix_like.tuning.halving import Halvings, divide
-from stoix_like.tuning.launch import Runner
-from stoix_like.tuning.space import parse_space
+from stoix_like.tuning.parameters import parse_space
+from stoix_like.tuning.runner import Runner
 from stoix_like.tuning.study import open_study
 from support import killed_sweeps
 from support.trained_runs import SMALL

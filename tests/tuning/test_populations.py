@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from stoix_like.tuning.launch import Runner
+from stoix_like.tuning.parameters import parse_space
 from stoix_like.tuning.populations import Populations
+from stoix_like.tuning.runner import Runner
 from stoix_like.tuning.shapes import list_shapes
-from stoix_like.tuning.space import parse_space
 from stoix_like.tuning.study import Sampling
 from support.killed_sweeps import KEYS, SPACE
 

@@ -6,8 +6,8 @@ import optuna
 
 from stoix_like.analysis.selection import read_selected
 from stoix_like.composition import compose_config
+from stoix_like.tuning.parameters import Parameter
 from stoix_like.tuning.results import BEST, PICTURE, TRIALS, importance, write_results
-from stoix_like.tuning.space import Parameter
 from stoix_like.tuning.study import best_trial
 
 RANGE = optuna.distributions.FloatDistribution(0.0, 1.0)

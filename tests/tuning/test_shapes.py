@@ -2,8 +2,8 @@
 
 import pytest
 
+from stoix_like.tuning.parameters import parse_space
 from stoix_like.tuning.shapes import list_shapes, population_size
-from stoix_like.tuning.space import parse_space
 from support.killed_sweeps import KEYS
 
 LR = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}

@@ -5,8 +5,8 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from stoix_like.tuning.parameters import parse_space
 from stoix_like.tuning.shapes import list_shapes
-from stoix_like.tuning.space import parse_space
 from stoix_like.tuning.study import PLACE, RUN, SAMPLERS, SIZE, Sampling, ask, random_share, unfinished
 from support.killed_sweeps import KEYS, SPACE, values
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 from omegaconf import OmegaConf
 
-from stoix_like.utils import packing
+from stoix_like.utils.accelerate import packing
 from stoix_like.utils.training import (
     clip_by_global_norm,
     clip_by_parameter_norm,

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from stoix_like.networks.distributions.base import Independent, Seed, Sizes, take
 from stoix_like.networks.distributions.masks import legal_actions
-from stoix_like.utils.columns import columns, in_columns
+from stoix_like.utils.accelerate.columns import columns, in_columns
 from stoix_like.utils.jax_utils import prepend_dims
 
 

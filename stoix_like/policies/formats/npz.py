@@ -27,7 +27,7 @@ from stoix_like.networks.heads.base import FreeParameter
 from stoix_like.networks.torso import MLPTorso
 from stoix_like.policies.exportable import Exportable
 from stoix_like.policies.formats import numpy_policy
-from stoix_like.utils.normalizer import MAX_ABS_VALUE
+from stoix_like.systems.parts.normalizer import MAX_ABS_VALUE
 
 _DISCRETE = (heads.CategoricalHead, heads.DiscreteQNetworkHead)
 _CONTINUOUS = (

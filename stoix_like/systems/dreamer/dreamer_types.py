@@ -10,8 +10,8 @@ import optax
 from stoix_like.base_types import Axes, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Range, above, between
+from stoix_like.systems.parts.return_scale import ReturnScale, make_percentile_scale
 from stoix_like.utils.replay import StreamReplayConfig
-from stoix_like.utils.return_scale import ReturnScale, make_percentile_scale
 from stoix_like.utils.training import clip_by_parameter_norm, laprop
 
 

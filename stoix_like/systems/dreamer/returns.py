@@ -8,9 +8,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.multistep import batch_lambda_returns
-from stoix_like.utils.platform import on_cpu
 from stoix_like.utils.replay import Stream
 
 

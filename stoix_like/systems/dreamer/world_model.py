@@ -23,11 +23,11 @@ from stoix_like.networks.latents import mode, sample_straight_through
 from stoix_like.networks.rssm import RSSM, Latent
 from stoix_like.networks.world_model import decoded_view, decoder_loss
 from stoix_like.schema import at_least, between
-from stoix_like.systems.critic_outputs import two_hot_loss
 from stoix_like.systems.mpo.actions import as_vector
+from stoix_like.systems.parts.critic_outputs import two_hot_loss
+from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.jax_utils import prepend_dims
 from stoix_like.utils.loss import kl_balance_loss
-from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import StreamBatch
 
 Policy = Callable[[Latent, jax.Array | None, jax.Array], jax.Array]

@@ -1,6 +1,6 @@
 """Types of PPO agents."""
 
-from stoix_like.systems.actor_critic import OnPolicyShared, OnPolicyTransition
+from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, OnPolicyTransition
 
 PPOShared = OnPolicyShared
 PPOTransition = OnPolicyTransition

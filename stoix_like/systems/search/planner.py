@@ -28,17 +28,17 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Discrete
 from stoix_like.schema import at_least
 from stoix_like.systems.algorithm import Algorithm
-from stoix_like.systems.gradient_descent import gradient_step
-from stoix_like.systems.off_policy import OffPolicyConfig, replay_epochs
+from stoix_like.systems.off_policy.epochs import OffPolicyConfig, replay_epochs
+from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
+from stoix_like.systems.parts.optimiser import gradient_step
 from stoix_like.systems.search.candidates import Candidates, Found, search_policy_loss, take_action
 from stoix_like.systems.search.simulation import Simulation
 from stoix_like.systems.search.tree import SearchConfig, describe, search
+from stoix_like.utils.accelerate.packing import unpack
+from stoix_like.utils.accelerate.successors import successor_values
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns
-from stoix_like.utils.normalizer import Normalizer, make_normalizer
-from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import BlockReplayConfig, Remembered, SequenceBatch, SequenceReplay, make_sequence_replay
-from stoix_like.utils.successors import successor_values
 
 Losses = tuple[Metrics, jax.Array]
 """Metrics by name, and the absolute errors of values, whose mean over the first axis is that of sequences `[B]`."""

@@ -17,9 +17,9 @@ import mctx
 from stoix_like.base_types import Model, Observation, PyTree, RolloutState
 from stoix_like.systems.search.candidates import take_action
 from stoix_like.systems.search.tree import RecurrentFn
+from stoix_like.utils.accelerate.packing import pack_rows, unpack
+from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.packing import pack_rows, unpack
-from stoix_like.utils.platform import on_cpu
 
 _LARGEST_CPU_ROW = 2
 

@@ -8,7 +8,7 @@ from typing import ParamSpec
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stoix_like.utils.columns import columns, in_columns
+from stoix_like.utils.accelerate.columns import columns, in_columns
 from stoix_like.utils.jax_utils import Scalar
 
 P = ParamSpec("P")

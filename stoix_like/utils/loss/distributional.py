@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Int
 
+from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss.common import absolute_or_huber, mean_of
-from stoix_like.utils.platform import on_cpu
 from stoix_like.utils.shapes import check_shapes
 
 

@@ -12,7 +12,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.networks.rssm import Latent
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.dreamer.anakin.dreamer_v3 import make_algorithm
 from stoix_like.systems.dreamer.dreamer_types import DreamerParams, DreamerShared
 from stoix_like.systems.dreamer.world_model import StoredLatent

@@ -14,9 +14,9 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box, Discrete, Mixed, MultiDiscrete, Tuple
 from stoix_like.networks.distributions import DiscreteValuedTfpDistribution
-from stoix_like.run.setup import set_up
-from stoix_like.systems.critic_outputs import two_hot_loss
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.dreamer.world_model import Observed, WorldModel, action_vector, make_world_model
+from stoix_like.systems.parts.critic_outputs import two_hot_loss
 from stoix_like.utils.replay import Stream, StreamBatch
 from support.tiny_dreamer import TINY
 

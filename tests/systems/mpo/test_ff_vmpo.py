@@ -9,8 +9,8 @@ import pytest
 from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
-from stoix_like.run.setup import set_up
-from stoix_like.systems.actor_critic import OnPolicyTransition
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.systems.on_policy.actor_critic import OnPolicyTransition
 from support.algorithms import make_algorithm
 from support.off_policy_runs import timestep
 

@@ -16,10 +16,10 @@ from stoix_like.envs.suites.probes import PROBES
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.base import FeedForwardCritic
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.systems.parts.kl_rate import FIXED
 from stoix_like.systems.ppo.anakin import ff_ppo
-from stoix_like.utils.kl_rate import FIXED
 from support.algorithms import make_algorithm
 from support.selections import select
 

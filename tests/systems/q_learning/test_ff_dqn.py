@@ -14,12 +14,12 @@ from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.heads import quantile_levels
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.schema import replace_values
+from stoix_like.systems.parts.epsilon_greedy import EpsilonGreedy, make_epsilon_schedule
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.anakin.ff_iqn import stratified_levels
-from stoix_like.systems.q_learning.exploration import EpsilonGreedy, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import quantile_regression_loss
 from stoix_like.utils.replay import Batch

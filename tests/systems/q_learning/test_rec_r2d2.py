@@ -12,7 +12,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed

@@ -11,9 +11,9 @@ import numpy as np
 from stoix_like.base_types import Axes
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks.distributions import Categorical, MultivariateNormalDiag
+from stoix_like.systems.parts.normalizer import make_normalizer
 from stoix_like.systems.search import candidates
 from stoix_like.systems.search.anakin import ff_mz
-from stoix_like.utils.normalizer import make_normalizer
 
 NEVER = np.finfo(np.float32).min
 

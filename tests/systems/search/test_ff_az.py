@@ -8,7 +8,7 @@ import pytest
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.base_types import Observation
 from stoix_like.systems.search.candidates import Found
-from stoix_like.utils.packing import unpack
+from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.off_policy_runs import timestep
 from support.programs import train

@@ -13,7 +13,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.search.anakin.ff_mz import LatentNode, MuZero
 from stoix_like.systems.search.candidates import Found
 from stoix_like.systems.search.planner import SearchShared

@@ -13,7 +13,7 @@ from stoix_like.envs.environment import restart, transition
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.systems.search import tree
 from stoix_like.systems.search.simulation import Expansion, make_simulation
-from stoix_like.utils.packing import unpack
+from stoix_like.utils.accelerate.packing import unpack
 
 GAMMA = 0.5
 # Of the start: action 0 terminates with reward 1, action 1 truncates with reward 0, action 2 leads to state 3, where

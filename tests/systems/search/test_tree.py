@@ -7,7 +7,7 @@ from stoix_like.base_types import SearchOutput
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.search.tree import expected_value
 
 AZ = ["system=search/ff_az", "arch.num_devices=1"]

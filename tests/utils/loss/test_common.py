@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.utils import columns
 from stoix_like.utils import loss as ls
+from stoix_like.utils.accelerate import columns
 from stoix_like.utils.loss.common import largest_values, probability_ratio, values_of_actions
 from support.every_loss import LOG2
 

@@ -5,7 +5,7 @@ import pytest
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 
 
 def test_whole_windows_need_their_successors():

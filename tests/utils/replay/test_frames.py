@@ -13,7 +13,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
-from stoix_like.run.setup import set_up
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.utils.replay import ReplayConfig, end_episodes, frames, make_replay
 
 NUM_ENVS, K = 3, 3

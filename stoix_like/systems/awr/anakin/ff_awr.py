@@ -10,14 +10,14 @@ import jax
 from stoix_like.base_types import Agent, Metrics, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError
 from stoix_like.schema import above
-from stoix_like.systems.actor_critic import OnPolicyLocal, OnPolicyTransition, make_parts
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy import replay_epochs
-from stoix_like.systems.resets import PeriodicResets
+from stoix_like.systems.off_policy.epochs import replay_epochs
+from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal, OnPolicyTransition, make_parts
+from stoix_like.systems.parts.advantages import make_advantages
+from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.vpg.anakin import ff_a2c
-from stoix_like.utils.advantages import make_advantages
+from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.loss import awr_loss
-from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import Replay, ReplayConfig, make_replay
 
 

@@ -18,7 +18,7 @@ from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE_ATOMS, 
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
-from stoix_like.systems.distributional import MEAN, AtomsConfig, Reduction, configure_head
+from stoix_like.systems.parts.distributional import MEAN, AtomsConfig, Reduction, configure_head
 from stoix_like.utils.loss import categorical_critics_loss_per_example, clipped_probability
 from stoix_like.utils.replay import Batch
 

@@ -15,16 +15,16 @@ from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRe
 from stoix_like.schema import at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, action_range
-from stoix_like.systems.gradient_descent import gradient_step
-from stoix_like.systems.off_policy import Target, make_soft_target
-from stoix_like.systems.off_policy_actor_critic import (
+from stoix_like.systems.off_policy.actor_critic import (
     OffPolicyActorCritic,
     OffPolicyActorCriticConfig,
     OffPolicyShared,
     make_critics,
     make_parts,
 )
-from stoix_like.utils.exploration import NormalNoise, check_noise, make_normal_noise
+from stoix_like.systems.off_policy.epochs import Target, make_soft_target
+from stoix_like.systems.parts.exploration import NormalNoise, check_noise, make_normal_noise
+from stoix_like.systems.parts.optimiser import gradient_step
 from stoix_like.utils.jax_utils import periodically
 from stoix_like.utils.loss import td3_critic_loss_per_example
 from stoix_like.utils.replay import Batch

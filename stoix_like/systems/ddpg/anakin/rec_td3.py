@@ -1,6 +1,6 @@
 """Twin delayed deterministic policy gradient with recurrent networks (Ni et al. 2022, arXiv:2110.05038).
 
-The losses are those of TD3, on replayed sequences; see `systems.recurrent_off_policy`.
+The losses are those of TD3, on replayed sequences; see `systems.off_policy.recurrent`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg, ff_td3
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
-from stoix_like.systems.recurrent_off_policy import (
+from stoix_like.systems.off_policy.recurrent import (
     RecurrentOffPolicy,
     RecurrentOffPolicyConfig,
     RecurrentParams,

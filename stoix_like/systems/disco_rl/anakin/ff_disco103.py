@@ -41,9 +41,9 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.disco_rl import meta_network
 from stoix_like.systems.disco_rl.estimates import EstimatesConfig, Moments, estimate, initial_moments
 from stoix_like.systems.disco_rl.meta_network import LSTMState, Pair
-from stoix_like.systems.distributional import AtomsConfig, configure_head
-from stoix_like.systems.gradient_descent import Gradients, gradient_step, make_optimiser
-from stoix_like.systems.off_policy import OffPolicyConfig, Target, make_soft_target, replay_epochs
+from stoix_like.systems.off_policy.epochs import OffPolicyConfig, Target, make_soft_target, replay_epochs
+from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
+from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceConfig, SequenceReplay, make_sequence_replay
 
 

@@ -37,7 +37,6 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DIS
 from stoix_like.networks.rssm import Latent
 from stoix_like.schema import at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.critic_outputs import two_hot_loss
 from stoix_like.systems.dreamer.dreamer_types import (
     DreamerParams,
     DreamerShared,
@@ -49,12 +48,13 @@ from stoix_like.systems.dreamer.dreamer_types import (
 )
 from stoix_like.systems.dreamer.returns import imagined_returns, replayed_returns
 from stoix_like.systems.dreamer.world_model import WorldModel, WorldModelConfig, make_world_model
-from stoix_like.systems.gradient_descent import gradient_step
-from stoix_like.systems.off_policy import replay_epochs
+from stoix_like.systems.off_policy.epochs import replay_epochs
+from stoix_like.systems.parts.critic_outputs import two_hot_loss
+from stoix_like.systems.parts.optimiser import gradient_step
+from stoix_like.systems.parts.return_scale import ReturnScale
+from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.jax_utils import merge_leading_dims
-from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import StreamBatch, StreamReplay, make_stream_replay
-from stoix_like.utils.return_scale import ReturnScale
 
 
 @dataclass(frozen=True, kw_only=True)

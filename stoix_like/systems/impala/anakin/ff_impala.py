@@ -10,11 +10,11 @@ import optax
 
 from stoix_like.base_types import SystemSpec
 from stoix_like.schema import above, between, one_of
-from stoix_like.systems.actor_critic import ActorCriticNetworks, make_parts
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.gradient_descent import Gradients
+from stoix_like.systems.on_policy.actor_critic import ActorCriticNetworks, make_parts
+from stoix_like.systems.parts.advantages import make_advantages
+from stoix_like.systems.parts.optimiser import Gradients
 from stoix_like.systems.vpg.anakin import ff_a2c
-from stoix_like.utils.advantages import make_advantages
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from stoix_like.base_types import SystemSpec
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.impala.anakin import ff_impala
-from stoix_like.systems.recurrent_actor_critic import RecurrentConfig, make_recurrent_networks
+from stoix_like.systems.on_policy.recurrent import RecurrentConfig, make_recurrent_networks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess, proposals
 from stoix_like.systems.mpo.duals import (
     DualConfig,
@@ -36,15 +35,16 @@ from stoix_like.systems.mpo.duals import (
     positive,
 )
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
-from stoix_like.systems.off_policy import Target, make_soft_target
-from stoix_like.systems.off_policy_actor_critic import (
+from stoix_like.systems.off_policy.actor_critic import (
     OffPolicyActorCritic,
     OffPolicyActorCriticConfig,
     OffPolicyShared,
     make_critics,
     make_parts,
 )
-from stoix_like.utils.exploration import persist_noise_keys
+from stoix_like.systems.off_policy.epochs import Target, make_soft_target
+from stoix_like.systems.parts.exploration import persist_noise_keys
+from stoix_like.systems.parts.optimiser import gradient_step
 from stoix_like.utils.jax_utils import merge_leading_dims, periodically
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_retrace_continuous

@@ -12,13 +12,13 @@ import optax
 
 from stoix_like.base_types import ActorCriticParams, Agent, Metrics, SystemSpec, TimeStep
 from stoix_like.schema import INT32_MAX, Range, between
-from stoix_like.systems.actor_critic import OnPolicyShared, OnPolicyTransition, make_parts
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
-from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, OnPolicyTransition, make_parts
+from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.parts.advantages import make_advantages
+from stoix_like.systems.parts.optimiser import gradient_step
 from stoix_like.systems.vpg.anakin import ff_a2c
-from stoix_like.utils.advantages import make_advantages
 from stoix_like.utils.loss import baseline_loss, vmpo_policy_loss, vmpo_temperature_loss
 from stoix_like.utils.training import join_optimisers
 

@@ -9,8 +9,8 @@ import jax
 
 from stoix_like.base_types import Metrics, SystemSpec
 from stoix_like.schema import above
-from stoix_like.systems.actor_critic import OnPolicyTransition
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.on_policy.actor_critic import OnPolicyTransition
 from stoix_like.systems.ppo.anakin import ff_ppo
 from stoix_like.utils.loss import approximate_kl_per_example, dpo_loss_per_example
 

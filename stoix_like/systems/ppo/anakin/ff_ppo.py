@@ -22,22 +22,22 @@ from stoix_like.base_types import (
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
-from stoix_like.systems.actor_critic import (
+from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.on_policy.actor_critic import (
     ActorCriticConfig,
     ActorCriticNetworks,
     OnPolicyActorCritic,
     OnPolicyTransition,
     make_parts,
 )
-from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.critic_outputs import SCALAR, with_distributions
-from stoix_like.systems.gradient_descent import descend, mean_gradient
-from stoix_like.systems.intrinsic import IntrinsicReward
-from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
-from stoix_like.utils.advantages import make_advantages
+from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
+from stoix_like.systems.parts.advantages import make_advantages
+from stoix_like.systems.parts.critic_outputs import SCALAR, with_distributions
+from stoix_like.systems.parts.kl_rate import FIXED, LearningRate, check_kl_rate, make_kl_rate
+from stoix_like.systems.parts.kl_stop import NEVER, Stop, make_kl_stop
+from stoix_like.systems.parts.optimiser import descend, mean_gradient
 from stoix_like.utils.jax_utils import means
-from stoix_like.utils.kl_rate import FIXED, LearningRate, check_kl_rate, make_kl_rate
-from stoix_like.utils.kl_stop import NEVER, Stop, make_kl_stop
 from stoix_like.utils.loss import (
     approximate_kl_per_example,
     clipped_value_loss_per_example,

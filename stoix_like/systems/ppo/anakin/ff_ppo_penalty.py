@@ -16,10 +16,10 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.schema import above, at_least
-from stoix_like.systems.actor_critic import OnPolicyTransition
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.on_policy.actor_critic import OnPolicyTransition
+from stoix_like.systems.parts.kl_stop import NEVER
 from stoix_like.systems.ppo.anakin import ff_ppo
-from stoix_like.utils.kl_stop import NEVER
 from stoix_like.utils.loss import ppo_penalty_loss
 
 # Limits of the coefficient: a run of small divergences must not bring it to 0, which no doubling would undo.

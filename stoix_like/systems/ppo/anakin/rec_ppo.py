@@ -9,9 +9,9 @@ from typing import ClassVar
 from stoix_like.base_types import SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.critic_outputs import with_distributions
+from stoix_like.systems.on_policy.recurrent import RecurrentConfig, make_recurrent_networks
+from stoix_like.systems.parts.critic_outputs import with_distributions
 from stoix_like.systems.ppo.anakin import ff_ppo
-from stoix_like.systems.recurrent_actor_critic import RecurrentConfig, make_recurrent_networks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import OnlineAndTarget, SystemSpec
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.distributional import AtomsConfig, configure_head
+from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import categorical_double_q_learning, clipped_probability
 from stoix_like.utils.loss.common import values_of_actions

@@ -30,9 +30,9 @@ from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.off_policy import OffPolicyConfig, replay_epochs
-from stoix_like.systems.q_learning.exploration import GREEDY, NEVER_RANDOM, EpsilonGreedy, make_epsilon_schedule
+from stoix_like.systems.off_policy.epochs import OffPolicyConfig, replay_epochs
+from stoix_like.systems.parts.epsilon_greedy import GREEDY, NEVER_RANDOM, EpsilonGreedy, make_epsilon_schedule
+from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import q_learning_per_example
 from stoix_like.utils.loss.common import values_of_actions

@@ -29,15 +29,15 @@ from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
-from stoix_like.systems.q_learning.exploration import GREEDY, NEVER_RANDOM, EpsilonGreedy, make_epsilon_schedule
+from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.parts.epsilon_greedy import GREEDY, NEVER_RANDOM, EpsilonGreedy, make_epsilon_schedule
+from stoix_like.systems.parts.normalizer import RewardNormalizer, make_reward_normalizer
+from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
+from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.multistep import batch_q_lambda
-from stoix_like.utils.normalizer import RewardNormalizer, make_reward_normalizer
-from stoix_like.utils.platform import on_cpu
 
 
 @dataclass(frozen=True, kw_only=True)

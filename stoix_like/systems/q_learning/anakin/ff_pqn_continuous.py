@@ -38,14 +38,14 @@ from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRe
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, action_range
-from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.off_policy_actor_critic import make_critics
-from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.off_policy.actor_critic import make_critics
+from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
+from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
 from stoix_like.systems.q_learning.q_types import ContinuousPQNShared, ContinuousPQNTransition
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss.common import squared_or_huber
 from stoix_like.utils.multistep import batch_lambda_returns
-from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from stoix_like.networks.heads import quantile_levels
 from stoix_like.networks.requirements import ACTION_VALUE_QUANTILES, HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.distributional import configure_head
+from stoix_like.systems.parts.distributional import configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import quantile_q_learning_per_example
 from stoix_like.utils.loss.common import values_of_actions

@@ -15,7 +15,7 @@ from stoix_like.base_types import OnlineAndTarget, SystemSpec
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import at_least
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.distributional import configure_head
+from stoix_like.systems.parts.distributional import configure_head
 from stoix_like.systems.q_learning.anakin import ff_c51, ff_dqn
 from stoix_like.utils.loss import categorical_double_q_learning
 from stoix_like.utils.loss.common import values_of_actions

@@ -13,10 +13,10 @@ from stoix_like.base_types import NetworkOutputs, Observation, PyTree, RolloutSt
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
-from stoix_like.systems import recurrent
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.parts import recurrent
+from stoix_like.systems.parts.epsilon_greedy import GREEDY
 from stoix_like.systems.q_learning.anakin import ff_pqn
-from stoix_like.systems.q_learning.exploration import GREEDY
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,17 +28,17 @@ from stoix_like.base_types import (
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import between
-from stoix_like.systems import recurrent
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.gradient_descent import make_optimiser
+from stoix_like.systems.parts import recurrent
+from stoix_like.systems.parts.epsilon_greedy import GREEDY, make_epsilon_schedule
+from stoix_like.systems.parts.optimiser import make_optimiser
 from stoix_like.systems.q_learning.anakin import ff_dqn
-from stoix_like.systems.q_learning.exploration import GREEDY, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
+from stoix_like.utils.accelerate.packing import unpack
+from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns, batch_transformed_n_step_returns
-from stoix_like.utils.packing import unpack
-from stoix_like.utils.platform import on_cpu
 from stoix_like.utils.replay import SequenceBatch, SequenceReplayConfig, Step, make_sequence_replay
 
 

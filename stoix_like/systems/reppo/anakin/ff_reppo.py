@@ -33,15 +33,15 @@ from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.distributional import AtomsConfig, configure_head
-from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.off_policy_actor_critic import make_critics
-from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.off_policy.actor_critic import make_critics
+from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
+from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
+from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
 from stoix_like.systems.reppo.reppo_types import REPPOOptStates, REPPOParams, REPPOShared, REPPOTransition, SoftValue
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import hl_gauss_loss, is_outside, sac_temperature_loss
 from stoix_like.utils.multistep import batch_lambda_returns
-from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,12 +14,12 @@ from stoix_like.networks.normalisation import STATISTICS
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import Range
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy import NO_TARGET
-from stoix_like.systems.off_policy_actor_critic import OffPolicyShared
+from stoix_like.systems.off_policy.actor_critic import OffPolicyShared
+from stoix_like.systems.off_policy.epochs import NO_TARGET
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
+from stoix_like.utils.accelerate.packing import pack_params, unpack
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example
-from stoix_like.utils.packing import pack_params, unpack
 from stoix_like.utils.replay import Batch
 
 

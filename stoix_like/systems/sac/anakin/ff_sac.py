@@ -23,17 +23,17 @@ from stoix_like.networks.layers import DROPOUT
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.off_policy import Target, make_soft_target
-from stoix_like.systems.off_policy_actor_critic import (
+from stoix_like.systems.off_policy.actor_critic import (
     OffPolicyActorCritic,
     OffPolicyActorCriticConfig,
     OffPolicyShared,
     make_critics,
     make_parts,
 )
+from stoix_like.systems.off_policy.epochs import Target, make_soft_target
+from stoix_like.systems.parts.exploration import persist_noise_keys
+from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
 from stoix_like.systems.sac.sac_types import ALL_CRITICS, Ensemble, SACOptStates, SACParams, make_ensemble
-from stoix_like.utils.exploration import persist_noise_keys
 from stoix_like.utils.jax_utils import Scalar, periodically
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss
 from stoix_like.utils.replay import Batch

@@ -19,8 +19,8 @@ from stoix_like.base_types import Metrics, Observation, SystemSpec
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.distributional import CategoricalCriticsConfig, configure_head
-from stoix_like.systems.off_policy import make_soft_target
+from stoix_like.systems.off_policy.epochs import make_soft_target
+from stoix_like.systems.parts.distributional import CategoricalCriticsConfig, configure_head
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.loss import categorical_critics_loss_per_example, clipped_probability

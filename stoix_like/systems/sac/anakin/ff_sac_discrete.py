@@ -16,7 +16,7 @@ from stoix_like.networks.distributions.masks import legal_actions
 from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
 from stoix_like.schema import Range, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy import make_soft_target
+from stoix_like.systems.off_policy.epochs import make_soft_target
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.replay import Batch

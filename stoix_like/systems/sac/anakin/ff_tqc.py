@@ -14,8 +14,8 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_QUANTILES, HeadRequirement
 from stoix_like.schema import at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.distributional import configure_head
-from stoix_like.systems.off_policy import make_soft_target
+from stoix_like.systems.off_policy.epochs import make_soft_target
+from stoix_like.systems.parts.distributional import configure_head
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.loss import quantile_critic_loss_per_example, truncate_quantiles

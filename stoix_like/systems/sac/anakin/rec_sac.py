@@ -1,6 +1,6 @@
 """Soft actor-critic with recurrent networks (Ni, Eysenbach & Salakhutdinov 2022, arXiv:2110.05038).
 
-The losses are those of SAC, on replayed sequences; see `systems.recurrent_off_policy`.
+The losses are those of SAC, on replayed sequences; see `systems.off_policy.recurrent`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import jax
 from stoix_like.base_types import SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy import make_soft_target
-from stoix_like.systems.recurrent_off_policy import (
+from stoix_like.systems.off_policy.epochs import make_soft_target
+from stoix_like.systems.off_policy.recurrent import (
     RecurrentOffPolicy,
     RecurrentOffPolicyConfig,
     RecurrentParams,

@@ -18,10 +18,10 @@ from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Obser
 from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above
-from stoix_like.systems.actor_critic import make_networks
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.critic_outputs import with_distributions
-from stoix_like.systems.gradient_descent import make_optimiser
+from stoix_like.systems.on_policy.actor_critic import make_networks
+from stoix_like.systems.parts.critic_outputs import with_distributions
+from stoix_like.systems.parts.optimiser import make_optimiser
 from stoix_like.systems.search.candidates import Candidates, all_actions
 from stoix_like.systems.search.planner import Losses, Planner, PlannerConfig, make_parts
 from stoix_like.systems.search.simulation import Expansion, make_simulation

@@ -22,7 +22,8 @@ from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.gradient_descent import make_optimiser
+from stoix_like.systems.parts.normalizer import Normalizer
+from stoix_like.systems.parts.optimiser import make_optimiser
 from stoix_like.systems.search.candidates import Candidates, Found, all_actions, take_action
 from stoix_like.systems.search.planner import (
     Losses,
@@ -36,9 +37,8 @@ from stoix_like.systems.search.simulation import Simulation
 from stoix_like.systems.search.tree import expected_value
 from stoix_like.systems.search.unrolled import Targets, unrolled_targets
 from stoix_like.systems.search.world_model import NETWORK_HEADS, WorldModel, WorldModelConfig, make_world_model
+from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.jax_utils import Scalar, scale_gradient
-from stoix_like.utils.normalizer import Normalizer
-from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import SequenceBatch
 
 

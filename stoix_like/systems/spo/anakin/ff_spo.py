@@ -33,15 +33,15 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, at_least, between
-from stoix_like.systems.actor_critic import ActorCriticNetworks, make_networks
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
-from stoix_like.systems.off_policy import OffPolicyConfig, Target, make_soft_target, replay_epochs
+from stoix_like.systems.off_policy.epochs import OffPolicyConfig, Target, make_soft_target, replay_epochs
+from stoix_like.systems.on_policy.actor_critic import ActorCriticNetworks, make_networks
+from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
+from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
 from stoix_like.systems.spo.smc import FROM_POLICY, Found, Search, SMCConfig, make_resampling
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
-from stoix_like.utils.normalizer import Normalizer, make_normalizer
 from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceConfig, SequenceReplay, make_sequence_replay
 from stoix_like.utils.training import join_optimisers
 

@@ -10,11 +10,16 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import ActorCriticParams, Agent, Metrics, RolloutState, SystemSpec, Trajectory
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
-from stoix_like.systems.actor_critic import ActorCriticConfig, OnPolicyActorCritic, OnPolicyTransition, make_parts
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.gradient_descent import gradient_step
-from stoix_like.systems.intrinsic import IntrinsicReward
-from stoix_like.utils.advantages import make_advantages
+from stoix_like.systems.on_policy.actor_critic import (
+    ActorCriticConfig,
+    OnPolicyActorCritic,
+    OnPolicyTransition,
+    make_parts,
+)
+from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
+from stoix_like.systems.parts.advantages import make_advantages
+from stoix_like.systems.parts.optimiser import gradient_step
 from stoix_like.utils.loss import baseline_loss, policy_gradient_loss
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from stoix_like.base_types import SystemSpec
-from stoix_like.systems.actor_critic import make_parts
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.on_policy.actor_critic import make_parts
+from stoix_like.systems.parts.advantages import make_advantages, make_return_advantages
 from stoix_like.systems.vpg.anakin.ff_a2c import A2C, BaseConfig
-from stoix_like.utils.advantages import make_advantages, make_return_advantages
 
 
 def make_algorithm(config: BaseConfig, spec: SystemSpec) -> Algorithm:

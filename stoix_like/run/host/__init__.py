@@ -1,0 +1,1 @@
+"""Processes, devices, sizes and the saved state of a run."""

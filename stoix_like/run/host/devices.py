@@ -1,0 +1,328 @@
+"""Devices of a run and the mesh over them, set up before jax starts its backend."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
+from stoix_like.config import AnakinConfig, ArchConfig, DistributedConfig, SebulbaConfig
+from stoix_like.errors import ConfigError, multiples_near
+from stoix_like.processes import ALONE, Processes
+from stoix_like.run.host import connection, heartbeat
+from stoix_like.storage.files import user_cache
+
+# Only kernels whose results do not depend on timing, none of which is chosen by measuring its speed.
+_DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
+_NONDETERMINISTIC_FLAGS = [f"--xla_gpu_exclude_nondeterministic_ops={value}" for value in ("false", "0")]
+
+
+class RunDevices(NamedTuple):
+    """The devices of a run.
+
+    Attributes:
+        learner: those that learn, and with Anakin also act.
+        actors: with Sebulba, one per actor.
+        processes: the processes that have them.
+    """
+
+    learner: list[jax.Device]
+    actors: tuple[jax.Device, ...] = ()
+    processes: Processes = ALONE
+
+
+def devices_of(arch: ArchConfig) -> RunDevices:
+    """Return the devices of a run.
+
+    Args:
+        arch: the architecture.
+
+    Returns:
+        The devices.
+
+    Raises:
+        ConfigError: fewer devices are available, or jax cannot use those of `JAX_PLATFORMS`, or `arch.deterministic`
+            comes too late, or the processes of `arch.distributed` cannot be found.
+    """
+    if arch.deterministic:
+        set_deterministic()
+    processes = connect(arch)
+    if isinstance(arch, AnakinConfig) and processes.count > 1:
+        found, place = _devices_of_all_hosts(processes, arch.num_devices), arch.distributed
+        first = place.coordinator.rpartition(":")[0] if isinstance(place, DistributedConfig) else None
+        heartbeat.start(processes, first or processes.first(socket.getfqdn))
+        return found
+    if not isinstance(arch, SebulbaConfig):
+        return RunDevices(find_devices(arch.devices_needed))
+    groups = {"arch.actor.device_ids": arch.actor.device_ids, "arch.learner.device_ids": arch.learner.device_ids}
+    for key, ids in groups.items():
+        if not ids or len(set(ids)) < len(ids):
+            raise ConfigError(f"{key}={list(ids)} must name at least one device, and none twice: use [0]")
+    largest = max(groups, key=lambda key: max(groups[key]))
+    devices = find_devices(arch.devices_needed, f"{largest}={list(groups[largest])} needs more devices than there are")
+    acting = [devices[index] for index in arch.actor.device_ids for _ in range(arch.actor.actor_per_device)]
+    return RunDevices([devices[index] for index in arch.learner.device_ids], tuple(acting))
+
+
+def connect(arch: ArchConfig) -> Processes:
+    """Connect this process with the others of its run, unless it is connected already.
+
+    Args:
+        arch: the architecture.
+
+    Returns:
+        The processes; one alone without `arch.distributed`.
+
+    Raises:
+        ConfigError: the processes of `arch.distributed` cannot be found.
+    """
+    if not isinstance(arch, AnakinConfig) or arch.distributed is None:
+        return ALONE
+    if not jax.distributed.is_initialized():
+        if arch.devices_needed is not None:
+            reserve(arch.devices_needed)
+        connection.connect(arch.distributed)
+    return Processes(jax.process_count(), jax.process_index())
+
+
+def _devices_of_all_hosts(processes: Processes, wanted: int | None) -> RunDevices:
+    """Return the same number of devices of each process."""
+    if wanted is not None and wanted % processes.count:
+        raise ConfigError(
+            f"arch.num_devices={wanted} counts the devices of all {processes.count} processes, of which each has the"
+            f" same number: use {multiples_near(wanted, processes.count)}"
+        )
+    share = None if wanted is None else wanted // processes.count
+    own = processes.together(lambda: find_devices(share, f"arch.num_devices={wanted} is too many"))
+    most = int(processes.largest(len(own)))
+
+    def check() -> None:
+        if len(own) < most:
+            raise ConfigError(
+                f"process {processes.index} has {len(own)} device(s), and another one {most}: set arch.num_devices to"
+                f" at most {len(own) * processes.count}"
+            )
+
+    processes.together(check)
+    by_process = [[one for one in jax.devices() if one.process_index == index] for index in range(processes.count)]
+    return RunDevices([device for found in by_process for device in found[:most]], processes=processes)
+
+
+def find_devices(num_devices: int | None, problem: str | None = None) -> list[jax.Device]:
+    """Return the first devices of this process.
+
+    Without an accelerator, the CPU is split into `num_devices` devices, up to one per core; the environment variable
+    `JAX_NUM_CPU_DEVICES` sets another limit.
+
+    Args:
+        num_devices: number of devices; None uses every accelerator, or one device on a CPU.
+        problem: start of the message if there are fewer; by default, it names `arch.num_devices`.
+
+    Returns:
+        The devices.
+
+    Raises:
+        ConfigError: fewer devices are available, or jax cannot use those of `JAX_PLATFORMS`.
+    """
+    limit = _cpu_limit()
+    if num_devices is not None:
+        reserve(num_devices)
+    devices = _start_backend()
+    on_cpu = devices[0].platform == "cpu"
+    wanted = (1 if on_cpu else len(devices)) if num_devices is None else num_devices
+    if wanted > len(devices):
+        problem = problem or f"arch.num_devices={wanted} is too many"
+        raise ConfigError(f"{problem}: {_available(len(devices), on_cpu, limit)}")
+    return devices[:wanted]
+
+
+def make_mesh(devices: Sequence[jax.Device], spread_members: bool = False) -> Mesh:
+    """Build a mesh with the axes `population` and `device`, one of which has all devices.
+
+    Args:
+        devices: from `find_devices`.
+        spread_members: shard the members over devices, instead of the environments of each member.
+
+    Returns:
+        The mesh.
+    """
+    shape = (len(devices), 1) if spread_members else (1, len(devices))
+    grid = np.asarray(devices).reshape(shape)
+    return Mesh(grid, (POPULATION_AXIS, DEVICE_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def placing(compiled: Any) -> Callable[..., Any]:
+    """Return a compiled program that copies its arguments from the host to its devices by explicit transfers.
+
+    A `jax.transfer_guard` then finds every other transfer.
+
+    Args:
+        compiled: the program; its first argument is on the devices already, such as a learner state.
+
+    Returns:
+        The program, with the same arguments and results.
+    """
+    shardings = compiled.input_shardings[0]
+    if not all(sharding.is_fully_addressable for sharding in jax.tree.leaves(shardings)):
+        # A key cannot be transferred to the devices of other processes; the program takes that of each process.
+        return compiled
+
+    def call(first: Any, *others: Any) -> Any:
+        return compiled(first, *jax.device_put(others, shardings[1:]))
+
+    return call
+
+
+def memory_of(device: jax.Device) -> int:
+    """Return the memory of a device in bytes; for a CPU, that of the machine, which all its devices share."""
+    stats = device.memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def reserve(num_devices: int) -> None:
+    """Split the CPU into `num_devices` devices, at most one per core, before jax starts.
+
+    Args:
+        num_devices: the largest number of devices that a run of this process needs.
+    """
+    if not os.environ.get("JAX_NUM_CPU_DEVICES"):
+        _split_cpu(min(num_devices, _cpu_limit()))
+
+
+def set_deterministic() -> None:
+    """Let GPUs compute the same bits in every run, by flags in `XLA_FLAGS` that XLA reads when jax starts.
+
+    Flags that the variable already has keep their values. Other devices are deterministic without any flag.
+
+    Raises:
+        ConfigError: jax has already started on a GPU without the flags, or the variable forbids them.
+    """
+    given = os.environ.get("XLA_FLAGS", "")
+    for flag in given.split():
+        if flag.lower() in _NONDETERMINISTIC_FLAGS:
+            raise ConfigError(f"arch.deterministic=true contradicts XLA_FLAGS='{flag}': remove one of them")
+    names = [flag.partition("=")[0] for flag in given.split()]
+    missing = [f"{name}={value}" for name, value in _DETERMINISTIC_FLAGS.items() if name not in names]
+    if not missing:
+        return
+    if not _has_started():
+        os.environ["XLA_FLAGS"] = " ".join([*given.split(), *missing])
+    elif jax.default_backend() == "gpu":
+        raise ConfigError(
+            "arch.deterministic=true comes too late, jax has already started: start a new process, or set"
+            f" XLA_FLAGS='{' '.join(missing)}' before this one imports jax"
+        )
+
+
+def set_compile_cache(enabled: bool) -> None:
+    """Cache compiled programs in a directory of the user, unless a cache directory is already set.
+
+    jax finds an entry by the lowered program, so no change of code or data can run an earlier program. Entries are
+    executable code: those that another user can have written are not read, and the reason is a warning.
+
+    Args:
+        enabled: False leaves jax unchanged.
+    """
+    # A full disk costs the cache only.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
+    if not enabled or jax.config.values["jax_compilation_cache_dir"]:
+        return
+    path = user_cache() / "compiled"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        directory = path.resolve()
+        foreign = _written_by_others(directory)
+    except OSError:
+        return
+    if foreign is not None:
+        warnings.warn(
+            f"compiled programs are not cached: other users can write {foreign}, or own it; take their permissions away"
+            f" by chmod go-w, or delete {path}",
+            stacklevel=2,
+        )
+        return
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def _written_by_others(directory: Path) -> str | None:
+    """Return a path that another user can have written: the directory, its parent, or an entry; None if there is none.
+
+    Args:
+        directory: a directory without symbolic links on the way.
+    """
+    if not hasattr(os, "getuid"):
+        return None
+    above, status = directory.parent.stat(), directory.stat()
+    if above.st_uid not in (0, os.getuid()) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
+        return str(directory.parent)
+    # Entries have the modes that a umask left; nobody else reaches those of a directory that is not searchable.
+    modes = 0o022 if status.st_mode & 0o011 else 0
+    entries = [Path(root, name) for root, folders, names in os.walk(directory) for name in (*folders, *names)]
+    for path, forbidden in ((directory, 0o022), *((entry, modes) for entry in entries)):
+        # Another process may delete an entry meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            status = os.lstat(path)
+            if status.st_uid != os.getuid() or status.st_mode & forbidden:
+                return str(path)
+    return None
+
+
+def _start_backend() -> list[jax.Device]:
+    try:
+        return jax.local_devices()
+    # An AssertionError where jax knows the platform, but has no plugin for it.
+    except (RuntimeError, AssertionError) as error:
+        platforms = jax.config.values["jax_platforms"]
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "no plugin for it is installed"
+        raise ConfigError(
+            f"JAX_PLATFORMS={platforms} cannot be used ({reason}): install 'stoix_like[cuda12]', [cuda13] or [tpu], or"
+            " use JAX_PLATFORMS=cpu"
+        ) from error
+
+
+def _has_started() -> bool:
+    """Return whether jax has started its backend: it then refuses to change its number of CPU devices."""
+    count = jax.config.values["jax_num_cpu_devices"]
+    try:
+        jax.config.update("jax_num_cpu_devices", count + 1)
+    except RuntimeError:
+        return True
+    jax.config.update("jax_num_cpu_devices", count)
+    return False
+
+
+def _cpu_limit() -> int:
+    forced = os.environ.get("JAX_NUM_CPU_DEVICES", "")
+    if forced.isdigit() and int(forced) > 0:
+        return int(forced)
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _split_cpu(count: int) -> None:
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:
+        # The backend has started already, as in a notebook or a test: its devices are final.
+        return
+
+
+def _available(present: int, on_cpu: bool, limit: int) -> str:
+    if not on_cpu:
+        return f"use at most {present}"
+    if present < limit:
+        return f"jax has already started with {present}; start a new process to use up to {limit}, one per CPU core"
+    return f"use at most {limit}, one per CPU core (JAX_NUM_CPU_DEVICES sets another limit)"

@@ -1,0 +1,1 @@
+"""Members of a population, and what changes them between intervals of training."""

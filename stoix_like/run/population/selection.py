@@ -1,0 +1,79 @@
+"""Selections: what changes the members of a population between two intervals of training."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from stoix_like.architectures.types import LearnerState
+from stoix_like.run.host.saved_state import Best
+from stoix_like.run.population.members import Population
+
+
+class Selected(NamedTuple):
+    """The outcome of a selection.
+
+    Attributes:
+        state: the learner state.
+        population: the members; their hyperparameters, seeds and settings may have changed.
+        entries: what to add to the record of the evaluation, JSON values.
+        healthy: members that train again, if they had diverged.
+    """
+
+    state: LearnerState
+    population: Population
+    entries: dict[str, Any]
+    healthy: Sequence[int]
+
+
+class Selection(Protocol):
+    """A decision about the members after an evaluation, which depends on the history of the run and its seed alone.
+
+    Attributes:
+        entry: an entry that every selection adds to the record of its evaluation, so that none is made twice.
+        restarts: whether members start anew, so that a run continues even if all of them diverged.
+    """
+
+    entry: str
+    restarts: bool
+
+    def is_due(self, evaluation: int) -> bool:
+        """Return whether there is a selection after the evaluation with this number; the one at step 0 is number 0."""
+
+    def describe(self, population: Population) -> dict[str, Any]:
+        """Return what the record of an evaluation says about the members that were evaluated, JSON values."""
+
+    def improved(
+        self,
+        population: Population,
+        scores: np.ndarray,
+        failures: Collection[int],
+        history: Sequence[Mapping[str, Any]],
+        best: Best,
+    ) -> np.ndarray | None:
+        """Return which members have parameters that replace the best ones kept so far.
+
+        Args:
+            population: the members.
+            scores: `[P]`, their mean episode return in an evaluation.
+            failures: members that diverged.
+            history: one record per evaluation before this one.
+            best: the best parameters so far.
+
+        Returns:
+            Booleans `[P]`; None: those with a higher return.
+        """
+
+    def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:
+        """Select.
+
+        Args:
+            state: the learner state, which is donated.
+            population: the members.
+            history: one record per evaluation, the last one included.
+
+        Returns:
+            What changes.
+        """

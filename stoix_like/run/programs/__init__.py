@@ -1,0 +1,1 @@
+"""The jitted and compiled programs of a run."""

@@ -1,0 +1,212 @@
+"""The compiled programs of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from stoix_like.architectures import sebulba
+from stoix_like.architectures.types import LearnerState
+from stoix_like.config import SebulbaConfig
+from stoix_like.envs.split_steps import SplitSteps
+from stoix_like.loggers.formats import columns
+from stoix_like.run.host.actors import Actor, Pipeline
+from stoix_like.run.host.devices import placing
+from stoix_like.run.programs.functions import run_programs
+from stoix_like.run.set_up import memory_estimate
+from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.signals import stop_if_received
+
+
+class Compiler:
+    """Compiles programs: Python traces one after the other, while threads compile those that were traced before.
+
+    Attributes:
+        seconds: by program, the seconds that tracing, lowering and compiling it took.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, dict[str, float]] = {}
+        self._threads = ThreadPoolExecutor(thread_name_prefix="compile")
+
+    def __call__(self, name: str, program: Any, *args: Any) -> Any:
+        """Compile a jitted function.
+
+        Args:
+            name: name of the program.
+            program: the function.
+            args: its arguments, or their shapes.
+
+        Returns:
+            The compiled program.
+        """
+        return self.start(name, program, *args)()
+
+    def start(self, name: str, program: Any, *args: Any) -> Callable[[], Any]:
+        """Trace a jitted function, and start to compile it; see `__call__`.
+
+        Returns:
+            A function that waits for the compiled program.
+        """
+        start = time.perf_counter()
+        traced = program.trace(*args)
+        after_trace = time.perf_counter()
+        lowered = traced.lower()
+        seconds = {"trace": after_trace - start, "lower": time.perf_counter() - after_trace}
+        self.seconds[name] = seconds
+
+        def timed() -> Any:
+            start = time.perf_counter()
+            compiled = lowered.compile()
+            seconds["compile"] = time.perf_counter() - start
+            return compiled
+
+        return self._threads.submit(timed).result
+
+    def close(self) -> None:
+        """Compile nothing more that has not started."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class CompiledRun(NamedTuple):
+    """The compiled programs of a run.
+
+    Attributes:
+        init: see `architectures.types.Program`.
+        train: see `architectures.types.Program`.
+        running: `(num_updates) -> context`, within which a run trains the updates that are left.
+        host_metrics: returns the metrics of the host's side of training since the start of the interval.
+        rollouts: see `architectures.types.Program`; None unless the run is profiled, and for environments on the host,
+            which would not return to their states.
+        evaluate: `(shared, hyperparams, key, number []) -> Episodes`; every `number` has its own start states, see
+            `architectures.evaluator.make_evaluator`.
+        select: `(candidate, best, better [P]) -> best`, each member's better parameters.
+        restart: see `programs.run_programs`; None without successive halving.
+        state: shapes and layouts of the learner state.
+        seconds: time spent compiling.
+        program_seconds: see `Compiler.seconds`.
+    """
+
+    init: Callable[..., Any]
+    train: Callable[..., Any]
+    running: Callable[[int], contextlib.AbstractContextManager[None]]
+    host_metrics: Callable[[], dict[str, float]]
+    rollouts: Callable[..., Any] | None
+    evaluate: Callable[..., Any]
+    select: Callable[..., Any]
+    restart: Callable[..., Any] | None
+    state: LearnerState
+    seconds: float
+    program_seconds: dict[str, dict[str, float]]
+
+
+def compile_run(setup: RunSetup) -> CompiledRun:
+    """Compile everything a run needs, ahead of time, so that compiling and running are timed separately.
+
+    Args:
+        setup: the run.
+
+    Returns:
+        The programs.
+
+    Raises:
+        ConfigError: the run does not fit into the memory of its devices.
+        KeyboardInterrupt, SystemExit: a signal was received.
+    """
+    with contextlib.closing(Compiler()) as compiler:
+        return _compile_run(setup, compiler)
+
+
+def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
+    start = time.perf_counter()
+    compiled, state = _compile(setup, compiler)
+    stop_if_received(setup.processes)
+    arch = setup.config.arch
+    check_memory(setup, compiled, state)
+    pipeline = _make_pipeline(setup, arch, compiled) if isinstance(arch, SebulbaConfig) else None
+    return CompiledRun(
+        init=compiled["init"],
+        train=pipeline.train if pipeline else placing(compiled["train"]),
+        running=pipeline.running if pipeline else lambda _: contextlib.nullcontext(),
+        host_metrics=pipeline.metrics if pipeline else dict,
+        rollouts=compiled.get("rollouts"),
+        evaluate=placing(compiled["evaluate"]),
+        select=placing(compiled["select"]),
+        restart=placing(compiled["restart"]) if "restart" in compiled else None,
+        state=state,
+        seconds=time.perf_counter() - start,
+        program_seconds=compiler.seconds,
+    )
+
+
+def _compile(setup: RunSetup, compiler: Compiler) -> tuple[dict[str, Any], LearnerState]:
+    """Trace and compile the programs; return them with the shapes of the learner state."""
+    args, waiting = {}, {}
+    for name, function, given in run_programs(setup):
+        args[name], waiting[name] = given, compiler.start(name, function, *given)
+    compiled = {name: wait() for name, wait in waiting.items()}
+    state: LearnerState = args["learn" if "learn" in compiled else "train"][0]
+    return compiled, state
+
+
+def _make_pipeline(setup: RunSetup, arch: SebulbaConfig, compiled: Mapping[str, Any]) -> Pipeline:
+    """Return actors and learner of Sebulba."""
+    num_envs, length = arch.total_num_envs // arch.num_actors, setup.config.system.rollout_length
+    env, shardings = SplitSteps(setup.env).host, sebulba.rollout_shardings(setup.mesh)
+    actors = {
+        device: sebulba.ActorProgram(*(compiled[f"actor {index} {name}"] for name in sebulba.ActorProgram._fields))
+        for index, device in enumerate(dict.fromkeys(setup.actor_devices))
+    }
+
+    def make_actors() -> list[Actor]:
+        return [Actor(env, actors[device], device, num_envs, length, shardings) for device in setup.actor_devices]
+
+    return Pipeline(
+        make_actors,
+        placing(compiled["learn"]),
+        compiled["copy"],
+        arch.pipeline_queue_size,
+        setup.plan.steps_per_update,
+        setup.config.logger.every_updates,
+    )
+
+
+def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerState) -> None:
+    """Refuse a run whose training or evaluation needs more memory than its devices have.
+
+    Args:
+        setup: the run.
+        compiled: its compiled programs by name.
+        state: shapes of the learner state.
+
+    Raises:
+        ConfigError: see `memory_estimate.check`.
+    """
+    mesh, num_members = setup.mesh, setup.population.num_members
+    replay = ("system.total_buffer_size",) if hasattr(setup.config.system, "total_buffer_size") else ()
+    sizes = (*replay, "arch.total_num_envs", "system.rollout_length")
+    if "restart" in compiled:
+        memory_estimate.check(compiled["restart"], mesh, num_members, sizes, available=setup.device_memory)
+    training = compiled["learn" if "learn" in compiled else "train"]
+    memory_estimate.check(training, mesh, num_members, sizes, available=setup.device_memory)
+    if "evaluate" in compiled:
+        resident, episodes = memory_estimate.bytes_per_device(state.shards, mesh), ("arch.num_eval_episodes",)
+        memory_estimate.check(compiled["evaluate"], mesh, num_members, episodes, resident, setup.device_memory)
+
+
+def describe(programs: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return what each program took to compile, as a table.
+
+    Args:
+        programs: `Compiler.seconds`.
+
+    Returns:
+        Lines of text.
+    """
+    rows: list[tuple[str, ...]] = [("program", "trace", "lower", "compile", "all")]
+    for name, seconds in programs.items():
+        rows.append((name, *(f"{value:.1f} s" for value in (*seconds.values(), sum(seconds.values())))))
+    return columns(rows)

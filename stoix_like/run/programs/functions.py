@@ -1,0 +1,211 @@
+"""The jitted programs of a run, with the shapes of their arguments, and the keys that it starts with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from stoix_like.architectures import anakin, sebulba
+from stoix_like.architectures.axes import POPULATION_AXIS, partition_specs
+from stoix_like.architectures.evaluator import make_evaluator
+from stoix_like.architectures.types import Hyperparams, LearnerState, ProgramSpec
+from stoix_like.base_types import System
+from stoix_like.config import AnakinConfig, SebulbaConfig
+from stoix_like.envs.split_steps import SplitSteps
+from stoix_like.run.host.saved_state import select_members
+from stoix_like.run.population.members import Population
+from stoix_like.run.records.blocks import max_blocks
+from stoix_like.run.set_up.setup import RunSetup
+
+SystemBuild = Callable[[Hyperparams], System]
+
+
+class RunProgram(NamedTuple):
+    """A jitted function of a run.
+
+    Attributes:
+        name: `init`, `train`, `rollouts`, `restart`, `evaluate` or `select`; with Sebulba `learn` and `copy` instead of
+            `train` and `rollouts`, and `actor 0 begin` for each function of `sebulba.ActorProgram` on each device of
+            actors.
+        function: jitted, but neither traced nor compiled.
+        args: its arguments, or their shapes; of arrays that stay on the devices, with their shardings.
+    """
+
+    name: str
+    function: Any
+    args: tuple[Any, ...]
+
+
+class RunKeys(NamedTuple):
+    """The keys that a run starts with: for the agent, for each shard `[num_shards]`, and for evaluation."""
+
+    agent: jax.Array
+    shards: jax.Array
+    evaluation: jax.Array
+
+
+def make_keys(setup: RunSetup) -> RunKeys:
+    """Derive the keys of a run from its seeds; a member of a population has the keys of a lone run with its seed.
+
+    Args:
+        setup: the run.
+
+    Returns:
+        The keys; with a population, each has a leading population axis.
+    """
+    seeds = np.asarray(setup.population.seeds, np.uint32)
+    return _derive_keys(jax.device_put(seeds if len(seeds) > 1 else seeds[0]), setup.plan.num_shards)
+
+
+@partial(jax.jit, static_argnums=1)  # outside of a program, jax compiles every operation by itself
+def _derive_keys(seeds: jax.Array, num_shards: int) -> RunKeys:
+    def derive(seed: jax.Array) -> RunKeys:
+        train_key, eval_key = jax.random.split(jax.random.key(seed))
+        agent_key, shards_key = jax.random.split(train_key)
+        return RunKeys(agent_key, jax.random.split(shards_key, num_shards), eval_key)
+
+    return jax.vmap(derive)(seeds) if seeds.ndim else derive(seeds)
+
+
+def traced_hyperparams(population: Population) -> Hyperparams:
+    """Return the hyperparameters that the programs take as arguments.
+
+    Args:
+        population: the members.
+
+    Returns:
+        `[P]` by name; empty for a lone member, whose hyperparameters are constants of the program.
+    """
+    return population.arrays() if population.num_members > 1 else {}
+
+
+def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
+    """Build the programs of a run, for the devices of its setup.
+
+    Args:
+        setup: the run; its devices need not be in this machine.
+
+    Yields:
+        The programs; the first is `init`, whose trace gives the shapes of the others' arguments.
+    """
+    config, plan, mesh, num_members = setup.config, setup.plan, setup.mesh, setup.population.num_members
+    keys, hyperparams = jax.eval_shape(partial(make_keys, setup)), traced_hyperparams(setup.population)
+
+    def build(traced: Hyperparams) -> System:
+        return setup.build_system((setup.population.of(0) if num_members == 1 else {}) | traced)
+
+    spec = ProgramSpec(
+        num_members=num_members,
+        num_envs=plan.envs_per_shard,
+        rollout_length=config.system.rollout_length,
+        warmup_steps=config.system.warmup_steps,
+        on_nan_ignore=config.arch.on_nan == "ignore",
+        hoist_randomness=not isinstance(config.arch, AnakinConfig) or config.arch.hoist_randomness,
+        every_updates=config.logger.every_updates,
+        max_blocks=max_blocks(num_members),
+        most_truncations=setup.most_truncations,
+        lone_shards=setup.lone_shards,
+        diagnostics=config.logger.diagnostics,
+    )
+    program: Any
+    if isinstance(config.arch, SebulbaConfig):
+        program = sebulba.make_learner(build, setup.env, mesh, spec, config.arch.num_actors)
+    else:
+        program = anakin.make_program(build, setup.env, mesh, spec)
+    init = RunProgram("init", program.init, (hyperparams, keys.agent, keys.shards))
+    yield init
+    state = _state_shapes(setup, jax.eval_shape(init.function, *init.args))
+    if isinstance(config.arch, SebulbaConfig):
+        yield from _of_sebulba(setup, config.arch, program, build({}), state)
+    else:
+        yield RunProgram("train", program.train, (state, hyperparams, np.int32(1), np.bool_(True)))
+        if config.arch.profile and not setup.env.on_host:
+            yield RunProgram("rollouts", program.rollouts, (state, hyperparams, np.int32(1)))
+    if setup.halves:
+        some = setup._replace(population=setup.population.take(range(restart_size(setup))))
+        keys_of_some = jax.eval_shape(partial(make_keys, some))
+        args = (traced_hyperparams(some.population), keys_of_some.agent, keys_of_some.shards)
+        members = np.arange(some.population.num_members, dtype=np.int32)
+        yield RunProgram("restart", _make_restart(program.init, state), (state, *args, members))
+    evaluator = make_evaluator(
+        build, setup.eval_env, mesh, config.arch.num_eval_episodes, config.arch.max_eval_steps, num_members
+    )
+
+    def evaluate(shared: Any, hyperparams: Hyperparams, key: jax.Array, number: jax.Array) -> Any:
+        fold_in = jax.vmap(jax.random.fold_in, (0, None)) if key.ndim else jax.random.fold_in
+        return evaluator(shared, hyperparams, fold_in(key, number))
+
+    # Runs share an executable of one text only if it takes the same of all arguments: optimiser states may differ.
+    evaluation = jax.jit(evaluate, keep_unused=True)
+    yield RunProgram("evaluate", evaluation, (state.shared, hyperparams, keys.evaluation, np.uint32(0)))
+    better = np.zeros(() if num_members == 1 else (num_members,), bool)
+    yield RunProgram("select", jax.jit(select_members), (state.shared, state.shared, better))
+
+
+def restart_size(setup: RunSetup) -> int:
+    """Return how many members start anew at a time: few, so that most of their initialisation is used."""
+    devices, num_members = setup.mesh.shape[POPULATION_AXIS], setup.population.num_members
+    # A multiple of the devices, over which they are sharded; a lone member would have no population axis.
+    return max(2 if devices == 1 else 1, -(-num_members // (8 * devices))) * devices
+
+
+def _make_restart(init: Any, state: LearnerState) -> Any:
+    """Return the program that initialises members, and puts them in the places of others.
+
+    Args:
+        init: see `architectures.types.Program`.
+        state: shapes and shardings of the state of all members.
+
+    Returns:
+        `(state, hyperparams, key, shard_keys, members) -> state`, jitted; a member beyond the last one is dropped.
+    """
+    num_members = state.healthy.size
+
+    def restart(
+        state: LearnerState, hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, members: jax.Array
+    ) -> Any:
+        new = init(hyperparams, key, shard_keys)
+        # By member, its index among the new ones.
+        source = jnp.full(num_members, members.size).at[members].set(jnp.arange(members.size), mode="drop")
+        taken = jax.tree.map(lambda leaf: leaf[jnp.minimum(source, members.size - 1)], new)
+        return select_members(taken, state, source < members.size)
+
+    layouts = jax.tree.map(lambda leaf: leaf.sharding, state)
+    return jax.jit(restart, donate_argnums=0, out_shardings=layouts)
+
+
+def _of_sebulba(
+    setup: RunSetup, arch: SebulbaConfig, program: sebulba.LearnerProgram, system: System, state: LearnerState
+) -> Iterator[RunProgram]:
+    """Yield the programs of training of Sebulba, except for `init`."""
+    length, num_envs, mesh = setup.config.system.rollout_length, arch.total_num_envs // arch.num_actors, setup.mesh
+    rollout = sebulba.rollout_shapes(system, setup.env, state.shared, num_envs, length, mesh)
+    rollouts = (rollout,) * arch.num_actors
+    yield RunProgram("learn", program.learn, (state, {}, rollouts, np.bool_(True)))
+    steps = SplitSteps(setup.env)
+    for index, device in enumerate(dict.fromkeys(setup.actor_devices)):
+        functions = sebulba.actor_programs(system, steps, state.shared, num_envs, length, device)
+        for name, (function, args) in functions.items():
+            yield RunProgram(f"actor {index} {name}", function, args)
+    yield RunProgram("copy", jax.jit(partial(jax.tree.map, jnp.copy)), (state.shared,))
+
+
+def _state_shapes(setup: RunSetup, shapes: LearnerState) -> LearnerState:
+    """Return the shapes of the learner state with their shardings: a compiled program takes no others.
+
+    Args:
+        setup: the run.
+        shapes: the shapes.
+    """
+    one, each = (NamedSharding(setup.mesh, spec) for spec in partition_specs(setup.population.num_members))
+
+    def place(sharding: NamedSharding, part: Any) -> Any:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), part)
+
+    return LearnerState(*map(place, (one, each, one, one), shapes))

@@ -1,0 +1,1 @@
+"""The metrics of a run, from the device to loggers and videos."""

@@ -1,0 +1,1 @@
+"""The parts of a run, built and checked before anything compiles."""

@@ -1,0 +1,134 @@
+"""What the varied hyperparameters of a population act on, by the data flow of its traced functions.
+
+A hyperparameter that nothing depends on makes equal members: the exponent of priorities without priorities, the
+constant of an optimiser that is not chosen, the bound of the other action space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import partial_eval
+
+from stoix_like.architectures.acting import start_episodes
+from stoix_like.architectures.rollout import rollout
+from stoix_like.base_types import Agent, Axes, RolloutState
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.errors import ConfigError
+from stoix_like.networks.requirements import shares_torso
+from stoix_like.policies.setup import InferenceSetup
+from stoix_like.run.population.members import KEY
+
+
+class Influence(NamedTuple):
+    """Hyperparameters by what depends on them.
+
+    Attributes:
+        init: the initial state of the agent.
+        updates: acting and learning; metrics do not count.
+        stored: what is added to the replay buffer.
+        evaluation: the actions in evaluation.
+    """
+
+    init: frozenset[str] = frozenset()
+    updates: frozenset[str] = frozenset()
+    stored: frozenset[str] = frozenset()
+    evaluation: frozenset[str] = frozenset()
+
+    def notes(
+        self, names: Iterable[str], networks: SimpleNamespace, key: str = f"{KEY}.hyperparams"
+    ) -> tuple[str, ...]:
+        """Return notes for the user about hyperparameters that do little or nothing.
+
+        Args:
+            names: the hyperparameters that vary.
+            networks: the modules.
+            key: where they are configured.
+        """
+        something = self.init | self.updates | self.evaluation
+        notes = [f"{key}.{name} has no effect in this configuration" for name in names if name not in something]
+        critic = getattr(networks, "critic_network", None)
+        if "vf_coef" in names and critic is not None and not shares_torso(critic):
+            notes.append(
+                f"{key}.vf_coef acts through system.max_grad_norm and the constant of the optimiser alone: actor and"
+                " critic share no parameters, and the optimiser ignores the scale of a loss"
+            )
+        return tuple(notes)
+
+    def check_copies(self, names: Iterable[str]) -> None:
+        """Refuse what copies of population-based training would not learn with.
+
+        Args:
+            names: the hyperparameters that vary.
+
+        Raises:
+            ConfigError: names the first one, and why.
+        """
+        for name in names:
+            if name in self.stored:
+                reason = "acts on what the replay buffer stores, and a copy continues with its own buffer"
+            elif name in self.updates:
+                continue
+            elif name in self.init:
+                reason = "acts on the initial state alone, and a copy continues from that of another member"
+            elif name in self.evaluation:
+                reason = "acts on evaluations alone, whose returns select the members"
+            else:
+                reason = "has no effect in this configuration"
+            raise ConfigError(f"{KEY}.hyperparams.{name} {reason}: omit it, or set {KEY}.pbt.every_evals=null")
+
+
+def find_influence(setup: InferenceSetup, env: VectorEnvironment, names: Iterable[str]) -> Influence:
+    """Trace a system as a function of hyperparameters, and compile nothing.
+
+    Args:
+        setup: the configuration, the spaces and the networks.
+        env: environments to train in.
+        names: the hyperparameters.
+
+    Returns:
+        What depends on them.
+    """
+    # Averages over shards need a mesh, and change no dependency.
+    setup = setup._replace(spec=setup.spec._replace(axes=Axes(())))
+    hyperparams = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names}
+    key, config = jax.eval_shape(jax.random.key, 0), setup.config.system
+
+    def start(hyperparams: Mapping[str, Any], key: jax.Array) -> tuple[Agent, RolloutState]:
+        system = setup.build_system(dict(hyperparams))
+        state = start_episodes(env, system, jax.random.split(key, setup.spec.num_envs))
+        return system.init(key, state.timestep), state
+
+    def update(hyperparams: Mapping[str, Any], agent: Agent, state: RolloutState, key: jax.Array) -> Any:
+        system = setup.build_system(dict(hyperparams))
+        state, (trajectory, _) = rollout(env, system.act, agent.shared, state, key, config.rollout_length, False)
+        agent, _ = system.update(system.observe(agent, trajectory), trajectory, key)
+        return agent, state.carry
+
+    def store(hyperparams: Mapping[str, Any], agent: Agent, state: RolloutState, key: jax.Array) -> Any:
+        system, acting = setup.build_system(dict(hyperparams)), setup.build_system()
+        _, (trajectory, _) = rollout(env, acting.act, agent.shared, state, key, config.rollout_length, False)
+        return system.observe(agent, trajectory).local
+
+    def evaluate(hyperparams: Mapping[str, Any], agent: Agent, state: RolloutState, key: jax.Array) -> Any:
+        return setup.build_system(dict(hyperparams)).eval_act(agent.shared, state, key)[1]
+
+    args = (*jax.eval_shape(start, hyperparams, key), key)
+    return Influence(
+        init=_used(start, hyperparams, key),
+        updates=_used(update, hyperparams, *args),
+        stored=_used(store, hyperparams, *args) if config.has_replay else frozenset(),
+        evaluation=_used(evaluate, hyperparams, *args),
+    )
+
+
+def _used(function: Callable[..., Any], hyperparams: Mapping[str, Any], *args: Any) -> frozenset[str]:
+    """Return the hyperparameters that the results of a function depend on."""
+    jaxpr = jax.make_jaxpr(function)(dict(hyperparams), *args).jaxpr
+    _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    # Leaves of a dictionary are in the order of its keys, and the first ones are the hyperparameters.
+    return frozenset(name for name, is_used in zip(sorted(hyperparams), used, strict=False) if is_used)

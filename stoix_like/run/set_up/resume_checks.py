@@ -1,0 +1,181 @@
+"""Checks of what may change when a run resumes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from yaml import YAMLError
+
+from stoix_like.errors import ConfigError
+from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.storage.config_file import flatten
+from stoix_like.versions import versions
+
+# Written by Hydra.
+MULTIRUN = "multirun.yaml"
+# The number of shards may not change, but how devices and update batches make it up may.
+CHANGEABLE = (
+    "arch.total_timesteps",
+    "arch.num_evaluation",
+    "arch.num_devices",
+    "arch.distributed",
+    "arch.actor.device_ids",
+    "arch.learner.device_ids",
+    "arch.update_batch_size",
+    "arch.population.halving.rounds",
+    "arch.on_nan",
+    "arch.compile_cache",
+    "arch.profile",
+    "arch.resume_from",
+    "arch.absolute_metric",
+    "arch.stop_at_return",
+    "callbacks",
+    "env.timeout",
+    "env.assets",
+    "checkpoint",
+    "logger",
+)
+
+
+def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
+    """Refuse to resume with a configuration that changed.
+
+    Args:
+        setup: the run to resume.
+        config: plain values of the configuration that the run started with.
+
+    Raises:
+        ConfigError: names the keys that differ.
+    """
+    now, then = (dict(flatten(each)) for each in (setup.config.resolved, config))
+    # Keys that the version which started the run did not have.
+    added = {key: value for key, value in _defaults(setup).items() if key not in then}
+    then |= {key: value for key, value in added.items() if key in now}
+    changed = [
+        f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
+        for key in sorted(now.keys() | then.keys())
+        if now.get(key) != then.get(key) and not _may_change(key)
+    ]
+    if changed:
+        raise ConfigError(
+            f"the configuration differs from that of the run: {'; '.join(changed)}. Only these keys may change:"
+            f" {', '.join(CHANGEABLE)}"
+        )
+
+
+def check_same_sweep(sweep_dir: Path, overrides: Sequence[str]) -> None:
+    """Refuse to continue a multirun with other overrides: its jobs are numbered by them.
+
+    Args:
+        sweep_dir: directory of a multirun.
+        overrides: the overrides of the command line but those of Hydra itself.
+
+    Raises:
+        ConfigError: names the directory and the overrides that differ.
+    """
+    path = sweep_dir / MULTIRUN
+    try:
+        then = OmegaConf.select(OmegaConf.load(path), "hydra.overrides.task")
+    except (OSError, ValueError, YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; choose another hydra.sweep.dir") from error
+    before, now = ([word for word in words if not _may_change(_key(word))] for words in (then or [], overrides))
+    if before != now:
+        raise ConfigError(
+            f"hydra.sweep.dir={sweep_dir} holds the multirun of {' '.join(before) or 'the defaults'}: continue it with"
+            " the same overrides, or choose another directory"
+        )
+
+
+def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
+    """Refuse to resume a checkpoint with a configuration that does not continue it.
+
+    Args:
+        setup: the run to resume.
+        host_state: host state of the checkpoint.
+
+    Raises:
+        ConfigError: names the keys that differ, or a budget that is already spent.
+    """
+    check_same_config(setup, host_state["config"])
+    updates, plan = host_state["progress"]["updates"], setup.plan
+    if host_state["num_shards"] != plan.num_shards:
+        raise ConfigError(
+            f"the run has {plan.num_shards} shard(s) here (devices × arch.update_batch_size), but its checkpoint has"
+            f" {host_state['num_shards']}: set arch.num_devices, or arch.learner.device_ids with arch=sebulba"
+        )
+    _check_same_trials(setup, host_state["config"])
+    if updates > plan.num_updates and setup.halves:
+        trained = updates / plan.trial_updates
+        raise ConfigError(
+            f"arch.population.halving.rounds={setup.config.arch.population.halving.rounds:g} is less than the"
+            f" {trained:.4g} rounds already trained: use at least {math.ceil(trained)}"
+        )
+    if updates > plan.num_updates:
+        spent = plan.warmup_steps + updates * plan.steps_per_update
+        raise ConfigError(
+            f"arch.total_timesteps={setup.config.arch.total_timesteps} is less than the {spent} steps already trained:"
+            f" use at least {spent}"
+        )
+
+
+def _check_same_trials(setup: RunSetup, config: Mapping[str, Any]) -> None:
+    """Refuse to change the length of the trials of successive halving, or whether there are any."""
+    now, then = (dict(flatten({"arch": each["arch"]})) for each in (setup.config.resolved, config))
+    had_trials = then.get("arch.population.halving.rounds") is not None
+    if setup.halves != had_trials:
+        raise ConfigError(
+            f"arch.population.halving.rounds={now.get('arch.population.halving.rounds')}: a run is one of successive"
+            " halving from its start or never: start a new run"
+        )
+    for key in ("arch.total_timesteps", "arch.num_evaluation") if had_trials else ():
+        if now[key] != then[key]:
+            raise ConfigError(
+                f"{key}={now[key]} was {then[key]}, for every trial of successive halving: extend the run by"
+                " arch.population.halving.rounds"
+            )
+
+
+def other_versions(host_state: Mapping[str, Any]) -> list[str]:
+    """Report packages whose versions differ from those that wrote a checkpoint.
+
+    Args:
+        host_state: host state of the checkpoint.
+
+    Returns:
+        One line, or none.
+    """
+    now = versions()
+    then = host_state.get("versions", now)
+    changed = [f"{name} {then.get(name)} → {now[name]}" for name in now if then.get(name) != now[name]]
+    if not changed:
+        return []
+    return [
+        f"resumed with other versions ({', '.join(changed)}): results may differ from those of an uninterrupted run"
+    ]
+
+
+def _defaults(setup: RunSetup) -> dict[str, Any]:
+    """Return the defaults of the fields of `arch` and `env` that have one and are no mapping."""
+    return dict(_plain_defaults(setup.config.arch, "arch")) | dict(_plain_defaults(setup.config.env, "env"))
+
+
+def _plain_defaults(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for field in dataclasses.fields(group):
+        key, value = f"{path}.{field.name}", getattr(group, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _plain_defaults(value, key)
+        elif isinstance(field.default, bool | int | float | str | None):
+            yield key, field.default
+
+
+def _may_change(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in CHANGEABLE)
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")

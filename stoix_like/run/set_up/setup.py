@@ -1,0 +1,337 @@
+"""Every part of a run, built and checked before anything compiles."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from stoix_like.architectures.acting import start_episodes
+from stoix_like.architectures.axes import DEVICE_AXIS, make_axes
+from stoix_like.base_types import RolloutState, System, SystemSpec
+from stoix_like.callbacks import Callback
+from stoix_like.config import RunConfig, SebulbaConfig
+from stoix_like.envs import factory
+from stoix_like.envs.custom import unused_methods
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.spaces import describe, fits
+from stoix_like.errors import ConfigError, multiples_near, raised_at, reason
+from stoix_like.interpreter import exit_if_run_again
+from stoix_like.loggers import Logger, check_available
+from stoix_like.networks.requirements import MisfitError, check_networks, unused_dropout
+from stoix_like.networks.utils import build_networks
+from stoix_like.policies.setup import InferenceSetup
+from stoix_like.processes import ALONE, Processes
+from stoix_like.rendering.animation import check_writer
+from stoix_like.run.host.devices import RunDevices, devices_of, make_mesh, set_compile_cache
+from stoix_like.run.host.plan import Plan, make_plan, spread_members
+from stoix_like.run.population import halving, pbt
+from stoix_like.run.population.members import Population, count_members, make_population
+from stoix_like.run.set_up import memory_estimate
+from stoix_like.run.set_up.custom import make_callbacks, make_own_loggers
+from stoix_like.run.set_up.influence import Influence, find_influence
+from stoix_like.run.set_up.model import find_model
+from stoix_like.run.set_up.suggestions import suggest_network, suggest_systems
+from stoix_like.schema import replace_values
+from stoix_like.storage.config_file import flatten
+from stoix_like.storage.run_files import is_address
+from stoix_like.storage.store import normalised
+from stoix_like.user_code import user_errors
+from stoix_like.utils.accelerate.successors import count_truncations
+from stoix_like.versions import versions
+
+
+class RunSetup(NamedTuple):
+    """The parts of a run; nothing is compiled yet.
+
+    Attributes:
+        config: the typed configuration.
+        population: the members.
+        mesh: the devices.
+        plan: sizes, number of updates, evaluations.
+        env: environments to train in.
+        eval_env: environments to evaluate in.
+        spec: what the system is built from.
+        lone_shards: see `ProgramSpec`; the members of a population keep the axis, which some of their programs need.
+        drawn_env: environments to record videos of; None without `logger.video`.
+        actor_devices: with Sebulba, the device of each actor.
+        started: when the program, or the call that starts the run, started, on the clock of `time.perf_counter`.
+        device_memory: memory of each device in bytes; None: that of the devices, which are in this machine.
+        processes: the processes that the run spans.
+        influence: what the varied hyperparameters of a population act on.
+        callbacks: called in this order.
+        loggers: custom loggers; they open and write nothing before `start`.
+    """
+
+    config: RunConfig
+    population: Population
+    mesh: Mesh
+    plan: Plan
+    env: VectorEnvironment
+    eval_env: VectorEnvironment
+    spec: SystemSpec
+    lone_shards: bool
+    drawn_env: VectorEnvironment | None = None
+    actor_devices: tuple[jax.Device, ...] = ()
+    started: float = 0.0
+    device_memory: int | None = None
+    processes: Processes = ALONE
+    influence: Influence = Influence()
+    callbacks: Sequence[Callback] = ()
+    loggers: Sequence[Logger] = ()
+
+    @property
+    def evolves(self) -> bool:
+        """Whether members are replaced between evaluations."""
+        return self.config.arch.population.pbt.every_evals is not None
+
+    @property
+    def halves(self) -> bool:
+        """Whether trials that lose make room for others."""
+        return self.config.arch.population.halving.rounds is not None
+
+    @property
+    def most_truncations(self) -> int | None:
+        """See `rollout.rollout`; None where all successors are needed, or where it is unknown."""
+        return _most_truncations(self.config, self.env)
+
+    @property
+    def inference(self) -> InferenceSetup:
+        """What a policy of the run acts with."""
+        return InferenceSetup(self.config, self.eval_env, self.spec)
+
+    def build_system(self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None) -> System:
+        """Build the system, see `InferenceSetup.build_system`."""
+        return self.inference.build_system(hyperparams, greedy)
+
+
+def set_up(config: RunConfig, started: float | None = None, device_memory: int | None = None) -> RunSetup:
+    """Build every part of a run, and refuse what cannot work before anything compiles or is written.
+
+    Args:
+        config: the typed configuration.
+        started: when the program, or the call that starts the run, started; by default now.
+        device_memory: memory of each device in bytes; by default that of the devices of this machine.
+
+    Returns:
+        The parts of the run.
+
+    Raises:
+        ConfigError: names the key, the value and what would work.
+    """
+    exit_if_run_again()
+    started = time.perf_counter() if started is None else started
+    resume_from = config.arch.resume_from
+    if resume_from is not None and config.checkpoint.mirror is None and is_address(resume_from):
+        config = config.with_mirror(normalised(resume_from))
+    check_available(config.logger)
+    devices = devices_of(config.arch)
+    _check_same(config, devices.processes)
+    return devices.processes.together(lambda: _set_up(config, devices, started, device_memory))
+
+
+def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memory: int | None) -> RunSetup:
+    num_members = count_members(config)
+    spread, notes = spread_members(num_members, len(devices.learner))
+    mesh = make_mesh(devices.learner, spread)
+    plan = make_plan(config, mesh.shape[DEVICE_AXIS])
+    made_of = (config.env, config.own_env, config.matmul_precision)
+    env, eval_env = factory.make(*made_of), factory.make_eval(*made_of)
+    if isinstance(config.arch, SebulbaConfig):
+        _check_sebulba(config, config.arch, env, plan.num_shards, num_members)
+    if not fits(config.system, env.action_space):
+        raise ConfigError(
+            f"system={config.system_name} does not fit the {describe(env.action_space)} of"
+            f" {config.environment_name}: {suggest_systems(config.system_name, env.action_space)}"
+        )
+    if env.num_players == 2 and not config.system.plays_both_seats:
+        raise ConfigError(
+            f"env.kwargs.opponent=self: system={config.system_name} learns from one seat of {config.environment_name}:"
+            " use system=search/ff_az, or an opponent, env.kwargs.opponent=random"
+        )
+    left_out: list[str] = []
+    lone_shards = num_members == 1 and plan.num_shards == mesh.size
+    spec = SystemSpec(
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        networks=_build_networks(config, env, left_out),
+        axes=make_axes(mesh, lone_shards),
+        num_updates=plan.trial_updates,
+        num_envs=plan.envs_per_shard,
+        num_shards=plan.num_shards,
+        evaluation_greedy=config.arch.evaluation_greedy,
+        num_players=env.num_players,
+        model=find_model(config, env),
+    )
+    drawn_env = _make_drawn(config)
+    set_compile_cache(config.arch.compile_cache)
+    # Members are built once they are known to fit into memory.
+    shapes = _shapes(InferenceSetup(config, eval_env, spec), env)
+    notes = (
+        *plan.notes,
+        *notes,
+        *env.unwrapped.faults,
+        *unused_methods(env),
+        *(
+            f"{rate} has no effect: system={config.system_name} trains without dropout there"
+            for rate in unused_dropout(spec.networks, config.system)
+        ),
+        *config.system.notes(env.action_space),
+        *left_out,
+        *memory_estimate.check_estimate(config, plan, mesh, num_members, env.observation_space, shapes, device_memory),
+    )
+    population = make_population(config)
+    _check_members(config, population, plan)
+    halving.check(config, population, plan, env.on_host)
+    influence, varied = Influence(), population.hyperparams
+    if varied and num_members > 1:
+        influence = find_influence(InferenceSetup(config, eval_env, spec), env, varied)
+        notes = (*notes, *influence.notes(varied, spec.networks))
+    callbacks = make_callbacks(config)
+    halving.check_callbacks(config, callbacks)
+    return RunSetup(
+        config=config,
+        population=population,
+        mesh=mesh,
+        plan=plan._replace(notes=notes),
+        env=env,
+        eval_env=eval_env,
+        spec=spec,
+        lone_shards=lone_shards,
+        drawn_env=drawn_env,
+        actor_devices=devices.actors,
+        started=started,
+        device_memory=device_memory,
+        processes=devices.processes,
+        influence=influence,
+        callbacks=callbacks,
+        loggers=make_own_loggers(config),
+    )
+
+
+def _check_same(config: RunConfig, processes: Processes) -> None:
+    """Refuse processes that differ in what they would train; the first one alone logs."""
+    own = {key: repr(value) for key, value in flatten({**config.resolved, "logger": None, "versions": versions()})}
+    first = processes.first(lambda: own)
+
+    def check() -> None:
+        if differing := sorted(key for key in own.keys() | first.keys() if own.get(key) != first.get(key)):
+            raise ConfigError(
+                f"process {processes.index} has other values of {', '.join(differing)} than process 0: start every"
+                " process with the same ones"
+            )
+
+    processes.together(check)
+
+
+def _make_drawn(config: RunConfig) -> VectorEnvironment | None:
+    """Build the environments to record videos of, if any, and check that they can be drawn and written."""
+    video = config.logger.video
+    if not video.every_evals:
+        return None
+    setting = f"logger.video.every_evals={video.every_evals}"
+    check_writer(video.format, setting)
+    try:
+        return factory.make_drawn(config.env, config.own_env, config.matmul_precision)
+    except ConfigError as error:
+        raise ConfigError(f"{setting}: {error}; or record none, logger.video.every_evals=0") from error
+
+
+def _check_sebulba(
+    config: RunConfig, arch: SebulbaConfig, env: VectorEnvironment, num_shards: int, num_members: int
+) -> None:
+    """Refuse what the actors of Sebulba cannot do."""
+    unit = arch.num_actors * num_shards
+    if not env.on_host:
+        raise ConfigError(
+            f"arch=sebulba steps environments on the host, and {config.environment_name} runs on the accelerator:"
+            " use arch=anakin, or an environment of env=gymnasium or env=envpool"
+        )
+    if config.logger.diagnostics:
+        raise ConfigError(
+            "logger.diagnostics=true does not fit arch=sebulba, whose updates are one call each: use arch=anakin, or"
+            " logger.diagnostics=false"
+        )
+    if num_members > 1:
+        raise ConfigError(
+            f"arch.population.size={num_members} does not fit arch=sebulba, which trains one member: use 1, or"
+            " arch=anakin"
+        )
+    if arch.total_num_envs % unit:
+        raise ConfigError(
+            f"arch.total_num_envs={arch.total_num_envs} must be a multiple of {unit}, {arch.num_actors} actor(s) ×"
+            f" {num_shards} shard(s) of the learner: use {multiples_near(arch.total_num_envs, unit)}"
+        )
+
+
+def _build_networks(config: RunConfig, env: VectorEnvironment, notes: list[str]) -> SimpleNamespace:
+    """Build the modules, and suggest a network that fits where the configured one does not."""
+    try:
+        networks = build_networks(
+            config.network, env.action_space, env.observation_space, dtype=config.arch.torso_dtype, notes=notes
+        )
+        check_networks(networks, config.system, config.system_name)
+    except MisfitError as error:
+        advice = suggest_network(config, env.action_space, env.observation_space)
+        raise MisfitError(error.problem, advice) from error
+    return networks
+
+
+def _check_members(config: RunConfig, population: Population, plan: Plan) -> None:
+    """Let the system check the hyperparameters of every member, as it checks those of the configuration."""
+    selection = config.arch.population.pbt
+    if selection.every_evals is None and selection.bounds:
+        raise ConfigError(
+            f"arch.population.pbt.bounds={selection.bounds} bounds what selections explore, and none are made: set"
+            " arch.population.pbt.every_evals=1"
+        )
+    if selection.every_evals is not None:
+        if population.num_members == 1:
+            raise ConfigError("arch.population.pbt.every_evals needs several members: set arch.population.size=16")
+        pbt.spaces(config)
+    for member in range(population.num_members if population.hyperparams else 0):
+        try:
+            hyperparams: dict[str, Any] = population.of(member)
+            replace_values(config.system, hyperparams).check(plan.envs_per_shard, plan.num_shards)
+        except ConfigError as error:
+            raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
+
+
+def _most_truncations(config: RunConfig, env: VectorEnvironment) -> int | None:
+    if config.system.reads_successors or env.on_host:
+        return None
+    return count_truncations(config.system.rollout_length, env.truncates_after)
+
+
+def _shapes(setup: InferenceSetup, train_env: VectorEnvironment) -> memory_estimate.Shapes:
+    """Trace the initialisation of the agent and its first actions, so that unsuitable networks fail here."""
+
+    def trace(key: jax.Array) -> memory_estimate.Shapes:
+        system = setup.build_system()
+
+        def start(env: VectorEnvironment, num_envs: int) -> RolloutState:
+            return start_episodes(env, system, jax.random.split(key, num_envs))
+
+        state = start(train_env, setup.spec.num_envs)
+        agent = system.init(key, state.timestep)
+        system.eval_act(agent.shared, state, key)
+        one = start(train_env, 1)
+        _, action, extras = system.act(agent.shared, one, key)
+        whole = _most_truncations(setup.config, train_env) is None
+        step = (one.timestep.observation, one.timestep.next_observation if whole else (), action, extras)
+        return memory_estimate.Shapes(agent, one, start(train_env, 2), start(setup.env, 1), step)
+
+    try:
+        return jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
+    except user_errors() as error:
+        if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
+            raise
+        raise ConfigError(
+            f"system={setup.config.system_name} cannot be built with this network: {reason(error)}{raised_at(error)}"
+            " (HYDRA_FULL_ERROR=1 shows where)"
+        ) from error

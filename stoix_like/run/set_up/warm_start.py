@@ -1,0 +1,194 @@
+"""Warm starts: parameters and statistics of another run, from `arch.init_from`.
+
+Only arrays are read from the other run, and nothing that its configuration names is executed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.errors import ConfigError, DamagedError, naming
+from stoix_like.run.host.saved_state import lacks_best
+from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.storage import checkpoint, remote, run_files
+
+# Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.
+_FIELDS = ("params", "slow_critic", "statistics", "return_statistics", "return_scale")
+# What some systems learn besides: the temperature and multipliers of V-MPO, the weight of PPO's penalty. They come from
+# a run that has them, and start afresh after one of another system.
+_LEARNED = ("own.duals", "own.kl_coef")
+KEY = "arch.init_from"
+
+Shapes = Mapping[str, jax.ShapeDtypeStruct]
+"""Shapes by path, such as `params.actor_params.params.torso.Dense_0.kernel`."""
+
+
+class Source(NamedTuple):
+    """A checkpoint to start from.
+
+    Attributes:
+        run_dir: the directory of the other run.
+        step: environment steps of the checkpoint.
+        item: `best`, or `shared` (the last parameters) if the run has no best ones.
+        shapes: shapes of the item's arrays.
+        member: the member with the highest evaluation return; None without a population.
+        env_steps: environment steps that the parameters were trained for.
+    """
+
+    run_dir: Path
+    step: int
+    item: str
+    shapes: Shapes
+    member: int | None
+    env_steps: int
+
+    @property
+    def note(self) -> str:
+        """A note for the user."""
+        kind = "best" if self.item == "best" else "last"
+        member = "" if self.member is None else f" of member {self.member}"
+        return f"{KEY}={self.run_dir}: {kind} parameters{member}, trained for {self.env_steps:,} env steps"
+
+    def read(self) -> dict[str, np.ndarray]:
+        """Read the parameters and statistics.
+
+        Returns:
+            Arrays by path, without a population axis.
+
+        Raises:
+            ConfigError: the checkpoint is damaged.
+        """
+        sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        targets = {
+            path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding) for path, leaf in self.shapes.items()
+        }
+        try:
+            items = checkpoint.read(self.run_dir, self.step, {self.item: targets}).items
+        except DamagedError as error:
+            raise ConfigError(f"{KEY}={self.run_dir} is damaged: {error}") from error
+        arrays = {path: leaf for path, leaf in items[self.item].items() if _is_taken_over(path)}
+        return {path: np.asarray(leaf if self.member is None else leaf[self.member]) for path, leaf in arrays.items()}
+
+
+def find(setup: RunSetup) -> Source | None:
+    """Find the checkpoint that a run starts from, and check that it fits.
+
+    Args:
+        setup: the run.
+
+    Returns:
+        The checkpoint; None without `arch.init_from`.
+
+    Raises:
+        ConfigError: there is no such run or checkpoint, or its parameters differ in structure, shape or dtype.
+    """
+    if setup.config.arch.init_from is None:
+        return None
+    with naming(KEY):
+        run_dir = remote.local_copy(setup.config.arch.init_from, items=("best", "shared")).absolute()
+        run_files.check_is_run(run_dir)
+    for step in reversed(checkpoint.steps(run_dir)):
+        try:
+            source = _source(run_dir, step)
+        except DamagedError as error:
+            print(f"skipping the damaged checkpoint at {step:,} env steps: {error}", file=sys.stderr)
+            continue
+        _check_fits(setup, source)
+        return source
+    raise ConfigError(f"{KEY}={run_dir} holds no readable checkpoint: use a run that saved one")
+
+
+def replace(shared: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Replace parameters and statistics of an agent.
+
+    Args:
+        shared: the agent's shared state, with a leading population axis for several members.
+        arrays: from `Source.read`; all members start from them.
+
+    Returns:
+        The new shared state, in buffers that may be donated.
+    """
+
+    def pick(path: Any, leaf: jax.Array) -> jax.Array:
+        name = _name(path)
+        if name not in arrays:
+            return leaf
+        value = np.broadcast_to(arrays[name], leaf.shape)
+        # Copied by a program: a buffer that the host may share must not be donated.
+        return jax.jit(jnp.copy, out_shardings=leaf.sharding)(value)
+
+    return jax.tree_util.tree_map_with_path(pick, shared)
+
+
+def _source(run_dir: Path, step: int) -> Source:
+    host_state = checkpoint.read_host_state(run_dir, step)
+    last = host_state["progress"]["history"][-1]
+    scores = np.asarray(last["eval/episode_return_mean"], float)
+    steps, selected = np.full(scores.shape, step), np.zeros(scores.shape, bool)
+    if best := host_state.get("best"):
+        selected = ~lacks_best(host_state)
+        scores = np.where(selected, np.asarray(best["episode_return"], float), scores)
+        steps = np.where(selected, best["env_steps"], steps)
+    member = int(np.where(np.isnan(scores), -np.inf, scores).argmax()) if scores.ndim else None
+    place = () if member is None else member
+    item = "best" if selected[place] else "shared"
+    shapes = checkpoint.read_shapes(run_dir, step, item)
+    return Source(run_dir, step, item, shapes, member, int(steps[place]))
+
+
+def _check_fits(setup: RunSetup, source: Source) -> None:
+    """Compare the parameters with those of the new run, by path."""
+    axes = 0 if source.member is None else 1
+    there = {path: (leaf.shape[axes:], leaf.dtype) for path, leaf in source.shapes.items() if _is_taken_over(path)}
+    here = {path: (leaf.shape, leaf.dtype) for path, leaf in _shapes(setup).items() if _is_taken_over(path)}
+    prefix = f"{KEY}={source.run_dir}"
+    if not any(path.startswith("params") for path in here):
+        raise ConfigError(
+            f"{prefix}: system={setup.config.system_name} has no params in its shared state to start from"
+        )
+    for path in sorted(here.keys() | there.keys()):
+        if _field(path) in _LEARNED and (path in there) != (path in here):
+            continue
+        if path not in there or path not in here:
+            lacking = "that run" if path in here else "this run"
+            raise ConfigError(
+                f"{prefix}: {lacking} has no {path}: use the same system, the same network and the same"
+                " system.normalize_observations and normalize_rewards"
+            )
+        if there[path] != here[path]:
+            (shape, dtype), (wanted, wanted_dtype) = there[path], here[path]
+            raise ConfigError(
+                f"{prefix}: {path} is {dtype}{list(shape)} there and {wanted_dtype}{list(wanted)} here: use the same"
+                " network, and an environment with the same spaces"
+            )
+
+
+def _shapes(setup: RunSetup) -> Shapes:
+    """Return the shapes of the shared state of one member."""
+
+    def init(key: jax.Array) -> Any:
+        _, timestep = setup.env.reset(jax.random.split(key, setup.plan.envs_per_shard))
+        return setup.build_system().init(key, timestep).shared
+
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _is_taken_over(path: str) -> bool:
+    return _field(path) in (*_FIELDS, *_LEARNED)
+
+
+def _field(path: str) -> str:
+    """Return the field of the shared state that a path belongs to; of what an algorithm adds, `own` and its field."""
+    return ".".join(path.split(".")[: 2 if path.startswith("own.") else 1])

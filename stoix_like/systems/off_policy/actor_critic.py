@@ -1,0 +1,243 @@
+"""Components of off-policy actor-critic systems: SAC, DDPG and their variants."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import jax
+import optax
+
+from stoix_like.base_types import (
+    Agent,
+    Axes,
+    Metrics,
+    NetworkOutputs,
+    Observation,
+    PyTree,
+    SystemSpec,
+    TimeStep,
+    Trajectory,
+)
+from stoix_like.envs.spaces import Box
+from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
+from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.systems.algorithm import Algorithm
+from stoix_like.systems.off_policy.epochs import OffPolicyConfig, replay_epochs
+from stoix_like.systems.parts.exploration import initial_noise_keys
+from stoix_like.systems.parts.normalizer import Normalizer, ReturnScaler, make_normalizer, make_return_scaler
+from stoix_like.systems.parts.optimiser import make_optimiser
+from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.replay import Replay, make_replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyActorCriticConfig(OffPolicyConfig):
+    """Hyperparameters of a policy and its critics.
+
+    Attributes:
+        action_spaces: action spaces that the system supports.
+        actor_lr: Adam learning rate of the policy.
+        q_lr: Adam learning rate of the critics.
+        policy_frequency: gradient steps of the critics per step of the policy; also delays the temperature (SAC) or all
+            target parameters (DDPG and its variants but FastTD3).
+        noise_correlation: correlation of the exploration noise between successive steps.
+        normalize_observations: whether observations are normalised by their running mean and standard deviation, which
+            are frozen in evaluation; the replay buffer stores them as they are.
+        normalize_rewards: whether rewards are divided by a running scale of the discounted return when they are
+            replayed, see `make_return_scaler`.
+        max_scaled_return: bound of the magnitude of returns of scaled rewards.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
+    actor_lr: Annotated[float, above(0.0)]
+    q_lr: Annotated[float, above(0.0)]
+    policy_frequency: Annotated[int, between(1, INT32_MAX)]
+    noise_correlation: Annotated[float, between(0.0, 1.0)]
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+    max_scaled_return: Annotated[float, above(0.0)] = 5.0
+
+
+class OffPolicyShared(NamedTuple):
+    """The shared state of an agent.
+
+    Attributes:
+        params: the parameters of policy and critics.
+        opt_states: the states of the optimisers.
+        steps: gradient steps of the critics so far.
+        statistics: statistics of observations.
+        return_statistics: statistics of discounted returns.
+        parts: what other options need, by name.
+    """
+
+    params: Any
+    opt_states: Any
+    steps: jax.Array
+    statistics: Any = ()
+    return_statistics: Any = ()
+    parts: Any = ()
+
+
+class OffPolicyLocal(NamedTuple):
+    """The local state of an agent; `()` for options that are off.
+
+    Attributes:
+        buffer: the replay buffer.
+        returns: `[N]`, discounted returns of the episodes under way, see `ReturnScaler`.
+        critic_hidden_state: `[N, H]`, the state of recurrent critics.
+    """
+
+    buffer: PyTree
+    returns: Any = ()
+    critic_hidden_state: PyTree = ()
+
+
+ConfigT = TypeVar("ConfigT", bound=OffPolicyActorCriticConfig)
+
+
+@dataclass(frozen=True)
+class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
+    """Parts and state of an off-policy actor-critic; its losses never see a raw observation if the run normalises them.
+
+    The carry of `act` holds the keys of exploration noise, see `persist_noise_keys`.
+    """
+
+    config: ConfigT
+    axes: Axes
+    replay: Replay
+    normalizer: Normalizer
+    returns: ReturnScaler
+    actor: FeedForwardActor
+    critics: MultiNetwork
+    actor_optim: optax.GradientTransformation
+    q_optim: optax.GradientTransformation
+
+    @abstractmethod
+    def init_shared(self, key: jax.Array, observation: Observation) -> Any:
+        """Initialise the shared state, without statistics, for observations `[N, ...]`."""
+
+    @abstractmethod
+    def pi(self, params: Any, observation: Observation) -> Any:
+        """Return the policy, a distribution for each observation."""
+
+    @abstractmethod
+    def value(self, params: Any, observation: Observation, action: jax.Array) -> jax.Array:
+        """Compute the values `[B]` of actions, as the policy maximises them; or `[B, A]`, those of all actions."""
+
+    @abstractmethod
+    def sgd_step(self, shared: Any, batch: Any, key: jax.Array) -> tuple[Any, Metrics]:
+        """Take one gradient step on a batch."""
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """Initialise the agent."""
+        shared = self.init_shared(key, timestep.observation)
+        shared = shared._replace(
+            statistics=self.normalizer.init(timestep.observation), return_statistics=self.returns.init()
+        )
+        returns = self.returns.init_returns(len(timestep.reward))
+        return Agent(shared, OffPolicyLocal(self.replay.init(timestep), returns))
+
+    def init_carry(self, num_envs: int) -> PyTree:
+        """Return the noise keys at the start of an episode."""
+        return initial_noise_keys(num_envs)
+
+    def inspect(self, shared: Any, observation: Observation) -> NetworkOutputs:
+        """Return the policy and the values of observations `[B, ...]`."""
+        observation = self.normalizer.apply(shared.statistics, observation)
+        pi = self.pi(shared.params, observation)
+        return NetworkOutputs(pi, self.value(shared.params, observation, pi.mode()))
+
+    def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
+        """Add the rollout to the replay buffer and to the statistics of observations."""
+        (shared, local), steps = agent, trajectory.transitions
+        statistics = self.normalizer.update(shared.statistics, steps.observation)
+        return_statistics, returns = self.returns.update(shared.return_statistics, local.returns, steps)
+        shared = shared._replace(statistics=statistics, return_statistics=return_statistics)
+        return Agent(shared, local._replace(buffer=self.replay.add(local.buffer, trajectory), returns=returns))
+
+    def draw(self, buffer: PyTree, key: jax.Array) -> Any:
+        """Draw a batch from the replay buffer."""
+        return self.replay.sample(buffer, key)
+
+    def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
+        """Return the observations of a batch of the replay buffer."""
+        del trajectory
+        observation: Observation = self.draw(agent.local.buffer, key).observation
+        return observation
+
+    def sample(self, agent: Agent, key: jax.Array) -> Any:
+        """Sample a batch of normalised observations and rewards."""
+        batch = self.draw(agent.local.buffer, key)
+        normalize = partial(self.normalizer.apply, agent.shared.statistics)
+        return batch._replace(
+            observation=normalize(batch.observation),
+            next_observation=normalize(batch.next_observation),
+            reward=self.returns.apply(agent.shared.return_statistics, batch.reward),
+        )
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
+        """Take several gradient steps, each on a new batch, and average their metrics."""
+        del trajectory
+
+        def step(shared: Any, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[Any, Metrics]:
+            del count
+            return self.sgd_step(shared, self.sample(agent, sample_key), step_key)
+
+        shared, metrics = replay_epochs(step, agent.shared, key, self.config.epochs)
+        return agent._replace(shared=shared), metrics
+
+
+def make_parts(
+    config: OffPolicyActorCriticConfig, spec: SystemSpec, critics: MultiNetwork, b1: Scalar = 0.9
+) -> dict[str, Any]:
+    """Build the attributes of an `OffPolicyActorCritic`.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, networks, axes and sizes.
+        critics: the critics, from `make_critics`.
+        b1: decay of the mean of the gradients in Adam, for the policy and the critics.
+
+    Returns:
+        The attributes by name.
+    """
+    network = spec.networks.actor_network
+    return {
+        "config": config,
+        "axes": spec.axes,
+        "replay": make_replay(config, spec),
+        "normalizer": make_normalizer(config.normalize_observations, spec.axes),
+        "returns": make_return_scaler(
+            config.normalize_rewards, config.gamma, config.reward_scale, config.max_scaled_return, spec.axes
+        ),
+        "actor": FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
+        "critics": critics,
+        "actor_optim": make_optimiser(config, spec, config.actor_lr, config.policy_frequency, b1=b1),
+        "q_optim": make_optimiser(config, spec, config.q_lr, b1=b1),
+    }
+
+
+def make_critics(network: SimpleNamespace, num_critics: int, head: Any = None) -> MultiNetwork:
+    """Build an ensemble of critics with independent parameters.
+
+    Args:
+        network: `input_layer`, `pre_torso` and `critic_head` of one critic.
+        num_critics: number of critics, C.
+        head: replaces `network.critic_head`.
+
+    Returns:
+        A network with values `[..., C]`; its arguments are those of the input layer, such as
+        `(observation, {"action": action})`.
+    """
+
+    def critic() -> FeedForwardCritic:
+        # Copies: calls of the same module object share its parameters.
+        parts = (network.critic_head if head is None else head, network.pre_torso, network.input_layer)
+        return FeedForwardCritic(*(copy.deepcopy(part) for part in parts))
+
+    return MultiNetwork(tuple(critic() for _ in range(num_critics)))

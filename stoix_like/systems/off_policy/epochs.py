@@ -1,0 +1,98 @@
+"""Components of systems that learn from a replay buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stoix_like.base_types import Agent, Metrics, OnlineAndTarget, PyTree
+from stoix_like.systems.parts.optimiser import Gradients
+from stoix_like.systems.parts.resets import PeriodicResets
+from stoix_like.utils.accelerate.packing import pack_metrics, pack_params, scan, unpack
+from stoix_like.utils.accelerate.randomness import hoist
+from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.replay import ReplayConfig
+
+# The random numbers of all gradient steps of an update are drawn together, if they take less.
+_MAX_RANDOM_BYTES = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(ReplayConfig):
+    """Hyperparameters of systems with a replay buffer.
+
+    Attributes:
+        gradients: gradient descent.
+        resets: periodic resets of the networks.
+    """
+
+    gradients: Gradients
+    resets: PeriodicResets
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps per update."""
+        return self.epochs
+
+
+class Target(NamedTuple):
+    """Slowly updated copies of parameters.
+
+    Attributes:
+        init: `(online) -> params`, with target parameters that are copies: one buffer cannot be donated twice.
+        update: `(params) -> params`, after a gradient step on the online parameters.
+    """
+
+    init: Callable[[PyTree], OnlineAndTarget]
+    update: Callable[[OnlineAndTarget], OnlineAndTarget]
+
+
+NO_TARGET = Target(lambda online: OnlineAndTarget(online, ()), lambda params: params)
+"""There are no target parameters."""
+
+
+def make_soft_target(tau: Scalar) -> Target:
+    """Build target parameters that take a Polyak step of size `tau` towards the online ones."""
+
+    def update(params: OnlineAndTarget) -> OnlineAndTarget:
+        return params._replace(target=optax.incremental_update(params.online, params.target, tau))
+
+    return Target(lambda online: OnlineAndTarget(online, jax.tree.map(jnp.copy, online)), update)
+
+
+def replay_epochs(
+    step: Callable[..., tuple[Any, Metrics]], carry: Any, key: jax.Array, epochs: int, counts: jax.Array | None = None
+) -> tuple[Any, Metrics]:
+    """Take several gradient steps, each on a new batch of a replay buffer, and average their metrics.
+
+    Args:
+        step: `(carry, sample_key, step_key, count) -> (carry, metrics)`; the parameters in its carry may be packed.
+        carry: the state before the first step, the shared one of an agent, or the agent.
+        key: one key.
+        epochs: number of steps.
+        counts: `[epochs]`, the last argument of each step; None where steps do not count.
+
+    Returns:
+        The state after the last step, and the mean metrics.
+    """
+    # A replay buffer stays as it is.
+    packed = carry._replace(shared=pack_params(carry.shared)) if isinstance(carry, Agent) else pack_params(carry)
+
+    keys = jax.random.split(key, epochs)
+
+    def epoch(state: tuple[Any, jax.Array | None], key: jax.Array) -> tuple[Any, Any]:
+        carry, count = state
+        carry, metrics = step(carry, *jax.random.split(key), count)
+        return carry, pack_metrics(metrics)
+
+    first_count = None if counts is None else counts[0]
+    draw, epoch = hoist(epoch, (packed, first_count), keys[0], _MAX_RANDOM_BYTES // epochs)
+    inputs = counts, jax.vmap(draw)(keys)
+    with jax.named_scope("epoch"):
+        carry, metrics = scan(lambda carry, inputs: epoch((carry, inputs[0]), inputs[1]), packed, inputs, epochs)
+    return unpack(carry), unpack(jax.tree.map(lambda rows: jnp.mean(rows, axis=0), metrics))

@@ -1,0 +1,1 @@
+"""Algorithms that learn from their last rollout."""

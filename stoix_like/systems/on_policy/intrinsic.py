@@ -1,0 +1,350 @@
+"""Intrinsic rewards of on-policy systems: novelty of states over the run (RND) or within an episode (E3B).
+
+An intrinsic reward has a value function and a discount of its own. Its advantages are added to those of the task, so
+that policies and critics of all kinds, recurrent ones among them, learn as they do without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Annotated, Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from stoix_like.base_types import Axes, Metrics, Observation, PyTree, SystemSpec, TimeStep, Transition
+from stoix_like.networks.base import FeedForwardCritic
+from stoix_like.networks.heads import ScalarCriticHead
+from stoix_like.schema import Part, above, at_least, between, one_of
+from stoix_like.systems.on_policy.epochs import Passes, minibatch_epochs
+from stoix_like.systems.parts.advantages import Advantages, make_advantages
+from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
+from stoix_like.systems.parts.optimiser import Descends, gradient_step, make_optimiser
+from stoix_like.utils.jax_utils import merge_leading_dims
+from stoix_like.utils.loss import baseline_loss
+
+_FEATURES = {"rnd": 64, "e3b": 32}
+_INVERSE_UNITS = 64
+_GAE_LAMBDA = 0.95
+_RIDGE = 0.1  # of E3B, its lambda
+_MAX_ABS_OBSERVATION = 5.0
+_ADAM_EPS = 1e-5
+# Beyond the numbers of the keys that others split off.
+_STREAM = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntrinsicReward(Part):
+    """Hyperparameters of an intrinsic reward.
+
+    Attributes:
+        intrinsic: `rnd`, `e3b`, or None for no intrinsic reward.
+        intrinsic_weight: weight of its advantages; those of the task have weight one.
+        intrinsic_gamma: its discount per step.
+        intrinsic_lr: Adam learning rate of its networks.
+    """
+
+    intrinsic: Annotated[str | None, one_of(*_FEATURES)] = None
+    intrinsic_weight: Annotated[float, at_least(0.0)] = 1.0
+    intrinsic_gamma: Annotated[float, between(0.0, 1.0)] = 0.99
+    intrinsic_lr: Annotated[float, above(0.0)] = 1e-3
+
+    @property
+    def reads_successors(self) -> bool:
+        """See `Part`: the rewards are those of successors."""
+        return self.intrinsic is not None
+
+
+class IntrinsicState(NamedTuple):
+    """The part of an intrinsic reward in `Agent.shared`.
+
+    Attributes:
+        params: parameters by network: `value`, and those of the bonus.
+        target: parameters that are never learned, the random network of RND; `()` for E3B.
+        opt_state: state of the optimiser.
+        statistics: statistics of observations.
+        return_statistics: statistics of discounted intrinsic returns.
+    """
+
+    params: dict[str, PyTree]
+    target: PyTree
+    opt_state: PyTree
+    statistics: PyTree
+    return_statistics: PyTree
+
+
+class Memory(NamedTuple):
+    """The part of an intrinsic reward in `Agent.local`.
+
+    Attributes:
+        returns: `[N]`, discounted intrinsic returns so far, for their scale.
+        inverse: `[N, F, F]`, the inverse of the matrix that E3B sums over an episode; `()` for RND.
+    """
+
+    returns: jax.Array
+    inverse: PyTree
+
+
+def intrinsic_key(key: jax.Array) -> jax.Array:
+    """Return a key for the intrinsic reward; others of the same update are split off their key as before."""
+    return jax.random.fold_in(key, _STREAM)
+
+
+class Intrinsic(NamedTuple):
+    """Functions of an intrinsic reward.
+
+    Attributes:
+        init: `(key, time step) -> state`, shared by all shards.
+        init_memory: `(num_envs) -> memory`, that of one shard.
+        add: `(state, memory, transitions [T, N], advantage [T, N], key) -> (state, memory, advantage, metrics)`, learns
+            from a rollout and adds the weighted intrinsic advantages.
+    """
+
+    init: Callable[[jax.Array, TimeStep], PyTree] = lambda key, timestep: ()
+    init_memory: Callable[[int], PyTree] = lambda num_envs: ()
+    add: Callable[..., tuple[PyTree, PyTree, jax.Array, Metrics]] = lambda state, memory, steps, advantage, key: (
+        state,
+        memory,
+        advantage,
+        {},
+    )
+
+
+NO_BONUS = Intrinsic()
+"""No intrinsic reward, and no state."""
+
+
+class _Vector(nn.Module):
+    """A head that returns a vector `[..., size]`."""
+
+    size: int
+
+    @nn.compact
+    def __call__(self, embedding: jax.Array) -> jax.Array:
+        return nn.Dense(self.size, kernel_init=nn.initializers.orthogonal(1.0))(embedding)
+
+
+class _InverseModel(nn.Module):
+    """The policy that led from one state to the next, given the features of both."""
+
+    action_head: nn.Module
+
+    @nn.compact
+    def __call__(self, phi_tm1: jax.Array, phi_t: jax.Array) -> Any:
+        x = nn.Dense(_INVERSE_UNITS)(jnp.concatenate([phi_tm1, phi_t], axis=-1))
+        return self.action_head(nn.relu(x))
+
+
+class _Sample(NamedTuple):
+    """What the networks of an intrinsic reward learn from, `[B, ...]`: steps of the environment, and value targets."""
+
+    observation: Observation
+    next_observation: Observation
+    action: PyTree
+    target: jax.Array
+
+
+@dataclass(frozen=True)
+class _Bonus:
+    """An intrinsic reward: its networks, and how they learn."""
+
+    config: IntrinsicReward
+    axes: Axes
+    passes: Passes
+    value: FeedForwardCritic
+    features: FeedForwardCritic
+    inverse_model: _InverseModel
+    optim: optax.GradientTransformation
+    normalizer: Normalizer
+    rewards: RewardNormalizer
+    advantages: Advantages
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> IntrinsicState:
+        """Initialise the networks and the statistics."""
+        value_key, key = jax.random.split(key)
+        observation = timestep.observation
+        params, target = self.init_bonus(key, observation)
+        params |= {"value": self.value.init(value_key, observation)}
+        statistics = self.normalizer.init(observation), self.rewards.init()
+        return IntrinsicState(params, target, self.optim.init(params), *statistics)
+
+    def init_memory(self, num_envs: int) -> Memory:
+        """Return the memory before the first rollout."""
+        return Memory(self.rewards.init_returns(num_envs), self.init_inverse(num_envs))
+
+    def init_bonus(self, key: jax.Array, observation: Observation) -> tuple[dict[str, PyTree], PyTree]:
+        """Return the learned and the fixed parameters of the bonus."""
+        raise NotImplementedError
+
+    def init_inverse(self, num_envs: int) -> PyTree:
+        """Return the episodic memory at the start of an episode: none."""
+        del num_envs
+        return ()
+
+    def bonus(self, state: IntrinsicState, inverse: PyTree, steps: Transition) -> tuple[jax.Array, PyTree]:
+        """Return the rewards `[T, N]` for normalised observations, and the memory after the rollout."""
+        raise NotImplementedError
+
+    def bonus_loss(self, params: dict[str, PyTree], target: PyTree, batch: _Sample) -> jax.Array:
+        """Return the loss of the networks of the bonus."""
+        raise NotImplementedError
+
+    def add(
+        self, state: IntrinsicState, memory: Memory, steps: Transition, advantage: jax.Array, key: jax.Array
+    ) -> tuple[IntrinsicState, Memory, jax.Array, Metrics]:
+        """See `Intrinsic.add`; `steps` have the observations of the environment."""
+        state = state._replace(statistics=self.normalizer.update(state.statistics, steps.next_observation))
+        steps = steps._replace(
+            observation=self.normalizer.apply(state.statistics, steps.observation),
+            next_observation=self.normalizer.apply(state.statistics, steps.next_observation),
+        )
+        bonus, inverse = self.bonus(state, memory.inverse, steps)
+        task = self.as_task(steps._replace(reward=bonus))
+        reward, return_statistics, returns = self.rewards.apply(state.return_statistics, memory.returns, task)
+        state = state._replace(return_statistics=return_statistics)
+        added, target = self.estimate(state.params["value"], task._replace(reward=reward))
+        batch = _Sample(steps.observation, steps.next_observation, steps.action, target)
+        batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), batch)
+        sgd_step, learned = partial(self.sgd_step, state.target), (state.params, state.opt_state)
+        learned, metrics = minibatch_epochs(sgd_step, learned, batch, key, self.passes, step_keys=False)
+        state = state._replace(params=learned[0], opt_state=learned[1])
+        metrics |= {"intrinsic_reward": jnp.mean(bonus)}
+        return state, Memory(returns, inverse), advantage + self.config.intrinsic_weight * added, metrics
+
+    def as_task(self, steps: Transition) -> Transition:
+        """Return the transitions of the task that the intrinsic rewards pose: by default, that of the environment."""
+        return steps
+
+    def estimate(self, params: PyTree, steps: Transition) -> tuple[jax.Array, jax.Array]:
+        """Compute the advantages and value targets of the intrinsic rewards `[T, N]`."""
+        v_tm1, v_t = (self.value.apply(params, x) for x in (steps.observation, steps.next_observation))
+        return self.advantages(steps, v_tm1, v_t, lambda: None)
+
+    def sgd_step(self, fixed: PyTree, learned: tuple[Any, Any], batch: _Sample, key: None) -> tuple[Any, Metrics]:
+        """Take one gradient step of the value function and the networks of the bonus."""
+        del key
+        params, opt_state, metrics = gradient_step(self.loss, self.optim, self.axes, *learned, fixed, batch)
+        return (params, opt_state), metrics
+
+    def loss(self, params: dict[str, PyTree], fixed: PyTree, batch: _Sample) -> tuple[jax.Array, Metrics]:
+        """Compute the losses of the value function and of the networks of the bonus."""
+        value_loss = baseline_loss(self.value.apply(params["value"], batch.observation), batch.target)
+        bonus_loss = self.bonus_loss(params, fixed, batch)
+        return value_loss + bonus_loss, {"intrinsic_value_loss": value_loss, "intrinsic_loss": bonus_loss}
+
+
+class _RND(_Bonus):
+    """Random network distillation: the error of a network that predicts the output of a fixed random one.
+
+        r_t = mean (f_hat(o_{t+1}) - f(o_{t+1}))^2
+
+    Its returns go on beyond the end of episodes.
+
+    Source: Burda et al., Exploration by Random Network Distillation (2018), arXiv:1810.12894, section 2.
+    """
+
+    def init_bonus(self, key: jax.Array, observation: Observation) -> tuple[dict[str, PyTree], PyTree]:
+        predictor, target = (self.features.init(key, observation) for key in jax.random.split(key))
+        return {"predictor": predictor}, target
+
+    def _errors(self, predictor: PyTree, target: PyTree, observation: Observation) -> jax.Array:
+        found, wanted = (self.features.apply(params, observation) for params in (predictor, target))
+        return jnp.mean(jnp.square(found - jax.lax.stop_gradient(wanted)), axis=-1)
+
+    def bonus(self, state: IntrinsicState, inverse: PyTree, steps: Transition) -> tuple[jax.Array, PyTree]:
+        return self._errors(state.params["predictor"], state.target, steps.next_observation), inverse
+
+    def bonus_loss(self, params: dict[str, PyTree], target: PyTree, batch: _Sample) -> jax.Array:
+        return jnp.mean(self._errors(params["predictor"], target, batch.next_observation))
+
+    def as_task(self, steps: Transition) -> Transition:
+        # The first observation of the next episode follows the end of one.
+        following = jax.tree.map(
+            lambda first, successor: jnp.concatenate([first[1:], successor[-1:]]),
+            steps.observation,
+            steps.next_observation,
+        )
+        never = jnp.zeros_like(steps.terminated)
+        return steps._replace(next_observation=following, terminated=never, truncated=never, is_first=never)
+
+
+class _E3B(_Bonus):
+    """Exploration via elliptical episodic bonuses, of features that tell which action was taken.
+
+        r_t = phi_{t+1}^T C_t^{-1} phi_{t+1},   C_t = lambda I + sum_{i <= t} phi_i phi_i^T
+
+    The sum runs over the successors of the episode so far; for features that are one-hot, the reward is the inverse of
+    a count of visits.
+
+    Source: Henaff et al., Exploration via Elliptical Episodic Bonuses (2022), arXiv:2210.05805, section 3.
+    """
+
+    def init_bonus(self, key: jax.Array, observation: Observation) -> tuple[dict[str, PyTree], PyTree]:
+        keys = jax.random.split(key)
+        features = self.features.init(keys[0], observation)
+        phi = self.features.apply(features, observation)
+        return {"features": features, "inverse_model": self.inverse_model.init(keys[1], phi, phi)}, ()
+
+    def init_inverse(self, num_envs: int) -> PyTree:
+        start = jnp.eye(_FEATURES["e3b"]) / _RIDGE
+        return jnp.broadcast_to(start, (num_envs, *start.shape))
+
+    def bonus(self, state: IntrinsicState, inverse: PyTree, steps: Transition) -> tuple[jax.Array, PyTree]:
+        phi = self.features.apply(state.params["features"], steps.next_observation)
+        start = self.init_inverse(phi.shape[1])
+
+        def add(inverse: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            phi, is_first = step
+            inverse = jnp.where(is_first[:, None, None], start, inverse)
+            along = jnp.einsum("nij,nj->ni", inverse, phi)
+            reward = jnp.sum(phi * along, axis=-1)
+            # Sherman and Morrison's inverse of a sum with a product of vectors.
+            change = along[:, :, None] * along[:, None, :] / (1.0 + reward)[:, None, None]
+            return inverse - change, reward
+
+        inverse, reward = jax.lax.scan(add, inverse, (phi, steps.is_first))
+        return reward, inverse
+
+    def bonus_loss(self, params: dict[str, PyTree], target: PyTree, batch: _Sample) -> jax.Array:
+        views = batch.observation, batch.next_observation
+        phi = (self.features.apply(params["features"], view) for view in views)
+        pi: Any = self.inverse_model.apply(params["inverse_model"], *phi)
+        return -jnp.mean(pi.log_prob(batch.action))
+
+
+_BONUSES: dict[str, type[_Bonus]] = {"rnd": _RND, "e3b": _E3B}
+
+
+def make_intrinsic(config: IntrinsicReward, system: Descends, spec: SystemSpec) -> Intrinsic:
+    """Build the intrinsic reward of a configuration; its networks have the input layer and torso of the actor.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        system: those of the system, whose optimiser and passes over the rollout it shares.
+        spec: spaces, networks, axes and sizes.
+
+    Returns:
+        The functions.
+    """
+    if config.intrinsic is None:
+        return NO_BONUS
+    actor: SimpleNamespace = spec.networks.actor_network
+    body = actor.pre_torso, actor.input_layer
+    bonus = _BONUSES[config.intrinsic](
+        config,
+        spec.axes,
+        Passes(getattr(system, "epochs", 1), getattr(system, "num_minibatches", 1)),
+        value=FeedForwardCritic(ScalarCriticHead(), *body),
+        features=FeedForwardCritic(_Vector(_FEATURES[config.intrinsic]), *body),
+        inverse_model=_InverseModel(actor.action_head),
+        optim=make_optimiser(system, spec, config.intrinsic_lr, transform=partial(optax.adam, eps=_ADAM_EPS)),
+        normalizer=make_normalizer(True, spec.axes, _MAX_ABS_OBSERVATION),
+        rewards=make_reward_normalizer(True, config.intrinsic_gamma, spec.axes),
+        advantages=make_advantages(config.intrinsic_gamma, _GAE_LAMBDA),
+    )
+    return Intrinsic(bonus.init, bonus.init_memory, bonus.add)

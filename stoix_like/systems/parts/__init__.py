@@ -1,0 +1,1 @@
+"""Options and components that algorithms share, one a file."""

@@ -1,0 +1,111 @@
+"""Advantages and value targets of rollouts, as functions that are handed to on-policy algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Transition
+from stoix_like.utils.accelerate.platform import on_cpu
+from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.multistep import (
+    batch_discounted_returns,
+    batch_truncated_generalized_advantage_estimation,
+    batch_vtrace_td_error_and_advantage,
+)
+
+CurrentPolicy = Callable[[], Any]
+"""A function that computes the current policy at the observations of a rollout."""
+Advantages = Callable[[Transition, jax.Array, jax.Array, CurrentPolicy], tuple[jax.Array, jax.Array]]
+"""A function `(steps, v_tm1, v_t, policy) -> (advantages, value targets)` of a rollout, all `[T, N]`.
+
+`steps.extras` are the log-probabilities of the behaviour policy, `v_tm1` the values of the observations acted on and
+`v_t` those of their true successors.
+"""
+
+
+def make_advantages(
+    gamma: Scalar,
+    gae_lambda: Scalar,
+    vtrace: bool = False,
+    max_ratios: tuple[Scalar, Scalar] = (1.0, 1.0),
+    weighted: bool = True,
+) -> Advantages:
+    """Return generalised advantage estimation, or V-trace, which corrects for the lag of the behaviour policy.
+
+    Args:
+        gamma: discount per step.
+        gae_lambda: mixing parameter of n-step advantages.
+        vtrace: whether to use V-trace.
+        max_ratios: upper bounds of the probability ratios that weight value errors and advantages (V-trace).
+        weighted: whether the ratios weight advantages (V-trace); False where the policy loss does.
+
+    Returns:
+        The function.
+    """
+    if vtrace:
+        return partial(_vtrace, gamma, gae_lambda, max_ratios, weighted)
+    return partial(_generalised, gamma, gae_lambda)
+
+
+def make_return_advantages(gamma: Scalar) -> Advantages:
+    """Return returns minus baselines, with the returns as value targets.
+
+    Returns run to the end of the episode. Where it was truncated, or continues beyond the rollout, the value of the
+    true successor stands for the rest.
+    """
+    return partial(_returns, gamma)
+
+
+def _generalised(
+    gamma: Scalar, gae_lambda: Scalar, steps: Transition, v_tm1: jax.Array, v_t: jax.Array, policy: CurrentPolicy
+) -> tuple[jax.Array, jax.Array]:
+    del policy
+    return batch_truncated_generalized_advantage_estimation(
+        steps.reward,
+        gamma * (1.0 - steps.terminated),
+        gae_lambda,
+        v_tm1=v_tm1,
+        v_t=v_t,
+        truncation_t=steps.truncated,
+        time_major=True,
+        associative=not on_cpu(),
+    )
+
+
+def _returns(
+    gamma: Scalar, steps: Transition, v_tm1: jax.Array, v_t: jax.Array, policy: CurrentPolicy
+) -> tuple[jax.Array, jax.Array]:
+    del policy
+    discount = gamma * (1.0 - steps.terminated)
+    returns = batch_discounted_returns(steps.reward, discount, v_t, time_major=True, truncation_t=steps.truncated)
+    return returns - v_tm1, returns
+
+
+def _vtrace(
+    gamma: Scalar,
+    gae_lambda: Scalar,
+    max_ratios: tuple[Scalar, Scalar],
+    weighted: bool,
+    steps: Transition,
+    v_tm1: jax.Array,
+    v_t: jax.Array,
+    policy: CurrentPolicy,
+) -> tuple[jax.Array, jax.Array]:
+    output = batch_vtrace_td_error_and_advantage(
+        v_tm1,
+        v_t,
+        steps.reward,
+        gamma * (1.0 - steps.terminated),
+        jnp.exp(policy().log_prob(steps.action) - steps.extras),
+        gae_lambda,
+        *max_ratios,
+        truncation_t=steps.truncated,
+        time_major=True,
+        associative=not on_cpu(),
+    )
+    return output.pg_advantage if weighted else output.q_estimate - v_tm1, v_tm1 + output.errors

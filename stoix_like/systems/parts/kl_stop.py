@@ -1,0 +1,92 @@
+"""Updates that stop where the policy is too far from the behaviour policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Axes, Metrics, PyTree
+from stoix_like.utils.accelerate.packing import unpack
+from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.training import advance_schedules
+
+Step = Callable[[Any, Any], tuple[Any, Metrics]]
+"""A gradient step `(carry, inputs) -> (carry, metrics)`, the body of a loop over minibatches."""
+
+
+class Stop(NamedTuple):
+    """Functions around the gradient steps of one update, which may end it early.
+
+    Attributes:
+        start: `(shared) -> carry`, before the first step.
+        guard: `(step on shared) -> step on carry`.
+        finish: `(carry, packed metrics of all steps) -> (shared, packed mean metrics)`.
+    """
+
+    start: Callable[[Any], Any]
+    guard: Callable[[Step], Step]
+    finish: Callable[[Any, Metrics], tuple[Any, Metrics]]
+
+
+def _mean(metrics: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.mean(leaf, (0, 1)), metrics)
+
+
+NEVER = Stop(lambda shared: shared, lambda step: step, lambda shared, metrics: (shared, _mean(metrics)))
+"""All gradient steps are taken."""
+
+# As in Spinning Up and stable-baselines3.
+TOLERANCE = 1.5
+
+
+def make_kl_stop(target_kl: Scalar | None, axes: Axes) -> Stop:
+    """Build a limit on the divergence of one update from its behaviour policy.
+
+    The first minibatch whose `approx_kl` exceeds 1.5 times the target ends the update: its gradient step and those of
+    the remaining minibatches leave parameters and optimiser states as they are. Learning rate schedules count them.
+
+    Args:
+        target_kl: target divergence per update, in nats; None for no limit.
+        axes: the axes that a minibatch is spread over; all shards stop together.
+
+    Returns:
+        The functions; the metrics are means over the minibatches that were evaluated, and `skipped_steps` counts the
+        gradient steps that were not taken.
+    """
+    if target_kl is None:
+        return NEVER
+
+    def guard(step: Step) -> Step:
+        def evaluate(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Metrics]:
+            shared, _, evaluated, taken = carry
+            after, metrics = step(shared, inputs)
+            # NaN stops the update, too.
+            near = axes.mean(metrics["approx_kl"]) <= TOLERANCE * target_kl
+            after = jax.tree.map(lambda new, old: jnp.where(near, new, old), after, shared)
+            return (after, near, evaluated + 1, taken + near), metrics
+
+        def guarded(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Metrics]:
+            _, like = jax.eval_shape(evaluate, carry, inputs)
+
+            def skip(carry: PyTree, _: PyTree) -> tuple[PyTree, Metrics]:
+                return carry, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+
+            return jax.lax.cond(carry[1], evaluate, skip, carry, inputs)
+
+        return guarded
+
+    def start(shared: PyTree) -> PyTree:
+        return shared, jnp.ones((), bool), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+
+    def finish(carry: PyTree, metrics: PyTree) -> tuple[PyTree, Metrics]:
+        shared, _, evaluated, taken = carry
+        skipped = math.prod(jax.tree.leaves(metrics)[0].shape[:2]) - taken
+        opt_states = advance_schedules(shared.opt_states, skipped)
+        means = unpack(jax.tree.map(lambda leaf: jnp.sum(leaf, (0, 1)) / evaluated, metrics))
+        return shared._replace(opt_states=opt_states), means | {"skipped_steps": skipped.astype(jnp.float32)}
+
+    return Stop(start, guard, finish)

@@ -1,0 +1,200 @@
+"""Optimisers and gradient steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+import jax
+import optax
+from optax.contrib import MuonDimensionNumbers
+
+from stoix_like.base_types import Axes, PyTree, SystemSpec
+from stoix_like.errors import ConfigError
+from stoix_like.networks.hyperspherical import project_weights
+from stoix_like.schema import Part, Range, above, at_least, one_of
+from stoix_like.utils.accelerate.packing import unpack
+from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule, on_trees
+
+_MUON_RMS = 0.2
+
+Loss = Callable[..., tuple[jax.Array, Any]]
+"""A function `(params, ...) -> (loss, metrics)`."""
+Transform = Callable[[Any], optax.GradientTransformation]
+"""A function `(learning_rate) -> GradientTransformation`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradients(Part):
+    """Hyperparameters of gradient descent.
+
+    Attributes:
+        decay_learning_rates: whether learning rates decay linearly to zero over the run; or to this share of them.
+        max_grad_norm: largest global norm of the gradients of each optimiser; None: they are not clipped.
+        adam_eps: constant that Adam adds to the root mean square of the gradients, in their units.
+        optimiser: `adam`, `radam`, `adamw` or `muon`, see `make_transform`.
+        weight_decay: decay of weight matrices per gradient step, in units of the learning rate; for `adamw` and `muon`.
+    """
+
+    decay_learning_rates: bool | Annotated[float, Range(0.0, 1.0, without_low=True, without_high=True)]
+    max_grad_norm: Annotated[float | None, above(0.0)]
+    adam_eps: Annotated[float, above(0.0)] = 1e-8
+    optimiser: Annotated[str, one_of("adam", "radam", "adamw", "muon")] = "adam"
+    weight_decay: Annotated[float, at_least(0.0)] = 0.0
+
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that the optimiser has a weight decay if one is set; see `Part.check`."""
+        if self.weight_decay and self.optimiser not in ("adamw", "muon"):
+            raise ConfigError(
+                f"system.weight_decay={self.weight_decay} has no effect with system.optimiser={self.optimiser}: use"
+                " system.optimiser=adamw"
+            )
+
+    @property
+    def final_rate(self) -> float:
+        """Learning rates at the end of the run, as a share of the initial ones."""
+        decay = self.decay_learning_rates
+        return float(not decay) if isinstance(decay, bool) else decay
+
+    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
+        """See `SystemConfig.schedules`."""
+        if not self.decay_learning_rates:
+            return {}
+        rate = float(make_learning_rate_schedule(1.0, num_updates, 1, 1, self.final_rate)(updates))
+        return {"learning rates (fraction of the initial ones)": rate}
+
+
+class Descends(Protocol):
+    """Hyperparameters of a system that descends gradients."""
+
+    @property
+    def gradients(self) -> Gradients:
+        """The hyperparameters of gradient descent."""
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps per update."""
+
+
+def make_optimiser(
+    config: Descends,
+    spec: SystemSpec,
+    lr: Scalar,
+    period: int = 1,
+    transform: Transform | None = None,
+    b1: Scalar = 0.9,
+) -> optax.GradientTransformation:
+    """Build an optimiser with gradient clipping and, optionally, learning rate decay.
+
+    Args:
+        config: hyperparameters.
+        spec: sizes, for the decay.
+        lr: learning rate.
+        period: gradient steps of the system per step of this optimiser, at least 1.
+        transform: `(learning_rate) -> GradientTransformation`; None for that of `gradients.optimiser`.
+        b1: decay of the mean of the gradients in Adam.
+
+    Returns:
+        The optimiser.
+    """
+    gradients = config.gradients
+    rate: Any = lr
+    if gradients.decay_learning_rates:
+        schedule = make_learning_rate_schedule(lr, spec.num_updates, config.gradient_steps, 1, gradients.final_rate)
+
+        def rate(count: Any) -> jax.Array:
+            return schedule(count * period)
+
+    step = make_transform(gradients, rate, b1) if transform is None else transform(rate)
+    clip = optax.identity() if gradients.max_grad_norm is None else clip_by_global_norm(gradients.max_grad_norm)
+    return optax.chain(clip, step)
+
+
+def make_transform(config: Gradients, rate: Any, b1: Scalar = 0.9) -> optax.GradientTransformation:
+    """Build the transformation of `config.optimiser`.
+
+    `adam`, `radam`, `adamw` and `muon` are those of optax. The decay acts on leaves with two or more axes, the weights,
+    and not on biases, scales or temperatures. Muon orthogonalises the update of each matrix, and of each kernel of a
+    convolution as a matrix with one column per output channel, and scales it to the root mean square 0.2 of an update
+    of Adam, so that learning rates keep their meaning; the other leaves take steps of Adam with Nesterov momentum.
+
+    Source: Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2; Liu et al. 2025, arXiv:2502.16982, section 2.2.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        rate: learning rate, or its schedule.
+        b1: decay of the mean of the gradients in Adam.
+
+    Returns:
+        The transformation.
+    """
+    eps, decay = config.adam_eps, config.weight_decay
+    if config.optimiser == "adamw":
+        return on_trees(optax.adamw(rate, b1, eps=eps, weight_decay=decay, mask=_is_weight))
+    if config.optimiser == "muon":
+        return on_trees(
+            optax.contrib.muon(
+                rate,
+                eps=eps,
+                weight_decay=decay,
+                adam_b1=b1,
+                muon_weight_dimension_numbers=_matrices,
+                consistent_rms=_MUON_RMS,
+            )
+        )
+    return {"adam": optax.adam, "radam": optax.radam}[config.optimiser](rate, b1, eps=eps)
+
+
+def _is_weight(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf.ndim > 1, tree)
+
+
+def _matrices(tree: PyTree) -> PyTree:
+    """Return which axes of each leaf are those of a matrix, as Muon expects; None for leaves without one.
+
+    Kernels of convolutions have four axes, the last of which are the output channels; three are those of a stack of
+    matrices.
+    """
+
+    def axes(leaf: jax.Array) -> MuonDimensionNumbers | None:
+        if leaf.ndim < 2:
+            return None
+        return MuonDimensionNumbers((0, 1, 2) if leaf.ndim == 4 else leaf.ndim - 2, leaf.ndim - 1)
+
+    return jax.tree.map(axes, tree)
+
+
+def gradient_step(
+    loss: Loss, optim: optax.GradientTransformation, axes: Axes, params: PyTree, opt_state: PyTree, *args: Any
+) -> tuple[PyTree, PyTree, Any]:
+    """Take one gradient step on a loss, averaging the gradient over all shards; see also `project_weights`.
+
+    Args:
+        loss: `(params, *args) -> (loss, metrics)`, over the batch of this shard.
+        optim: the optimiser.
+        axes: the axes that the batch is spread over.
+        params: the parameters to optimise.
+        opt_state: the optimiser's state.
+        *args: further arguments of `loss`.
+
+    Returns:
+        The new parameters, the new optimiser state, and the metrics of the loss.
+    """
+    grads, metrics = mean_gradient(loss, axes, params, *args)
+    return *descend(optim, grads, params, opt_state), metrics
+
+
+def mean_gradient(loss: Loss, axes: Axes, params: PyTree, *args: Any) -> tuple[PyTree, Any]:
+    """Return the gradient of a loss, averaged over all shards, and its metrics; see `gradient_step`."""
+    grads, metrics = jax.grad(lambda params: loss(unpack(params), *args), has_aux=True)(params)
+    return axes.mean(grads), metrics
+
+
+def descend(
+    optim: optax.GradientTransformation, grads: PyTree, params: PyTree, opt_state: PyTree
+) -> tuple[PyTree, PyTree]:
+    """Return the parameters and the optimiser's state after one step along a gradient."""
+    updates, opt_state = optim.update(grads, opt_state, params)
+    return project_weights(optax.apply_updates(params, updates)), opt_state

@@ -1,0 +1,191 @@
+"""Runs of a sweep: one after the other in this process, or as the jobs of a Hydra launcher."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hydra._internal.callbacks import Callbacks
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext
+from omegaconf import OmegaConf
+
+from hydra_plugins import stoix_like_ray
+from stoix_like.composition import complete_overrides, compose_config, hydra_session
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.overrides import is_hydras, quoted, to_overrides
+from stoix_like.run import experiment
+from stoix_like.run import jobs as running
+from stoix_like.run.set_up.setup import RunSetup, set_up
+from stoix_like.storage.recorded_runs import BEST_RETURN, FINISHED, RETURN, members, read_run
+from stoix_like.storage.run_files import read_summary
+
+OBJECTIVES = {"final": RETURN, "best": BEST_RETURN}
+
+
+class Job(NamedTuple):
+    """A run of a sweep.
+
+    Attributes:
+        run: its directory, relative to that of the sweep.
+        overrides: Hydra overrides in which it differs from the other runs.
+    """
+
+    run: str
+    overrides: Sequence[str]
+
+
+def population_overrides(
+    settings: Sequence[Mapping[str, Any]], traced: Collection[str], seeds: int, paired: bool = False
+) -> list[str]:
+    """Return the Hydra overrides of a population.
+
+    Args:
+        settings: values by key of each hyperparameter setting; those that are not traced are equal in all.
+        traced: keys of hyperparameters of the system that members may differ in.
+        seeds: members per setting.
+        paired: whether all settings have the same seeds.
+    """
+    fixed = {key: value for key, value in settings[0].items() if key not in traced}
+    varied = [key for key in settings[0] if key in traced]
+    values = {key.removeprefix("system."): [float(one[key]) for one in settings] for key in varied}
+    population: dict[str, Any] = {"size": seeds * len(settings)}
+    if varied:
+        population = {"hyperparams": values, "mode": "zip", "seeds": seeds} | ({"paired": True} if paired else {})
+    return to_overrides({**fixed, **{f"arch.population.{name}": value for name, value in population.items()}})
+
+
+class Runner(NamedTuple):
+    """Where and how the runs of a sweep train.
+
+    Attributes:
+        directory: the directory of the sweep.
+        overrides: Hydra overrides of all runs.
+        launcher: Hydra launcher; None: one run after the other in this process.
+    """
+
+    directory: Path
+    overrides: Sequence[str]
+    launcher: str | None = None
+
+    def check(self) -> None:
+        """Refuse a launcher that is unknown or not installed.
+
+        Raises:
+            ConfigError: names the launcher.
+        """
+        if self.launcher is None:
+            return
+        config = compose_config(self._launcher_overrides(), return_hydra_config=True)
+        if config.hydra.launcher.get("_target_", "").startswith(stoix_like_ray.__name__):
+            stoix_like_ray.check_installed()
+
+    def train(
+        self,
+        jobs: Iterable[Job],
+        finished: Callable[[Job], None],
+        starting: Callable[[Job, RunSetup], None] = lambda job, setup: None,
+    ) -> None:
+        """Train the runs that are not complete; those that were interrupted are resumed.
+
+        Args:
+            jobs: the runs.
+            finished: called for each run once it has ended, also if training diverged.
+            starting: called before a run of this process starts.
+
+        Raises:
+            ConfigError: a run cannot be trained.
+            TrainingError: a job of the launcher failed for another reason than training that diverged.
+        """
+        left = []
+        for job in jobs:
+            if read_summary(self.directory / job.run):
+                finished(job)
+            elif self.launcher is None:
+                self._train_here(job, starting)
+                finished(job)
+            else:
+                left.append(job)
+        if not left:
+            return
+        try:
+            self._launch(left)
+        except Exception:
+            # What is finished needs no job when the sweep is resumed.
+            for job in left:
+                if read_summary(self.directory / job.run):
+                    finished(job)
+            raise
+        for job in left:
+            finished(job)
+
+    def returns(self, job: Job, settings: int, seeds: int, objective: str) -> list[list[float]]:
+        """Return the returns that a run has reached.
+
+        Args:
+            job: the run.
+            settings: number of hyperparameter settings of its population.
+            seeds: members per setting.
+            objective: a key of `OBJECTIVES`.
+
+        Returns:
+            The return of each seed by setting, NaN if the run has not finished.
+        """
+        run = read_run(self.directory / job.run)
+        values = [math.nan] * (settings * seeds)
+        if run.status == FINISHED:
+            values = [member.value(run.summary, OBJECTIVES[objective]) for member in members(run)]
+        return [values[place * seeds : (place + 1) * seeds] for place in range(settings)]
+
+    def _train_here(self, job: Job, starting: Callable[[Job, RunSetup], None]) -> None:
+        run_dir = self.directory / job.run
+        given = [*self.overrides, *job.overrides, *to_overrides({"arch.resume_from": str(run_dir)})]
+        config = parse_config(compose_config(given))
+        if config.checkpoint.mirror is not None:
+            config = config.with_mirror(f"{config.checkpoint.mirror}/{job.run}")
+        setup = set_up(config)
+        starting(job, setup)
+        try:
+            experiment.run(setup, run_dir)
+        except TrainingError as error:
+            # Its trials have failed; the others go on.
+            print(f"{run_dir}: {error}", file=sys.stderr)
+
+    def _launcher_overrides(self) -> list[str]:
+        return [f"hydra/launcher={self.launcher}", *filter(is_hydras, self.overrides)]
+
+    def _launch(self, jobs: Sequence[Job]) -> None:
+        common = [override for override in self.overrides if not is_hydras(override)]
+        given = [
+            *self._launcher_overrides(),
+            f"hydra.sweep.dir={quoted(str(self.directory))}",
+            "hydra.mode=MULTIRUN",
+        ]
+        config = compose_config(given, return_hydra_config=True)
+        OmegaConf.set_readonly(config, False)
+        OmegaConf.update(config, "hydra.job.config_name", "config", force_add=True)
+        OmegaConf.update(config, "hydra.overrides.hydra", given)
+        with hydra_session():
+            context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
+            launcher = Plugins.instance().instantiate_launcher(
+                hydra_context=context, task_function=running.train, config=config
+            )
+            placed = [
+                [*complete_overrides([*common, *job.overrides]), f"hydra.sweep.subdir={quoted(job.run)}"]
+                for job in jobs
+            ]
+            try:
+                for launched in launcher.launch(placed, initial_job_idx=0):
+                    _ = launched.return_value
+            except ConfigError:
+                raise
+            except Exception as error:
+                if os.environ.get("HYDRA_FULL_ERROR"):
+                    raise
+                raise running.failure(error) from error

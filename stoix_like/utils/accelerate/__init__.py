@@ -1,0 +1,1 @@
+"""Forms of the same computations that accelerators run faster."""

@@ -1,0 +1,193 @@
+"""Trees of small arrays as one array: an accelerator launches one kernel for all of them instead of one for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.utils.accelerate.platform import on_cpu
+
+TreeT = TypeVar("TreeT")
+
+# Larger rows, such as images, are worth a kernel of their own, and would be stored in four bytes per pixel.
+_LARGEST_ROW = 256
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("rows", "others"), meta_fields=("structure", "layout"))
+@dataclass(frozen=True)
+class Packed:
+    """A tree of arrays that share their leading axes, as one array.
+
+    Attributes:
+        rows: `[..., K]` float32, or uint32 if any leaf is of another type; the entries of each packed leaf, side by
+            side. Further leading axes, those of a scan for example, are those of the leaves.
+        others: the leaves that are not packed.
+        structure: the structure of the tree.
+        layout: for each leaf, the shape behind its leading axes and its type; None for one of `others`.
+    """
+
+    rows: Any
+    others: tuple[Any, ...]
+    structure: Any = field(metadata={"static": True})
+    layout: tuple[tuple[tuple[int, ...], Any] | None, ...] = field(metadata={"static": True})
+
+
+def pack(tree: Any, num_dims: int = 0, chosen: Callable[[jax.Array], bool] = lambda leaf: True) -> Packed:
+    """Pack the leaves of a tree side by side.
+
+    Args:
+        tree: arrays of the same leading axes.
+        num_dims: number of leading axes.
+        chosen: whether to pack a leaf; leaves of types without four bytes, but for flags, stay apart in any case.
+
+    Returns:
+        The packed tree.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    packed = [_fits(leaf.dtype) and chosen(leaf) for leaf in leaves]
+    inside = [leaf for leaf, is_packed in zip(leaves, packed, strict=True) if is_packed]
+    floats = all(leaf.dtype == jnp.float32 for leaf in inside)
+    columns = [leaf.reshape(*leaf.shape[:num_dims], -1) for leaf in inside]
+    return Packed(
+        rows=jnp.concatenate(columns if floats else [_to_bits(column) for column in columns], -1) if columns else (),
+        others=tuple(leaf for leaf, is_packed in zip(leaves, packed, strict=True) if not is_packed),
+        structure=structure,
+        layout=tuple(
+            (leaf.shape[num_dims:], leaf.dtype) if is_packed else None
+            for leaf, is_packed in zip(leaves, packed, strict=True)
+        ),
+    )
+
+
+def unpack(tree: Any) -> Any:
+    """Undo `pack` once in every part of a tree; other parts pass through."""
+    return jax.tree.map(_unpack, tree, is_leaf=_is_packed)
+
+
+def is_packed(tree: Any) -> bool:
+    """Return whether any part of a tree is packed."""
+    return any(map(_is_packed, jax.tree.leaves(tree, is_leaf=_is_packed)))
+
+
+def pack_steps(tree: TreeT, num_dims: int) -> TreeT | Packed:
+    """Pack what is small of each step of a batch, on accelerators; see `pack`."""
+    return tree if on_cpu() else pack_rows(tree, num_dims)
+
+
+def pack_rows(tree: Any, num_dims: int, largest: int = _LARGEST_ROW) -> Packed:
+    """Pack what has few numbers for each entry of a batch, at most `largest`; see `pack`."""
+    return pack(tree, num_dims, lambda leaf: math.prod(leaf.shape[num_dims:]) <= largest)
+
+
+def pack_metrics(metrics: Any) -> Packed:
+    """Pack metrics as floats, whose rows can be averaged; flags and counts packed as bits could not."""
+    return pack(jax.tree.map(lambda metric: jnp.asarray(metric, jnp.float32), metrics))
+
+
+def pack_params(tree: TreeT) -> TreeT:
+    """Pack each dictionary of float32 arrays, such as parameters and their moments, into a vector on accelerators.
+
+    A function of optax treats the vector as it treats the dictionary. On CPUs, where vectors were slower, all stays.
+
+    Args:
+        tree: parameters, or a state of optimisers.
+
+    Returns:
+        The tree, with `Packed` in place of dictionaries.
+    """
+    return tree if on_cpu() else jax.tree.map(_pack_dict, tree, is_leaf=_is_dict)
+
+
+def pack_scalars(tree: Any) -> Any:
+    """Pack the scalars of each entry of a tuple, such as the counters of optimisers, on accelerators; see `pack`.
+
+    Entries stay apart because one may be the same on all shards, such as the shared state of an agent, and another not.
+
+    Args:
+        tree: a tuple, named or not, or any other tree, which is one entry.
+    """
+    return tree if on_cpu() else _at_entries(partial(pack, chosen=lambda leaf: leaf.ndim == 0), tree)
+
+
+def unpack_scalars(tree: Any) -> Any:
+    """Undo `pack_scalars`; what was packed inside of the entries before stays so."""
+    return tree if on_cpu() else _at_entries(_unpack, tree)
+
+
+def _at_entries(function: Callable[[Any], Any], tree: Any) -> Any:
+    if not isinstance(tree, tuple):
+        return function(tree)
+    entries = map(function, tree)
+    return tree._make(entries) if hasattr(tree, "_make") else tuple(entries)
+
+
+def fori_loop(start: Any, stop: Any, body: Callable[[Any, TreeT], TreeT], first: TreeT) -> TreeT:
+    """Run `jax.lax.fori_loop`, with the scalars of its carry packed on accelerators."""
+    return unpack_scalars(
+        jax.lax.fori_loop(
+            start, stop, lambda i, carry: pack_scalars(body(i, unpack_scalars(carry))), pack_scalars(first)
+        )
+    )
+
+
+def scan(
+    step: Callable[[Any, Any], tuple[Any, Any]], first: Any, inputs: Any, length: int | None = None
+) -> tuple[Any, Any]:
+    """Run `jax.lax.scan`, with the scalars of its carry packed on accelerators."""
+
+    def packed_step(carry: Any, inputs: Any) -> tuple[Any, Any]:
+        carry, outputs = step(unpack_scalars(carry), inputs)
+        return pack_scalars(carry), outputs
+
+    last, outputs = jax.lax.scan(packed_step, pack_scalars(first), inputs, length)
+    return unpack_scalars(last), outputs
+
+
+def _pack_dict(node: Any) -> Any:
+    if not _is_dict(node) or not node or any(leaf.dtype != jnp.float32 for leaf in jax.tree.leaves(node)):
+        return node
+    return pack(node)
+
+
+def _unpack(node: Any) -> Any:
+    if not _is_packed(node):
+        return node
+    inside = [entry for entry in node.layout if entry is not None]
+    # The transpose of a split is one concatenation, and that of slices a sum of padded arrays.
+    sizes = [math.prod(shape) for shape, _ in inside]
+    columns = jax.lax.split(node.rows, sizes, axis=node.rows.ndim - 1) if sizes else ()
+    unpacked = (
+        _from_bits(column, dtype).reshape(*column.shape[:-1], *shape)
+        for column, (shape, dtype) in zip(columns, inside, strict=True)
+    )
+    others = iter(node.others)
+    return jax.tree.unflatten(node.structure, [next(others if entry is None else unpacked) for entry in node.layout])
+
+
+def _is_dict(node: Any) -> bool:
+    return isinstance(node, dict)
+
+
+def _is_packed(node: Any) -> bool:
+    return isinstance(node, Packed)
+
+
+def _fits(dtype: Any) -> bool:
+    return bool(dtype == jnp.bool_) or (dtype.itemsize == 4 and jnp.issubdtype(dtype, jnp.number))
+
+
+def _to_bits(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.uint32) if x.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(x, jnp.uint32)
+
+
+def _from_bits(x: jax.Array, dtype: Any) -> jax.Array:
+    if x.dtype == dtype:
+        return x
+    return x.astype(dtype) if dtype == jnp.bool_ else jax.lax.bitcast_convert_type(x, dtype)

@@ -1,0 +1,254 @@
+"""Environments and wrappers of a user's own: by import path and from Python, in training and afterwards."""
+
+import threading
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stoix_like
+from stoix_like.base_types import Observation
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.envs import Box, Discrete, EnvConfig, Environment, make, make_eval
+from stoix_like.envs.custom import adapt, as_overrides, unused_methods
+from stoix_like.errors import ConfigError, FaultyEnvironmentError
+from stoix_like.storage import config_file, trust
+from support import own_envs
+from support.recorded import write_config
+
+TINY = [
+    "arch.total_timesteps=512", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4",
+    "arch.absolute_metric=false", "logger=silent", "system.rollout_length=64",
+    "network.actor_network.pre_torso.layer_sizes=[8]", "network.critic_network.pre_torso.layer_sizes=[8]",
+]  # fmt: skip
+
+
+def composed(*overrides):
+    return parse_config(compose_config(list(overrides)))
+
+
+def walk_right(env, num_steps):
+    """Return the time steps of a single environment that always steps right."""
+    keys = jax.random.split(jax.random.key(0), 1)
+    state, _ = env.reset(keys)
+    timesteps = []
+    for _ in range(num_steps):
+        state, timestep = env.step(keys, state, jnp.ones((1,), jnp.int32))
+        timesteps.append(timestep)
+    return timesteps
+
+
+@pytest.mark.parametrize("name", ["Corridor", "make_corridor", "GymnaxWalk"])
+def test_an_import_path_selects_a_class_or_function_with_its_arguments(name):
+    config = composed(f"env._target_=support.own_envs.{name}", "+env.kwargs.size=2")
+    assert (config.env.env_name, config.env.scenario.name) == ("own", f"support.own_envs.{name}")
+    env = make_eval(config.env)
+    assert env.action_space == Discrete(2)
+    first, last = walk_right(env, 2)
+    assert [float(t.observation.agent_view[0, 0]) for t in (first, last)] == [0.5, 1.0]
+    assert [float(t.reward[0]) for t in (first, last)] == [0.0, 1.0]
+    assert [bool(t.terminated[0]) for t in (first, last)] == [False, True]
+
+
+def test_parameters_of_the_interface_of_gymnax_are_set_and_its_limit_truncates():
+    overrides = ["+env.kwargs.size=9", "+env.params.max_steps_in_episode=3", "+env.params.goal=5"]
+    env = make_eval(composed("env._target_=support.own_envs.GymnaxWalk", *overrides).env)
+    last = walk_right(env, 3)[-1]
+    assert bool(last.truncated[0])
+    # Others may override is_truncated, or start in the middle.
+    assert env.truncates_after is None
+    assert not bool(last.terminated[0])
+    near = ["+env.kwargs.size=1", "+env.params.goal=5"]
+    assert (
+        float(walk_right(make_eval(composed("env._target_=support.own_envs.GymnaxWalk", *near).env), 1)[0].reward[0])
+        == 5.0
+    )
+
+
+def test_a_mask_of_the_interface_of_gymnax_that_nothing_reads_is_reported(monkeypatch):
+    assert unused_methods(adapt(own_envs.GymnaxWalk(), {})) == ()
+    monkeypatch.setattr(own_envs.GymnaxWalk, "action_mask", lambda self, state, params: None, raising=False)
+    (note,) = unused_methods(own_envs.AddReward(adapt(own_envs.GymnaxWalk(), {})))
+    assert note.startswith("GymnaxWalk.action_mask is called by nothing, and actions are not masked: return")
+    # Here, it helps to write observations.
+    monkeypatch.setattr(own_envs.Corridor, "action_mask", lambda self, state: None, raising=False)
+    assert unused_methods(adapt(own_envs.Corridor(), {})) == ()
+
+
+def test_wrappers_of_ones_own_count_in_the_episode_return():
+    wrappers = (
+        "env.wrappers=[{_target_: support.own_envs.AddReward, amount: 2.0}, {_target_: support.own_envs.AddReward}]"
+    )
+    env = make_eval(composed("env._target_=support.own_envs.Corridor", wrappers).env)
+    np.testing.assert_array_equal([float(t.reward[0]) for t in walk_right(env, 4)], [3, 3, 3, 4])
+    assert float(walk_right(env, 4)[-1].episode.episode_return[0]) == 13.0
+
+
+class Spaceless(Environment):
+    reset = own_envs.Spot.reset
+    step = own_envs.Spot.step
+
+
+dm_env_like = type("Environment", (), {"__module__": "dm_env.environment"})()
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (dm_env_like, "no environment in JAX: it has the interface of dm_env, .*: wrap it as a gymnasium.Env"),
+        (object(), "object is no environment in JAX: subclass stoix_like.envs.Environment"),
+        (Spaceless(), "Spaceless has no observation_space: set it to a space of stoix_like.envs"),
+    ],
+)
+def test_other_interfaces_are_named(env, message):
+    with pytest.raises(FaultyEnvironmentError, match=message):
+        adapt(env, {})
+
+
+class Counting(gymnasium.Env):
+    """Counts its steps from a start value, and is truncated by `env.time_limit` alone."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 100.0, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, start=0):
+        self.start = start
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = self.start
+        return np.array([self.count], np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        return np.array([self.count], np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("env", [Counting(start=3), Counting, lambda start=3: Counting(start)])
+def test_environments_of_gymnasium_are_vectorised_from_an_object_or_its_class(env):
+    kwargs = {} if isinstance(env, Counting) else {"start": 3}
+    envs = make_eval(EnvConfig("own", kwargs=kwargs, time_limit=2), env)
+    keys = jax.random.split(jax.random.key(0), 2)
+    state, first = envs.reset(keys)
+    for _ in range(2):
+        state, last = envs.step(keys, state, jnp.zeros(2, jnp.int32))
+    envs.check()
+    envs.close()
+    np.testing.assert_array_equal(first.observation.agent_view, [[3.0], [3.0]])
+    np.testing.assert_array_equal(last.next_observation.agent_view, [[5.0], [5.0]])
+    assert last.truncated.all()
+
+
+@pytest.mark.parametrize("env", [Counting(), Counting])
+def test_only_an_environment_of_gymnasium_that_was_built_here_is_closed(env, monkeypatch):
+    closed = []
+    monkeypatch.setattr(Counting, "close", lambda self: closed.append(self))
+    make_eval(EnvConfig("own"), env)
+    assert len(closed) == (env is Counting)
+
+
+def test_an_environment_of_gymnasium_that_cannot_be_copied_names_what_can():
+    env = Counting()
+    env.lock = threading.Lock()
+    with pytest.raises(ConfigError, match=r"Counting cannot be copied \(.*lock.*\): pass its class, or register it"):
+        make_eval(EnvConfig("own"), env)
+
+
+def test_training_refuses_an_environment_whose_interface_is_wrong():
+    class Short(own_envs.Spot):
+        observation_space = Box(0.0, 1.0, (7,))
+
+    with pytest.raises(FaultyEnvironmentError, match=r"of reset is uint8.*, but the space is .*own_envs.py:\d+\)"):
+        make(EnvConfig("own"), Short())
+
+
+def test_a_class_without_a_signature_is_refused_as_no_environment():
+    with pytest.raises(FaultyEnvironmentError, match="dict is no environment in JAX"):
+        make(composed("env._target_=builtins.dict").env)
+
+
+def test_an_error_of_a_constructor_names_its_line():
+    def broken():
+        return {}["absent"]
+
+    with pytest.raises(ConfigError, match=r"is invalid for broken: KeyError: 'absent' \(.*test_own.py:\d+\)"):
+        make(EnvConfig("own"), broken)
+
+
+def test_code_of_ones_own_needs_trust_and_wrappers_of_this_package_do_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    refused = {
+        "env._target_": ["env._target_=support.own_envs.Corridor"],
+        "env.wrappers.0._target_": ["env.wrappers=[{_target_: support.own_envs.AddReward}]"],
+        "env.wrappers.0._target_=stoix_like.envs.wrappers.jax.jit": [
+            "env.wrappers=[{_target_: stoix_like.envs.wrappers.jax.jit}]"
+        ],
+    }
+    for i, (key, overrides) in enumerate(refused.items()):
+        directory = tmp_path / str(i)
+        directory.mkdir()
+        write_config(directory, composed(*overrides).resolved)
+        with pytest.raises(ConfigError, match=f"{key}.* is executed when the run is loaded.*--trust"):
+            config_file.read_config(directory)
+        trust.record_trusted(config_file.flatten(config_file.plain_config(directory)))
+        config_file.read_config(directory)
+    trusted = tmp_path / "trusted"
+    trusted.mkdir()
+    write_config(trusted, composed("env.wrappers=[{_target_: stoix_like.envs.wrappers.ClipReward, limit: 1}]").resolved)
+    config_file.read_config(trusted)
+
+
+def test_an_environment_cannot_be_given_twice():
+    with pytest.raises(ConfigError, match="env is given twice"):
+        stoix_like.train("ppo/ff_ppo", ["env=gymnax/cartpole"], env=own_envs.Corridor)
+    with pytest.raises(ConfigError, match="env.kwargs={'size': 3}: Corridor is built already"):
+        stoix_like.train("ppo/ff_ppo", ["+env.kwargs.size=3"], env=own_envs.Corridor())
+
+
+def test_an_anonymous_function_has_a_name_for_paths():
+    config = composed(*as_overrides(lambda: own_envs.Corridor()))
+    assert (config.env.env_name, config.env.scenario.name) == ("own", "lambda")
+
+
+@pytest.mark.slow
+def test_a_class_is_recorded_by_its_import_path(tmp_path):
+    result = stoix_like.train("ppo/ff_ppo", [*TINY, "+env.kwargs.size=2"], env=own_envs.Corridor, run_dir=tmp_path)
+    assert "_target_: support.own_envs.Corridor" in (tmp_path / "config.yaml").read_text()
+    assert result.summary["environment"] == "own/support.own_envs.Corridor"
+    assert stoix_like.resume(tmp_path, ["arch.total_timesteps=1024"]).summary["updates"] == 4
+    assert stoix_like.load_policy(tmp_path)(Observation(jnp.zeros(1), jnp.array([False, True]))) == 1
+
+
+@pytest.mark.slow
+def test_an_object_is_passed_again(tmp_path):
+    stoix_like.train("ppo/ff_ppo", TINY, env=own_envs.Corridor(size=2), run_dir=tmp_path)
+    for load in (stoix_like.resume, stoix_like.evaluate, stoix_like.load_policy):
+        with pytest.raises(ConfigError, match=r"env._target_ is not set: .* pass it from Python again, env=MyEnv\(\)"):
+            load(tmp_path)
+        with pytest.raises(ConfigError, match="env=GymnaxWalk: the run was trained on Corridor"):
+            load(tmp_path, env=own_envs.GymnaxWalk())
+    env = own_envs.Corridor(size=2)
+    assert stoix_like.resume(tmp_path, ["arch.total_timesteps=1024"], env=env).summary["updates"] == 4
+    assert len(stoix_like.evaluate(tmp_path, 3, env=env)["episode_returns"]) == 3
+    stoix_like.load_policy(tmp_path, env=env)
+
+
+def test_vector_environments_of_gymnasium_are_told_the_way():
+    env = gymnasium.make_vec("CartPole-v1", num_envs=2)
+    with pytest.raises(
+        FaultyEnvironmentError, match=r"vector environment of gymnasium: pass its id, env='CartPole-v1', or"
+    ):
+        make(EnvConfig("own"), env)
+    env.close()
+
+
+@pytest.mark.slow
+def test_an_id_of_gymnasium_is_trained_from_python(tmp_path):
+    tiny = ["arch.total_num_envs=4", "system.rollout_length=16", "system.num_minibatches=2", "arch.total_timesteps=128"]
+    rest = ["arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.absolute_metric=false"]
+    result = stoix_like.train("ppo/ff_ppo", [*tiny, *rest], env="CartPole-v1", run_dir=tmp_path / "run")
+    assert result.summary["environment"] == "gymnax/CartPole-v1"
+    assert stoix_like.load_policy(tmp_path / "run").env_steps == 128

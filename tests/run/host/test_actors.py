@@ -1,0 +1,125 @@
+"""Actors: how far they run ahead of the learner, and how a run with them ends."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stoix_like
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.run import experiment
+from stoix_like.run.host.actors import Pipeline, Timing
+from stoix_like.run.set_up.setup import set_up
+from support import toys
+
+LENGTH, ENVS, UPDATES = 5, 4, 6
+RUN = [
+    *("arch=sebulba", "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),
+    *("arch.num_eval_episodes=2", "arch.absolute_metric=false", "arch.compile_cache=false", "logger=silent"),
+]
+KEEPER = [
+    *toys.overrides(module="support.keeper", rollout_length=LENGTH),
+    f"arch.total_timesteps={UPDATES * LENGTH * ENVS}",
+    "arch.num_evaluation=2",
+]
+
+
+class Asked:
+    """An actor that remembers what it was asked for and plays rollouts at once."""
+
+    device = jax.devices()[0]
+
+    def __init__(self):
+        self.policies, self.taken, self.stopped = [], 0, False
+
+    waiting = property(lambda self: len(self.policies) - self.taken)
+
+    def start(self, key, name):
+        assert not self.policies
+
+    def ask(self, policy):
+        self.policies.append(policy)
+
+    def take(self):
+        policy = self.policies[self.taken]
+        self.taken += 1
+        return float(policy.shared), Timing(policy.updates, 0.0, 1.0)
+
+    def stop(self):
+        self.stopped = True
+
+    def join(self, timeout):
+        assert self.stopped
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_the_policy_lag_bounds_the_rollouts_under_way(lag):
+    actors, most, limit = [Asked(), Asked()], [], 7
+
+    def learn(state, hyperparams, rollouts, new_interval):
+        most.append(max(actor.waiting for actor in actors))
+        return SimpleNamespace(shared=state.shared + 1, shards=state.shards), rollouts
+
+    pipeline = Pipeline(lambda: actors, learn, lambda shared: shared, lag, steps_per_update=10)
+    state = SimpleNamespace(shared=jnp.zeros(()), shards=SimpleNamespace(key=jax.random.split(jax.random.key(0), 1)))
+    with pipeline.running(limit):
+        for _ in range(limit):
+            before = int(state.shared)
+            state, rollouts = pipeline.train(state, {}, np.int32(1), np.bool_(True))
+            # The policy after `before - lag` updates, whenever the actors had time to act.
+            assert rollouts == (max(before - lag, 0),) * 2
+            metrics = pipeline.metrics()
+            assert metrics["sebulba/policy_lag"] == metrics["sebulba/policy_lag_max"] == min(before, lag)
+            # All rollouts are ready at once, up to the last ones of the run.
+            assert metrics["sebulba/rollouts_waiting"] == min(lag + 1, limit - before)
+            assert metrics["sebulba/actor_steps_per_second"] == 10
+    # While the learner updates, one rollout less; in all, those that the run learns from.
+    assert max(most) == lag
+    assert [len(actor.policies) for actor in actors] == [limit, limit]
+    assert all(actor.stopped for actor in actors)
+
+
+@pytest.mark.slow
+def test_an_exception_in_an_actor_ends_the_run_with_its_message(tmp_path):
+    arguments = [*RUN[:-1], *KEEPER, "+env.kwargs.fail_at=4", f"hydra.run.dir={tmp_path / 'run'}"]
+    tests = str(Path(__file__).parents[2])
+    path = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "stoix_like", "train", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        timeout=300,
+    )
+    assert "Scripted-v0 failed: RuntimeError: the simulator exploded; stopped after 0 env steps, saved" in done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_the_run_resumes_with_new_episodes(tmp_path, monkeypatch, capfd):
+    train, calls = Pipeline.train, []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return train(*args)
+
+    monkeypatch.setattr(Pipeline, "train", interrupted)
+    with pytest.raises(SystemExit) as exit_:
+        experiment.run(set_up(parse_config(compose_config([*RUN, *KEEPER]))), tmp_path / "run")
+    assert exit_.value.code == 143
+    saved = int(re.search(r"stopped after (\d+) env steps, saved", capfd.readouterr().err)[1])
+    assert 0 < saved < UPDATES * LENGTH * ENVS
+    result = stoix_like.resume(tmp_path / "run", ["logger=default"], trust=True)
+    assert "without the episodes of its environments" in capfd.readouterr().out
+    assert result.summary["updates"] == UPDATES

@@ -1,0 +1,76 @@
+"""Tests of what is set before jax starts its backend."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from stoix_like.errors import ConfigError
+from stoix_like.run.host import devices
+
+FLAGS = "--xla_gpu_exclude_nondeterministic_ops=true --xla_gpu_autotune_level=0"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, FLAGS),
+        ("--xla_cpu_enable_fast_math=false", f"--xla_cpu_enable_fast_math=false {FLAGS}"),
+        # A value of the user's own stays.
+        ("--xla_gpu_autotune_level=2", "--xla_gpu_autotune_level=2 --xla_gpu_exclude_nondeterministic_ops=true"),
+        (FLAGS, FLAGS),
+    ],
+)
+def test_deterministic_adds_its_flags_to_those_of_the_user(given, expected, monkeypatch):
+    monkeypatch.setattr(devices, "_has_started", lambda: False)
+    monkeypatch.setitem(os.environ, "XLA_FLAGS", given or "")
+    devices.set_deterministic()
+    assert os.environ["XLA_FLAGS"] == expected
+
+
+def test_deterministic_comes_too_late_on_a_gpu_that_has_started_without_it(monkeypatch):
+    monkeypatch.setitem(os.environ, "XLA_FLAGS", "")
+    assert jax.default_backend() == "cpu"
+    devices.set_deterministic()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with pytest.raises(ConfigError, match="arch.deterministic=true comes too late, jax has already started"):
+        devices.set_deterministic()
+    assert not os.environ["XLA_FLAGS"]
+    monkeypatch.setitem(os.environ, "XLA_FLAGS", FLAGS)
+    devices.set_deterministic()
+
+
+def test_deterministic_refuses_a_flag_that_forbids_it(monkeypatch):
+    monkeypatch.setitem(os.environ, "XLA_FLAGS", "--xla_gpu_exclude_nondeterministic_ops=False")
+    with pytest.raises(ConfigError, match="arch.deterministic=true contradicts XLA_FLAGS='--xla_gpu_exclude"):
+        devices.set_deterministic()
+
+
+PROGRAM = """
+import os, jax
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.run.set_up.setup import set_up
+assert set_up(parse_config(compose_config(["arch.deterministic=true"])))
+print(os.environ["XLA_FLAGS"], float(jax.jit(lambda x: x + 1)(1.0)))
+"""
+
+
+@pytest.mark.slow
+def test_xla_knows_the_flags_that_a_run_sets_before_jax_starts():
+    """XLA ends a process with flags that it does not know."""
+    env = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{FLAGS} 2.0\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["cuda", "nonsense"])
+def test_a_platform_that_jax_cannot_use_is_refused(platform, tmp_path):
+    code = "from stoix_like.run.host import devices\ntry: devices.find_devices(None)\nexcept ValueError as e: print(e)"
+    environment = {**os.environ, "JAX_PLATFORMS": platform}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith(f"JAX_PLATFORMS={platform} cannot be used")
+    assert "JAX_PLATFORMS=cpu" in done.stdout

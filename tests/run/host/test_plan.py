@@ -1,0 +1,134 @@
+import itertools
+
+import pytest
+
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run.host.plan import make_plan
+from support import toys
+
+
+def plan(*overrides, num_devices=1):
+    return make_plan(parse_config(compose_config(overrides)), num_devices)
+
+
+def test_the_budget_is_rounded_down_and_rounding_is_reported():
+    # 8 environments × 128 steps = 1024 steps per update; 10_000 // 1024 = 9 updates = 9216 steps.
+    found = plan("arch.total_num_envs=8", "system.rollout_length=128", "arch.total_timesteps=10000")
+    assert (found.num_updates, found.steps_per_update) == (9, 1024)
+    assert any("10,000" in note and "9,216" in note for note in found.notes)
+
+
+def test_the_ratio_of_gradient_steps_to_environment_steps_is_reported():
+    # 16 environments × 1 step and 8 gradient steps per update.
+    found = plan("system=sac/ff_sac", "arch.total_num_envs=16", "system.epochs=8")
+    assert "0.5 gradient steps per environment step: system.epochs=8 after every 16 steps" in found.notes
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        *("sac/ff_sac", "sac/ff_sac_c51", "sac/ff_tqc", "sac/ff_crossq", "ddpg/ff_td3", "ddpg/ff_td3_c51"),
+        *("ddpg/ff_ddpg", "ddpg/ff_d4pg", "mpo/ff_mpo"),
+    ],
+)
+def test_continuous_control_makes_one_gradient_step_per_environment_step_by_default(system):
+    assert any(note.startswith("1 gradient steps per environment step") for note in plan(f"system={system}").notes)
+
+
+def test_an_exact_budget_has_no_notes():
+    found = plan(
+        "arch.total_num_envs=8", "system.rollout_length=128", "arch.total_timesteps=10240", "arch.num_evaluation=2"
+    )
+    assert found.num_updates == 10
+    assert found.notes == ()
+
+
+def test_warm_up_counts_towards_the_budget():
+    # 8 × 256 = 2048 warm-up steps; (10240 - 2048) // 1024 = 8 updates.
+    found = plan(*toys.overrides(rollout_length=128, warmup_steps=256), "arch.total_timesteps=10240")
+    assert (found.warmup_steps, found.num_updates) == (2048, 8)
+
+
+@pytest.mark.parametrize(("updates", "evaluations"), [(7, 3), (9, 9), (20, 7), (3, 5)])
+def test_intervals_divide_the_updates_evenly(updates, evaluations):
+    found = plan(f"arch.total_timesteps={updates * 1024}", f"arch.num_evaluation={evaluations}")
+    intervals = [end - start for start, end in itertools.pairwise((0, *found.evaluations))]
+    assert found.evaluations[-1] == updates
+    assert len(intervals) == min(updates, evaluations)
+    assert max(intervals) - min(intervals) <= 1
+    assert any("arch.num_evaluation" in note for note in found.notes) == (evaluations > updates)
+
+
+def test_environments_are_divided_over_devices_and_update_batches():
+    found = plan("arch.total_num_envs=16", "arch.update_batch_size=2", num_devices=2)
+    assert (found.num_shards, found.envs_per_shard) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["arch.total_num_envs=9"],
+            r"arch.total_num_envs=9 must be a multiple of the number of shards \(2 device.*: use 8 or 10$",
+        ),
+        (["arch.total_num_envs=1"], "use 2$"),
+        (["arch.total_num_envs=6", "arch.update_batch_size=2"], r"arch.update_batch_size=2\): use 4 or 8$"),
+        (
+            ["arch.total_timesteps=1023"],
+            "arch.total_timesteps=1023 is too small for one update of 1024 steps .*: use at least 1024$",
+        ),
+        (
+            toys.overrides(rollout_length=128, warmup_steps=100),
+            "system.warmup_steps=100 must be a multiple of system.rollout_length=128: use 128$",
+        ),
+        (["+system.warmup_steps=128"], "system.warmup_steps=128: this system learns only from its last rollout: use 0"),
+        # (2**31 - 1) updates of 1024 steps.
+        (["arch.total_timesteps=1e14"], "32-bit counters can count: use at most 2199023254528$"),
+        # Rainbow counts the steps of each environment, 128 of warm-up and 8 per update: 268435439 updates in all.
+        (
+            ["system=q_learning/ff_rainbow", "arch.total_timesteps=1e12"],
+            "32-bit counters can count: use at most 17179869120$",
+        ),
+        (
+            ["arch.total_num_envs=2e8", "system.rollout_length=30", "arch.total_timesteps=1e12"],
+            "system.rollout_length=30: a rollout of 100,000,000 envs per shard .* use at most 21, or fewer",
+        ),
+        (["system.num_minibatches=3"], "system.num_minibatches=3 must divide the per-shard batch of 512"),
+    ],
+)
+def test_sizes_that_do_not_divide_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        plan(*overrides, num_devices=2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "remedy"),
+    [
+        (["system=vpg/ff_a2c"], "system.vtrace=true does"),
+        (["system=vpg/ff_reinforce"], "system.vtrace=true does"),
+        (["system=mpo/ff_vmpo"], "system.vtrace=true does"),
+        (["system=q_learning/ff_pqn"], "use arch.pipeline_queue_size=0"),
+        (["system=reppo/ff_reppo"], "use arch.pipeline_queue_size=0"),
+        (["system=reppo/ff_reppo", "arch.pipeline_queue_size=0"], None),
+        (["system=vpg/ff_a2c", "system.vtrace=true"], None),
+        (["system=impala/ff_impala"], None),
+        (["system=ppo/ff_ppo"], None),
+        (["system=awr/ff_awr"], None),
+    ],
+)
+def test_a_lag_that_no_loss_corrects_is_noted(overrides, remedy):
+    notes = [note for note in plan("arch=sebulba", *overrides).notes if "update(s) old" in note]
+    assert [remedy in note for note in notes] == ([] if remedy is None else [True])
+
+
+@pytest.mark.parametrize("system", ["sac/ff_sac", "q_learning/ff_dqn", "q_learning/rec_r2d2", "mpo/ff_mpo"])
+@pytest.mark.parametrize("warmup", [(), ("system.warmup_steps=0",)])
+def test_sebulba_refuses_a_warm_up_once_and_names_what_works(system, warmup):
+    given = (f"system={system}", "arch=sebulba", "env=gymnasium/pendulum", *warmup)
+    with pytest.raises(ConfigError, match=r"arch=sebulba has no warm-up.*: use (system.*), or arch=anakin") as refused:
+        plan(*given)
+    settings = str(refused.value).rpartition("use ")[2].partition(",")[0].split()
+    assert len(settings) == 3
+    assert plan(*given, *settings).num_updates > 0

@@ -1,0 +1,206 @@
+"""Population-based training: what a selection does to the members, and runs with selections."""
+
+import json
+import signal
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stoix_like
+from stoix_like.architectures.types import LearnerState
+from stoix_like.base_types import SystemConfig
+from stoix_like.callbacks import Callback
+from stoix_like.composition import compose_config
+from stoix_like.config import PBTConfig, parse_config
+from stoix_like.errors import CallbackError, ConfigError
+from stoix_like.processes import ALONE
+from stoix_like.run.population.members import Population
+from stoix_like.run.population.pbt import Evolution
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.storage.recorded_runs import members, read_run
+from support.comparisons import without_times
+
+SMALL = [
+    "network.actor_network.pre_torso.layer_sizes=[8]",
+    "network.critic_network.pre_torso.layer_sizes=[8]",
+    "system.rollout_length=8",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=1280",
+    "arch.num_evaluation=5",
+    "arch.num_eval_episodes=4",
+    "arch.population.size=8",
+    "arch.population.pbt.every_evals=2",
+    "logger=silent",
+]
+VARIED = "arch.population.hyperparams={actor_lr: {log_uniform: [1e-5, 1e-2]}, ent_coef: {uniform: [0.0, 0.2]}}"
+RANGES = {"lr": {"log_uniform": [1e-4, 1e-1]}, "ent": {"uniform": [-1.0, 3.0]}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class System(SystemConfig):
+    lr: float
+    ent: float
+
+
+def select(scores, *, healthy=None, count=2, **settings):
+    """Return the shared and the local state, the hyperparameters and the sources after a selection."""
+    size = len(scores)
+    own = jnp.arange(size)
+    healthy = jnp.ones(size, bool) if healthy is None else jnp.asarray(healthy, bool)
+    state = LearnerState({"params": own * 10.0}, {"local": own}, healthy, ())
+    hyperparams = {"lr": (1e-1,) + (1e-2,) * (size - 1), "ent": (1.0,) * size}
+    members = Population(tuple(range(size)), hyperparams, (0,) * size)
+    config = PBTConfig(**{"every_evals": 1, "fraction": count / size, "resample_probability": 0.0, **settings})
+    population = SimpleNamespace(hyperparams=RANGES, pbt=config)
+    run = SimpleNamespace(
+        arch=SimpleNamespace(seed=3, population=population), system=System(lr=0.1, ent=1.0, rollout_length=1)
+    )
+    selected = Evolution(run, members, state, ALONE)(state, members, [{"eval/episode_return_mean": scores}])
+    sources = selected.entries["population/continues"]
+    assert selected.healthy == [member for member in range(size) if sources[member] != member]
+    return selected.state, selected.population.hyperparams, sources
+
+
+def test_the_worst_members_continue_as_changed_copies_of_the_best():
+    state, hyperparams, sources = select([9.0, 1.0, 5.0, 2.0, 8.0, 4.0])
+    sources = np.asarray(sources)
+    assert sources[[0, 2, 4, 5]].tolist() == [0, 2, 4, 5]
+    assert set(sources[[1, 3]]) <= {0, 4}
+    np.testing.assert_array_equal(state.shared["params"], 10.0 * sources)
+    np.testing.assert_array_equal(state.shards["local"], np.arange(6))
+    lr, ent = np.asarray(hyperparams["lr"]), np.asarray(hyperparams["ent"])
+    np.testing.assert_array_equal(ent[[0, 2, 4, 5]], 1.0)
+    for member in (1, 3):
+        # A factor of 0.8 or 1.2 of the source, at most 0.1; a fifth of the width of 4 up or down.
+        before = 1e-1 if sources[member] == 0 else 1e-2
+        assert np.isclose(lr[member], [0.8 * before, min(1.2 * before, 0.1)], rtol=1e-5).any()
+        assert np.isclose(ent[member], [0.2, 1.8], rtol=1e-5).any()
+
+
+def test_a_member_that_diverged_or_has_no_return_is_replaced_and_trains_again():
+    state, _, sources = select([9.0, np.nan, 5.0, 100.0, 8.0, 4.0], healthy=[1, 1, 1, 0, 1, 1])
+    assert set(np.asarray(sources)[[1, 3]].tolist()) <= {0, 4}
+    assert np.asarray(state.healthy).all()
+    assert np.asarray(sources)[5] == 5
+
+
+def test_equal_members_are_left_alone():
+    _, hyperparams, sources = select([3.0] * 4)
+    assert np.asarray(sources).tolist() == [0, 1, 2, 3]
+    np.testing.assert_array_equal(hyperparams["ent"], 1.0)
+
+
+def test_values_that_are_drawn_anew_fill_their_range():
+    """The logarithm of a log-uniform value in [1e-4, 1e-1] is uniform: mean ln(10) (-2.5), deviation ln(10) 3 / √12."""
+    size = 4000
+    scores = np.r_[np.zeros(size // 2), np.ones(size // 2)]
+    _, hyperparams, _ = select(scores, count=size // 2, resample_probability=1.0)
+    log, ent = np.log10(hyperparams["lr"][: size // 2]), np.asarray(hyperparams["ent"][: size // 2])
+    assert log.mean() == pytest.approx(-2.5, abs=4 * 3 / np.sqrt(12 * size / 2))
+    assert ent.mean() == pytest.approx(1.0, abs=4 * 4 / np.sqrt(12 * size / 2))
+    assert -4.0 <= log.min() < -3.98
+    assert -1.0 <= ent.min() < -0.97
+    assert 2.97 < ent.max() <= 3.0
+
+
+class _Stop(Callback):
+    """Stops the run as SIGTERM does, between two evaluations."""
+
+    def on_evaluation(self, record, policy):
+        if record["env_steps"] == 768:
+            signal.raise_signal(signal.SIGTERM)
+
+
+class _Fail(Callback):
+    """Fails at an evaluation that a selection follows."""
+
+    def on_evaluation(self, record, policy):
+        if record["env_steps"] == 512:
+            raise RuntimeError("lost")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return stoix_like.train("ppo/ff_ppo", [*SMALL, VARIED], run_dir=tmp_path_factory.mktemp("pbt") / "run")
+
+
+@pytest.mark.slow
+def test_lineage_is_recorded_and_explains_the_hyperparameters(trained):
+    selected = [record.get("population/continues") for record in trained.history]
+    # After every second evaluation; the last one, the fifth, ends the run.
+    assert [found is not None for found in selected] == [False, False, True, False, True, False]
+    for before, after in zip(trained.history, trained.history[1:], strict=False):
+        sources = before.get("population/continues", list(range(8)))
+        kept = [member for member in range(8) if sources[member] == member]
+        for name, low, high in (("actor_lr", 1e-5, 1e-2), ("ent_coef", 0.0, 0.2)):
+            values = after[f"hyperparams/{name}"]
+            assert [values[member] for member in kept] == [before[f"hyperparams/{name}"][member] for member in kept]
+            assert np.float32(low) <= min(values) <= max(values) <= np.float32(high)
+    assert any(sources != list(range(8)) for sources in selected if sources)
+    assert trained.members[3]["actor_lr"] == trained.history[-1]["hyperparams/actor_lr"][3]
+    assert [member.hyperparams for member in members(read_run(trained.run_dir))] == [{}] * 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("callback", "error"), [(_Stop, SystemExit), (_Fail, CallbackError)])
+def test_a_run_that_was_stopped_resumes_exactly(trained, tmp_path, callback, error):
+    run = tmp_path / "run"
+    with pytest.raises(error):
+        stoix_like.train("ppo/ff_ppo", [*SMALL, VARIED], run_dir=run, callbacks=[callback()])
+    resumed = stoix_like.resume(run)
+    assert without_times(resumed.history) == without_times(trained.history)
+    assert [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] == resumed.history
+    assert resumed.summary["absolute/episode_return_mean"] == trained.summary["absolute/episode_return_mean"]
+    # Once more, now that the run is complete.
+    assert stoix_like.resume(run).members == resumed.members
+
+
+@pytest.mark.slow
+def test_members_on_several_devices_are_selected_and_resumed(tmp_path):
+    devices = ["arch.num_devices=2"]
+    overrides = [*SMALL, VARIED, *devices, "arch.population.pbt.every_evals=1"]
+    whole = stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "whole")
+    assert [json.loads(line) for line in (tmp_path / "whole/metrics.jsonl").read_text().splitlines()] == whole.history
+    sources = [record["population/continues"] for record in whole.history if "population/continues" in record]
+    # Copies from the other device, too, which has four of the eight members.
+    assert any(member // 4 != source // 4 for found in sources for member, source in enumerate(found))
+    for before, after in zip(whole.history, whole.history[1:], strict=False):
+        for member, source in enumerate(before.get("population/continues", range(8))):
+            if member == source:
+                assert after["hyperparams/actor_lr"][member] == before["hyperparams/actor_lr"][member]
+    with pytest.raises(SystemExit):
+        stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run", callbacks=[_Stop()])
+    assert without_times(stoix_like.resume(tmp_path / "run").history) == without_times(whole.history)
+
+
+@pytest.mark.slow
+def test_a_policy_has_the_hyperparameters_of_its_time(trained):
+    best = stoix_like.evaluate(trained.run_dir, episodes=2, member="all")
+    for member, record in enumerate(best["members"]):
+        (then,) = (entry for entry in trained.history if entry["env_steps"] == record["env_steps"])
+        expected = {name: then[f"hyperparams/{name}"][member] for name in ("actor_lr", "ent_coef")}
+        assert record["hyperparams"] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["arch.population.size=1"], "needs several members"),
+        (["arch.population.hyperparams={gamma: {choice: [0.9, 0.99]}}"], "gamma to {uniform: .low, high.}"),
+        ([VARIED, "arch.population.pbt.bounds={gamma: {uniform: [0.9, 1.0]}}"], "bounds.gamma does not vary"),
+        ([VARIED, "arch.population.pbt.bounds={actor_lr: {log_uniform: [0, 1]}}"], "must start above 0"),
+        ([VARIED, "arch.population.pbt.bounds={ent_coef: {uniform: [-1, 1]}}"], "system.ent_coef=-1.0"),
+        (
+            [VARIED, "arch.population.pbt.every_evals=null", "arch.population.pbt.bounds={gamma: {uniform: [0, 1]}}"],
+            "set arch.population.pbt.every_evals=1",
+        ),
+        ([VARIED, "arch.population.pbt.fraction=0.6"], "arch.population.pbt.fraction=0.6"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_settings_that_cannot_work_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        set_up(parse_config(compose_config([*SMALL, *overrides])))

@@ -1,0 +1,47 @@
+"""Compiled programs of a run: what compiling them takes, and the parameters that they select."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.loggers import MultiLogger
+from stoix_like.run.programs.compile import Compiler, describe
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from support.trained_runs import TINY
+
+
+@pytest.mark.slow
+def test_the_best_parameters_survive_donation():
+    loop = TrainingLoop(set_up(parse_config(compose_config([*TINY, "arch.num_evaluation=2"]))), MultiLogger([]))
+    # Parameters before the first update never remain the best.
+    loop.advance(1)
+    loop._evaluate()
+    first = jax.device_get(loop.state.shared.params)
+    loop._best = loop._best._replace(episode_return=np.asarray(math.inf))
+    loop.advance(5)
+    loop._evaluate()
+    kept = jax.device_get(loop._best.shared.params)
+    jax.tree.map(np.testing.assert_array_equal, kept, first)
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), kept, jax.device_get(loop.state.shared.params))
+    assert any(jax.tree.leaves(changed))
+
+
+def test_programs_are_compiled_and_timed():
+    compiler = Compiler()
+    first, second = compiler.start("first", jax.jit(lambda x: 2 * x), 3.0), compiler("second", jax.jit(jnp.sin), 0.0)
+    assert (float(first()(3.0)), float(second(0.0))) == (6.0, 0.0)
+    compiler.close()
+    assert {name: list(seconds) for name, seconds in compiler.seconds.items()} == {
+        "first": ["trace", "lower", "compile"],
+        "second": ["trace", "lower", "compile"],
+    }
+    # 1.25 is rounded to even.
+    header, row = describe({"train": {"trace": 0.5, "lower": 1.25, "compile": 2.0}})
+    assert header.split() == ["program", "trace", "lower", "compile", "all"]
+    assert row.split() == ["train", "0.5", "s", "1.2", "s", "2.0", "s", "3.8", "s"]

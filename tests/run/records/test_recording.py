@@ -1,0 +1,191 @@
+"""Training metrics between evaluations, `logger.every_updates`."""
+
+import itertools
+import json
+import signal
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import stoix_like
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import HostEnvironmentError
+from stoix_like.loggers import MultiLogger, RunInfo
+from stoix_like.loggers.jsonl import JsonlLogger
+from stoix_like.run import training_loop
+from stoix_like.run.records import blocks
+from stoix_like.run.records.clock import Clock
+from stoix_like.run.records.recording import Progress, Recording
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.storage import checkpoint
+from support import toys
+from support.collector import Collector
+from support.comparisons import without_times
+
+# 20 updates of 16 steps in intervals of 5.
+RUN = [
+    *toys.overrides(rollout_length=4),
+    *("env=probe/observed_value", "arch.total_num_envs=4", "arch.total_timesteps=320", "arch.num_evaluation=4"),
+]
+LAYOUTS = {
+    "alone": [],
+    "population": ["arch.population.hyperparams={gain: [1.0, 3.0], nan_at: [-1.0, 8.0]}"],
+    "shards": ["arch.num_devices=2", "arch.update_batch_size=2"],
+}
+
+
+def trained(*overrides):
+    collector = Collector()
+    loop = TrainingLoop(set_up(parse_config(compose_config([*RUN, *overrides]))), MultiLogger([collector]))
+    loop.train()
+    return loop, collector
+
+
+@pytest.mark.parametrize(
+    "layout", [pytest.param(name, marks=() if name == "alone" else pytest.mark.slow) for name in LAYOUTS]
+)
+def test_blocks_add_up_to_the_interval_and_change_nothing_else(layout, monkeypatch):
+    without, _ = trained(*LAYOUTS[layout])
+    loop, collector = trained(*LAYOUTS[layout], "logger.every_updates=2")
+    assert without_times(loop.history) == without_times(without.history)
+    ends = [record["updates"] for record in collector.updates]
+    # The last block of each interval of 5 updates is shorter.
+    assert ends == [2, 4, 5, 7, 9, 10, 12, 14, 15, 17, 19, 20]
+    assert [record["env_steps"] for record in collector.updates] == [16 * end for end in ends]
+    # Records come before the evaluation at the end of their interval.
+    kinds = [("evaluation", 0), *(("updates", end) for end in ends[:3]), ("evaluation", 5), ("updates", 7)]
+    assert collector.order[: len(kinds)] == kinds
+    sizes = np.asarray([2.0, 2.0, 1.0])
+    for number, record in enumerate(loop.history[1:]):
+        own = collector.updates[3 * number : 3 * number + 3]
+        for name in ("reward", "first_carry"):
+            values = np.asarray([block[f"updates/{name}"] for block in own], float).reshape(3, -1)[:, 0]
+            interval = np.atleast_1d(record[f"train/{name}"])[0]
+            assert (sizes * values).sum() / 5 == pytest.approx(interval, rel=1e-6)
+        assert np.sum([block["updates/episodes"] for block in own], 0).tolist() == record["train/episodes"]
+    if layout == "population":
+        # `first_carry` is the number of the first step of a rollout: 4 per update before it.
+        assert collector.updates[3]["updates/first_carry"] == [22.0, 22.0]
+        # The second member diverges in update 8, so that its block of updates 8 and 9 has none.
+        assert collector.updates[3]["updates/reward"][1] is not None
+        assert collector.updates[4]["updates/reward"][1] is None
+    # Calls of a single update divide every block.
+    monkeypatch.setattr(training_loop, "SECONDS_PER_CALL", 0.0)
+    _, divided = trained(*LAYOUTS[layout], "logger.every_updates=2")
+    assert divided.updates == collector.updates
+
+
+def test_a_call_is_shortened_to_whole_blocks():
+    def fit(done, num_updates, interval=100):
+        return blocks.fit(blocks.Call(done, num_updates, interval), every=10, num_blocks=4).num_updates
+
+    assert [fit(0, wanted) for wanted in (1, 10, 19, 35, 90)] == [1, 10, 10, 30, 40]
+    # The end of a block that has started, and of the interval.
+    assert (fit(3, 50), fit(3, 2), fit(70, 28, 98)) == (7, 2, 28)
+
+
+@pytest.mark.slow
+def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path, monkeypatch):
+    def make_loop(name):
+        overrides = ["logger.every_updates=3", "arch.population.size=2"]
+        directory = tmp_path / name
+        logger = JsonlLogger(directory / "metrics.jsonl")
+        setup = set_up(parse_config(compose_config([*RUN, *overrides])))
+        loop = TrainingLoop(setup, MultiLogger([logger]), checkpoint.Writer(directory, 2))
+        return loop, logger, RunInfo(directory, "toy", "probe", 0, 20, 320, 5, {})
+
+    def finish(loop, logger):
+        loop.train()
+        loop.writer.close()
+        logger.close()
+
+    loop, logger, info = make_loop("whole")
+    logger.start(info)
+    finish(loop, logger)
+    checks = itertools.count(1)
+
+    class Interrupted(training_loop.Signals):
+        received = property(lambda self: signal.SIGINT if next(checks) >= 7 else None, lambda self, value: None)
+
+    with monkeypatch.context() as patched:
+        # One update per call: the seventh check is after update 7, within the block of updates 6 to 8.
+        patched.setattr(training_loop, "SECONDS_PER_CALL", 0.0)
+        patched.setattr(training_loop, "Signals", Interrupted)
+        loop, logger, info = make_loop("run")
+        logger.start(info)
+        with pytest.raises(KeyboardInterrupt):
+            loop.train()
+        logger.close()
+    path = tmp_path / "run/updates.jsonl"
+    assert [json.loads(line)["updates"] for line in path.read_text().splitlines()] == [3, 5]
+    # What was written after the checkpoint is discarded.
+    path.write_text(path.read_text() + '{"env_steps": 128, "updates": 8}\n{"env_st')
+    loop, logger, info = make_loop("run")
+    loop.restore(checkpoint.read(tmp_path / "run", 7 * 16, loop.targets()))
+    logger.start(info._replace(history=loop.history, env_steps=loop.env_steps))
+    finish(loop, logger)
+    assert path.read_bytes() == (tmp_path / "whole/updates.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        [*RUN, "logger.every_updates=3"],
+        pytest.param(
+            [
+                *toys.overrides(module="support.keeper", rollout_length=5),
+                *(
+                    "arch=sebulba",
+                    "env=gymnasium",
+                    "env.scenario.name=support.scripted:Scripted-v0",
+                    "arch.total_num_envs=4",
+                ),
+                *("arch.total_timesteps=80", "arch.num_evaluation=2", "arch.num_eval_episodes=2"),
+                *("arch.absolute_metric=false", "logger.every_updates=3"),
+            ],
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["anakin", "sebulba"],
+)
+def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, architecture):
+    evaluate, failures = TrainingLoop._evaluate, iter([False, True])
+
+    def fail_once(loop):
+        if next(failures, False):
+            raise HostEnvironmentError("no answer")
+        return evaluate(loop)
+
+    monkeypatch.setattr(TrainingLoop, "_evaluate", fail_once)
+    run = tmp_path / "run"
+    with pytest.raises(HostEnvironmentError, match="saved; continue with"):
+        stoix_like.train("ppo/ff_ppo", [*architecture, "logger.console.enabled=false"], run_dir=run)
+    resumed = stoix_like.resume(run)
+    assert [record["updates"] for record in resumed.history] == sorted(
+        {record["updates"] for record in resumed.history}
+    )
+    assert resumed.summary["updates"] == resumed.history[-1]["updates"]
+    updates = [json.loads(line)["updates"] for line in (run / "updates.jsonl").read_text().splitlines()]
+    assert updates == sorted(set(updates))
+    assert updates[-1] == resumed.summary["updates"]
+    if "arch=sebulba" not in architecture:
+        whole = stoix_like.train("ppo/ff_ppo", [*architecture, "logger=silent"], run_dir=tmp_path / "whole")
+        assert without_times(resumed.history) == without_times(whole.history)
+
+
+def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
+    """Of C51: the system has atoms."""
+    config = parse_config(compose_config(["system=q_learning/ff_c51"]))
+    setup = SimpleNamespace(config=config, processes=SimpleNamespace(index=0))
+    recording = Recording(setup, Progress(), MultiLogger([]), Clock(), None)
+    finished = np.array([[True, True], [False, True]])
+    recording.advise({"train/clipped_targets": 0.05}, np.ones((2, 2), bool))
+    assert capsys.readouterr().err == ""
+    recording.advise({"train/clipped_targets": [0.0, 0.25]}, finished)
+    recording.advise({"train/clipped_targets": [0.0, 0.25]}, finished)
+    cut, clipped = capsys.readouterr().err.splitlines()
+    assert cut.startswith("1 of 4 evaluation episodes did not end within arch.max_eval_steps=100,000: truncate them")
+    assert clipped.startswith("train/clipped_targets=0.250: 25% of the probability of value targets lies outside of")

@@ -1,0 +1,25 @@
+"""Statistics over members."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoix_like.run.records import records
+
+
+def test_the_aggregate_is_the_interquartile_mean_with_a_stratified_interval():
+    # The two lowest and the two highest of 8 scores are dropped: (3 + 4 + 5 + 6) / 4 = 4.5.
+    found = records.aggregate([8, 1, 7, 2, 6, 3, 5, 4], [0] * 8)
+    assert found["iqm"] == 4.5
+    assert 1 <= found["ci_low"] < 4.5 < found["ci_high"] <= 8
+    # Resampling within strata of equal scores changes nothing.
+    constant = records.aggregate([1, 1, 5, 5], [0, 0, 1, 1])
+    assert (constant["iqm"], constant["ci_low"], constant["ci_high"]) == (3.0, 3.0, 3.0)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=9), st.floats(-100, 100))
+def test_shifting_all_scores_shifts_the_aggregate(scores, shift):
+    before, after = (records.aggregate(values, range(len(scores))) for values in (scores, [s + shift for s in scores]))
+    for name, value in before.items():
+        assert after[name] == pytest.approx(value + shift, abs=1e-6)

@@ -1,0 +1,79 @@
+import json
+
+import pytest
+from PIL import Image
+
+import stoix_like
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
+from stoix_like.run.experiment import resume
+from stoix_like.run.records import videos
+from stoix_like.run.records.videos import Videos
+from stoix_like.run.set_up.setup import set_up
+from support.trained_runs import SMALL
+
+# Evaluations after 64 and 128 steps.
+RUN = [*SMALL, "env.time_limit=10", "arch.total_timesteps=128", "arch.num_evaluation=2", "arch.population.size=2"]
+TIMES = ("wall_seconds", "steps_per_second")
+
+
+def metrics(run_dir):
+    records = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
+
+
+class Shown:
+    """A logger that takes videos."""
+
+    name = "shown"
+
+    def __init__(self):
+        self.videos = []
+
+    def log_video(self, path, env_steps):
+        self.videos.append((path.name, env_steps))
+
+    def close(self):
+        pass
+
+
+@pytest.mark.slow
+def test_videos_leave_the_results_as_they_are_and_continue_after_a_resume(tmp_path):
+    plain = stoix_like.train("ppo/ff_ppo", RUN, run_dir=tmp_path / "plain").run_dir
+    shown = stoix_like.train("ppo/ff_ppo", [*RUN, "logger.video.every_evals=2"], run_dir=tmp_path / "shown").run_dir
+    assert metrics(shown) == metrics(plain)
+    resume(shown, ["arch.total_timesteps=256", "arch.num_evaluation=4"])
+    assert sorted(path.name for path in (shown / "videos").iterdir()) == ["128.gif", "256.gif"]
+    with Image.open(shown / "videos/256.gif") as gif:
+        assert gif.n_frames == 11
+
+
+@pytest.mark.slow
+def test_a_video_that_fails_is_reported_once_and_no_more_are_recorded(tmp_path, capsys, monkeypatch):
+    setup = set_up(parse_config(compose_config([*SMALL, "logger.video.every_evals=2"])))
+    monkeypatch.setattr(videos, "write_animation", lambda path, *_: path.write_bytes(b"a video"))
+    recorder, logger = Videos(setup, tmp_path), Shown()
+    monkeypatch.setattr(recorder._recorder, "record", lambda shared, hyperparams, key: None)
+    loggers = MultiLogger([logger])
+    for evaluation in (2, 4):
+        recorder.record({}, {}, evaluation, 0, 100 * evaluation, loggers)
+    recorder.log(loggers, wait=True)
+    assert logger.videos == [("200.gif", 200), ("400.gif", 400)]
+    (tmp_path / "videos/200.gif").unlink()
+    (tmp_path / "videos/400.gif").unlink()
+    (tmp_path / "videos").rmdir()
+    (tmp_path / "videos").write_text("a file instead of a directory")
+    for evaluation in (6, 8, 10):
+        recorder.record({}, {}, evaluation, 0, 100 * evaluation, loggers)
+    recorder.close()
+    assert len(logger.videos) == 2
+    error = capsys.readouterr().err
+    assert error.count("a video failed; the run continues without videos: NotADirectoryError") == 1
+
+
+def test_an_environment_that_cannot_be_drawn_is_refused_before_compiling():
+    config = compose_config([*SMALL, "env=probe/value", "logger.video.every_evals=3"])
+    with pytest.raises(ConfigError, match=r"logger.video.every_evals=3: env.scenario.name=value has no drawing: .*=0"):
+        set_up(parse_config(config))

@@ -1,0 +1,106 @@
+"""Custom callbacks and loggers, by configuration and from Python."""
+
+import pathlib
+
+import pytest
+
+import stoix_like
+from stoix_like import cli
+from stoix_like.cli.process import REFUSED
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run import experiment
+from stoix_like.run.set_up.setup import set_up
+from support import toys
+from support.collector import Collector, Lines
+from support.trained_runs import SMALL
+
+RUN = [
+    *toys.overrides(rollout_length=4),
+    *("env=probe/observed_value", "arch.total_num_envs=4", "arch.total_timesteps=64", "arch.num_evaluation=2"),
+]
+
+
+def train(run_dir, *overrides, loggers=()):
+    config = parse_config(compose_config([*RUN, *overrides]))
+    return experiment.run(set_up(config._replace(own_loggers=loggers)), run_dir)
+
+
+def test_loggers_of_the_configuration_and_from_python_receive_every_record(tmp_path, capsys):
+    collector, failing = Collector(), Lines(tmp_path / "failing", fails_at=32)
+    mine = f"+logger.mine={{_target_: support.collector.Lines, path: {tmp_path / 'mine'}}}"
+    result = train(tmp_path / "run", mine, "logger.every_updates=1", loggers=[collector, failing])
+    assert collector.evaluations == result.history
+    assert [record["env_steps"] for record in collector.updates] == [16, 32, 48, 64]
+    assert (tmp_path / "mine").read_text() == "0\n32\n64\n"
+    # It is dropped after its first error.
+    assert (tmp_path / "failing").read_text() == "0\n"
+    assert "logger 'Lines' failed; the run continues without it: OSError: no space left" in capsys.readouterr().err
+    again = Collector()
+    extended = stoix_like.resume(result.run_dir, ["arch.total_timesteps=96"], trust=True, loggers=[again])
+    assert again.evaluations == extended.history[3:] != []
+    assert (tmp_path / "mine").read_text() == "0\n32\n64\n96\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "loggers", "message"),
+    [
+        (
+            "+logger.mine._target_=support.collector.Missing",
+            (),
+            "logger.mine._target_=support.collector.Missing cannot be imported",
+        ),
+        ("+logger.mine._target_=pathlib.Path", (), "returned a PosixPath without start, log, finish, close: use"),
+        ("+logger.mine={_target_: support.collector.Lines}", (), "is invalid for support.collector.Lines: .*'path'"),
+        ("+logger.mine={_target_: support.collector.Lines, file: x}", (), "logger.mine.file='x' is not a parameter"),
+        ("+logger.mine={path: x}", (), "unknown key 'logger.mine'"),
+        ("+logger.console._target_=support.collector.Lines", (), "unknown key 'logger.console._target_'"),
+        ("arch.seed=1", (Collector,), "loggers has the class Collector: use an object"),
+        ("arch.seed=1", (pathlib.Path("x"),), "loggers has a PosixPath without start"),
+    ],
+)
+def test_loggers_that_cannot_be_built_are_refused(tmp_path, given, loggers, message):
+    with pytest.raises(ConfigError, match=message):
+        train(tmp_path / "run", given, loggers=loggers)
+    assert not (tmp_path / "run").exists()
+
+
+PPO_RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
+
+
+def train_ppo(run_dir, *overrides, callbacks=()):
+    return stoix_like.train("ppo/ff_ppo", [*PPO_RUN, *overrides], run_dir=run_dir, callbacks=callbacks)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("callbacks=[{evaluations: 5}]", "has no _target_"),
+        ("callbacks=[{_target_: stoix_like.callbacks.StopAtRetrun, episode_return: 1}]", "cannot be imported"),
+        (
+            "callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, value: 1}]",
+            "callbacks.0.value=1 is not a parameter",
+        ),
+        ("callbacks=[{_target_: stoix_like.callbacks.StopWithoutImprovement, evaluations: 0}]", "must be at least 1"),
+        ("callbacks=[{_target_: pathlib.Path}]", "use a subclass of stoix_like.callbacks.Callback"),
+        ("callbacks=7", "callbacks=7 must be a list"),
+        ("arch.stop_at_return=high", "arch.stop_at_return"),
+    ],
+)
+def test_callbacks_that_cannot_be_built_are_refused(tmp_path, given, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["train", *PPO_RUN, given, f"hydra.run.dir={tmp_path}/run"])
+    assert exit_.value.code == REFUSED
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_callbacks_are_accepted_from_python(tmp_path):
+    with pytest.raises(ConfigError, match=r"callbacks has a function: use an object of a subclass"):
+        train_ppo(tmp_path / "run", callbacks=[print_it])
+    assert not (tmp_path / "run").exists()
+
+
+def print_it(record):
+    print(record)

@@ -1,0 +1,142 @@
+"""What hyperparameters act on: found by tracing, and compared with training in which each of them differs tenfold."""
+
+import jax
+import numpy as np
+import pytest
+
+from stoix_like.architectures.acting import start_episodes
+from stoix_like.architectures.rollout import rollout
+from stoix_like.base_types import Agent, Axes
+from stoix_like.composition import compose_config, group_choices
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run import experiment
+from stoix_like.run.population.members import convert_values, float_fields
+from stoix_like.run.set_up.influence import find_influence
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.schema import get_value
+from support import disco
+
+DQN, MPO, PPO = "q_learning/ff_dqn", "mpo/ff_mpo", "ppo/ff_ppo"
+NUM_UPDATES = 6
+# Limits and thresholds that the data of a few updates do not reach, and a weight whose scale Adam ignores.
+MAY_BE_INERT = {
+    "max_abs_reward",
+    "max_grad_norm",
+    "vf_coef",
+    "clip_rho_threshold",
+    "clip_pg_rho_threshold",
+    "clip_value_min",
+    "huber_loss_parameter",
+    "weight_max",
+}
+
+
+def set_up_small(system, *overrides):
+    given = [f"system={system}", "arch.total_num_envs=8", "logger=silent", *disco.overrides(system), *overrides]
+    if system.startswith(("ddpg", "sac", "reppo", "q_learning/ff_pqn_cont")) and "discrete" not in system:
+        given.insert(1, "env=gymnax/pendulum")
+    return set_up(parse_config(compose_config(given)))
+
+
+def varied(*names, system=DQN, **values):
+    lists = ", ".join(f"{name}: {values.get(name, [0.1, 0.2])}" for name in names)
+    return set_up_small(system, f"arch.population.hyperparams={{{lists}}}", "arch.population.mode=zip")
+
+
+def test_what_nothing_depends_on_is_noted():
+    names = ["gamma", "priority_exponent", "importance_sampling_exponent", "evaluation_epsilon"]
+    notes = [note for note in varied(*names).plan.notes if "hyperparams" in note]
+    assert notes == [
+        f"arch.population.hyperparams.{name} has no effect in this configuration"
+        for name in ("priority_exponent", "importance_sampling_exponent")
+    ]
+    # With priorities, their exponents have one.
+    setup = set_up_small("q_learning/ff_dqn", "system.prioritised=true")
+    assert find_influence(setup.inference, setup.env, names).updates == set(names) - {"evaluation_epsilon"}
+
+
+@pytest.mark.parametrize(("network", "noted"), [("mlp", True), ("mlp_shared", False)])
+def test_the_weight_of_a_loss_of_its_own_is_noted(network, noted):
+    vf_coef = "arch.population.hyperparams={vf_coef: [0.5, 5.0]}"
+    notes = set_up_small(PPO, f"network={network}", vf_coef).plan.notes
+    assert any("vf_coef acts through system.max_grad_norm and" in note for note in notes) == noted
+
+
+@pytest.mark.parametrize(
+    ("system", "name", "reason"),
+    [
+        (DQN, "reward_scale", "acts on what the replay buffer stores"),
+        (DQN, "evaluation_epsilon", "acts on evaluations alone"),
+        (DQN, "priority_exponent", "has no effect"),
+        (MPO, "init_temperature", "acts on the initial state alone"),
+        ("ppo/ff_ppo_penalty", "kl_coef", "acts on the initial state alone"),
+    ],
+)
+def test_what_copies_would_not_learn_with_is_refused(tmp_path, system, name, reason):
+    setup = set_up_small(
+        system,
+        f"arch.population.hyperparams={{{name}: {{uniform: [0.1, 0.2]}}}}",
+        "arch.population.size=2",
+        "arch.population.pbt.every_evals=1",
+    )
+    with pytest.raises(ConfigError, match=rf"hyperparams.{name} {reason}.*: omit it, or set .*every_evals=null"):
+        experiment.run(setup, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def tenfold(setup, name):
+    """Return ten times the value of a hyperparameter, or another one that is allowed."""
+    value = get_value(setup.config.system, name)
+    for other in (10.0 * value, value / 10.0, 0.5):
+        try:
+            (converted,) = convert_values(setup.config.system, name, [other])
+        except ConfigError:
+            continue
+        if converted != value:
+            return converted
+    raise AssertionError(name)
+
+
+def train(setup, hyperparams):
+    """Train a shard for a few updates, and return its parameters, optimiser states and statistics."""
+    inference = setup.inference._replace(spec=setup.spec._replace(axes=Axes(())))
+    system, key, env = inference.build_system(hyperparams), jax.random.key(1), setup.env
+    state = start_episodes(env, system, jax.random.split(key, setup.spec.num_envs))
+
+    def step(carry, key, learns):
+        agent, state = carry
+        length = setup.config.system.rollout_length
+        state, (trajectory, _) = rollout(env, system.act, agent.shared, state, key, length, False)
+        agent = system.observe(agent, trajectory)
+        return (system.update(agent, trajectory, key)[0] if learns else agent, state), None
+
+    carry = system.init(key, state.timestep), state
+    warmup = setup.config.system.warmup_steps // setup.config.system.rollout_length
+    for keys, learns in ((jax.random.split(key, warmup), False), (jax.random.split(key, NUM_UPDATES), True)):
+        carry, _ = jax.lax.scan(lambda carry, key, learns=learns: step(carry, key, learns), carry, keys)
+    assert isinstance(carry[0], Agent)
+    return carry[0].shared
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", group_choices("system"))
+def test_every_float_changes_training_or_is_known_not_to(system):
+    config = parse_config(compose_config([f"system={system}"]))
+    steps = 8 * (config.system.warmup_steps + NUM_UPDATES * config.system.rollout_length)
+    # Rainbow explores by noise in its weights, and its epsilon decays from 0 to 0.
+    explores = ["system.initial_epsilon=0.5"] if hasattr(config.system, "initial_epsilon") else []
+    setup = set_up_small(system, f"arch.total_timesteps={steps}", *explores)
+    config = setup.config
+    names = [name for name in float_fields(type(config.system)) if get_value(config.system, name) is not None]
+    influence = find_influence(setup.inference, setup.env, names)
+    # The first member is the configuration; in each other one, one hyperparameter differs.
+    columns = {name: np.full(len(names) + 1, get_value(config.system, name), np.float32) for name in names}
+    for row, name in enumerate(names, start=1):
+        columns[name][row] = tenfold(setup, name)
+    shared = jax.jit(jax.vmap(lambda hyperparams: train(setup, hyperparams)))(columns)
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(shared)]
+    equal = {name for row, name in enumerate(names, start=1) if all(np.array_equal(x[row], x[0], True) for x in leaves)}
+    inert = set(names) - influence.init - influence.updates
+    assert inert <= equal
+    assert equal - inert <= MAY_BE_INERT

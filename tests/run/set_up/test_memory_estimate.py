@@ -1,0 +1,40 @@
+"""Runs that do not fit into memory."""
+
+import pytest
+
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
+from stoix_like.run.set_up import memory_estimate
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+
+SMALL = [
+    "network.actor_network.pre_torso.layer_sizes=[8]",
+    "network.critic_network.pre_torso.layer_sizes=[8]",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=1024",
+    "arch.num_evaluation=2",
+    "arch.num_eval_episodes=3",
+    "arch.compile_cache=false",
+    "system.rollout_length=32",
+    "logger=silent",
+]
+
+
+def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 3_000_000)
+    with pytest.raises(
+        ConfigError, match=r"arch.population.size=500 needs .* \(500 member\(s\) × .*: use at most \d+$"
+    ):
+        TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.population.size=500"]))), MultiLogger([]))
+
+
+@pytest.mark.slow
+def test_a_run_that_does_not_fit_into_memory_is_refused_with_the_keys_to_reduce(monkeypatch):
+    # More than the arrays of the estimate, less than the program.
+    setup = set_up(parse_config(compose_config(SMALL)))
+    monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 3_000)
+    with pytest.raises(ConfigError, match="the run needs .* MiB per device, .*: use a smaller arch.total_num_envs"):
+        TrainingLoop(setup, MultiLogger([]))

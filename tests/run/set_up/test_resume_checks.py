@@ -1,0 +1,76 @@
+"""Checks of what may change when a run resumes."""
+
+import shutil
+
+import pytest
+
+import stoix_like
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run import experiment
+from stoix_like.run.set_up import resume_checks
+from stoix_like.run.set_up.resume_checks import check_same_config, check_same_sweep
+from stoix_like.run.set_up.setup import set_up
+from support import toys
+from support.toy_runs import train_toy
+
+pytestmark = pytest.mark.optimized
+
+
+@pytest.fixture(scope="module")
+def toy_run(tmp_path_factory):
+    return train_toy(tmp_path_factory)
+
+
+@pytest.mark.slow
+def test_a_run_resumed_with_another_version_says_so(tmp_path, toy_run, monkeypatch, capsys):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    present = resume_checks.versions()
+    monkeypatch.setattr(resume_checks, "versions", lambda: {**present, "jax": "99.0"})
+    stoix_like.resume(run_dir, ["arch.total_timesteps=480"], trust=True)
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"resumed with other versions (jax {present['jax']} → 99.0): results may differ" in out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["arch.seed=7", "system.gain=2.0"], r"arch.seed was 42 and is 7; system.gain was not set and is 2.0"),
+        (
+            ["arch.total_timesteps=100"],
+            "arch.total_timesteps=100 is less than the 320 steps already trained: use at least 320",
+        ),
+        (["arch.sed=7"], "unknown key 'arch.sed': did you mean 'arch.seed'"),
+        (["system=ppo/ff_ppo"], "system"),
+        (["arch.seed=1,2"], "only key=value"),
+        (["arch.update_batch_size=2"], "the run has 2 shard.* but its checkpoint has 1: set arch.num_devices"),
+    ],
+)
+def test_resuming_with_another_configuration_is_refused(toy_run, overrides, message):
+    overrides = [f"+{override}" if "gain" in override else override for override in overrides]
+    with pytest.raises(ConfigError, match=message):
+        experiment.resume(toy_run, overrides, trust=True)
+
+
+def test_keys_that_the_run_did_not_have_keep_their_defaults():
+    setup = set_up(parse_config(compose_config(toys.overrides())))
+    config = {**setup.config.resolved, "env": {**setup.config.resolved["env"]}}
+    del config["env"]["eval_opponent"]
+    population = {**config["arch"]["population"], "pbt": {"every_evals": None}}
+    check_same_config(setup, {**config, "arch": {**config["arch"], "population": population}})
+    changed = setup._replace(config=setup.config._replace(resolved={**config, "env": {"frame_stack": 2}}))
+    with pytest.raises(ConfigError, match="env.frame_stack was 1 and is 2"):
+        check_same_config(changed, config)
+
+
+def test_a_sweep_directory_is_continued_by_the_same_overrides_alone(tmp_path):
+    (tmp_path / "multirun.yaml").write_text(
+        "hydra: {overrides: {task: ['arch.seed=0,1', 'arch.total_timesteps=100', 'logger=silent']}}"
+    )
+    check_same_sweep(tmp_path, ["arch.seed=0,1", "arch.total_timesteps=200"])
+    with pytest.raises(ConfigError, match=r"holds the multirun of arch\.seed=0,1: continue it with the same"):
+        check_same_sweep(tmp_path, ["arch.seed=0,1,2", "arch.total_timesteps=100"])
+    (tmp_path / "multirun.yaml").write_text("[")
+    with pytest.raises(ConfigError, match="multirun.yaml cannot be read"):
+        check_same_sweep(tmp_path, ["arch.seed=0,1"])

@@ -1,0 +1,208 @@
+"""Refusals of networks and systems that do not fit name a choice that does."""
+
+import re
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from stoix_like.composition import compose_config, config_dir, group_choices
+from stoix_like.config import import_build, parse_config, schema_of
+from stoix_like.envs.spaces import Box, Discrete, fits
+from stoix_like.errors import ConfigError
+from stoix_like.networks.requirements import check_networks
+from stoix_like.networks.utils import build_networks
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.set_up.suggestions import experiments, tuned_experiment
+from support import disco
+
+RESULTS = Path(__file__).parents[3] / "docs/results.md"
+DQN, SAC = ("system=q_learning/ff_dqn",), ("system=sac/ff_sac",)
+PQN = ("system=q_learning/ff_pqn",)
+FEATURE = "stoix_like.networks.inputs.FeatureInput"
+IMAGES, VECTORS, CONTINUOUS = ("env=gymnax/breakout",), ("env=gymnax/cartpole",), ("env=gymnax/pendulum",)
+
+
+# One refusal of each kind; below, those of other systems.
+KINDS = [
+    ((*DQN, *IMAGES, "network=cnn"), "choose network=cnn_dqn"),
+    ((*DQN, *VECTORS, "network=mlp_c51"), "has num_atoms, vmin, vmax, .* choose network=mlp_dqn"),
+    ((*PQN, *IMAGES, "network=cnn_dqn"), r"use_layer_norm=false, but .* choose network=cnn_pqn"),
+    ((*SAC, *CONTINUOUS, "network=mlp"), "choose network=mlp_sac"),
+    ((*SAC, *CONTINUOUS, "network=mlp_crossq"), "normalises batches, but .* does not: choose network=mlp_sac"),
+    (("system=sac/ff_crossq", *CONTINUOUS, "network=mlp_sac"), "needs it: choose network=mlp_crossq"),
+    ((*VECTORS, "network=rnn"), r"rnn_layer is set, but .* is not recurrent: choose network=mlp"),
+    (("system=ppo/rec_ppo", *VECTORS, "network=mlp"), "rnn_layer is not set, .* choose network=rnn"),
+    ((*VECTORS, "network=cnn"), "choose network=mlp"),
+    ((*VECTORS, "network.critic_network=null"), r"network\.critic_network is not set.*choose network=mlp"),
+]
+OTHERS = [
+    ((*DQN, *VECTORS, "network=cnn"), "choose network=mlp_dqn"),
+    ((*DQN, *VECTORS, "network=mlp"), "choose network=mlp_dqn"),
+    ((*PQN, *VECTORS, "network=mlp_qr_dqn"), "choose network=mlp_pqn"),
+    (("system=q_learning/ff_qr_dqn", *VECTORS, "network=mlp_dqn"), "choose network=mlp_qr_dqn"),
+    ((*PQN, *IMAGES, "network=cnn"), "choose network=cnn_pqn"),
+    (("system=q_learning/ff_c51", *IMAGES, "network=cnn"), "choose network=cnn_c51"),
+    (("system=q_learning/ff_qr_dqn", *IMAGES, "network=cnn"), "choose network=cnn_qr_dqn"),
+    (("system=q_learning/ff_rainbow", *IMAGES, "network=cnn"), "choose network=cnn_rainbow"),
+    (("system=sac/ff_sac_discrete", *IMAGES, "network=cnn"), "choose network=cnn_sac_discrete"),
+    ((*SAC, *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_sac"),
+    (("system=sac/ff_sac_c51", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_sac_c51"),
+    (("system=sac/ff_tqc", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_tqc"),
+    (("system=reppo/ff_reppo", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_reppo"),
+    (("system=sac/ff_sac_discrete", *VECTORS, "network=mlp"), "choose network=mlp_sac_discrete"),
+    (("system=ddpg/ff_d4pg", *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_d4pg"),
+    (("system=ddpg/ff_td3", *CONTINUOUS, "network=mlp_d4pg"), "choose network=mlp_ddpg"),
+    ((*VECTORS, "network=mlp_dqn"), "choose network=mlp"),
+    ((*VECTORS, "network=mlp_muzero"), "choose network=mlp"),
+    (("system=search/ff_mz", *VECTORS, "network=mlp"), "choose network=mlp_muzero"),
+    (("system=search/ff_mz", *IMAGES, "network=cnn"), "choose network=cnn_muzero"),
+    (("system=dreamer/dreamer_v3", *IMAGES, "network=cnn"), "choose network=dreamer_xs"),
+    ((*VECTORS, "network=dreamer_xs"), "choose network=mlp"),
+    (("system=ppo/rec_ppo", *IMAGES, "network=cnn"), "choose network=cnn_rnn"),
+    (("system=q_learning/rec_pqn", *IMAGES, "network=cnn_pqn"), "choose network=cnn_rnn_pqn"),
+    (("system=q_learning/rec_r2d2", *VECTORS, "network=mlp_dqn"), "choose network=rnn_dqn"),
+    (("system=sac/rec_sac", *CONTINUOUS, "network=mlp_sac"), "choose network=rnn_sac"),
+    (("system=ddpg/rec_td3", *CONTINUOUS, "network=rnn_sac"), "choose network=rnn_ddpg"),
+]
+
+
+def refusal(*overrides):
+    with pytest.raises(ConfigError) as caught:
+        set_up(parse_config(compose_config(["logger=silent", *overrides])))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "advice"), [*KINDS, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)]
+)
+def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, advice):
+    message = refusal(*overrides)
+    assert message.startswith("network.")
+    assert re.search(advice + "$", message), message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "systems"),
+    [
+        ((*SAC, *VECTORS), "sac/ff_sac_discrete"),
+        (
+            ("system=sac/ff_sac_discrete", *CONTINUOUS),
+            "sac/ff_crossq, sac/ff_sac, sac/ff_sac_c51, sac/ff_tqc or sac/rec_sac",
+        ),
+        ((*DQN, *CONTINUOUS), "q_learning/ff_pqn_continuous"),
+        # No other discovered rule acts continuously: those of the default family.
+        (
+            ("system=disco_rl/ff_disco103", *CONTINUOUS, *disco.overrides()),
+            "ppo/ff_dpo, ppo/ff_ppo, ppo/ff_ppo_penalty or ppo/rec_ppo",
+        ),
+    ],
+)
+def test_a_system_that_does_not_fit_names_those_that_do(overrides, systems):
+    assert refusal(*overrides).endswith(f": choose system={systems}")
+
+
+@pytest.mark.parametrize("feature", ["obs", "step_count"])
+def test_an_unknown_feature_names_those_of_the_environment(feature):
+    message = refusal(f"+network.actor_network.input_layer={{_target_: {FEATURE},feature_name: {feature}}}")
+    assert f"feature_name={feature} is not part of the observation: use agent_view" in message
+
+
+def test_the_listed_returns_of_experiments_are_those_of_the_results():
+    measured = {}
+    for line in RESULTS.read_text().splitlines():
+        if named := re.search(r"\+experiment=(\w+) arch\.", line) if line.startswith("| `") else None:
+            _, _, _, seeds, steps, _, final, *_ = (cell.strip() for cell in line.split("|"))
+            measured[named[1]] = f"return {final} after {steps} env steps, seeds {seeds}"
+    assert len(measured) >= 17
+    for experiment in experiments():
+        if experiment.name in measured or " env steps, seeds " in experiment.about:
+            assert experiment.about.endswith(f": {measured[experiment.name]}"), "update the comment in the YAML file"
+
+
+def test_the_listed_systems_and_environments_of_experiments_are_those_that_they_compose_to():
+    for experiment in experiments()[::4]:
+        choices = compose_config([f"+experiment={experiment.name}"], return_hydra_config=True).hydra.runtime.choices
+        assert (choices.system, choices.env) == (experiment.system, experiment.env)
+
+
+@pytest.mark.parametrize(
+    ("system", "scenario", "expected"),
+    [
+        ("sac/ff_sac", "Pendulum-v1", "sac_pendulum"),
+        ("ppo/ff_ppo", "Pendulum-v1", "ppo_pendulum"),
+        ("ppo/ff_ppo", "Breakout-MinAtar", "ppo_breakout"),
+        # Its experiment sets the budget alone.
+        ("ppo/ff_ppo", "CartPole-v1", None),
+        ("q_learning/ff_dqn", "Pendulum-v1", None),
+        ("ppo/rec_ppo", "CartPole-v1", None),
+        ("ppo/rec_ppo", "CartPole-v1-no-velocity", "rec_ppo_cartpole_no_velocity"),
+    ],
+)
+def test_a_tuned_experiment_is_found_by_system_and_environment(system, scenario, expected):
+    assert tuned_experiment(system, scenario) == expected
+
+
+def fitting_systems(network):
+    """Return the systems that a network fits, for discrete or for continuous actions."""
+    config = OmegaConf.to_container(OmegaConf.load(config_dir() / "network" / f"{network}.yaml"), resolve=True)
+
+    def fit(system, space):
+        module = OmegaConf.load(config_dir() / "system" / f"{system}.yaml").module
+        schema = schema_of(import_build(module))
+        try:
+            check_networks(build_networks(config, space), schema, system)
+        except ConfigError:
+            return False
+        return fits(schema, space)
+
+    spaces = (Discrete(2), Box(-1.0, 1.0, (1,)))
+    return [system for system in group_choices("system") if any(fit(system, space) for space in spaces)]
+
+
+@pytest.mark.slow
+def test_every_system_has_a_network_that_fits():
+    stochastic = [
+        "awr/ff_awr",
+        "impala/ff_impala",
+        "mpo/ff_vmpo",
+        "ppo/ff_dpo",
+        "ppo/ff_ppo",
+        "ppo/ff_ppo_penalty",
+        "search/ff_sampled_az",
+        "spo/ff_spo",
+        "vpg/ff_a2c",
+        "vpg/ff_reinforce",
+    ]
+    assert fitting_systems("mlp_continuous") == stochastic
+    # All discrete actions are searched, or sampled ones of any kind.
+    assert fitting_systems("cnn") == sorted([*stochastic, "search/ff_az"])
+    assert {system for network in group_choices("network") for system in fitting_systems(network)} == set(
+        group_choices("system")
+    )
+
+
+def takes_discrete_actions(network):
+    try:
+        build_networks(network, Discrete(2))
+    except ConfigError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_every_network_can_be_set_up_with_the_systems_that_it_fits():
+    for network in group_choices("network"):
+        for system in fitting_systems(network):
+            config = compose_config(choice := [f"system={system}", f"network={network}", *disco.overrides(system)])
+            spaces = getattr(type(parse_config(config).system), "action_spaces", (Discrete,))
+            discrete = Discrete in spaces and takes_discrete_actions(config.network)
+            vectors, images = (
+                ("env=gymnax/cartpole", "env=gymnax/breakout")
+                if discrete
+                else ("env=gymnax/pendulum", "env._target_=support.own_envs.Spot")
+            )
+            env = "env=navix/empty_5x5" if network == "grid" else vectors
+            env = images if network.startswith(("cnn", "resnet")) else env
+            set_up(parse_config(compose_config([*choice, env])))

@@ -1,0 +1,181 @@
+"""Tests of intrinsic rewards: their equations, their own task, and what they make possible."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Observation, Transition
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from support.algorithms import make_algorithm
+from support.resumed import assert_resumed_equals_whole
+
+SMALL = [
+    *("network=mlp", "arch.total_num_envs=4", "arch.num_devices=1", "arch.compile_cache=false"),
+    *("arch.num_evaluation=1", "arch.absolute_metric=false", "arch.num_eval_episodes=2"),
+]
+CHAIN = ["env=gymnax/deep_sea", "+env.kwargs.size=3", "network.actor_network.pre_torso.layer_sizes=[8]"]
+STEPS, ENVS = 6, 2
+
+
+def training_loop(overrides, writer=None):
+    return TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]), writer)
+
+
+def train(overrides):
+    loop = training_loop(overrides)
+    loop.train()
+    return loop
+
+
+def bonus_of(kind, *overrides):
+    """Return the intrinsic reward of PPO on deep-sea, and its state with another running mean."""
+    setup = set_up(parse_config(compose_config([*SMALL, *CHAIN, f"system.intrinsic={kind}", *overrides])))
+    bonus = make_algorithm(setup).intrinsic.add.__self__
+    first = draw(jax.random.key(0))
+    state = bonus.init(jax.random.key(1), first._replace(observation=jax.tree.map(lambda x: x[0], first.observation)))
+    return bonus, state
+
+
+def draw(key):
+    """Return a rollout whose environments end an episode after their third step, the first one by termination."""
+    keys = jax.random.split(key, 3)
+    views = [jax.random.uniform(k, (STEPS, ENVS, 3, 3)) for k in keys[:2]]
+    ends = jnp.zeros((STEPS, ENVS), bool).at[2, 0].set(True)
+    cuts = jnp.zeros((STEPS, ENVS), bool).at[2, 1].set(True)
+    is_first = jnp.zeros((STEPS, ENVS), bool).at[3].set(True)
+    action = jax.random.randint(keys[2], (STEPS, ENVS), 0, 2)
+    nothing = jnp.zeros((STEPS, ENVS))
+    observation, successor = map(Observation, views)
+    return Transition(observation, action, nothing, ends, cuts, successor, is_first, nothing)
+
+
+def test_e3b_rewards_what_the_episode_has_not_shown_yet():
+    bonus, state = bonus_of("e3b")
+    steps = draw(jax.random.key(2))
+    before = bonus.init_inverse(ENVS)
+    reward, after = bonus.bonus(state, before, steps)
+    phi = np.asarray(bonus.features.apply(state.params["features"], steps.next_observation), np.float64)
+    size = phi.shape[-1]
+    for env in range(ENVS):
+        matrix = 0.1 * np.eye(size)
+        for t in range(STEPS):
+            matrix = 0.1 * np.eye(size) if steps.is_first[t, env] else matrix
+            vector = phi[t, env]
+            assert reward[t, env] == pytest.approx(vector @ np.linalg.inv(matrix) @ vector, rel=1e-3)
+            matrix = matrix + np.outer(vector, vector)
+        np.testing.assert_allclose(after[env], np.linalg.inv(matrix), rtol=1e-2, atol=1e-3)
+
+
+def test_rnd_values_go_on_with_the_next_episode_and_those_of_e3b_do_not():
+    gamma, gae_lambda = 0.9, 0.95
+    rewards = jnp.arange(1.0, 1.0 + STEPS * ENVS).reshape(STEPS, ENVS) / 10.0
+    for kind in ("rnd", "e3b"):
+        bonus, state = bonus_of(kind, f"system.intrinsic_gamma={gamma}")
+        steps = bonus.as_task(draw(jax.random.key(3))._replace(reward=rewards))
+        advantage, target = bonus.estimate(state.params["value"], steps)
+        drawn = draw(jax.random.key(3))
+        value, successor = (
+            np.asarray(bonus.value.apply(state.params["value"], x), np.float64)
+            for x in (drawn.observation, drawn.next_observation)
+        )
+        for env in range(ENVS):
+            total = 0.0
+            for t in reversed(range(STEPS)):
+                last, ended, cut = t == STEPS - 1, bool(drawn.terminated[t, env]), bool(drawn.truncated[t, env])
+                following = value[t + 1, env] if kind == "rnd" and not last else successor[t, env]
+                goes_on = 1.0 if kind == "rnd" or not ended else 0.0
+                error = float(rewards[t, env]) + gamma * goes_on * following - value[t, env]
+                trace = 0.0 if kind == "e3b" and cut else gamma * gae_lambda * goes_on
+                total = error + trace * total
+                assert advantage[t, env] == pytest.approx(total, abs=1e-4)
+                assert target[t, env] == pytest.approx(total + value[t, env], abs=1e-4)
+
+
+def test_a_replay_buffer_has_no_intrinsic_rewards():
+    with pytest.raises(ConfigError, match=r"system.intrinsic=rnd: this system learns from a replay buffer: use null"):
+        set_up(parse_config(compose_config(["system=awr/ff_awr", "+system.intrinsic=rnd"])))
+
+
+@pytest.mark.slow
+def test_rnd_gets_used_to_the_ends_of_episodes():
+    """The last successor of an episode loses its novelty as the others do, though another episode follows it."""
+    bonus, state = bonus_of("rnd", "system.intrinsic_lr=1e-2", "system.decay_learning_rates=false")
+    memory, steps = bonus.init_memory(ENVS), draw(jax.random.key(4))
+    add, nothing, rewards = jax.jit(bonus.add), jnp.zeros((STEPS, ENVS)), []
+    for i in range(200):
+        state, memory, *_ = add(state, memory, steps, nothing, jax.random.key(i))
+        successors = bonus.normalizer.apply(state.statistics, steps.next_observation)
+        rewards.append(bonus.bonus(state, (), steps._replace(next_observation=successors))[0])
+    ended = steps.terminated | steps.truncated
+    assert float((rewards[-1] / rewards[0])[ended].max()) < 0.05
+
+
+@pytest.mark.slow
+def test_rnd_gets_used_to_states():
+    """With two states visited again and again, the mean bonus of the last rollouts is far below the first."""
+    overrides = [*SMALL, "env=probe/policy", "system.intrinsic=rnd", "arch.num_evaluation=10"]
+    loop = train([*overrides, "system.rollout_length=16", "arch.total_timesteps=6400"])
+    rewards = [row["train/intrinsic_reward"] for row in loop.history if "train/intrinsic_reward" in row]
+    assert rewards[-1] < 0.1 * rewards[0]
+
+
+SYSTEMS = {
+    "ppo/ff_ppo": [],
+    "ppo/ff_dpo": [],
+    "ppo/ff_ppo_penalty": [],
+    "ppo/rec_ppo": ["network=rnn"],
+    "vpg/ff_a2c": [],
+    "vpg/ff_reinforce": [],
+    "impala/ff_impala": [],
+    "impala/rec_impala": ["network=rnn"],
+    "mpo/ff_vmpo": [],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["rnd", "e3b"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_on_policy_system_takes_them(system, kind):
+    budget = ["arch.total_timesteps=512", "system.rollout_length=16", f"system.intrinsic={kind}"]
+    loop = train([*SMALL, f"system={system}", *SYSTEMS[system], "env=gymnax/cartpole", *budget])
+    assert np.isfinite(loop.history[-1]["eval/episode_return_mean"])
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(loop.state.shared.intrinsic.params)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["rnd", "e3b"])
+@pytest.mark.parametrize("overrides", [["env=gymnax/pendulum", "network=mlp_continuous"], ["env=gymnax/breakout"]])
+def test_continuous_actions_and_images(overrides, kind):
+    network = [] if "network=mlp_continuous" in overrides else ["network=cnn"]
+    budget = ["arch.total_timesteps=256", "system.rollout_length=16", f"system.intrinsic={kind}"]
+    loop = train([*SMALL, *overrides, *network, *budget])
+    assert np.isfinite(loop.history[-1]["eval/episode_return_mean"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "network"), [("rnd", "mlp"), ("e3b", "rnn")])
+def test_resumed_members_with_rewards_of_their_own_are_bit_identical(tmp_path, kind, network):
+    """Episodes last longer than rollouts, so that the memory of an episode is in the checkpoint."""
+    system = "ppo/rec_ppo" if network == "rnn" else "ppo/ff_ppo"
+    overrides = [*SMALL, f"system={system}", f"network={network}", "env=gymnax/cartpole", f"system.intrinsic={kind}"]
+    overrides += ["system.rollout_length=8", "arch.total_timesteps=256", "arch.num_evaluation=4"]
+    overrides += ["arch.update_batch_size=2", "+arch.population.hyperparams.intrinsic_weight=[0.0,1.0]"]
+    whole = assert_resumed_equals_whole(lambda writer: training_loop(overrides, writer), tmp_path)
+    kernels = jax.device_get(jax.tree.leaves(whole.state.shared.params.actor_params))
+    assert any((leaf[0] != leaf[1]).any() for leaf in kernels)
+
+
+@pytest.mark.slow
+def test_only_novelty_solves_deep_sea():
+    """A random policy reaches the reward of size 12 once in 4,096 episodes; the run has 4,266 of them."""
+    budget = ["arch.total_timesteps=51200", "arch.total_num_envs=64", "system.rollout_length=12", "arch.seed=3"]
+    task = ["network=mlp", "env=gymnax/deep_sea", "+env.kwargs.size=12", *budget, "arch.num_devices=1"]
+    for kind, solved in (("null", False), ("rnd", True)):
+        loop = train([*task, f"system.intrinsic={kind}", "arch.num_evaluation=4"])
+        assert (loop.history[-1]["eval/episode_return_mean"] > 0.9) == solved

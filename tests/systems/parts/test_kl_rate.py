@@ -1,0 +1,50 @@
+"""Tests of learning rates that follow the divergence from the behaviour policy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from stoix_like.base_types import Axes
+from stoix_like.systems.parts.kl_rate import FIXED, make_kl_rate
+
+
+@pytest.mark.parametrize(
+    ("rate", "kl", "expected"),
+    [
+        (1e-3, 0.021, 1e-3 / 1.5),
+        (1e-3, 0.019, 1e-3),
+        (1e-3, 0.0051, 1e-3),
+        (1e-3, 0.0049, 1.5e-3),
+        (1e-3, 0.0, 1e-3),
+        (1e-3, jnp.nan, 1e-3),
+        (1.1e-5, 1.0, 1e-5),
+        (9e-3, 1e-4, 1e-2),
+    ],
+)
+def test_the_rate_falls_above_twice_the_desired_divergence_and_rises_below_half(rate, kl, expected):
+    rule = make_kl_rate(0.01, 1e-3, (1e-5, 1e-2), Axes())
+    after, metrics = rule.adapt(jnp.asarray(rate), {"kl": jnp.asarray(kl)})
+    assert float(after) == pytest.approx(expected)
+    assert metrics["learning_rate"] is after
+
+
+def test_steps_have_the_adapted_rate_and_the_state_of_the_optimiser():
+    """Two steps of Adam at half the rate are half of those at the whole rate."""
+    rule, optim, grads = make_kl_rate(0.01, 0.1, (1e-5, 1.0), Axes()), optax.adam(0.1), {"w": jnp.asarray([1.0, -2.0])}
+    assert float(rule.init()) == pytest.approx(0.1)
+    states = [optim.init(grads)] * 2
+    for _ in range(2):
+        whole, states[0] = optim.update(grads, states[0])
+        half, states[1] = rule.apply(optim, jnp.asarray(0.05)).update(grads, states[1])
+        np.testing.assert_allclose(half["w"], 0.5 * whole["w"], rtol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, *states)
+
+
+def test_without_a_desired_divergence_nothing_is_measured_or_kept():
+    assert make_kl_rate(None, 1e-3, (1e-5, 1e-2), Axes()) is FIXED
+    optim = optax.sgd(1.0)
+    assert FIXED.init() == ()
+    assert FIXED.measure(None, None) == {}
+    assert FIXED.apply(optim, ()) is optim

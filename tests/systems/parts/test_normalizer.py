@@ -1,0 +1,91 @@
+"""Normalisation of rewards by the deviation of the discounted return, against values computed by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stoix_like
+from stoix_like.base_types import Axes, Transition
+from stoix_like.inference.load import load_shared, open_run
+from stoix_like.systems.parts.normalizer import make_return_scaler, make_reward_normalizer
+
+GAMMA = 0.5
+
+
+def steps(reward, is_first):
+    return Transition(None, None, jnp.array(reward, jnp.float32), None, None, None, jnp.array(is_first, bool), None)
+
+
+def test_rewards_are_divided_by_the_deviation_of_the_discounted_return():
+    normalizer = make_reward_normalizer(True, GAMMA, Axes())
+    # Environment 0 starts a new episode in step 2, environment 1 in step 1:
+    #   g of environment 0: 1, 0.5 * 1 + 2 = 2.5, 4;  of environment 1: 3, 1, 0.5 * 1 - 2 = -1.5
+    batch = steps([[1, 3], [2, 1], [4, -2]], [[1, 1], [0, 1], [1, 0]])
+    reward, statistics, returns = normalizer.apply(normalizer.init(), normalizer.init_returns(2), batch)
+    first = [1.0, 3.0, 2.5, 1.0, 4.0, -1.5]
+    np.testing.assert_allclose(reward, batch.reward / np.std(first), rtol=1e-5)
+    # The next rollout continues episode 0, 0.5 * 4 + 1 = 3, and starts a new one in environment 1.
+    reward, _, returns = normalizer.apply(statistics, returns, steps([[1, 7]], [[0, 1]]))
+    np.testing.assert_allclose(reward, np.array([[1, 7]]) / np.std([*first, 3.0, 7.0]), rtol=1e-5)
+    np.testing.assert_allclose(returns, [3.0, 7.0])
+
+
+def test_replayed_rewards_are_divided_by_the_larger_of_two_scales_of_the_return():
+    """The returns of the test above, of rewards halved in the buffer; the largest magnitude of the halves is 2."""
+    batch = steps([[1, 3], [2, 1], [4, -2]], [[1, 1], [0, 1], [1, 0]])
+    for max_return, expected in ((100.0, np.std([0.5, 1.5, 1.25, 0.5, 2.0, -0.75])), (0.5, 2.0 / 0.5)):
+        scaler = make_return_scaler(True, GAMMA, 0.5, max_return, Axes())
+        statistics, returns = scaler.update(scaler.init(), scaler.init_returns(2), batch)
+        np.testing.assert_allclose(scaler.apply(statistics, jnp.asarray([3.0])), [3.0 / expected], rtol=1e-5)
+    np.testing.assert_allclose(returns, [2.0, -0.75])
+
+
+def test_without_a_scale_rewards_stay_as_they_are():
+    scaler = make_return_scaler(False, GAMMA, 1.0, 5.0, Axes())
+    assert scaler.init_returns(2) == ()
+    assert scaler.update((), (), None) == ((), ())
+    assert scaler.apply((), 3.0) == 3.0
+
+
+def test_shards_share_the_statistics():
+    rewards = jax.random.normal(jax.random.key(0), (5, 4))
+    none = np.zeros((5, 4))
+    whole = make_reward_normalizer(True, GAMMA, Axes())
+    expected, _, _ = whole.apply(whole.init(), whole.init_returns(4), steps(rewards, none))
+    halves = make_reward_normalizer(True, GAMMA, Axes(("shard",)))
+
+    def one(reward):
+        return halves.apply(halves.init(), halves.init_returns(2), steps(reward, none[:, :2]))[0]
+
+    found = jax.vmap(one, axis_name="shard", in_axes=1, out_axes=1)(rewards.reshape(5, 2, 2))
+    np.testing.assert_allclose(found.reshape(5, 4), expected, rtol=1e-5)
+
+
+def test_normalized_rewards_are_clipped():
+    normalizer = make_reward_normalizer(True, GAMMA, Axes(), max_abs_value=2.0)
+    batch = steps([[0.0], [0.0], [0.0], [0.0], [0.0], [0.0], [100.0]], np.zeros((7, 1)))
+    # Of seven returns, one is 100: the deviation is 100 sqrt(6) / 7 = 35, and 100 / 35 = 2.86.
+    assert normalizer.apply(normalizer.init(), normalizer.init_returns(1), batch)[0].tolist()[-1] == [2.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["ppo/ff_ppo", "q_learning/ff_pqn"])
+def test_the_statistics_of_a_run_resume_exactly_and_returns_are_reported_as_they_are(system, tmp_path):
+    small = [
+        *("env=probe/time_limit", "arch.total_num_envs=4", "arch.num_evaluation=2", "arch.num_eval_episodes=2"),
+        *("system.rollout_length=8", "system.normalize_rewards=true", "system.decay_learning_rates=false"),
+        *("arch.num_devices=2", "arch.update_batch_size=2", "checkpoint.replay=false", "logger=silent"),
+        *("system.num_minibatches=1", "arch.absolute_metric=false"),
+    ]
+    if system.endswith("pqn"):
+        small.append("system.exploration_fraction=0")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    result = stoix_like.train(system, [*small, "arch.total_timesteps=128"], run_dir=whole)
+    stoix_like.train(system, [*small, "arch.total_timesteps=64", "arch.num_evaluation=1"], run_dir=parts)
+    stoix_like.resume(parts, ["arch.total_timesteps=128", "arch.num_evaluation=2"])
+    one, other = (load_shared(open_run(path), "last").shared for path in (whole, parts))
+    for found, expected in zip(jax.tree.leaves(other), jax.tree.leaves(one), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert float(one.return_statistics.count) == 128
+    assert result.eval_return == int(result.eval_return)

@@ -1,0 +1,105 @@
+"""Tests of periodic resets, with values derived by hand."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import stoix_like
+from stoix_like.base_types import OnlineAndTarget
+from stoix_like.inference.load import load_shared, open_run
+from stoix_like.systems.parts import resets
+
+KEY = jax.random.key(0)
+
+
+class Params(NamedTuple):
+    q_params: OnlineAndTarget
+    log_alpha: jax.Array
+
+
+class OptStates(NamedTuple):
+    q_opt_state: Any
+
+
+class Shared(NamedTuple):
+    params: Params
+    opt_states: OptStates
+    steps: jax.Array
+
+
+def critic(kernels, bias=0.0):
+    first, second, last = (jnp.asarray(kernel, jnp.float32) for kernel in kernels)
+
+    def dense(kernel):
+        return {"kernel": kernel, "bias": jnp.full(kernel.shape[1], bias)}
+
+    torso = {"Dense_0": dense(first), "Dense_1": dense(second)}
+    return {"params": {"networks_0": {"torso": torso, "critic_head": {"Dense_0": dense(last)}}}}
+
+
+def shared_of(online, count, alpha):
+    moments = optax.ScaleByAdamState(
+        jnp.asarray(count), *(jax.tree.map(lambda leaf: leaf + count, online) for _ in range(2))
+    )
+    schedule = optax.ScaleByScheduleState(jnp.asarray(count))
+    params = Params(OnlineAndTarget(online, online), jnp.asarray(alpha))
+    return Shared(params, OptStates((moments, schedule)), jnp.asarray(count))
+
+
+# Two hidden layers of two units.
+OLD = shared_of(critic([[[1, -1], [1, 1]], [[1, -1], [5, 6]], [[2], [3]]]), 7.0, 0.5)
+NEW = shared_of(critic([[[10, 11], [12, 13]], [[14, 15], [16, 17]], [[18], [19]]], bias=20.0), 0.0, 0.1)
+
+
+def q_of(shared):
+    return jax.tree.leaves(shared.params.q_params.online)
+
+
+def test_a_full_reset_keeps_counters_and_schedules():
+    after = resets._reset_all(OLD, NEW)
+    jax.tree.map(np.testing.assert_array_equal, after.params, NEW.params)
+    moments, schedule = after.opt_states.q_opt_state
+    jax.tree.map(np.testing.assert_array_equal, moments, NEW.opt_states.q_opt_state[0])
+    assert (schedule.count, after.steps) == (7.0, 7.0)
+
+
+def test_a_reset_of_last_layers_takes_heads_and_their_moments():
+    after = resets._reset_heads(OLD, NEW)
+    for params in (*after.params.q_params, after.opt_states.q_opt_state[0].mu):
+        offset = 7.0 if params is after.opt_states.q_opt_state[0].mu else 0.0
+        network = params["params"]["networks_0"]
+        np.testing.assert_array_equal(network["critic_head"]["Dense_0"]["kernel"], [[18.0], [19.0]])
+        np.testing.assert_array_equal(network["torso"]["Dense_0"]["kernel"] - offset, [[1, -1], [1, 1]])
+    assert (after.params.log_alpha, after.opt_states.q_opt_state[0].count) == (0.5, 7.0)
+
+
+SMALL = [
+    *("env=gymnax/pendulum", "arch.total_num_envs=4", "arch.num_evaluation=2", "arch.num_eval_episodes=2"),
+    *("network.actor_network.pre_torso.layer_sizes=[8,8]", "network.q_network.pre_torso.layer_sizes=[8,8]"),
+    *("system.total_buffer_size=1024", "system.total_batch_size=16", "system.warmup_steps=16", "system.epochs=2"),
+    *("arch.absolute_metric=false", "logger=silent", "arch.max_eval_steps=20"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["full", "last_layers"])
+def test_resets_are_exact_on_resume_and_at_their_time(kind, tmp_path):
+    """Without learning, parameters change by resets alone: after steps 10 and 20 of 24, in updates of 2."""
+    still = ["system.q_lr=1e-30", "system.actor_lr=1e-30"]
+    reset = [f"system.reset={kind}", "system.reset_every=10"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    stoix_like.train("sac/ff_sac", [*SMALL, *reset, *still, "arch.total_timesteps=112"], run_dir=whole)
+    stoix_like.train("sac/ff_sac", [*SMALL, *reset, *still, "arch.total_timesteps=96"], run_dir=parts)
+    before = load_shared(open_run(parts), "last").shared
+    stoix_like.resume(parts, ["arch.total_timesteps=112"])
+    resumed, at_once = load_shared(open_run(parts), "last").shared, load_shared(open_run(whole), "last").shared
+    assert (jax.random.key_data(resumed.parts["resets"].key) == jax.random.key_data(at_once.parts["resets"].key)).all()
+    jax.tree.map(np.testing.assert_array_equal, resumed[:-1], at_once[:-1])
+    # 96 - 64 = 32 steps are 8 updates, 16 gradient steps: one reset; 4 updates later, another one.
+    assert int(before.parts["resets"].steps) == 6
+    assert int(resumed.parts["resets"].steps) == 4
+    assert any((a != b).any() for a, b in zip(q_of(before), q_of(resumed), strict=True))

@@ -1,0 +1,67 @@
+"""Runs of a sweep, here and as jobs of a launcher."""
+
+import csv
+
+import optuna
+import pytest
+
+import stoix_like
+from stoix_like.errors import TrainingError
+from stoix_like.run import experiment
+from stoix_like.storage import recorded_runs
+from stoix_like.tuning.runner import population_overrides
+from support.trained_runs import SMALL
+
+RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
+
+
+def table(directory):
+    with (directory / "trials.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_settings_that_differ_in_traced_hyperparameters_are_one_population():
+    settings = [{"system.gamma": gamma, "system.epochs": 4} for gamma in (0.9, 0.99)]
+    assert population_overrides(settings, ["system.gamma"], 3, paired=True) == [
+        "system.epochs=4",
+        "arch.population.hyperparams={gamma:[0.9,0.99]}",
+        "arch.population.mode=zip",
+        "arch.population.seeds=3",
+        "arch.population.paired=true",
+    ]
+    # Equal settings are further seeds.
+    equal = population_overrides([{"network": "mlp"}] * 2, ["system.gamma"], 3)
+    assert equal == ["network=mlp", "arch.population.size=6"]
+
+
+@pytest.mark.clusters
+def test_a_launcher_trains_what_is_no_population_in_parallel(tmp_path):
+    settings = {"trials": 3, "parallel": 3, "sampler": "grid", "launcher": "joblib", "dir": str(tmp_path / "sweep")}
+    stoix_like.sweep("ppo/ff_ppo", ["experiment=ppo_acrobot", *RUN], {"epochs": {"int": [1, 2]}}, **settings)
+    rows = table(tmp_path / "sweep")
+    assert [(row["state"], row["system.epochs"]) for row in rows] == [("complete", "1"), ("complete", "2")]
+    for row in rows:
+        run = recorded_runs.read_run(tmp_path / "sweep" / row["run"])
+        assert run.config["system"]["epochs"] == int(row["system.epochs"])
+        assert float(row["value"]) == run.summary["eval/episode_return_mean"]
+
+
+@pytest.mark.clusters
+def test_a_lost_job_costs_no_other_its_result(tmp_path, monkeypatch):
+    def train(config):
+        if config.system.epochs == 2:
+            raise RuntimeError("a traceback\nthe process was killed")
+        return run_experiment(config)
+
+    run_experiment = experiment.run_experiment
+    settings = {"trials": 2, "sampler": "grid", "launcher": "basic", "dir": str(tmp_path / "sweep")}
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment, "run_experiment", train)
+        with pytest.raises(TrainingError, match=r"^a job failed: the process was killed$"):
+            stoix_like.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
+    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{tmp_path / 'sweep/study.db'}")
+    states = {trial.params["system.epochs"]: trial.state.name for trial in study.trials}
+    assert states == {1: "COMPLETE", 2: "RUNNING"}
+    # The same sweep trains what is left.
+    stoix_like.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
+    assert [row["state"] for row in table(tmp_path / "sweep")] == ["complete"] * 2

@@ -1,0 +1,95 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from stoix_like.utils.accelerate import packing
+from stoix_like.utils.accelerate.packing import Packed, pack, unpack
+from support.platforms import take_accelerator_forms
+
+STEPS = {
+    "view": np.arange(24, dtype=np.float32).reshape(3, 4, 2),
+    "action": np.array([[-1, 2, 2**31 - 1, 0]] * 3, np.int32),
+    "done": np.array([[True, False, False, True]] * 3),
+    "pixels": np.arange(48, dtype=np.uint8).reshape(3, 4, 4),
+    "nothing": np.full((3, 4), np.nan, np.float32),
+}
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+    take_accelerator_forms(monkeypatch)
+
+
+def assert_equal(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("apart", [(), (2,)])
+def test_a_packed_tree_keeps_every_bit(apart):
+    packed = pack(STEPS, 2, lambda leaf: leaf.shape[2:] != apart or not apart)
+    # Bytes stay apart, and with them what is not chosen.
+    assert packed.rows.shape == (3, 4, 3 if apart else 5)
+    assert packed.rows.dtype == jnp.uint32
+    assert_equal(unpack(packed), STEPS)
+
+
+def test_floats_alone_stay_floats_and_have_gradients():
+    tree = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(3)}
+    packed = pack(tree)
+    gradient = jax.grad(lambda packed: jnp.sum(unpack(packed)["w"] ** 2) + 3.0 * jnp.sum(unpack(packed)["b"]))(packed)
+    assert_equal(unpack(gradient), {"w": 2.0 * tree["w"], "b": jnp.full(3, 3.0)})
+
+
+def test_leading_axes_of_loops_come_before_those_of_leaves():
+    _, metrics = jax.lax.scan(lambda carry, x: (carry, pack({"a": x, "b": 2.0 * x})), (), jnp.arange(3.0))
+    assert_equal(unpack(metrics), {"a": jnp.arange(3.0), "b": 2.0 * jnp.arange(3.0)})
+
+
+def test_on_a_cpu_everything_stays_as_it_is():
+    tree = {"w": jnp.ones(2), "b": jnp.ones(3)}
+    assert packing.pack_params(tree) is tree
+    assert packing.pack_steps(tree, 0) is tree
+    assert packing.pack_scalars(tree) is tree
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_adam_treats_packed_parameters_as_it_treats_a_tree():
+    params = ({"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(3)}, {"w": jnp.ones((2, 2))})
+    grads = jax.tree.map(jnp.cos, params)
+    optim = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(optax.linear_schedule(0.1, 0.0, 10)))
+
+    def steps(params, state, grads):
+        def step(_, carry):
+            updates, state = optim.update(grads, carry[1], carry[0])
+            return optax.apply_updates(carry[0], updates), state
+
+        return packing.fori_loop(0, 3, step, (params, state))
+
+    expected = steps(params, optim.init(params), grads)
+    found = steps(*(packing.pack_params(tree) for tree in (params, optim.init(params), grads)))
+    assert isinstance(found[0][0], Packed)
+    assert jax.tree.structure(unpack(found)) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(unpack(found)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_a_loop_carries_scalars_in_one_array_and_leaves_the_rest():
+    first = {"count": np.int32(3), "on": np.bool_(True), "x": jnp.arange(2.0), "key": jax.random.key(0)}
+
+    def body(i, carry):
+        assert not isinstance(carry, Packed)
+        return carry | {"count": carry["count"] + i, "on": ~carry["on"]}
+
+    found = packing.fori_loop(0, 3, body, first)
+    assert (int(found["count"]), bool(found["on"])) == (6, False)
+    # One entry of a tuple may differ between shards that share another one.
+    assert [isinstance(entry, Packed) for entry in packing.pack_scalars((first, 2.0))] == [True, True]
+    last, outputs = packing.scan(lambda carry, x: (carry + x, carry), jnp.float32(1.0), jnp.arange(3.0))
+    assert float(last) == 4.0
+    np.testing.assert_array_equal(outputs, [1.0, 1.0, 2.0])

@@ -1,0 +1,53 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.schema import INT32_MAX
+from stoix_like.utils.accelerate import successors
+
+
+@pytest.mark.parametrize(
+    ("length", "limit", "expected"),
+    [
+        # At most ceil(T / L) episodes of L steps end in T steps.
+        (128, 500, 1),
+        (128, 128, 1),
+        (128, 100, 2),
+        (128, 40, 4),
+        (128, INT32_MAX, 1),
+        # Of these steps, too many may be truncated, or it is not known how many.
+        (128, 31, None),
+        (128, None, None),
+        (3, 500, None),
+    ],
+)
+def test_the_most_truncations_of_a_rollout(length, limit, expected):
+    assert successors.count_truncations(length, limit) == expected
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_values_of_kept_successors_are_those_of_all_successors(most):
+    # Truncated steps have successors of their own; elsewhere the successor is what is observed next.
+    rng = np.random.default_rng(most)
+    T, N = 16, 5
+    truncated = np.zeros((T, N), bool)
+    for n in range(N):
+        truncated[rng.choice(T, min(n, most), replace=False), n] = True
+    observation = rng.normal(size=(T, N)).astype(np.float32)
+    final = rng.normal(size=(T, N)).astype(np.float32)
+    following = np.concatenate([observation[1:], final[-1:]])
+    successor = np.where(truncated, final, following)
+
+    slots, count = successors.no_successors(jnp.zeros(N), most), jnp.zeros(N, jnp.int32)
+    for t in range(T):
+        slots, count = successors.keep_truncated(slots, count, jnp.asarray(successor[t]), jnp.asarray(truncated[t]))
+    np.testing.assert_array_equal(count, truncated.sum(0))
+    kept = successors.with_last(slots, jnp.asarray(successor[-1]))
+    assert kept.shape == (most + 1, N)
+    values = jax.jit(
+        lambda: successors.successor_values(jnp.square(kept), jnp.square(observation), jnp.asarray(truncated))
+    )()
+    np.testing.assert_array_equal(values, jnp.square(successor))
+    whole = successors.successor_values(jnp.square(successor), jnp.square(observation), jnp.asarray(truncated))
+    np.testing.assert_array_equal(whole, jnp.square(successor))
