@@ -17,9 +17,13 @@ LAYERS = (
     ("errors", "interpreter", "overrides", "schema", "versions"),
     ("call_thread", "processes", "signals", "user_code", "weights"),
     ("base_types", "envs.spaces", "utils.collectives", "utils.accelerate.platform"),
+    ("utils.accelerate",),
     ("utils",),
     ("envs",),
     ("networks",),
+    ("systems.parts",),
+    ("systems.algorithm",),
+    ("systems.on_policy", "systems.off_policy"),
     ("systems",),
     ("architectures",),
     ("loggers", "storage.contents", "storage.files"),
@@ -28,6 +32,11 @@ LAYERS = (
     ("rendering",),
     ("policies",),
     ("callbacks",),
+    ("run.host",),
+    ("run.population",),
+    ("run.set_up",),
+    ("run.records",),
+    ("run.programs",),
     ("run",),
     ("aot",),
     ("inference",),
@@ -89,7 +98,7 @@ def test_what_is_traced_knows_no_configuration_and_no_files():
     assert len(traced) > 90
     found = {module: packages(MODULES[module]) & unwanted for module in traced}
     # `to_plain` takes what Hydra composed.
-    assert {module: names for module, names in found.items() if names} == {"networks.utils": {"omegaconf"}}
+    assert {module: names for module, names in found.items() if names} == {"networks.build.modules": {"omegaconf"}}
 
 
 def test_no_circle_of_files():

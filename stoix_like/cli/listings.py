@@ -58,7 +58,7 @@ def _with_comments(group: str) -> list[str]:
 
 
 def _parts(kind: str) -> list[str]:
-    from stoix_like.networks.utils import choices
+    from stoix_like.networks.build.modules import choices
 
     keys = {
         "head": "network.actor_network.action_head._target_",

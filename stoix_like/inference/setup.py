@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoix_like.base_types import Axes, SystemSpec
 from stoix_like.config import RunConfig
 from stoix_like.envs import factory
-from stoix_like.networks.utils import build_networks
+from stoix_like.networks.build.modules import build_networks
 from stoix_like.policies.setup import InferenceSetup
 from stoix_like.run.host.plan import count_updates
 from stoix_like.run.set_up.model import find_model

@@ -24,11 +24,10 @@ from stoix_like.networks.base import (
     RecurrentActor,
     RecurrentCritic,
     ScannedRNN,
-    alike,
     chained_torsos,
-    embed_both,
 )
 from stoix_like.networks.distributions import Categorical, mask_logits
+from stoix_like.networks.feed_forward import alike, embed_both
 from stoix_like.networks.heads import CategoricalHead, MultivariateNormalDiagHead, PolicyValueHead, ScalarCriticHead
 from stoix_like.networks.inputs import (
     ArrayInput,

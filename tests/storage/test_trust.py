@@ -200,9 +200,13 @@ def test_recorded_code_is_imported_from_where_it_was_in_training_not_from_the_wo
     [
         ("network.actor_network.action_head._target_", "os.system", "is executed when the run is loaded"),
         # Imported there, but defined elsewhere.
-        ("network.actor_network.action_head._target_", "stoix_like.networks.utils.SimpleNamespace", "is executed"),
+        (
+            "network.actor_network.action_head._target_",
+            "stoix_like.networks.build.modules.SimpleNamespace",
+            "is executed",
+        ),
         # Defined there, but these would import or execute their arguments.
-        ("network.actor_network.action_head._target_", "stoix_like.networks.utils._locate", "is executed"),
+        ("network.actor_network.action_head._target_", "stoix_like.networks.build.modules._locate", "is executed"),
         ("network.actor_network.action_head._target_", "flax.linen.kw_only_dataclasses.dataclass", "is executed"),
         ("network.actor_network.action_head._target_", ["evil.x"], "is executed"),
         ("network.evil", {"a": [{"_target_": "evil.x"}]}, "is executed"),

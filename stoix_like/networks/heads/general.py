@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from stoix_like.envs.spaces import Mixed, Space, action_facts, fits
 from stoix_like.networks import distributions
+from stoix_like.networks.build.checks import accepted
 from stoix_like.networks.heads.base import Embedding, PolicyHead, dense, mask_argument
 from stoix_like.networks.heads.continuous import (
     BoundedNormalHead,
@@ -20,7 +21,7 @@ from stoix_like.networks.heads.continuous import (
 )
 from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
 from stoix_like.networks.requirements import POLICY_AND_VALUE, STOCHASTIC_POLICY
-from stoix_like.networks.utils import Initializer, accepted
+from stoix_like.networks.utils import Initializer
 from stoix_like.utils.jax_utils import Scalar
 
 

@@ -23,8 +23,8 @@ from stoix_like.envs.spaces import describe, fits
 from stoix_like.errors import ConfigError, multiples_near, raised_at, reason
 from stoix_like.interpreter import exit_if_run_again
 from stoix_like.loggers import Logger, check_available
+from stoix_like.networks.build.modules import build_networks
 from stoix_like.networks.requirements import MisfitError, check_networks, unused_dropout
-from stoix_like.networks.utils import build_networks
 from stoix_like.policies.setup import InferenceSetup
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer

@@ -15,8 +15,8 @@ from stoix_like.composition import PRIMARY, config_dir, group_choices
 from stoix_like.config import RunConfig, import_build, schema_of
 from stoix_like.envs.spaces import ObservationSpace, Space, fits
 from stoix_like.errors import ConfigError, listed
+from stoix_like.networks.build.modules import build_networks
 from stoix_like.networks.requirements import check_networks
-from stoix_like.networks.utils import build_networks
 
 
 def suggest_systems(system_name: str, action_space: Space) -> str:

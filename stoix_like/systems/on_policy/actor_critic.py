@@ -25,7 +25,7 @@ from stoix_like.base_types import (
     Trajectory,
     Transition,
 )
-from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, alike, embed_both
+from stoix_like.networks.feed_forward import FeedForwardActor, FeedForwardCritic, alike, embed_both
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.systems.algorithm import Algorithm
 from stoix_like.systems.on_policy.epochs import OnPolicyConfig

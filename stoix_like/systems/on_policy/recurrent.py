@@ -19,7 +19,7 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.errors import ConfigError
-from stoix_like.networks.base import same_body, unroll_both
+from stoix_like.networks.recurrent.networks import same_body, unroll_both
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.schema import INT32_MAX, between
 from stoix_like.systems.on_policy.actor_critic import ActorCriticConfig, ActorCriticNetworks, OnPolicyTransition, Values

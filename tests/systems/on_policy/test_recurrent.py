@@ -79,7 +79,7 @@ IS_FIRST, TRUNCATED, TERMINATED = [0, 0, 0, 1, 0, 1], [0, 0, 1, 0, 0, 0], [0, 0,
 @pytest.fixture
 def agent(monkeypatch):
     """Return recurrent PPO whose values are the sums of the observations of an episode."""
-    monkeypatch.setitem(utils._RNN_CELLS, "sum", SumCell)
+    monkeypatch.setitem(utils.RNN_CELLS, "sum", SumCell)
     overrides = ["system=ppo/rec_ppo", "system.rollout_length=6", "arch.total_num_envs=1", "system.num_minibatches=1"]
     lengths = ["system.sequence_length=2", "system.gamma=0.5", "system.gae_lambda=0", "env=probe/value"]
     found = make_algorithm(set_up(parse_config(compose_config([*SMALL, *overrides, *lengths]))))

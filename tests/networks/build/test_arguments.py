@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
-from stoix_like.networks.utils import build_networks
+from stoix_like.networks.build.modules import build_networks
 from support.network_files import config
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))

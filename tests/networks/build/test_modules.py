@@ -21,14 +21,8 @@ from stoix_like.networks.heads import (
     NormalAffineTanhDistributionHead,
 )
 from stoix_like.networks.recurrent import MinGRUCell
-from stoix_like.networks.utils import (
-    build_networks,
-    choices,
-    instantiate,
-    parse_activation_fn,
-    parse_initializer,
-    parse_rnn_cell,
-)
+from stoix_like.networks.build.modules import build_networks, choices, instantiate
+from stoix_like.networks.utils import parse_activation_fn, parse_initializer, parse_rnn_cell
 from support.network_files import config
 
 KEY = jax.random.key(0)

@@ -1,0 +1,259 @@
+"""Feed-forward networks: an input layer, a torso and a head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from stoix_like.base_types import Observation, ObservationGlobalState
+from stoix_like.networks import units
+from stoix_like.networks.heads import mask_argument
+from stoix_like.networks.inputs import ArrayInput
+from stoix_like.networks.torso import MLPTorso
+from stoix_like.utils.accelerate.packing import unpack
+from stoix_like.utils.accelerate.platform import on_cpu
+
+Kwargs = Mapping[str, Any]
+
+
+def policy_kwargs(head: nn.Module, observation: Any, head_kwargs: Kwargs | None = None) -> dict[str, Any]:
+    """Return the keyword arguments of a policy head: the caller's, and the action mask of the observation."""
+    kwargs = dict(head_kwargs or {})
+    if "action_mask" in kwargs or not isinstance(observation, Observation | ObservationGlobalState):
+        return kwargs
+    return mask_argument(head, observation.action_mask) | kwargs
+
+
+class Network(nn.Module):
+    """A module whose parameters may be packed, see `pack_params`."""
+
+    @nn.nowrap
+    def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return what `__call__`, or another method, returns for variables."""
+        variables = unpack(variables)
+        if not units.is_recording() or "mutable" in kwargs:
+            return super().apply(variables, *args, **kwargs)
+        output, found = super().apply(variables, *args, mutable=[units.COLLECTION], **kwargs)
+        units.record(variables, found)
+        return output
+
+
+class _FeedForward(Network):
+    """What a policy and a value function have before their heads."""
+
+    def embed(
+        self: Any, observation: Any, input_kwargs: Kwargs | None = None, torso_kwargs: Kwargs | None = None
+    ) -> Float[Array, "*batch D"]:
+        """Return the embedding of an observation; see `__call__`."""
+        x = self.input_layer(observation, **(input_kwargs or {}))
+        return units.declare_features(self, self.torso(x, **(torso_kwargs or {})))
+
+
+class FeedForwardActor(_FeedForward):
+    """A feed-forward policy.
+
+    The action mask of an observation is passed to the head.
+
+    Attributes:
+        action_head: maps an embedding to a distribution over actions, see `heads.PolicyHead`.
+        torso: maps the output of the input layer to an embedding.
+        input_layer: selects the input from an observation.
+    """
+
+    action_head: nn.Module
+    torso: nn.Module
+    input_layer: nn.Module = ArrayInput()
+
+    def __call__(
+        self,
+        observation: Any,
+        input_kwargs: Kwargs | None = None,
+        torso_kwargs: Kwargs | None = None,
+        head_kwargs: Kwargs | None = None,
+    ) -> Any:
+        """Return the policy.
+
+        Args:
+            observation: an observation with any leading axes.
+            input_kwargs: keyword arguments of the input layer.
+            torso_kwargs: keyword arguments of the torso.
+            head_kwargs: keyword arguments of the head; an `action_mask` replaces that of the observation.
+
+        Returns:
+            The output of the head, such as a distribution over actions.
+
+        Raises:
+            ValueError: the observation has an action mask that the head does not take.
+        """
+        return self.head(self.embed(observation, input_kwargs, torso_kwargs), observation, head_kwargs)
+
+    def head(self, embedding: Float[Array, "*batch D"], observation: Any, head_kwargs: Kwargs | None = None) -> Any:
+        """Return the policy for an observation and its embedding; see `__call__`."""
+        return self.action_head(embedding, **policy_kwargs(self.action_head, observation, head_kwargs))
+
+
+class FeedForwardCritic(_FeedForward):
+    """A feed-forward value function.
+
+    Attributes:
+        critic_head: maps an embedding to values.
+        torso: maps the output of the input layer to an embedding.
+        input_layer: selects the input from an observation.
+    """
+
+    critic_head: nn.Module
+    torso: nn.Module
+    input_layer: nn.Module = ArrayInput()
+
+    def __call__(
+        self,
+        observation: Any,
+        input_kwargs: Kwargs | None = None,
+        torso_kwargs: Kwargs | None = None,
+        head_kwargs: Kwargs | None = None,
+    ) -> Any:
+        """Return the value.
+
+        Args:
+            observation: an observation with any leading axes.
+            input_kwargs: keyword arguments of the input layer, such as an `action`.
+            torso_kwargs: keyword arguments of the torso.
+            head_kwargs: keyword arguments of the head.
+
+        Returns:
+            The output of the head, such as values `[...]`.
+        """
+        return self.head(self.embed(observation, input_kwargs, torso_kwargs), head_kwargs)
+
+    def head(self, embedding: Float[Array, "*batch D"], head_kwargs: Kwargs | None = None) -> Any:
+        """Return the value for an embedding; see `__call__`."""
+        return self.critic_head(embedding, **(head_kwargs or {}))
+
+
+def alike(actor: Any, critic: Any) -> bool:
+    """Return whether two feed-forward networks have the same multilayer perceptron before their heads."""
+    bodies = {(type(network.torso), type(network.input_layer)) for network in (actor, critic)}
+    if bodies != {(MLPTorso, ArrayInput)} or units.is_recording():
+        return False
+    # Without layers, a torso has no parameters.
+    return bool(actor.torso.layer_sizes) and _sizes(actor.torso) == _sizes(critic.torso)
+
+
+def _sizes(torso: MLPTorso) -> tuple[Any, ...]:
+    return tuple(torso.layer_sizes), torso.activation, torso.use_layer_norm, torso.activate_final, torso.dtype
+
+
+def embed_both(network: _FeedForward, params: Any, other_params: Any, observation: Any) -> Float[Array, "2 *batch D"]:
+    """Compute the embeddings of two networks that are `alike`, layer by layer in one product of matrices.
+
+    Args:
+        network: one of them.
+        params: its parameters.
+        other_params: those of the other one.
+        observation: an observation with any leading axes.
+
+    Returns:
+        `[2, ..., D]`, the embeddings.
+    """
+    torsos = jax.tree.map(lambda *leaves: jnp.stack(leaves), params["params"]["torso"], other_params["params"]["torso"])
+    return jax.vmap(lambda torso: network.apply({"params": {"torso": torso}}, observation, method="embed"))(torsos)
+
+
+class FeedForwardActorCritic(Network):
+    """A feed-forward policy and value function that share the input layer and the torso.
+
+    The action mask of an observation is passed to the action head.
+
+    Attributes:
+        action_head: maps an embedding to a distribution over actions, see `heads.PolicyHead`.
+        critic_head: maps an embedding to values.
+        torso: maps the output of the input layer to an embedding.
+        input_layer: selects the input from an observation.
+    """
+
+    action_head: nn.Module
+    critic_head: nn.Module
+    torso: nn.Module
+    input_layer: nn.Module = ArrayInput()
+
+    @nn.compact
+    def __call__(
+        self,
+        observation: Any,
+        input_kwargs: Kwargs | None = None,
+        torso_kwargs: Kwargs | None = None,
+        actor_head_kwargs: Kwargs | None = None,
+        critic_head_kwargs: Kwargs | None = None,
+    ) -> tuple[Any, Any]:
+        """Return policy and value.
+
+        Args:
+            observation: an observation with any leading axes.
+            input_kwargs: keyword arguments of the input layer.
+            torso_kwargs: keyword arguments of the torso.
+            actor_head_kwargs: keyword arguments of the action head; an `action_mask` replaces that of the observation.
+            critic_head_kwargs: keyword arguments of the critic head.
+
+        Returns:
+            The outputs of the heads, such as a distribution over actions, and values.
+
+        Raises:
+            ValueError: the observation has an action mask that the action head does not take.
+        """
+        x = self.input_layer(observation, **(input_kwargs or {}))
+        x = units.declare_features(self, self.torso(x, **(torso_kwargs or {})))
+        policy = self.action_head(x, **policy_kwargs(self.action_head, observation, actor_head_kwargs))
+        return policy, self.critic_head(x, **(critic_head_kwargs or {}))
+
+
+class CompositeNetwork(Network):
+    """A chain of modules.
+
+    Attributes:
+        layers: the modules in order; the first receives all inputs.
+    """
+
+    layers: Sequence[nn.Module]
+
+    @nn.compact
+    def __call__(self, *network_input: Any) -> Any:
+        """Apply the modules in order and return the output of the last."""
+        first, *others = self.layers
+        x = first(*network_input)
+        for layer in others:
+            x = layer(x)
+        return x
+
+
+class MultiNetwork(Network):
+    """Parallel modules, such as the two critics of twin Q-learning.
+
+    Attributes:
+        networks: the modules; each receives all inputs. A torso or head object that two of them share has a single set
+            of parameters: create one object for each.
+    """
+
+    networks: Sequence[nn.Module]
+
+    @nn.nowrap
+    def apply(self, variables: Any, *args: Any, rngs: Any = None, **kwargs: Any) -> Any:
+        """Return what `__call__` returns; on accelerators, equal modules are one with batched parameters."""
+        if on_cpu() or kwargs or units.is_recording() or len({repr(network) for network in self.networks}) > 1:
+            return super().apply(variables, *args, rngs=rngs, **kwargs)
+        variables, num_networks = unpack(variables), len(self.networks)
+        each = [{kind: tree[f"networks_{i}"] for kind, tree in variables.items()} for i in range(num_networks)]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+        keys = jax.tree.map(lambda key: jax.random.split(key, num_networks), rngs)
+        apply = self.networks[0].apply
+        return jax.vmap(lambda variables, rngs: apply(variables, *args, rngs=rngs), out_axes=-1)(stacked, keys)
+
+    @nn.compact
+    def __call__(self, *network_input: Any) -> Any:
+        """Stack the outputs of the modules along a new last axis, `[..., len(networks)]`."""
+        outputs = [network(*network_input) for network in self.networks]
+        return jax.tree.map(lambda *parts: jnp.stack(parts, axis=-1), *outputs)

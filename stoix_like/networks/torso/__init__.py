@@ -1,0 +1,19 @@
+"""Torsos: maps from the output of an input layer to an embedding."""
+
+from stoix_like.networks.torso.images import CNNTorso, GridTorso, VisualResNetTorso, as_images
+from stoix_like.networks.torso.perceptrons import BatchRenormMLPTorso, MLPTorso, NoisyMLPTorso
+from stoix_like.networks.torso.residual import BroTorso, ResNetTorso, SimBaTorso, SimBaV2Torso
+
+__all__ = [
+    "BatchRenormMLPTorso",
+    "BroTorso",
+    "CNNTorso",
+    "GridTorso",
+    "MLPTorso",
+    "NoisyMLPTorso",
+    "ResNetTorso",
+    "SimBaTorso",
+    "SimBaV2Torso",
+    "VisualResNetTorso",
+    "as_images",
+]

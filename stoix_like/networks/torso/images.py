@@ -1,0 +1,258 @@
+"""Torsos of images and of grids of symbols."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import orthogonal
+from jaxtyping import Array, Float, Shaped
+
+from stoix_like.networks.convolution import make_convolution
+from stoix_like.networks.torso.perceptrons import MLPTorso
+from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
+from stoix_like.utils.jax_utils import as_floats
+
+
+class CNNTorso(nn.Module):
+    """A convolutional network: convolutions, then dense layers.
+
+    Attributes:
+        channel_sizes: number of channels of each convolution.
+        kernel_sizes: size of each kernel in pixels, or its height and width.
+        strides: stride of each kernel in pixels, or its strides along height and width.
+        activation: name of the activation function.
+        use_layer_norm: whether layer normalisation precedes each activation.
+        kernel_init: initialiser of the weights, or its name.
+        channel_first: whether images are `[C, H, W]` instead of `[H, W, C]`.
+        hidden_sizes: width of each dense layer, in units.
+        has_channels: False for images `[H, W]`.
+        sliced: how to compute convolutions, see `make_convolution`; None selects by the platform.
+        max_size: largest height and width of images in pixels; for larger ones, kernel and stride of the first
+            convolution are multiplied by their size / `max_size`, rounded up. None: no limit.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (2, 3)
+
+    channel_sizes: Sequence[int]
+    kernel_sizes: Sequence[int | Sequence[int]]
+    strides: Sequence[int | Sequence[int]]
+    activation: str = "relu"
+    use_layer_norm: bool = False
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    channel_first: bool = False
+    hidden_sizes: Sequence[int] = (256,)
+    has_channels: bool = True
+    sliced: bool | None = None
+    max_size: int | None = None
+    dtype: Any = None
+
+    def __post_init__(self) -> None:
+        """Check that every convolution has a kernel size and a stride."""
+        _check_lengths(channel_sizes=self.channel_sizes, kernel_sizes=self.kernel_sizes, strides=self.strides)
+        if self.max_size is not None and self.max_size < 1:
+            raise ValueError(f"max_size={self.max_size} must be at least 1 pixel, or null: use 24")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch_and_image"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., H, W, C]` images, see `as_images`.
+
+        Returns:
+            `[..., hidden_sizes[-1]]`.
+
+        Raises:
+            ValueError: the observation has too few axes for an image.
+        """
+        activation = parse_activation_fn(self.activation)
+        kernel_init = parse_initializer(self.kernel_init)
+        x = as_images(observation, self.channel_first, self.has_channels)
+        scale = 1 if self.max_size is None else -(-max(x.shape[-3:-1]) // self.max_size)
+        for channels, kernel, stride in zip(self.channel_sizes, self.kernel_sizes, self.strides, strict=True):
+            sizes = _pair(kernel, scale), _pair(stride, scale)
+            x = make_convolution(channels, *sizes, self.sliced, dtype=self.dtype, kernel_init=kernel_init)(x)
+            x = nn.LayerNorm(reduction_axes=(-3, -2, -1), dtype=self.dtype)(x) if self.use_layer_norm else x
+            x, scale = activation(x), 1
+        x = x.reshape(*x.shape[:-3], -1)
+        return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init, dtype=self.dtype)(x)
+
+
+def as_images(
+    observation: Shaped[Array, "*batch_and_image"], channel_first: bool = False, has_channels: bool = True
+) -> Float[Array, "*batch H W C"]:
+    """Convert images to floats with the channels last.
+
+    Args:
+        observation: `[..., H, W, C]`, `[..., C, H, W]` or `[..., H, W]`.
+        channel_first: whether the channel axis comes before height and width.
+        has_channels: whether there is a channel axis.
+
+    Returns:
+        `[..., H, W, C]` floats, uint8 scaled from 0 … 255 to [0, 1].
+
+    Raises:
+        ValueError: the observation has too few axes for an image.
+    """
+    x = jnp.asarray(observation)
+    if not has_channels:
+        x = x[..., None]
+    elif channel_first and x.ndim >= 3:
+        x = jnp.moveaxis(x, -3, -1)
+    if x.ndim < 3:
+        raise ValueError(
+            f"an observation of shape {observation.shape} is not an image [..., height, width, channels]: choose"
+            " network=mlp, or set has_channels=false for images [..., height, width]"
+        )
+    return as_floats(x)
+
+
+def _check_lengths(**lists: Sequence[Any]) -> None:
+    """Raise a ValueError unless all lists have the same length."""
+    if len({len(values) for values in lists.values()}) > 1:
+        shown = ", ".join(f"{name}={list(values)}" for name, values in lists.items())
+        raise ValueError(f"{shown}: use lists of the same length")
+
+
+def _pair(size: int | Sequence[int], scale: int = 1) -> tuple[int, ...]:
+    return tuple(scale * pixels for pixels in ((size, size) if isinstance(size, int) else size))
+
+
+class GridTorso(nn.Module):
+    """A multilayer perceptron on a grid of symbols, such as those of MiniGrid.
+
+    The embedding of a cell is the sum of the embeddings of its channels, with one table per channel:
+
+        x[h, w] = sum_c E_c[symbol[h, w, c]]
+
+    Attributes:
+        embedding_size: width of the embedding of a cell, in units.
+        hidden_sizes: width of each dense layer, in units.
+        activation: name of the activation function.
+        use_layer_norm: whether layer normalisation precedes each activation.
+        kernel_init: initialiser of the weights of the dense layers, or its name.
+        num_symbols: number of symbols; integers outside of `0 … num_symbols - 1` have the embedding 0. In a network
+            configuration, None is the number that the observation space allows.
+        has_channels: False for grids `[H, W]`.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (2, 3)
+
+    embedding_size: int = 16
+    hidden_sizes: Sequence[int] = (256,)
+    activation: str = "relu"
+    use_layer_norm: bool = False
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    num_symbols: int | None = None
+    has_channels: bool = True
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch_and_grid"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., H, W, C]` integers.
+
+        Returns:
+            `[..., hidden_sizes[-1]]`.
+
+        Raises:
+            ValueError: the observation has no integers, or the number of symbols is unknown.
+        """
+        if not jnp.issubdtype(observation.dtype, jnp.integer):
+            raise ValueError(f"observations of type {observation.dtype} are not symbols: choose network=cnn")
+        if self.num_symbols is None:
+            raise ValueError("num_symbols=None, and the observation space sets no largest symbol: set num_symbols")
+        symbols = observation if self.has_channels else observation[..., None]
+        # As a product with one-hot vectors: the gradient of a table look-up would be a slow scatter.
+        one_hot = jax.nn.one_hot(symbols, self.num_symbols)
+        tables = nn.Dense(self.embedding_size, use_bias=False, name="tables", dtype=self.dtype)
+        x = tables(one_hot.reshape(*symbols.shape[:-1], -1))
+        x = x.reshape(*x.shape[:-3], -1)
+        return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init, dtype=self.dtype)(x)
+
+
+class VisualResNetTorso(nn.Module):
+    """A residual network for images (IMPALA): groups of a convolution, max pooling and residual blocks; dense layers.
+
+    Each max pooling halves height and width.
+
+    Source: Espeholt et al., IMPALA (2018), figure 3 (right).
+
+    Attributes:
+        channels_per_group: number of channels of each group.
+        blocks_per_group: number of residual blocks of each group.
+        activation: name of the activation function.
+        use_layer_norm: whether layer normalisation precedes each activation.
+        kernel_init: initialiser of the weights, or its name.
+        channel_first: whether images are `[C, H, W]` instead of `[H, W, C]`.
+        hidden_sizes: width of each dense layer, in units.
+        has_channels: False for images `[H, W]`.
+        sliced: how to compute convolutions, see `make_convolution`; None selects by the platform.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (2, 3)
+
+    channels_per_group: Sequence[int] = (16, 32, 32)
+    blocks_per_group: Sequence[int] = (2, 2, 2)
+    activation: str = "relu"
+    use_layer_norm: bool = False
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    channel_first: bool = False
+    hidden_sizes: Sequence[int] = (256,)
+    has_channels: bool = True
+    sliced: bool | None = None
+    dtype: Any = None
+
+    def __post_init__(self) -> None:
+        """Check that every group has a number of blocks."""
+        _check_lengths(channels_per_group=self.channels_per_group, blocks_per_group=self.blocks_per_group)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch_and_image"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., H, W, C]` images, see `as_images`.
+
+        Returns:
+            `[..., hidden_sizes[-1]]`.
+
+        Raises:
+            ValueError: the observation has too few axes for an image.
+        """
+        activation = parse_activation_fn(self.activation)
+        kernel_init = parse_initializer(self.kernel_init)
+
+        def activated(x: Array) -> Array:
+            return activation(
+                nn.LayerNorm(reduction_axes=(-3, -2, -1), dtype=self.dtype)(x) if self.use_layer_norm else x
+            )
+
+        def convolved(x: Array, channels: int) -> Array:
+            return make_convolution(channels, (3, 3), sliced=self.sliced, dtype=self.dtype, kernel_init=kernel_init)(x)
+
+        x = as_images(observation, self.channel_first, self.has_channels)
+        batch, x = x.shape[:-3], x.reshape(-1, *x.shape[-3:])
+        for channels, blocks in zip(self.channels_per_group, self.blocks_per_group, strict=True):
+            x = convolved(x, channels)
+            x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+            for _ in range(blocks):
+                y = convolved(activated(x), channels)
+                x = x + convolved(activated(y), channels)
+        x = activated(x).reshape(*batch, -1)
+        return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init, dtype=self.dtype)(x)

@@ -1,0 +1,134 @@
+"""Torsos of vectors: layers one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import flax.linen as nn
+from jax.nn.initializers import orthogonal
+from jaxtyping import Array, Float, Shaped
+
+from stoix_like.networks.layers import DROPOUT, NoisyLinear
+from stoix_like.networks.normalisation import BatchRenorm
+from stoix_like.networks.units import declare
+from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
+from stoix_like.utils.jax_utils import Scalar, as_floats, restore_float32
+
+
+class MLPTorso(nn.Module):
+    """A multilayer perceptron on the last axis.
+
+    Attributes:
+        layer_sizes: width of each layer, in units.
+        activation: name of the activation function.
+        use_layer_norm: whether layer normalisation precedes each activation.
+        kernel_init: initialiser of the weights, or its name.
+        activate_final: whether normalisation and activation follow the last layer, too.
+        dropout_rate: probability that a unit is dropped before normalisation and activation, in [0, 1]; the masks come
+            from the rng collection `dropout`, without which no unit is dropped.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+
+    layer_sizes: Sequence[int]
+    activation: str = "relu"
+    use_layer_norm: bool = False
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    activate_final: bool = True
+    dropout_rate: float = 0.0
+    dtype: Any = None
+
+    def __post_init__(self) -> None:
+        """Check that some units are left."""
+        if not 0.0 <= self.dropout_rate < 1.0:
+            raise ValueError(f"dropout_rate={self.dropout_rate} must be at least 0 and less than 1: use 0.01")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
+
+        Returns:
+            `[..., layer_sizes[-1]]`.
+        """
+        activation = parse_activation_fn(self.activation)
+        kernel_init = parse_initializer(self.kernel_init)
+        x = as_floats(observation)
+        layers = [self._layer(size, kernel_init) for size in self.layer_sizes]
+        for layer in layers:
+            x = layer(x)
+            if self.activate_final or layer is not layers[-1]:
+                x = nn.Dropout(self.dropout_rate, deterministic=not self.has_rng(DROPOUT))(x)
+                x = nn.LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x
+                x = declare(self, layer, activation(x))
+        return restore_float32(x, self.dtype)
+
+    def _layer(self, size: int, kernel_init: Initializer) -> nn.Module:
+        return nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype)
+
+
+class BatchRenormMLPTorso(nn.Module):
+    """A multilayer perceptron on the last axis, with batch renormalisation of its input and after each activation.
+
+    Source: Bhatt et al., CrossQ: Batch Normalization in Deep Reinforcement Learning (2024), figure 2.
+
+    Attributes:
+        layer_sizes: width of each layer, in units.
+        activation: name of the activation function.
+        kernel_init: initialiser of the weights, or its name.
+        momentum: weight of the old running statistics in the new ones, in [0, 1].
+        warmup_steps: updates of the statistics before renormalisation; until then, batches are only normalised.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+    batch_norm: ClassVar[bool] = True
+
+    layer_sizes: Sequence[int]
+    activation: str = "relu"
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    momentum: float = 0.99
+    warmup_steps: int = 100_000
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
+
+        Returns:
+            `[..., layer_sizes[-1]]`.
+        """
+        activation = parse_activation_fn(self.activation)
+        kernel_init = parse_initializer(self.kernel_init)
+        x = BatchRenorm(self.momentum, self.warmup_steps)(as_floats(observation))
+        layers = [nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype) for size in self.layer_sizes]
+        for layer in layers:
+            x = declare(self, layer, activation(layer(x)))
+            x = BatchRenorm(self.momentum, self.warmup_steps)(restore_float32(x, self.dtype))
+        return x
+
+
+class NoisyMLPTorso(MLPTorso):
+    """A multilayer perceptron of noisy layers on the last axis; see `NoisyLinear`.
+
+    Source: Fortunato et al., Noisy Networks for Exploration (2018).
+
+    Attributes:
+        sigma_zero: initial scale of the noise.
+    """
+
+    sigma_zero: Scalar = 0.5
+
+    def _layer(self, size: int, kernel_init: Initializer) -> nn.Module:
+        return NoisyLinear(size, kernel_init=kernel_init, sigma_zero=self.sigma_zero, dtype=self.dtype)

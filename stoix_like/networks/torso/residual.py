@@ -1,0 +1,231 @@
+"""Torsos of vectors whose blocks add to what they receive."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.nn.initializers import he_normal, orthogonal
+from jaxtyping import Array, Float, Shaped
+
+from stoix_like.networks.hyperspherical import Scaler, UnitDense, to_sphere
+from stoix_like.networks.units import declare
+from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
+from stoix_like.utils.jax_utils import Scalar, as_floats, restore_float32
+
+_LEAST_ACTIVATION = 1e-8
+
+
+class ResNetTorso(nn.Module):
+    """A residual network: a dense layer, then residual blocks of two dense layers.
+
+        x <- x + W_2 f(norm(W_1 f(norm(x))))
+
+    Source: He et al., Identity Mappings in Deep Residual Networks (2016), figure 1b.
+
+    Attributes:
+        hidden_size: width of every layer, in units.
+        num_blocks: number of blocks.
+        activation: name of the activation function, f.
+        use_layer_norm: whether layer normalisation precedes each activation.
+        kernel_init: initialiser of the weights, or its name.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+
+    hidden_size: int = 256
+    num_blocks: int = 2
+    activation: str = "relu"
+    use_layer_norm: bool = True
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
+
+        Returns:
+            `[..., hidden_size]`.
+        """
+        activation = parse_activation_fn(self.activation)
+        kernel_init = parse_initializer(self.kernel_init)
+
+        def activated(x: Array) -> Array:
+            return activation(nn.LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x)
+
+        def dense() -> nn.Module:
+            return nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
+
+        x = dense()(as_floats(observation))
+        for _ in range(self.num_blocks):
+            first, second = dense(), dense()
+            y = first(activated(x))
+            x = x + second(declare(self, first, activated(y)))
+        return restore_float32(activated(x), self.dtype)
+
+
+class SimBaTorso(nn.Module):
+    """A residual network with layer normalisation before each block and after the last one.
+
+        x <- x + W_2 f(W_1 norm(x)),  W_1 of `expansion` times the width
+
+    Source: Lee et al., SimBa: Simplicity Bias for Scaling Up Parameters in Deep Reinforcement Learning (2024),
+    arXiv:2410.09754, section 4; its normalisation of observations is `system.normalize_observations`.
+
+    Attributes:
+        hidden_size: width of the residual stream, in units.
+        num_blocks: number of blocks.
+        expansion: width of the hidden layer of a block, in multiples of `hidden_size`.
+        activation: name of the activation function, f.
+        kernel_init: initialiser of the first layer, or its name.
+        block_kernel_init: initialiser of the layers of the blocks, or its name.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+
+    hidden_size: int = 128
+    num_blocks: int = 1
+    expansion: int = 4
+    activation: str = "relu"
+    kernel_init: Initializer | str = orthogonal(1.0)
+    block_kernel_init: Initializer | str = he_normal()
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
+
+        Returns:
+            `[..., hidden_size]`.
+        """
+        activation = parse_activation_fn(self.activation)
+        block_init = parse_initializer(self.block_kernel_init)
+
+        def dense(size: int, kernel_init: Initializer = block_init) -> nn.Module:
+            return nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype)
+
+        def normalised(x: Array) -> Array:
+            return nn.LayerNorm(dtype=self.dtype)(x)
+
+        x = dense(self.hidden_size, parse_initializer(self.kernel_init))(as_floats(observation))
+        for _ in range(self.num_blocks):
+            first, second = dense(self.expansion * self.hidden_size), dense(self.hidden_size)
+            y = first(normalised(x))
+            x = x + second(declare(self, first, activation(y)))
+        return restore_float32(normalised(x), self.dtype)
+
+
+class SimBaV2Torso(nn.Module):
+    """A residual network on the unit hypersphere; gradient steps keep the weights of each unit at norm one.
+
+        x <- norm(s * W norm([observation, shift]))
+        x <- norm(x + a * (norm(W_2 relu(s * W_1 x)) - x)),  W_1 of `expansion` times the width
+
+    Source: Lee et al., Hyperspherical Normalization for Scalable Deep Reinforcement Learning (2025), arXiv:2502.15280,
+    section 4; its normalisation of observations is `system.normalize_observations`, that of rewards
+    `system.normalize_rewards`.
+
+    Attributes:
+        hidden_size: width of the residual stream, in units.
+        num_blocks: number of blocks.
+        expansion: width of the hidden layer of a block, in multiples of `hidden_size`.
+        shift: feature that is added to the observation, which keeps its norm after normalisation.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+
+    hidden_size: int = 128
+    num_blocks: int = 1
+    expansion: int = 4
+    shift: Scalar = 3.0
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
+
+        Returns:
+            `[..., hidden_size]`, of norm one.
+        """
+
+        def dense(size: int) -> nn.Module:
+            return UnitDense(size, dtype=self.dtype)
+
+        x = as_floats(observation)
+        x = to_sphere(jnp.concatenate([x, jnp.full((*x.shape[:-1], 1), self.shift, x.dtype)], axis=-1))
+        size, width = self.hidden_size, self.expansion * self.hidden_size
+        x = to_sphere(Scaler(math.sqrt(2.0 / size))(dense(size)(x)))
+        for _ in range(self.num_blocks):
+            first, second = dense(width), dense(size)
+            y = nn.relu(Scaler(math.sqrt(2.0 / width))(first(x)))
+            # The small constant keeps a vector without active units from zero.
+            y = to_sphere(second(declare(self, first, y) + _LEAST_ACTIVATION))
+            x = to_sphere(x + Scaler(1.0 / (self.num_blocks + 1), 1.0 / math.sqrt(size))(y - x))
+        return restore_float32(x, self.dtype)
+
+
+class BroTorso(nn.Module):
+    """A residual network with layer normalisation after each dense layer.
+
+        x <- relu(norm(W x)),  x <- x + norm(W_2 relu(norm(W_1 x)))
+
+    Source: Nauman et al., Bigger, Regularized, Optimistic (2024), arXiv:2405.16158, section 3.
+
+    Attributes:
+        hidden_size: width of every layer, in units.
+        num_blocks: number of blocks.
+        activation: name of the activation function.
+        kernel_init: initialiser of the weights, or its name.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+
+    hidden_size: int = 512
+    num_blocks: int = 2
+    activation: str = "relu"
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
+
+        Returns:
+            `[..., hidden_size]`.
+        """
+        activation, kernel_init = parse_activation_fn(self.activation), parse_initializer(self.kernel_init)
+
+        def dense() -> nn.Module:
+            return nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
+
+        def normalised(x: Array) -> Array:
+            return nn.LayerNorm(dtype=self.dtype)(x)
+
+        x = activation(normalised(dense()(as_floats(observation))))
+        for _ in range(self.num_blocks):
+            first, second = dense(), dense()
+            y = declare(self, first, activation(normalised(first(x))))
+            x = x + normalised(second(y))
+        return restore_float32(x, self.dtype)
