@@ -176,6 +176,8 @@ def test_only_novelty_solves_deep_sea():
     """A random policy reaches the reward of size 12 once in 4,096 episodes; the run has 4,266 of them."""
     budget = ["arch.total_timesteps=51200", "arch.total_num_envs=64", "system.rollout_length=12", "arch.seed=3"]
     task = ["network=mlp", "env=gymnax/deep_sea", "+env.kwargs.size=12", *budget, "arch.num_devices=1"]
+    # Divided by their own deviation, the costs of moving would be as large as the bonus.
+    task += ["system.normalize_rewards=false"]
     for kind, solved in (("null", False), ("rnd", True)):
         loop = train([*task, f"system.intrinsic={kind}", "arch.num_evaluation=4"])
         assert (loop.history[-1]["eval/episode_return_mean"] > 0.9) == solved
