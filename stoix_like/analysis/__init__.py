@@ -25,14 +25,8 @@ from stoix_like.analysis.learned import (
     trajectories,
 )
 from stoix_like.analysis.memory_plot import draw_memory
-from stoix_like.analysis.plots import (
-    heat_map,
-    hyperparameter_slices,
-    learning_curves,
-    lineage,
-    performance_profiles,
-    sample_efficiency,
-)
+from stoix_like.analysis.plots import learning_curves, performance_profiles, sample_efficiency
+from stoix_like.analysis.population_plots import heat_map, hyperparameter_slices, lineage
 from stoix_like.analysis.slices import Slice, take_slice
 
 __all__ = [

@@ -13,7 +13,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stoix_like.analysis import plots
+from stoix_like.analysis import plots, population_plots
 from stoix_like.analysis.groups import Algorithm, sections
 from stoix_like.errors import ConfigError
 from stoix_like.storage.files import write_bytes
@@ -110,7 +110,7 @@ def population_panels(
         names = hyperparams or list(dict.fromkeys(name for member in shown for name in member.hyperparams))
         if kind == "slices":
             panels += [
-                lambda ax, shown=shown, name=name: plots.hyperparameter_slices(shown, name, ax=ax, **options)  # type: ignore[misc]
+                lambda ax, shown=shown, name=name: population_plots.hyperparameter_slices(shown, name, ax=ax, **options)  # type: ignore[misc]
                 for name in names
             ]
             continue
@@ -119,7 +119,7 @@ def population_panels(
         if len(names) < 2:
             continue
         panels.append(
-            lambda ax, shown=shown, names=names: plots.heat_map(shown, names[0], names[1], ax=ax, **options)  # type: ignore[misc]
+            lambda ax, shown=shown, names=names: population_plots.heat_map(shown, names[0], names[1], ax=ax, **options)  # type: ignore[misc]
         )
     if not panels:
         needed = "two hyperparameters that vary" if kind == "heatmap" else "hyperparameters that vary"
@@ -130,7 +130,7 @@ def population_panels(
 def _lineage_panels(algorithms: Sequence[Algorithm], hyperparams: Sequence[str]) -> list[Callable[[Axes], Any]]:
     runs = {member.run.directory: member.run for algorithm in algorithms for member in algorithm.members}
     panels: list[Callable[[Axes], Any]] = [
-        lambda ax, run=run, name=name: plots.lineage(run, name, ax=ax)  # type: ignore[misc]
+        lambda ax, run=run, name=name: population_plots.lineage(run, name, ax=ax)  # type: ignore[misc]
         for run in runs.values()
         if evolves(run)
         for name in hyperparams or [key.partition("/")[2] for key in run.last if key.startswith("hyperparams/")]

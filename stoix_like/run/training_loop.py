@@ -14,11 +14,11 @@ import numpy as np
 
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.spaces import Box
 from stoix_like.errors import CallbackError, HostEnvironmentError, LostDirectoryError, TrainingError
 from stoix_like.interpreter import no_collection
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.callbacks import Callbacks
+from stoix_like.run.failures import divergences, last_good, rescue
 from stoix_like.run.host.saved_state import Best, to_items, to_state
 from stoix_like.run.population.halving import Halving
 from stoix_like.run.population.members import Population
@@ -35,10 +35,8 @@ from stoix_like.run.set_up import warm_start
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.run.summary import LOGGING_MEANWHILE, summarise, timing
 from stoix_like.signals import Signals, stop_if_received
-from stoix_like.storage.checkpoint import Checkpoint, Writer, named
-from stoix_like.storage.files import replaced
+from stoix_like.storage.checkpoint import Checkpoint, Writer
 from stoix_like.storage.run_directory import RunDirectory
-from stoix_like.storage.run_files import PARAMETERS
 from stoix_like.utils.replay import end_episodes
 from stoix_like.versions import versions
 
@@ -350,50 +348,20 @@ class TrainingLoop:
 
     def _check_health(self, interval: IntervalMetrics) -> None:
         """Report members that diverged in the current interval; stop if none is left."""
-        start = self.progress.interval_start
         if self.setup.config.arch.on_nan == "ignore":
             return
-        for member, healthy_updates in enumerate(np.atleast_1d(interval.healthy_updates)):
-            if start + healthy_updates == self.progress.updates or member in self.progress.failures:
-                continue
-            bad = [f"train/{name}" for name, flags in interval.bad_metrics.items() if np.atleast_1d(flags)[member]]
-            what, update = bad[0] if bad else "a parameter", start + int(healthy_updates) + 1
-            if not self._has_finite_rewards(interval, member):
-                reward = f"a reward of {self.setup.config.environment_name}"
-                # In later updates, a diverged policy may act with NaN, and earn it.
-                earned = isinstance(self.setup.env.action_space, Box) and update < self.progress.updates
-                what = f"{what} and {reward}" if earned else f"{reward} and {what}"
-            failure = f"{what} became non-finite in update {update}"
+        known, updates = self.progress.failures, (self.progress.interval_start, self.progress.updates)
+        for member, failure in divergences(self.setup, interval, self.state, updates, known).items():
             if self._alone:
                 self._recording.log()
-                raise TrainingError(f"training diverged: {failure}; {self._last_good()}; {_REGARDLESS}")
-            self.progress.failures[member] = failure
+                raise TrainingError(f"training diverged: {failure}; {last_good(self.writer)}; {_REGARDLESS}")
+            known[member] = failure
             self.setup.processes.say(f"member {member} diverged and is frozen: {failure}")
         if self._selection is not None and self._selection.restarts:
             return
-        if len(self.progress.failures) == self.setup.population.num_members:
+        if len(known) == self.setup.population.num_members:
             self._recording.log()
-            raise TrainingError(
-                f"training diverged: all {len(self.progress.failures)} members; {self._last_good()}; {_REGARDLESS}"
-            )
-
-    def _has_finite_rewards(self, interval: IntervalMetrics, member: int) -> bool:
-        """Return whether the returns of the interval's episodes are finite, of those under way as well."""
-        returns = [interval.episodes.return_sum]
-        # Actors have their own episodes, whose rewards the host checks.
-        if (state := self.state.shards.rollout_state) != ():
-            returns.append(self.setup.processes.fetch(state.timestep.episode.episode_return))
-        return all(
-            np.isfinite(np.reshape(each, (self.setup.population.num_members, -1))[member]).all() for each in returns
-        )
-
-    def _last_good(self) -> str:
-        where = "no checkpoint had been written"
-        if self.writer is not None:
-            self.writer.wait()
-            if self.writer.newest is not None:
-                where = f"the last good checkpoint is {self.writer.directory / str(self.writer.newest)}"
-        return where
+            raise TrainingError(f"training diverged: all {len(known)} members; {last_good(self.writer)}; {_REGARDLESS}")
 
     def _save_regularly(self) -> None:
         """Save after every `checkpoint.every_evals` evaluations, and after the last one."""
@@ -430,17 +398,7 @@ class TrainingLoop:
     def rescue(self) -> str:
         """Write the trained parameters where no checkpoint could be written; return where they are."""
         assert self.writer is not None
-        path, arrays = self.writer.run_dir / PARAMETERS, self.setup.processes.fetch(named(self.state.shared))
-
-        def write() -> str:
-            try:
-                with replaced(path) as file:
-                    np.savez(file, **arrays)
-            except OSError as error:
-                return f"its parameters could not be written either ({error}); free space or choose another directory"
-            return f"its parameters and statistics are in {path}, by path, for numpy.load"
-
-        return self.setup.processes.first(write)
+        return rescue(self.state.shared, self.writer, self.setup.processes)
 
     def report_checkpoint(self) -> None:
         """Tell the callbacks if a checkpoint has become complete."""

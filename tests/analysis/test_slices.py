@@ -10,8 +10,9 @@ from stoix_like.storage.recorded_runs import members, read_run
 from support.lazily import Lazy
 from support.recorded import write_run
 
-analysis, plots, report, statistics = map(
-    Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
+analysis, population_plots, report, statistics = map(
+    Lazy,
+    ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("population_plots", "report", "statistics"))),
 )
 
 
@@ -39,10 +40,10 @@ def test_a_lineage_shows_each_interval_and_each_replacement(tmp_path):
     records[1]["population/continues"] = [1, 1]
     (run.directory / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     run = read_run(run.directory)
-    replacements, intervals = plots.lineage(run, "lr").collections
+    replacements, intervals = population_plots.lineage(run, "lr").collections
     # Member 0 continues member 1, whose rate was 0.2, with 0.3.
     np.testing.assert_array_equal(replacements.get_segments(), [[[100, 0.2], [100, 0.3]]])
     assert [segment[0].tolist() for segment in intervals.get_segments()] == [[0, 0.1], [0, 0.2], [100, 0.3], [100, 0.2]]
     np.testing.assert_array_equal(intervals.get_array(), [1.0, 5.0, 6.0, 4.0])
     with pytest.raises(ConfigError, match="has no rate over time"):
-        plots.lineage(run, "rate")
+        population_plots.lineage(run, "rate")

@@ -1,0 +1,79 @@
+"""Members whose training diverged, and the parameters of a run that has no usable checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from stoix_like.architectures.types import IntervalMetrics, LearnerState
+from stoix_like.envs.spaces import Box
+from stoix_like.processes import Processes
+from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.storage.checkpoint import Writer, named
+from stoix_like.storage.files import replaced
+from stoix_like.storage.run_files import PARAMETERS
+
+
+def divergences(
+    setup: RunSetup, interval: IntervalMetrics, state: LearnerState, updates: tuple[int, int], known: Collection[int]
+) -> dict[int, str]:
+    """Describe what became non-finite in an interval.
+
+    Args:
+        setup: the run.
+        interval: the metrics of the interval.
+        state: the state at its end.
+        updates: numbers of updates at its start and at its end.
+        known: members that diverged before.
+
+    Returns:
+        A clause for each other member that diverged, by member.
+    """
+    failures = {}
+    for member, healthy_updates in enumerate(np.atleast_1d(interval.healthy_updates)):
+        if updates[0] + healthy_updates == updates[1] or member in known:
+            continue
+        bad = [f"train/{name}" for name, flags in interval.bad_metrics.items() if np.atleast_1d(flags)[member]]
+        what, update = bad[0] if bad else "a parameter", updates[0] + int(healthy_updates) + 1
+        if not _has_finite_rewards(setup, interval, state, member):
+            reward = f"a reward of {setup.config.environment_name}"
+            # In later updates, a diverged policy may act with NaN, and earn it.
+            earned = isinstance(setup.env.action_space, Box) and update < updates[1]
+            what = f"{what} and {reward}" if earned else f"{reward} and {what}"
+        failures[member] = f"{what} became non-finite in update {update}"
+    return failures
+
+
+def _has_finite_rewards(setup: RunSetup, interval: IntervalMetrics, state: LearnerState, member: int) -> bool:
+    """Return whether the returns of the interval's episodes are finite, of those under way as well."""
+    returns = [interval.episodes.return_sum]
+    # Actors have their own episodes, whose rewards the host checks.
+    if (rollout_state := state.shards.rollout_state) != ():
+        returns.append(setup.processes.fetch(rollout_state.timestep.episode.episode_return))
+    return all(np.isfinite(np.reshape(each, (setup.population.num_members, -1))[member]).all() for each in returns)
+
+
+def last_good(writer: Writer | None) -> str:
+    """Name the newest checkpoint of a run whose training diverged."""
+    if writer is not None:
+        writer.wait()
+        if writer.newest is not None:
+            return f"the last good checkpoint is {writer.directory / str(writer.newest)}"
+    return "no checkpoint had been written"
+
+
+def rescue(shared: Any, writer: Writer, processes: Processes) -> str:
+    """Write the trained parameters where no checkpoint could be written; return where they are."""
+    path, arrays = writer.run_dir / PARAMETERS, processes.fetch(named(shared))
+
+    def write() -> str:
+        try:
+            with replaced(path) as file:
+                np.savez(file, **arrays)
+        except OSError as error:
+            return f"its parameters could not be written either ({error}); free space or choose another directory"
+        return f"its parameters and statistics are in {path}, by path, for numpy.load"
+
+    return processes.first(write)
