@@ -2,10 +2,11 @@ import functools
 
 import pytest
 
-from stoix_like.composition import compose_config
+from stoix_like import composition
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.systems.ppo.anakin import ff_ppo
+from support.composed import compose_config
 
 
 def test_integers_may_be_written_in_scientific_notation():
@@ -70,7 +71,7 @@ def test_a_network_of_ones_own_extends_a_preset_and_replaces_a_block(tmp_path):
         "      layer_sizes: [8]\n"
         "critic_network: {pre_torso: {layer_sizes: [16]}}\n"
     )
-    run = parse_config(compose_config(["network=mine"], [tmp_path]))
+    run = parse_config(composition.compose_config(["network=mine"], [tmp_path]))
     preset = parse_config(compose_config(["network=mlp"])).network
     # Replaced as a whole: the activation of the preset is gone.
     assert run.network["actor_network"]["pre_torso"] == {

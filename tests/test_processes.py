@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from support import scripted
+from support.composed import compose_config
 
 SECONDS = 240
 # Metrics that depend on time.

@@ -13,12 +13,13 @@ import pytest
 from omegaconf import OmegaConf
 
 import stoix_like
-from stoix_like.composition import compose_config, group_choices
+from stoix_like.composition import group_choices
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.records import records
 from stoix_like.run.set_up.setup import set_up
 from support import toys
+from support.composed import compose_config
 from support.recorded import write_config
 
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.processes import ALONE
 from stoix_like.run import experiment
@@ -16,6 +15,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.signals import Signals, received, stop_if_received
 from stoix_like.storage import checkpoint
 from support import toys
+from support.composed import compose_config
 
 RUN = [
     *toys.overrides(rollout_length=4),

@@ -6,19 +6,19 @@ from types import SimpleNamespace
 
 import flax.linen as nn
 import pytest
+from stoix_like.networks.build.modules import build_networks
 
 import stoix_like
 from stoix_like import callbacks
-from stoix_like.composition import compose_config
 from stoix_like.config import import_build, parse_config
 from stoix_like.envs import Discrete
 from stoix_like.envs.factory import EnvConfig, make
 from stoix_like.errors import CallbackError, ConfigError
-from stoix_like.networks.build.modules import build_networks
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.signals import Signals
 from stoix_like.user_code import guarded, import_object, refusing
 from support import own_envs
+from support.composed import compose_config
 from support.trained_runs import SMALL
 
 MODULES = {

@@ -10,9 +10,9 @@ import jax
 import pytest
 
 from stoix_like.aot import report, targets, topology
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
+from support.composed import compose_config
 from support.toy_runs import TOY_RUN
 
 TINY = ["network.actor_network.pre_torso.layer_sizes=[8]", "network.critic_network.pre_torso.layer_sizes=[8]"]

@@ -7,10 +7,10 @@ import pytest
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes
 from stoix_like.architectures.types import ProgramSpec
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.host.devices import find_devices, make_mesh
 from stoix_like.run.set_up.setup import set_up
+from support.composed import compose_config
 from support.recorder import recorder_program, start, train
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from stoix_like.architectures.evaluator import make_evaluator
 from stoix_like.base_types import Axes
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.run.host.devices import find_devices, make_mesh
+from support.composed import compose_config
 from support.toys import make_recorder
 
 

@@ -9,7 +9,6 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Observation
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
@@ -17,6 +16,7 @@ from stoix_like.run.training_loop import TrainingLoop
 from support import toys
 from support.algorithms import make_algorithm
 from support.collector import Collector
+from support.composed import compose_config
 from support.scripted import check_sequence
 
 LENGTH, ENVS, UPDATES = 5, 4, 6

@@ -10,13 +10,13 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Observation
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import Box, Discrete, EnvConfig, Environment, make, make_eval
 from stoix_like.envs.custom import adapt, as_overrides, unused_methods
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.storage import config_file, trust
 from support import own_envs
+from support.composed import compose_config
 from support.recorded import write_config
 
 TINY = [

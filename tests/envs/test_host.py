@@ -9,7 +9,6 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stoix_like
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch
@@ -19,6 +18,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from support import scripted
+from support.composed import compose_config
 from support.conformance import rollout
 from support.scripted import CopyingScripted, Scripted, check_sequence, check_transitions
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from stoix_like import evaluate, train
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.auto_reset import AutoResetState
@@ -16,6 +15,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.composed import compose_config
 from support.resumed import assert_resumed_equals_whole
 
 N, T = 3, 8

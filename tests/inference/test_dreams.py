@@ -8,7 +8,6 @@ from PIL import Image
 
 from stoix_like.analysis import report
 from stoix_like.cli import main
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.dreams import dream_episode
@@ -18,6 +17,7 @@ from stoix_like.run import experiment
 from stoix_like.run.records import videos
 from stoix_like.run.set_up.setup import set_up
 from support import dreamers
+from support.composed import compose_config
 from support.tiny_dreamer import TINY
 from support.trained_runs import SMALL
 

@@ -9,7 +9,6 @@ from PIL import Image
 
 import stoix_like
 from stoix_like import cli
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference import evaluation, load
@@ -17,6 +16,7 @@ from stoix_like.inference.evaluation import describe, evaluate
 from stoix_like.rendering import animation
 from stoix_like.run.programs.functions import make_keys
 from stoix_like.run.set_up.setup import set_up
+from support.composed import compose_config
 from support.recorded import write_config
 from support.trained_runs import SMALL, train_members, train_pendulum
 

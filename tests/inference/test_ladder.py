@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from stoix_like import cli
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.evaluation import describe as describe_evaluation
@@ -15,6 +14,7 @@ from stoix_like.inference.ladder import describe, ladder
 from stoix_like.run import experiment
 from stoix_like.run.set_up.setup import set_up
 from support import nim
+from support.composed import compose_config
 from support.trained_runs import train_pendulum
 
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from stoix_like.cli import main
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.evaluation import evaluate
 from stoix_like.inference.load import load_policy
 from stoix_like.inference.searches import search_episode, with_simulations
+from support.composed import compose_config
 
 SMALL = [
     *("arch.total_num_envs=4", "arch.num_devices=1", "arch.num_eval_episodes=4", "arch.total_timesteps=256"),

@@ -1,12 +1,12 @@
 import jax
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.setup import set_up_inference
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up.setup import set_up
+from support.composed import compose_config
 
 
 def config(*overrides):

@@ -4,12 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.rendering import episode as episodes
 from stoix_like.rendering.episode import MAX_FRAMES
+from support.composed import compose_config
 from support.recordings import make, record
 
 

@@ -9,7 +9,7 @@ import typing
 import pytest
 from omegaconf import OmegaConf
 
-from stoix_like.composition import compose_config, config_dir, group_choices
+from stoix_like.composition import config_dir, group_choices
 from stoix_like.config import (
     ActorConfig,
     AnakinConfig,
@@ -27,6 +27,7 @@ from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.schema import Range, flat_hints
 from support import disco
+from support.composed import compose_config
 
 SYSTEMS = group_choices("system")
 

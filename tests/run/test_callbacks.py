@@ -5,13 +5,13 @@ import pytest
 
 import stoix_like
 from stoix_like.callbacks import AddMetrics, Callback, EvaluatePolicy
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError
 from stoix_like.run import experiment
 from stoix_like.run.set_up.setup import set_up
 from support import toys
 from support.comparisons import recorded
+from support.composed import compose_config
 from support.trained_runs import SMALL
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]

@@ -4,7 +4,6 @@ import pytest
 from omegaconf import OmegaConf
 
 import stoix_like
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
@@ -14,6 +13,7 @@ from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support import toys
+from support.composed import compose_config
 from support.trained_runs import TINY
 
 EVALUATION = {

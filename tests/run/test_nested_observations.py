@@ -6,11 +6,11 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Observation
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.setup import set_up
+from support.composed import compose_config
 
 ENV = ("env=gymnax", "env.env_name=nested", "env.scenario.name=discrete")
 SMALL = (

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from stoix_like import load_policy, train
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.composed import compose_config
 from support.privileged import PRIVILEGED, STATE
 from support.resumed import assert_resumed_equals_whole
 from support.selections import select

@@ -18,13 +18,13 @@ from omegaconf import OmegaConf
 
 import stoix_like
 from stoix_like import cli
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.run import experiment
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.storage import checkpoint, remote
+from support.composed import compose_config
 from support.toy_runs import TOY_RUN, train_toy
 
 pytestmark = pytest.mark.optimized

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.custom import as_overrides
 from stoix_like.errors import TrainingError
@@ -24,6 +23,7 @@ from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import FAILED, read_run
 from support import toys
 from support.comparisons import assert_same_state, without_times
+from support.composed import compose_config
 from support.own_envs import Corridor
 from support.toy_runs import TOY_RUN, restored, toy_loop
 

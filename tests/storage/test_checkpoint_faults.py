@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from jax.dtypes import issubdtype, prng_key
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
+from support.composed import compose_config
 
 RAINBOW = [
     *("system=q_learning/ff_rainbow", "env=gymnax/cartpole", "network.actor_network.action_head.layer_sizes=[4]"),

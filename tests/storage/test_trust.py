@@ -9,13 +9,14 @@ import pytest
 from omegaconf import OmegaConf
 
 from stoix_like import cli
-from stoix_like.composition import compose_config, group_choices
+from stoix_like.composition import group_choices
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.storage import config_file, trust
 from support import toys
+from support.composed import compose_config
 from support.recorded import write_config
 
 

@@ -9,5 +9,6 @@ Networks and losses: `accumulator`, `recurrent_references`, `every_head`, `every
 Runs: `toy_runs`, `trained_runs`, `off_policy_runs`, `searched_runs`, `tiny_dreamer`, `resumed`, `comparisons`,
 `recorded`, `recordings`, `logged`, `console_runs`, `killed_sweeps`.
 Files and stores: `stored`, `store_runs`, `faulty_store`, `fake_hub`.
-Tests themselves: `selections`, the cases that the quick ones run, and `lazily`, imports of suites.
+Tests themselves: `selections`, the cases that the quick ones run, `composed`, configurations from parts that are
+composed once, and `lazily`, imports of suites.
 """

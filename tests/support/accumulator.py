@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Observation
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.set_up.setup import set_up
 from support.algorithms import make_algorithm
+from support.composed import compose_config
 
 
 class Accumulator:

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import RunSetup, set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
+from support.composed import compose_config
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[16]",

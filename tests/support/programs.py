@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.programs.functions import make_keys, run_programs, traced_hyperparams
 from stoix_like.run.set_up.setup import set_up
+from support.composed import compose_config
 
 
 def make_program(overrides):

@@ -6,10 +6,10 @@ import numpy as np
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes
 from stoix_like.architectures.types import ProgramSpec
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.run.host.devices import find_devices, make_mesh
+from support.composed import compose_config
 from support.toys import Config, make_recorder
 
 

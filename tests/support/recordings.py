@@ -4,11 +4,11 @@ import jax
 import numpy as np
 
 from stoix_like.base_types import Axes
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.scenes.base import Recording
 from stoix_like.rendering.episode import Recorder
+from support.composed import compose_config
 from support.toys import make_recorder
 
 

@@ -1,10 +1,10 @@
 """AlphaZero with tiny networks and searches."""
 
 from stoix_like.base_types import Axes
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.set_up.setup import set_up
 from support.algorithms import make_algorithm
+from support.composed import compose_config
 
 SMALL = [
     *("arch.total_num_envs=4", "arch.num_devices=1", "system.num_simulations=4", "system.evaluation_simulations=4"),

@@ -1,6 +1,5 @@
 """Runs of the recording system on a probe environment: 20 updates of 16 steps in intervals of 5."""
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment
@@ -8,6 +7,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from support import toys
+from support.composed import compose_config
 
 TOY_RUN = [
     *toys.overrides(rollout_length=4),

@@ -2,9 +2,9 @@
 
 import jax
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.inference.setup import set_up_inference
+from support.composed import compose_config
 
 
 def untrained(*overrides):

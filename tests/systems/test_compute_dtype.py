@@ -5,20 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
+from stoix_like.networks.build.modules import build_networks
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.types import ProgramSpec
-from stoix_like.composition import compose_config, group_choices
+from stoix_like.composition import group_choices
 from stoix_like.config import parse_config
 from stoix_like.envs import Discrete
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks import torso as torsos
 from stoix_like.networks.base import ScannedRNN
-from stoix_like.networks.build.modules import build_networks
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support import disco
+from support.composed import compose_config
 
 # One system of each family, and those with memory.
 FAMILIES = {system.partition("/")[0]: system for system in group_choices("system") if "/rec_" not in system}

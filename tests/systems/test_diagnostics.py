@@ -11,7 +11,6 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Axes, NetworkOutputs, Observation, System
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.heads import ScalarCriticHead
@@ -20,6 +19,7 @@ from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems import diagnostics
 from stoix_like.utils.training import clip_by_global_norm
+from support.composed import compose_config
 
 
 class Params(NamedTuple):

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation, OnlineAndTarget
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import Discrete, suites
 from stoix_like.loggers import MultiLogger
@@ -27,6 +26,7 @@ from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.replay import Batch
 from support import disco
 from support.algorithms import make_algorithm
+from support.composed import compose_config
 from support.tiny_dreamer import NETWORK
 
 CONFIGS = Path(__file__).parents[2] / "configs/system"

@@ -3,32 +3,36 @@
 import pytest
 import yaml
 
-from stoix_like.composition import compose_config, config_dir, group_choices
+from stoix_like.composition import config_dir, group_choices
 from stoix_like.config import parse_config
 from stoix_like.run.population.members import float_fields
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.schema import get_value
 from stoix_like.tuning.default_space import FILE, configured_space, default_space
 from stoix_like.tuning.parameters import parse_space
+from support.composed import compose_config
+from support.selections import select
 
 SYSTEMS = group_choices("system")
 
 
-@pytest.fixture(scope="module")
-def configs():
-    return {name: parse_config(compose_config([f"system={name}"])) for name in SYSTEMS}
+def configured(system):
+    return parse_config(compose_config([f"system={system}"]))
 
 
-def test_every_system_has_a_space_around_its_configuration(configs):
-    for name, config in configs.items():
-        space, floats = configured_space(config), float_fields(type(config.system))
-        assert len(space) >= 3, name
-        for parameter in parse_space(space, [f"system.{one}" for one in floats], floats):
-            value = get_value(config.system, parameter.field)
-            assert parameter.distribution.low <= value <= parameter.distribution.high, (name, parameter)
+@pytest.mark.parametrize("system", select(SYSTEMS, quick=["ppo/ff_ppo", "sac/ff_sac"]))
+def test_a_system_has_a_space_around_its_configuration(system):
+    config = configured(system)
+    space, floats = configured_space(config), float_fields(type(config.system))
+    assert len(space) >= 3
+    for parameter in parse_space(space, [f"system.{one}" for one in floats], floats):
+        value = get_value(config.system, parameter.field)
+        assert parameter.distribution.low <= value <= parameter.distribution.high, parameter
 
 
-def test_every_range_is_that_of_a_hyperparameter(configs):
+@pytest.mark.slow
+def test_every_range_is_that_of_a_hyperparameter():
+    configs = {system: configured(system) for system in SYSTEMS}
     for path in sorted((config_dir() / "system").rglob(FILE)):
         family = path.parent.relative_to(config_dir() / "system").as_posix()
         own = [config for name, config in configs.items() if family in (".", name.partition("/")[0])]

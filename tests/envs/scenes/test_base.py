@@ -6,11 +6,11 @@ import pytest
 from matplotlib import pyplot
 from PIL import Image, ImageSequence
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.suites import jumanji
 from stoix_like.rendering.animation import write_animation
+from support.composed import compose_config
 from support.recordings import record
 
 

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.scenes import views
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
+from support.composed import compose_config
 from support.recordings import make, still
 
 

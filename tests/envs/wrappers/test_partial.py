@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import Vectorize, auto_reset, make, wrappers
 from stoix_like.envs.legends import Feature, Legend, find_legend
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from support import nested
+from support.composed import compose_config
 from support.countable_envs import KEY, ZERO, Counter, play, ramp
 
 

@@ -1,10 +1,10 @@
 import jax
 import jax.numpy as jnp
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.wrappers import Wrapper
+from support.composed import compose_config
 
 
 class Multiply(Wrapper):

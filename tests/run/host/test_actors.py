@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run import experiment
 from stoix_like.run.host.actors import Pipeline, Timing
 from stoix_like.run.set_up.setup import set_up
 from support import toys
+from support.composed import compose_config
 
 LENGTH, ENVS, UPDATES = 5, 4, 6
 RUN = [

@@ -2,11 +2,11 @@ import itertools
 
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.plan import make_plan
 from support import toys
+from support.composed import compose_config
 
 
 def plan(*overrides, num_devices=1):

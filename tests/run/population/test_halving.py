@@ -17,7 +17,6 @@ import pytest
 
 import stoix_like
 from stoix_like.callbacks import Callback, StopAtReturn
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_shared, open_run
@@ -31,6 +30,7 @@ from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import read_run
 from support.comparisons import without_times
+from support.composed import compose_config
 from support.resumed import assert_resumed_equals_whole
 
 COMMAND = str(Path(sys.executable).parent / "stoix-like")

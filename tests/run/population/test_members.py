@@ -8,7 +8,6 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 import stoix_like
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
@@ -22,6 +21,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support import toys
+from support.composed import compose_config
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[8]",

@@ -13,7 +13,6 @@ import stoix_like
 from stoix_like.architectures.types import LearnerState
 from stoix_like.base_types import SystemConfig
 from stoix_like.callbacks import Callback
-from stoix_like.composition import compose_config
 from stoix_like.config import PBTConfig, parse_config
 from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.processes import ALONE
@@ -22,6 +21,7 @@ from stoix_like.run.population.pbt import Evolution
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.storage.recorded_runs import members, read_run
 from support.comparisons import without_times
+from support.composed import compose_config
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[8]",

@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.programs.functions import make_keys, run_programs
 from stoix_like.run.set_up.setup import set_up
+from support.composed import compose_config
 from support.toy_runs import TOY_RUN
 
 

@@ -4,13 +4,13 @@ import time
 
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run import experiment
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.summary import LOGGING_MEANWHILE
 from support import toys
+from support.composed import compose_config
 
 
 def test_phases_within_others_are_not_counted_twice(monkeypatch):

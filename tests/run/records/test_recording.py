@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import HostEnvironmentError
 from stoix_like.loggers import MultiLogger, RunInfo
@@ -24,6 +23,7 @@ from stoix_like.storage import checkpoint
 from support import toys
 from support.collector import Collector
 from support.comparisons import without_times
+from support.composed import compose_config
 
 # 20 updates of 16 steps in intervals of 5.
 RUN = [

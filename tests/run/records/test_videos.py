@@ -4,7 +4,6 @@ import pytest
 from PIL import Image
 
 import stoix_like
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
@@ -12,6 +11,7 @@ from stoix_like.run.experiment import resume
 from stoix_like.run.records import videos
 from stoix_like.run.records.videos import Videos
 from stoix_like.run.set_up.setup import set_up
+from support.composed import compose_config
 from support.trained_runs import SMALL
 
 # Evaluations after 64 and 128 steps.

@@ -7,13 +7,13 @@ import pytest
 import stoix_like
 from stoix_like import cli
 from stoix_like.cli.process import REFUSED
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
 from stoix_like.run.set_up.setup import set_up
 from support import toys
 from support.collector import Collector, Lines
+from support.composed import compose_config
 from support.trained_runs import SMALL
 
 RUN = [

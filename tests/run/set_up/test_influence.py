@@ -7,7 +7,7 @@ import pytest
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import Agent, Axes
-from stoix_like.composition import compose_config, group_choices
+from stoix_like.composition import group_choices
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
@@ -16,6 +16,7 @@ from stoix_like.run.set_up.influence import find_influence
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.schema import get_value
 from support import disco
+from support.composed import compose_config
 
 DQN, MPO, PPO = "q_learning/ff_dqn", "mpo/ff_mpo", "ppo/ff_ppo"
 NUM_UPDATES = 6

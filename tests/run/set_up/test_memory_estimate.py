@@ -2,13 +2,13 @@
 
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.composed import compose_config
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[8]",

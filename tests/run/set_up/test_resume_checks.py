@@ -5,7 +5,6 @@ import shutil
 import pytest
 
 import stoix_like
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
@@ -13,6 +12,7 @@ from stoix_like.run.set_up import resume_checks
 from stoix_like.run.set_up.resume_checks import check_same_config, check_same_sweep
 from stoix_like.run.set_up.setup import set_up
 from support import toys
+from support.composed import compose_config
 from support.toy_runs import train_toy
 
 pytestmark = pytest.mark.optimized

@@ -2,11 +2,11 @@
 
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.setup import set_up
 from support import toys
+from support.composed import compose_config
 from support.tiny_dreamer import TINY
 
 KERNELS = ["network.actor_network.pre_torso.kernel_sizes=[3]"]

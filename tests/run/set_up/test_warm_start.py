@@ -4,7 +4,6 @@ import pytest
 
 import stoix_like
 from stoix_like import cli
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_member, open_run, take_member
@@ -12,6 +11,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up import warm_start
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.composed import compose_config
 from support.tiny_dreamer import TINY
 from support.trained_runs import SMALL, select_untrained, train_members, train_pendulum
 

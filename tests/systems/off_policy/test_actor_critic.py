@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation, RolloutState, Trajectory, Transition
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.systems.parts.normalizer import make_normalizer
+from support.composed import compose_config
 from support.off_policy_runs import SMALL, algorithm, set_up_small, timestep, trained, training_loop
 from support.programs import make_program
 

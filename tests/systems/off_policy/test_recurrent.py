@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import ActorCriticHiddenStates, Observation, RolloutState, Trajectory, Transition
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.systems.off_policy.recurrent import RecurrentNetwork, RecurrentParams, Sequences, Successors
 from stoix_like.systems.parts import recurrent
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, Accumulator, column, observed
+from support.composed import compose_config
 from support.off_policy_runs import algorithm, timestep, trained
 
 SYSTEMS = ["sac/rec_sac", "ddpg/rec_td3"]

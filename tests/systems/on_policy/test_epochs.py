@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.suites.probes import PROBES
 from stoix_like.errors import ConfigError
@@ -15,6 +14,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.on_policy.epochs import minibatch_epochs
+from support.composed import compose_config
 
 SMALL = [
     *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("actor", "critic")),

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation, Transition
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support.algorithms import make_algorithm
+from support.composed import compose_config
 from support.resumed import assert_resumed_equals_whole
 
 SMALL = [

@@ -6,7 +6,6 @@ import numpy as np
 import optax
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
@@ -19,6 +18,7 @@ from stoix_like.networks.heads import (
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.parts.critic_outputs import SCALAR, critic_output
+from support.composed import compose_config
 
 ATOMS = DistributionalContinuousQNetwork(num_atoms=21, vmin=-2.0, vmax=2.0)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
+from support.composed import compose_config
 from support.off_policy_runs import set_up_small
 
 

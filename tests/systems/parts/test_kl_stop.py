@@ -7,13 +7,13 @@ import optax
 import pytest
 
 from stoix_like.base_types import ActorCriticOptStates, Axes
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
 from stoix_like.systems.parts.kl_stop import make_kl_stop
+from support.composed import compose_config
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[8]",

@@ -9,11 +9,11 @@ import optax
 import pytest
 
 from stoix_like.base_types import Axes
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.utils.accelerate import packing
+from support.composed import compose_config
 from support.off_policy_runs import set_up_small
 
 

@@ -10,7 +10,6 @@ import pytest
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import Axes, Observation
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.suites.probes import PROBES
 from stoix_like.errors import ConfigError
@@ -21,6 +20,7 @@ from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.parts.kl_rate import FIXED
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support.algorithms import make_algorithm
+from support.composed import compose_config
 from support.selections import select
 
 GAMMA = 0.8

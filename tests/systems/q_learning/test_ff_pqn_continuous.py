@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation, RolloutState, Trajectory, Transition
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.q_learning.q_types import ContinuousPQNShared, ContinuousPQNTransition
 from support.algorithms import make_algorithm
+from support.composed import compose_config
 from support.off_policy_runs import timestep
 from support.programs import train
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation, OnlineAndTarget, Trajectory, Transition
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
@@ -16,6 +15,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed
+from support.composed import compose_config
 
 SMALL = ["system.burn_in_length=1", "system.sequence_length=4", "system.n_step=2", "system.gamma=0.5"]
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation, Trajectory, Transition
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
@@ -19,6 +18,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.reppo.reppo_types import REPPOTransition
 from support.algorithms import make_algorithm
+from support.composed import compose_config
 from support.off_policy_runs import timestep
 
 SMALL = [

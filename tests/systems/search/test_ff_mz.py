@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Agent, Axes, Observation, SearchOutput
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
@@ -19,6 +18,7 @@ from stoix_like.systems.search.candidates import Found
 from stoix_like.systems.search.planner import SearchShared
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.algorithms import make_algorithm
+from support.composed import compose_config
 
 SMALL = [
     *("system.unroll_steps=3", "system.n_step=2", "system.gamma=0.5", "system.total_batch_size=8"),

@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.composed import compose_config
 
 SMALL = [
     *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("actor", "critic")),

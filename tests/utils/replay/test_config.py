@@ -2,10 +2,10 @@
 
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.setup import set_up
+from support.composed import compose_config
 
 
 def test_whole_windows_need_their_successors():

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Transition
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.utils.replay import ReplayConfig, end_episodes, frames, make_replay
+from support.composed import compose_config
 
 NUM_ENVS, K = 3, 3
 # Two channels per frame.
