@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jaxtyping import TypeCheckError, jaxtyped
 
 from stoix_like.utils import multistep as ms
+from support.compiled import run
 
 B, T, A = 3, 6, 2
 
@@ -148,11 +149,6 @@ def _importance(b, lambda_, time_major=False, **kw):
 FUNCTIONS = [_gae, _n_step, _off_policy, _retrace, _lambda_returns, _discounted, _q_lambda, _peng, _vtrace]
 FUNCTIONS += [_vtrace_full, _importance]
 by_function = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__[1:])
-
-
-def run(function, *arguments, **kw):
-    """Call a function in one program, instead of one for each operation."""
-    return jax.jit(lambda: function(*arguments, **kw))()
 
 
 @functools.cache

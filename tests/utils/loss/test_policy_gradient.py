@@ -11,7 +11,8 @@ import rlax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoix_like.utils import loss as ls
+from stoix_like.utils import loss as functions
+from support.compiled import Compiled, run
 from support.every_loss import (
     CASES,
     LOG2,
@@ -24,13 +25,15 @@ from support.every_loss import (
     total,
 )
 
+ls = Compiled(functions)
+
 
 # The gradient is that of a surrogate with fixed targets, advantages and ratios.
 def test_impala_gradients_match_finite_differences():
     with jax.enable_x64(True):
         arrays = arrays_of(CASES["impala"], jnp.float64)
-        log_prob, b_log_prob, v_tm1, v_t, r_t, discount_t = arrays
-        rho = jnp.minimum(jnp.exp(log_prob - b_log_prob), 1.0)
+        log_prob, b_log_prob, v_tm1, v_t, r_t, discount_t = map(np.asarray, arrays)
+        rho = np.minimum(np.exp(log_prob - b_log_prob), 1.0)
         errors, advantages = np.zeros((2, B, T))
         following = np.zeros(B)
         for t in reversed(range(T)):  # equation 1 as a recursion, with lambda 0.9
@@ -38,10 +41,10 @@ def test_impala_gradients_match_finite_differences():
             q = r_t[:, t] + discount_t[:, t] * (v_t[:, t] + (0.9 * following if t + 1 < T else 0.0))
             advantages[:, t] = rho[:, t] * (q - v_tm1[:, t])
             following = errors[:, t] = delta + discount_t[:, t] * 0.9 * rho[:, t] * following
-        targets = np.asarray(errors + v_tm1)
-        gradient = jax.jit(jax.grad(lambda *x: total(ls.impala_loss(*x, 0.9)), argnums=(0, 2)))(*arrays)
-        by_policy = finite_differences(lambda x: -np.mean(advantages * x), np.asarray(log_prob))
-        by_value = finite_differences(lambda x: 0.5 * np.mean((targets - x) ** 2), np.asarray(v_tm1))
+        targets = errors + v_tm1
+        gradient = jax.jit(jax.grad(lambda *x: total(functions.impala_loss(*x, 0.9)), argnums=(0, 2)))(*arrays)
+        by_policy = finite_differences(lambda x: -np.mean(advantages * x), log_prob)
+        by_value = finite_differences(lambda x: 0.5 * np.mean((targets - x) ** 2), v_tm1)
         np.testing.assert_allclose(gradient[0], by_policy, rtol=1e-5, atol=1e-9)
         np.testing.assert_allclose(gradient[1], by_value, rtol=1e-5, atol=1e-9)
 
@@ -50,15 +53,15 @@ def test_impala_gradients_match_finite_differences():
 def test_policy_losses_agree_with_rlax():
     logits, adv = jnp.asarray(random_arrays(3)(B, A)), jnp.asarray(random_arrays(4)(B))
     a, w = jnp.array([0, 2, 1, 1]), jnp.array([1.0, 0.5, 0.0, 2.0])
-    log_prob = jax.nn.log_softmax(logits)[jnp.arange(B), a]
-    expected = rlax.policy_gradient_loss(logits, a, adv, w)
+    log_prob = run(lambda: jax.nn.log_softmax(logits)[jnp.arange(B), a])
+    expected = run(rlax.policy_gradient_loss, logits, a, adv, w)
     np.testing.assert_allclose(ls.policy_gradient_loss(log_prob, adv, w), expected, rtol=1e-5)
     old = log_prob - 0.3 * adv
-    expected = rlax.clipped_surrogate_pg_loss(jnp.exp(log_prob - old), adv, 0.2)
+    expected = run(rlax.clipped_surrogate_pg_loss, jnp.exp(log_prob - old), adv, 0.2)
     np.testing.assert_allclose(ls.ppo_clip_loss(log_prob, old, adv, 0.2), expected, rtol=1e-5)
     action, dqda = arrays_of(CASES["dpg"])
     for clip in (None, 0.5):
-        expected = jnp.mean(jnp.sum(jax.vmap(lambda x, g, c=clip: rlax.dpg_loss(x, g, c))(action, dqda), axis=-1))
+        expected = np.sum(run(jax.vmap(lambda x, g, c=clip: rlax.dpg_loss(x, g, c)), action, dqda), axis=-1).mean()
         np.testing.assert_allclose(ls.dpg_loss(action, dqda, clip), expected, rtol=1e-4)
 
 
@@ -66,7 +69,7 @@ def test_policy_losses_agree_with_rlax():
 def test_ppo_clip_loss_matches_hand_computed_values():
     log_prob, old = jnp.full(2, LOG2), jnp.zeros(2)
     gae = jnp.array([1.0, -1.0])
-    loss, gradient = jax.value_and_grad(ls.ppo_clip_loss)(log_prob, old, gae, 0.2)
+    loss, gradient = run(jax.value_and_grad(functions.ppo_clip_loss), log_prob, old, gae, 0.2)
     np.testing.assert_allclose(loss, 0.4, rtol=1e-6)
     # Clipping stops the gradient of the gain but not of the loss: d/dlogp of -(-2)/2 is 1.
     np.testing.assert_allclose(gradient, [0.0, 1.0], rtol=1e-6)
@@ -77,29 +80,34 @@ def test_ppo_clip_loss_matches_hand_computed_values():
 def test_ppo_penalty_loss_matches_hand_computed_values():
     b_pi, pi = (distrax.Categorical(probs=jnp.array([p])) for p in ([0.5, 0.5], [0.25, 0.75]))
     action = jnp.zeros(1, jnp.int32)
-    loss, kl = ls.ppo_penalty_loss(pi.log_prob(action), b_pi.log_prob(action), jnp.ones(1), 3.0, pi, b_pi)
+
+    def penalised(pi, b_pi):
+        return functions.ppo_penalty_loss(pi.log_prob(action), b_pi.log_prob(action), jnp.ones(1), 3.0, pi, b_pi)
+
+    total, kl = run(penalised, pi, b_pi)
     np.testing.assert_allclose(kl, math.log(4 / 3) / 2, rtol=1e-5)
-    np.testing.assert_allclose(loss, 3.0 * math.log(4 / 3) / 2 - 0.5, rtol=1e-5)
+    np.testing.assert_allclose(total, 3.0 * math.log(4 / 3) / 2 - 0.5, rtol=1e-5)
 
 
 # By hand, alpha = 2, beta = 0.6, ratio 3:
 #   A = 1: gain 2, drift 2 - 2 tanh(1), L = -(3 - drift) = -(1 + 2 tanh 1)
 #   A = -1: log gain -log 3 < 0, no drift, L = 3;  ratio 1/3: log gain log 3, drift log 3 - 0.6 tanh(log 3 / 0.6)
 def test_dpo_loss_matches_hand_computed_values():
-    def loss(ratio, gae):
-        return ls.dpo_loss(jnp.log(jnp.full(1, ratio)), jnp.zeros(1), jnp.full(1, gae), 2.0, 0.6)
+    @jax.jit
+    def dpo(ratio, gae):
+        return functions.dpo_loss(jnp.log(jnp.full(1, ratio)), jnp.zeros(1), jnp.full(1, gae), 2.0, 0.6)
 
-    np.testing.assert_allclose(loss(3.0, 1.0), -(1 + 2 * math.tanh(1.0)), rtol=1e-5)
-    np.testing.assert_allclose(loss(3.0, -1.0), 3.0, rtol=1e-5)
+    np.testing.assert_allclose(dpo(3.0, 1.0), -(1 + 2 * math.tanh(1.0)), rtol=1e-5)
+    np.testing.assert_allclose(dpo(3.0, -1.0), 3.0, rtol=1e-5)
     drift = math.log(3) - 0.6 * math.tanh(math.log(3) / 0.6)
-    np.testing.assert_allclose(loss(1 / 3, -1.0), 1 / 3 + drift, rtol=1e-5)
+    np.testing.assert_allclose(dpo(1 / 3, -1.0), 1 / 3 + drift, rtol=1e-5)
 
 
 # By hand: log pi = (-1, -2), G - b = (2, -1): L = -(-2 + 2)/2 = 0, gradient -(2, -1)/2.
 # AWR with beta = 1, weights (exp 0, min(exp 9, 20)): L = (1 + 40)/2.
 def test_policy_gradient_losses_match_hand_computed_values():
     log_prob = jnp.array([-1.0, -2.0])
-    loss, gradient = jax.value_and_grad(ls.reinforce_loss)(log_prob, jnp.array([3.0, 0.0]), jnp.ones(2))
+    loss, gradient = run(jax.value_and_grad(functions.reinforce_loss), log_prob, jnp.array([3.0, 0.0]), jnp.ones(2))
     np.testing.assert_allclose(loss, 0.0)
     np.testing.assert_allclose(gradient, [-1.0, 0.5])
     np.testing.assert_allclose(ls.awr_loss(log_prob, jnp.array([0.0, 9.0]), 1.0), 20.5, rtol=1e-6)
@@ -118,22 +126,29 @@ def test_impala_loss_matches_hand_computed_values_in_both_layouts():
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
+@jax.jit
+def _scaled(scale, new, old, gae):
+    return (
+        functions.ppo_clip_loss(new, old, gae, 0.2),
+        functions.ppo_clip_loss(new.reshape(2, 2), old.reshape(2, 2), gae.reshape(2, 2), 0.2),
+        functions.clipped_value_loss(new, old, gae, 0.2),
+        functions.ppo_clip_loss(new, old, scale * gae, 0.2),
+        functions.clipped_value_loss(scale * new, scale * old, scale * gae, scale * 0.2),
+    )
+
+
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000), scale=st.floats(0.125, 8.0, width=32))
 def test_losses_scale_with_the_unit_of_reward(seed, scale):
-    new, old, gae = (jnp.asarray(random_arrays(seed)(B)) for _ in range(3))
+    surrogate, reshaped, values, scaled_surrogate, scaled_values = _scaled(scale, *(random_arrays(seed)(3, B)))
     # The surrogate loss is linear in the unit of reward, the squared loss quadratic.
-    np.testing.assert_allclose(
-        ls.ppo_clip_loss(new, old, scale * gae, 0.2), scale * ls.ppo_clip_loss(new, old, gae, 0.2), rtol=1e-4, atol=1e-5
-    )
-    values = ls.clipped_value_loss(scale * new, scale * old, scale * gae, scale * 0.2)
-    np.testing.assert_allclose(values, scale**2 * ls.clipped_value_loss(new, old, gae, 0.2), rtol=1e-4)
-    reshaped = ls.ppo_clip_loss(new.reshape(2, 2), old.reshape(2, 2), gae.reshape(2, 2), 0.2)
-    np.testing.assert_allclose(reshaped, ls.ppo_clip_loss(new, old, gae, 0.2), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(scaled_surrogate, scale * surrogate, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scaled_values, scale**2 * values, rtol=1e-4)
+    np.testing.assert_allclose(reshaped, surrogate, rtol=1e-5, atol=1e-6)
 
 
 def test_surrogate_losses_have_the_policy_gradient_at_the_behaviour_policy():
     log_prob, gae = jnp.asarray(random_arrays(8)(B)), jnp.asarray(random_arrays(9)(B))
-    expected = jax.grad(ls.policy_gradient_loss)(log_prob, gae)
-    for loss in (ls.ppo_clip_loss, lambda *x: ls.dpo_loss(*x, 0.6)):
-        np.testing.assert_allclose(jax.grad(loss)(log_prob, log_prob, gae, 0.2), expected, rtol=1e-5)
+    expected = run(jax.grad(functions.policy_gradient_loss), log_prob, gae)
+    for surrogate in (functions.ppo_clip_loss, lambda *x: functions.dpo_loss(*x, 0.6)):
+        np.testing.assert_allclose(run(jax.grad(surrogate), log_prob, log_prob, gae, 0.2), expected, rtol=1e-5)
