@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import flax.linen as nn
 import pytest
-from stoix_like.networks.build.modules import build_networks
 
 import stoix_like
 from stoix_like import callbacks
@@ -14,6 +13,7 @@ from stoix_like.config import import_build, parse_config
 from stoix_like.envs import Discrete
 from stoix_like.envs.factory import EnvConfig, make
 from stoix_like.errors import CallbackError, ConfigError
+from stoix_like.networks.build.modules import build_networks
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.signals import Signals
 from stoix_like.user_code import guarded, import_object, refusing
@@ -125,7 +125,7 @@ def test_networks_that_raise_anything_are_refused(monkeypatch, error, message, w
         set_up(parse_config(compose_config(["env=probe/policy", *torso])))
 
 
-@pytest.mark.parametrize("error", [SystemExit(0), KeyError("lost")])
+@pytest.mark.parametrize("error", [SystemExit(0), pytest.param(KeyError("lost"), marks=pytest.mark.slow)])
 def test_callbacks_that_raise_anything_end_a_run_that_is_saved(tmp_path, error):
     class Failing(callbacks.Callback):
         def on_evaluation(self, record, policy):

@@ -9,46 +9,27 @@ import pytest
 import stoix_like
 from stoix_like import cli
 from stoix_like.cli import train
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run.set_up.setup import set_up
+from support.composed import compose_config
 
 PPO_FILE = Path(stoix_like.__file__).parent / "systems/ppo/anakin/ff_ppo.py"
 TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4"]
 
 REFUSED = [
     (["system.gama=0.9"], "unknown key 'system.gama': did you mean 'system.gamma'"),
-    (["+system.foo=1"], "unknown key 'system.foo'"),
     (["nonsense"], "key=value"),
-    (["system.gamma=abc"], "system.gamma=abc has the wrong type: it must be a number"),
-    (["arch.total_timesteps=1.5"], "arch.total_timesteps=1.5 has the wrong type: it must be an integer"),
-    (["logger.wandb.enabled=maybe"], "logger.wandb.enabled=maybe has the wrong type: it must be true or false"),
     (["arch.total_num_envs=0"], "arch.total_num_envs=0 is out of range: it must be in [1, 2147483647]"),
-    (["system.rollout_length=-3"], "system.rollout_length=-3 is out of range"),
-    (["arch.seed=-1"], "arch.seed=-1 is out of range"),
-    (["network.actor_network.pre_torso.layer_sizes=[0]"], "layer_sizes"),
     (["system.gamma=1.5"], "system.gamma=1.5 is out of range: it must be in [0.0, 1.0]"),
-    (["system.clip_eps=0"], "system.clip_eps=0.0 is out of range: it must be more than 0.0"),
     (["arch.total_num_envs=9", "arch.update_batch_size=2"], "use 8 or 10"),
-    (["system.num_minibatches=3"], "use a divisor of 1024"),
-    (["arch.total_timesteps=1000"], "use at least 1024"),
     (["env=gymnax/cartpol"], "did you mean 'gymnax/cartpole'"),
-    (["env=gymnax", "env.scenario.name=CartPol-v1"], "did you mean 'CartPole-v1'"),
     (["env=gymnax"], "env.scenario.name="),
-    (["env=gymnax", "env.scenario.name=MNISTBandit-bsuite"], "MNISTBandit-bsuite"),
-    (["env.env_name=zoo"], "env.env_name='zoo'"),
-    (["env.auto_reset=frsh"], "env.auto_reset=frsh is not known: did you mean 'fresh'"),
-    (["+env.params.gravty=1"], "did you mean 'gravity'"),
-    (["network=mpl"], "did you mean 'mlp'"),
-    (["system=ppo/ff_pp"], "did you mean 'ppo/ff_ppo'"),
     (["system.module=os"], "system.module=os is not a system"),
-    (["network=mlp_continuous"], "choose network=mlp"),
-    (["network.actor_network.pre_torso.activation=rellu"], "did you mean 'relu'"),
-    (["arch.num_devices=64"], "arch.num_devices=64 is too many: use at most"),
     (["hydra.run.dir=/proc/run"], "hydra.run.dir=/proc/run cannot be written"),
     (["-m", "arch.seed=0,1", "system.gamma=0.9,2.0"], "system.gamma=2.0 is out of range"),
     (["arch.total_num_envs=12,8", "arch.update_batch_size=1,3", "-m"], "use 6 or 9"),
-    (["arch.seed=4294967296"], "arch.seed=4294967296 is out of range"),
     (["system.gama=1", "--cfg", "job"], "unknown key 'system.gama'"),
-    (["arch.population.hyperparams={epochs: [1, 2]}"], "hyperparams.epochs cannot vary between members: choose from"),
-    (["arch.population.size=1e9"], "arch.population.size=1000000000 is out of range"),
     (["arch.seed=0,1"], "arch.seed=0,1 has several values: add -m"),
     (["arch.seed=0,1", "-m", "system.gamma=2"], "system.gamma=2.0 is out of range"),
     (["--config-dir", "configs_of_mine"], "--config-dir=configs_of_mine does not exist"),
@@ -60,6 +41,32 @@ REFUSED = [
     (["logger=[]"], "no group 'logger'"),
     (["-m", "env=gymnax/cartpole,-0.0"], "env=-0.0 is not known"),
     (["-m", "hydra.launcher=null"], "choose one with hydra/launcher=basic"),
+]
+# What the command refuses as `set_up` does.
+INVALID = [
+    (["+system.foo=1"], "unknown key 'system.foo'"),
+    (["system.gamma=abc"], "system.gamma=abc has the wrong type: it must be a number"),
+    (["arch.total_timesteps=1.5"], "arch.total_timesteps=1.5 has the wrong type: it must be an integer"),
+    (["logger.wandb.enabled=maybe"], "logger.wandb.enabled=maybe has the wrong type: it must be true or false"),
+    (["system.rollout_length=-3"], "system.rollout_length=-3 is out of range"),
+    (["arch.seed=-1"], "arch.seed=-1 is out of range"),
+    (["network.actor_network.pre_torso.layer_sizes=[0]"], "layer_sizes"),
+    (["system.clip_eps=0"], "system.clip_eps=0.0 is out of range: it must be more than 0.0"),
+    (["system.num_minibatches=3"], "use a divisor of 1024"),
+    (["arch.total_timesteps=1000"], "use at least 1024"),
+    (["env=gymnax", "env.scenario.name=CartPol-v1"], "did you mean 'CartPole-v1'"),
+    (["env=gymnax", "env.scenario.name=MNISTBandit-bsuite"], "MNISTBandit-bsuite"),
+    (["env.env_name=zoo"], "env.env_name='zoo'"),
+    (["env.auto_reset=frsh"], "env.auto_reset=frsh is not known: did you mean 'fresh'"),
+    (["+env.params.gravty=1"], "did you mean 'gravity'"),
+    (["network=mpl"], "did you mean 'mlp'"),
+    (["system=ppo/ff_pp"], "did you mean 'ppo/ff_ppo'"),
+    (["network=mlp_continuous"], "choose network=mlp"),
+    (["network.actor_network.pre_torso.activation=rellu"], "did you mean 'relu'"),
+    (["arch.num_devices=64"], "arch.num_devices=64 is too many: use at most"),
+    (["arch.seed=4294967296"], "arch.seed=4294967296 is out of range"),
+    (["arch.population.hyperparams={epochs: [1, 2]}"], "hyperparams.epochs cannot vary between members: choose from"),
+    (["arch.population.size=1e9"], "arch.population.size=1000000000 is out of range"),
     (["+env.params.max_steps_in_episode=1e10"], "env.params.max_steps_in_episode=10000000000 is too large"),
 ]
 
@@ -76,6 +83,14 @@ def test_invalid_input_prints_one_line_and_exits_with_code_2(arguments, message,
     assert err.count("\n") == 1
     assert message in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("overrides", "message"), INVALID, ids=[" ".join(overrides) for overrides, _ in INVALID])
+def test_invalid_configurations_are_refused_by_a_sentence(overrides, message):
+    with pytest.raises(ConfigError) as refused:
+        set_up(parse_config(compose_config(overrides)))
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_garbage_is_collected_again_after_the_start(monkeypatch):

@@ -241,6 +241,7 @@ def test_a_declared_shape_is_compared_with_that_of_observations():
     assert [fault.startswith("GymnaxNarrow returns") for fault in env.unwrapped.faults] == [True]
 
 
+@pytest.mark.slow
 def test_an_environment_of_gymnasium_is_checked_as_well():
     assert check_environment(gymnasium.make("CartPole-v1"), num_steps=40).num_episodes > 0
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from stoix_like.networks.build.modules import build_networks
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.types import ProgramSpec
@@ -16,6 +15,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks import torso as torsos
 from stoix_like.networks.base import ScannedRNN
+from stoix_like.networks.build.modules import build_networks
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support import disco

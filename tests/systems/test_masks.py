@@ -27,6 +27,7 @@ from stoix_like.utils.replay import Batch
 from support import disco
 from support.algorithms import make_algorithm
 from support.composed import compose_config
+from support.selections import select
 from support.tiny_dreamer import NETWORK
 
 CONFIGS = Path(__file__).parents[2] / "configs/system"
@@ -168,7 +169,7 @@ def batch_of(mask, inflation):
     )
 
 
-@pytest.mark.parametrize("name", Q_LEARNING)
+@pytest.mark.parametrize("name", select(Q_LEARNING, quick=["ff_c51", "ff_dqn", "ff_iqn"]))
 def test_values_of_illegal_actions_do_not_count_in_the_target(name):
     dqn = algorithm(f"q_learning/{name}", Shown(name))
 

@@ -114,6 +114,7 @@ def test_drawing_takes_little_of_the_time(tmp_path, monkeypatch):
     assert drawn == [True, False, False, False, False, True, False, True]
 
 
+@pytest.mark.slow
 def test_the_best_trial_is_confirmed_once(tmp_path, monkeypatch):
     trained = []
     train = killed_sweeps.FakeRunner.train

@@ -28,13 +28,19 @@ SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
     ("given", "message"),
     [
         (["probe/policy", "--budget", "soon"], "budget=soon must be a wall time"),
-        (["probe/polcy"], "did you mean"),
+        pytest.param(["probe/polcy"], "did you mean", marks=pytest.mark.slow),
         (["probe/policy", "--budget", "1e5"], "too few to tune trials of arch.total_timesteps=500,000"),
         (["probe/policy", "--space", "{epochs: {int: [1, 2]}}", "--budget", "1e9"], "use stoix-like sweep"),
-        (["probe/policy", "--space", "{actr_lr: {uniform: [0.1, 1]}}", "--budget", "1e9"], "did you mean 'actor_lr'"),
+        pytest.param(
+            ["probe/policy", "--space", "{actr_lr: {uniform: [0.1, 1]}}", "--budget", "1e9"],
+            "did you mean 'actor_lr'",
+            marks=pytest.mark.slow,
+        ),
         (["probe/policy", "--budget", "1e9", "arch.num_evaluation=2"], "rungs=2 are too many for 2 evaluation(s)"),
         (["probe/policy", "--space", "5", "--budget", "1e9"], "space=5 must be ranges by name"),
-        (["probe/policy", "--slots", "1", "--budget", "1e9"], "slots=1 must be at least 2"),
+        pytest.param(
+            ["probe/policy", "--slots", "1", "--budget", "1e9"], "slots=1 must be at least 2", marks=pytest.mark.slow
+        ),
         (["probe/policy", "--space", "{target_kl: {uniform: [0.1, 1]}}", "--budget", "1e9"], "target_kl is null"),
     ],
 )

@@ -130,6 +130,7 @@ def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path,
     assert path.read_bytes() == (tmp_path / "whole/updates.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "architecture",
     [

@@ -70,7 +70,7 @@ def test_the_weight_of_a_loss_of_its_own_is_noted(network, noted):
         (DQN, "reward_scale", "acts on what the replay buffer stores"),
         (DQN, "evaluation_epsilon", "acts on evaluations alone"),
         (DQN, "priority_exponent", "has no effect"),
-        (MPO, "init_temperature", "acts on the initial state alone"),
+        pytest.param(MPO, "init_temperature", "acts on the initial state alone", marks=pytest.mark.slow),
         ("ppo/ff_ppo_penalty", "kl_coef", "acts on the initial state alone"),
     ],
 )

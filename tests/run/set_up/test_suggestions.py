@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from stoix_like.networks.build.modules import build_networks
 
 from stoix_like import composition
 from stoix_like.composition import config_dir, group_choices
 from stoix_like.config import import_build, parse_config, schema_of
 from stoix_like.envs.spaces import Box, Discrete, fits
 from stoix_like.errors import ConfigError
+from stoix_like.networks.build.modules import build_networks
 from stoix_like.networks.requirements import check_networks
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.set_up.suggestions import experiments, tuned_experiment

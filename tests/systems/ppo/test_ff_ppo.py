@@ -62,15 +62,9 @@ def values(loop, views):
     return critic.apply(loop.state.shared.params.critic_params, Observation(jnp.asarray(views)))
 
 
-QUICK = ("policy", "time_limit")
-
-
 @pytest.mark.parametrize(
     ("name", "layout"),
-    select(
-        itertools.product(PROBES, LAYOUTS),
-        quick=[(name, "1 device") for name in QUICK],
-    ),
+    select(itertools.product(PROBES, LAYOUTS), quick=[("policy", "1 device")]),
 )
 def test_policy_and_critic_learn_the_probes(name, layout):
     """The policy reaches the optimal return, and the critic the optimal values."""

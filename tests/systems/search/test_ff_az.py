@@ -15,7 +15,9 @@ from support.programs import train
 from support.searched_runs import SMALL, prepare
 
 
-@pytest.mark.parametrize(("network", "value_loss"), [("mlp", 4.5), ("mlp_symexp", np.log(255.0))])
+@pytest.mark.parametrize(
+    ("network", "value_loss"), [("mlp", 4.5), pytest.param("mlp_symexp", np.log(255.0), marks=pytest.mark.slow)]
+)
 def test_the_loss_is_a_cross_entropy_and_that_of_the_critic(network, value_loss):
     """A uniform policy has the cross-entropy log 2; values are off by 3, or all of 255 atoms are equally likely.
 
