@@ -37,6 +37,7 @@ from stoix_like.networks.inputs import (
     FlattenInput,
 )
 from stoix_like.networks.torso import MLPTorso
+from support.compiled import run
 
 KEY = jax.random.key(0)
 
@@ -62,12 +63,12 @@ class TestFeedForward:
         network = actor(CategoricalHead(4), FeatureInput("agent_view"))
         observation = Observation(VIEW, MASK)
         params = jax.jit(network.init)(KEY, observation)
-        pi = network.apply(params, observation)
+        pi = run(network.apply, params, observation)
         np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
-        unmasked = network.apply(params, Observation(VIEW))
+        unmasked = run(network.apply, params, Observation(VIEW))
         assert (unmasked.probs > 0).all()
         # head_kwargs take precedence.
-        other = network.apply(params, observation, head_kwargs={"action_mask": ~MASK})
+        other = run(network.apply, params, observation, head_kwargs={"action_mask": ~MASK})
         np.testing.assert_array_equal(other.probs[MASK], 0.0)
 
     def test_heads_for_box_spaces_ignore_action_masks(self):
@@ -85,23 +86,23 @@ class TestFeedForward:
     def test_flatten_input_returns_vectors_of_floats(self):
         flatten = FlattenInput(ArrayInput(), 3)
         image = jnp.full((2, 2, 2, 1), 255, jnp.uint8).at[0].set(0)
-        np.testing.assert_array_equal(flatten.apply({}, image), [[0.0] * 4, [1.0] * 4])
-        assert flatten.apply({}, image).dtype == flatten.apply({}, image.astype(bool)).dtype == jnp.float32
-        assert flatten.apply({}, image.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+        np.testing.assert_array_equal(run(flatten.apply, {}, image), [[0.0] * 4, [1.0] * 4])
+        assert run(flatten.apply, {}, image).dtype == run(flatten.apply, {}, image.astype(bool)).dtype == jnp.float32
+        assert run(flatten.apply, {}, image.astype(jnp.bfloat16)).dtype == jnp.bfloat16
 
     def test_array_input_accepts_arrays_and_observations(self):
         network = actor(CategoricalHead(4), ArrayInput())
         params = jax.jit(network.init)(KEY, VIEW)
         np.testing.assert_allclose(
-            network.apply(params, VIEW).logits, network.apply(params, Observation(VIEW)).logits, rtol=1e-6
+            run(network.apply, params, VIEW).logits, run(network.apply, params, Observation(VIEW)).logits, rtol=1e-6
         )
 
     def test_action_inputs_concatenate_observation_and_action(self):
         continuous = FeedForwardCritic(ScalarCriticHead(), MLPTorso((8,)), EmbeddingActionInput())
         action = {"action": jnp.ones((2, 3, 2))}
         params = jax.jit(continuous.init)(KEY, Observation(VIEW), input_kwargs=action)
-        assert continuous.apply(params, Observation(VIEW), input_kwargs=action).shape == (2, 3)
-        discrete = EmbeddingActionOnehotInput(3).apply({}, jnp.zeros((2, 1)), jnp.asarray([0, 2]))
+        assert run(continuous.apply, params, Observation(VIEW), input_kwargs=action).shape == (2, 3)
+        discrete = run(EmbeddingActionOnehotInput(3).apply, {}, jnp.zeros((2, 1)), jnp.asarray([0, 2]))
         np.testing.assert_array_equal(discrete, [[0, 1, 0, 0], [0, 0, 0, 1]])
 
     def test_actor_critic_returns_masked_policy_and_value(self):
@@ -170,7 +171,7 @@ class TestDeclaredMasks:
     def test_head_kwargs_may_pass_the_mask_to_undeclared_heads(self):
         network = actor(UndeclaredHead())
         params = jax.jit(network.init)(KEY, Observation(VIEW))
-        pi = network.apply(params, self.OBSERVATION, head_kwargs={"action_mask": ~MASK})
+        pi = run(network.apply, params, self.OBSERVATION, head_kwargs={"action_mask": ~MASK})
         np.testing.assert_array_equal(pi.probs[MASK], 0.0)
 
     @pytest.mark.parametrize("head", HEADS)
@@ -185,7 +186,7 @@ class TestComposition:
         network = CompositeNetwork((EmbeddingActionInput(), MLPTorso((4,)), ScalarCriticHead()))
         action = jnp.ones((2, 3, 2))
         params = jax.jit(network.init)(KEY, VIEW, action)
-        assert network.apply(params, VIEW, action).shape == (2, 3)
+        assert run(network.apply, params, VIEW, action).shape == (2, 3)
 
     def test_multi_network_stacks_outputs(self):
         network = MultiNetwork([FeedForwardCritic(ScalarCriticHead(), MLPTorso((4,))) for _ in range(2)])
@@ -258,8 +259,8 @@ def test_large_states_are_those_of_single_steps_and_lead_to_successors(cell_type
         outputs.append(output)
         successors.append(step(params, state, (following[t], jnp.zeros(2, bool)))[1])
     for every in (1, 2, 4, 6):
-        found = rnn.apply(params, start, (x, resets), following, every, method="unroll_with_successors")
-        states, *_ = rnn.apply(params, start, (x, resets), every, method="unroll")
+        found = run(rnn.apply, params, start, (x, resets), following, every, method="unroll_with_successors")
+        states, *_ = run(rnn.apply, params, start, (x, resets), every, method="unroll")
         for some in (states, found[0]):
             jax.tree.map(
                 lambda *leaves: assert_close(leaves[0], jnp.stack(leaves[1:])), some, *expected[every - 1 :: every]
@@ -301,7 +302,7 @@ def test_a_loop_over_cells_computes_what_one_after_the_other_does(cell_type, wid
 
         @jax.jit
         def outputs(params):
-            step = rnn.apply(params, start, (x[0], resets[0]), method="step")
+            step = run(rnn.apply, params, start, (x[0], resets[0]), method="step")
             return rnn.apply(params, start, (x, resets), method="unroll"), step
 
         return rnn, shapes, outputs
@@ -340,7 +341,7 @@ def test_recurrent_networks_return_state_and_head_output(network, head):
     start = ScannedRNN(6, "gru").initialize_carry(3)
     inputs = Observation(VIEW, MASK), jnp.zeros((2, 3), bool)
     params = jax.jit(module.init)(KEY, start, inputs)
-    state, output = module.apply(params, start, inputs)
+    state, output = run(module.apply, params, start, inputs)
     assert state.shape == (3, 6)
     if network is RecurrentActor:
         np.testing.assert_array_equal(output.probs[~MASK], 0.0)
@@ -363,5 +364,5 @@ def test_torsos_of_the_same_layers_are_evaluated_together(sizes, other, expected
     if expected:
         x = jnp.ones((3, 5))
         params = [network.init(KEY, x) for network in (actor, critic)]
-        each = [network.apply(p, x, method="embed") for network, p in zip((actor, critic), params, strict=True)]
+        each = [run(network.apply, p, x, method="embed") for network, p in zip((actor, critic), params, strict=True)]
         np.testing.assert_allclose(embed_both(actor, *params, x), jnp.stack(each), rtol=1e-6)

@@ -9,13 +9,14 @@ import pytest
 from stoix_like.networks import convolution
 from stoix_like.networks.convolution import make_convolution, make_upsampling_convolution
 from stoix_like.networks.torso import CNNTorso, VisualResNetTorso
+from support.compiled import run
 
 KEY = jax.random.key(0)
 
 
 def value_and_gradients(module, params, x):
     def loss(params, x):
-        y = module.apply(params, x)
+        y = run(module.apply, params, x)
         return jnp.sum(jnp.sin(y)), y
 
     (_, y), gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, x)

@@ -8,6 +8,7 @@ import pytest
 from stoix_like.networks.hyperspherical import Scaler, UnitDense, UnitOutput, project_weights, to_sphere
 from stoix_like.networks.torso import SimBaV2Torso
 from stoix_like.utils.accelerate import packing
+from support.compiled import run
 
 KEY = jax.random.key(0)
 
@@ -46,7 +47,7 @@ def test_scaler_and_output_match_hand_computed_values():
     scaler = Scaler(2.0, 0.5)
     params = scaler.init(KEY, jnp.ones(2))
     np.testing.assert_allclose(params["params"]["scale"], [0.5, 0.5])
-    np.testing.assert_allclose(scaler.apply(params, jnp.asarray([1.0, 3.0])), [2.0, 6.0])
+    np.testing.assert_allclose(run(scaler.apply, params, jnp.asarray([1.0, 3.0])), [2.0, 6.0])
     np.testing.assert_array_equal(UnitOutput(1).init(KEY, jnp.ones(2))["params"]["Scaler_0"]["scale"], [1.0, 1.0])
     params = {
         "UnitDense_0": {"unit_kernel": jnp.eye(2)},
@@ -54,7 +55,7 @@ def test_scaler_and_output_match_hand_computed_values():
         "UnitDense_1": {"unit_kernel": jnp.asarray([[0.6], [0.8]])},
         "bias": jnp.asarray([1.0]),
     }
-    np.testing.assert_allclose(UnitOutput(1).apply({"params": params}, jnp.asarray([1.0, 2.0])), [3.2], rtol=1e-6)
+    np.testing.assert_allclose(run(UnitOutput(1).apply, {"params": params}, jnp.asarray([1.0, 2.0])), [3.2], rtol=1e-6)
 
 
 @pytest.mark.parametrize("features", [2, 8])
@@ -75,6 +76,6 @@ def test_torso_matches_hand_computed_output():
     np.testing.assert_allclose(params["Scaler_2"]["scale"], [0.5**0.5] * 2, rtol=1e-6)
     for i, kernel in enumerate(([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]])):
         params[f"UnitDense_{i}"]["unit_kernel"] = jnp.asarray(kernel)
-    np.testing.assert_allclose(torso.apply({"params": params}, jnp.asarray([4.0])), [0.5**0.5] * 2, rtol=1e-5)
+    np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([4.0])), [0.5**0.5] * 2, rtol=1e-5)
     params["UnitDense_2"]["unit_kernel"] = jnp.eye(2)
-    np.testing.assert_allclose(torso.apply({"params": params}, jnp.asarray([4.0])), [0.8, 0.6], rtol=1e-5)
+    np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([4.0])), [0.8, 0.6], rtol=1e-5)

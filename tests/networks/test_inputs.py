@@ -14,6 +14,7 @@ from stoix_like.networks.inputs import (
 )
 from stoix_like.networks.torso import MLPTorso
 from stoix_like.systems.parts.normalizer import make_normalizer
+from support.compiled import run
 
 VIEW = {
     "grid": jnp.full((2, 2, 2), 255, jnp.uint8).at[1].set(0),
@@ -26,7 +27,7 @@ OBSERVATION = Observation(VIEW, step_count=jnp.asarray([5, 10]))
 
 def test_entries_are_flattened_and_concatenated_sorted_by_name():
     for layer in (FlattenInput(ArrayInput(), DIMS), DictInput({}, DIMS)):
-        np.testing.assert_array_equal(layer.apply({}, OBSERVATION), FLAT)
+        np.testing.assert_array_equal(run(layer.apply, {}, OBSERVATION), FLAT)
 
 
 def test_named_entries_pass_through_their_own_torsos():
@@ -35,32 +36,34 @@ def test_named_entries_pass_through_their_own_torsos():
     )
     params = jax.jit(layer.init)(jax.random.key(0), OBSERVATION)
     # Two units copy the speed, and one sums the four pixels.
-    np.testing.assert_allclose(layer.apply(params, OBSERVATION), [[1.0, 3.0, 3.0, 4.0], [0.0, 4.0, 4.0, 0.0]])
+    np.testing.assert_allclose(run(layer.apply, params, OBSERVATION), [[1.0, 3.0, 3.0, 4.0], [0.0, 4.0, 4.0, 0.0]])
     with pytest.raises(ValueError, match=r"layers\.gird is not an entry of the observation: did you mean 'grid'"):
         DictInput({"gird": MLPTorso((1,))}, DIMS).init(jax.random.key(0), OBSERVATION)
 
 
 def test_features_are_selected_by_dotted_names():
-    np.testing.assert_array_equal(FeatureInput("agent_view.agent.speed").apply({}, OBSERVATION), [[3.0], [4.0]])
-    assert set(FeatureInput("agent_view.agent").apply({}, OBSERVATION)) == {"speed", "armed"}
+    np.testing.assert_array_equal(run(FeatureInput("agent_view.agent.speed").apply, {}, OBSERVATION), [[3.0], [4.0]])
+    assert set(run(FeatureInput("agent_view.agent").apply, {}, OBSERVATION)) == {"speed", "armed"}
     with pytest.raises(AttributeError, match=r"agent_view\.gird is not part of .* did you mean 'agent_view\.grid'"):
-        FeatureInput("agent_view.gird").apply({}, OBSERVATION)
+        run(FeatureInput("agent_view.gird").apply, {}, OBSERVATION)
     with pytest.raises(AttributeError, match="use step_count, which is an array"):
-        FeatureInput("step_count.grid").apply({}, OBSERVATION)
+        run(FeatureInput("step_count.grid").apply, {}, OBSERVATION)
 
 
 def test_the_step_count_is_appended():
     layer = StepCountInput(FeatureInput("agent_view.agent.speed"), 20.0)
-    np.testing.assert_array_equal(layer.apply({}, OBSERVATION), [[3.0, 0.25], [4.0, 0.5]])
+    np.testing.assert_array_equal(run(layer.apply, {}, OBSERVATION), [[3.0, 0.25], [4.0, 0.5]])
     with_action = StepCountInput(EmbeddingActionInput(FeatureInput("agent_view.agent.speed")), 10.0)
     action = jnp.asarray([[7.0], [8.0]])
-    np.testing.assert_array_equal(with_action.apply({}, OBSERVATION, action=action), [[3.0, 7.0, 0.5], [4.0, 8.0, 1.0]])
+    np.testing.assert_array_equal(
+        run(with_action.apply, {}, OBSERVATION, action=action), [[3.0, 7.0, 0.5], [4.0, 8.0, 1.0]]
+    )
 
 
 def test_normalisation_changes_floats_only():
     normalizer = make_normalizer(True, Axes())
     state = normalizer.update(normalizer.init(OBSERVATION), OBSERVATION)
-    view = normalizer.apply(state, OBSERVATION).agent_view
+    view = run(normalizer.apply, state, OBSERVATION).agent_view
     # Speeds 3 and 4 have mean 3.5 and standard deviation 0.5.
     np.testing.assert_allclose(view["agent"]["speed"], [[-1.0], [1.0]], rtol=1e-5)
     np.testing.assert_array_equal(view["grid"], VIEW["grid"])

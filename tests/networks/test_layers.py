@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.networks.layers import NoisyLinear
+from support.compiled import run
 
 KEY = jax.random.key(0)
 
@@ -14,11 +15,11 @@ class TestNoisyLinear:
         layer = NoisyLinear(3)
         x = jax.random.normal(KEY, (4, 2, 5))
         params = jax.jit(layer.init)(KEY, x)
-        mean = layer.apply(params, x)
+        mean = run(layer.apply, params, x)
         np.testing.assert_allclose(mean, x @ params["params"]["kernel"], rtol=1e-5, atol=1e-6)
-        first, again = (layer.apply(params, x, rngs={"noise": KEY}) for _ in range(2))
+        first, again = (run(layer.apply, params, x, rngs={"noise": KEY}) for _ in range(2))
         np.testing.assert_array_equal(first, again)
-        assert (first != layer.apply(params, x, rngs={"noise": jax.random.key(1)})).all()
+        assert (first != run(layer.apply, params, x, rngs={"noise": jax.random.key(1)})).all()
 
     def test_noise_has_the_expected_variance(self):
         # E[f(e)^2] = E|e| = sqrt(2/pi): Var y = s^2 (2/pi sum x^2 + sqrt(2/pi)), with s = 1/2 / sqrt(2).

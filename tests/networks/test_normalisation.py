@@ -5,6 +5,7 @@ import optax
 import pytest
 
 from stoix_like.networks.normalisation import STATISTICS, BatchRenorm
+from support.compiled import run
 
 X = jnp.asarray([[1.0, 0.0], [3.0, 8.0]])
 
@@ -20,7 +21,7 @@ def variables(layer, **statistics):
 def test_warm_up_normalises_by_the_batch():
     """The features have means 2 and 4, and variances 1 and 16; the running ones move by a tenth from 0 and 1."""
     layer = BatchRenorm(momentum=0.9, warmup_steps=5, epsilon=0.0)
-    y, updated = layer.apply(variables(layer), X, mutable=STATISTICS)
+    y, updated = run(layer.apply, variables(layer), X, mutable=STATISTICS)
     np.testing.assert_allclose(y, [[-1.0, -1.0], [1.0, 1.0]])
     statistics = updated[STATISTICS]
     np.testing.assert_allclose(statistics["mean"], [0.2, 0.4], rtol=1e-6)
@@ -30,7 +31,7 @@ def test_warm_up_normalises_by_the_batch():
 
 def test_running_statistics_are_used_where_they_are_not_updated():
     layer = BatchRenorm(epsilon=0.0)
-    np.testing.assert_allclose(layer.apply(variables(layer, mean=1.0, variance=4.0), X), (X - 1.0) / 2.0)
+    np.testing.assert_allclose(run(layer.apply, variables(layer, mean=1.0, variance=4.0), X), (X - 1.0) / 2.0)
 
 
 def test_renormalisation_equals_the_running_statistics_within_its_bounds():
@@ -40,10 +41,10 @@ def test_renormalisation_equals_the_running_statistics_within_its_bounds():
     """
     layer = BatchRenorm(warmup_steps=2, epsilon=0.0)
     near = variables(layer, mean=2.5, variance=4.0, steps=2.0)
-    y, updated = layer.apply(near, X, mutable=STATISTICS)
-    np.testing.assert_allclose(y, layer.apply(near, X), rtol=1e-6)
+    y, updated = run(layer.apply, near, X, mutable=STATISTICS)
+    np.testing.assert_allclose(y, run(layer.apply, near, X), rtol=1e-6)
     assert updated[STATISTICS]["steps"] == 2.0
-    y, _ = layer.apply(variables(layer, mean=0.0, variance=0.25, steps=2.0), X, mutable=STATISTICS)
+    y, _ = run(layer.apply, variables(layer, mean=0.0, variance=0.25, steps=2.0), X, mutable=STATISTICS)
     np.testing.assert_allclose(y[:, 1], [2.0, 8.0], rtol=1e-6)
 
 

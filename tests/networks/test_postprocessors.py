@@ -13,6 +13,7 @@ import pytest
 
 from stoix_like.networks import dueling, heads, postprocessors, resnet, torso
 from stoix_like.networks.layers import StackedRNN
+from support.compiled import run
 
 KEY = jax.random.key(0)
 BOUNDS = (-2.0, 6.0)
@@ -37,7 +38,7 @@ def test_ranges_match_hand_computed_values():
 def test_postprocessed_samples_have_no_density():
     normal = distrax.Normal(jnp.zeros((3, 2)), jnp.ones((3, 2)))
     scale = postprocessors.ScalePostProcessor(*BOUNDS, postprocessors.tanh_to_spec)
-    pi = scale.apply({}, normal)
+    pi = run(scale.apply, {}, normal)
     raw = normal.sample(seed=KEY, sample_shape=(4,))
     np.testing.assert_allclose(pi.sample(seed=KEY, sample_shape=(4,)), 2.0 + 4.0 * np.tanh(raw), rtol=1e-5)
     np.testing.assert_allclose(pi.mode(), np.full((3, 2), 2.0))
@@ -52,16 +53,16 @@ def test_stacked_cells_equal_the_chain_of_cells(cell):
     x = jax.random.normal(KEY, (5, 4))
     states = stacked.initialize_carry(x.shape)
     params = jax.jit(stacked.init)(KEY, states, x)
-    new_states, y = stacked.apply(params, states, x)
+    new_states, y = run(stacked.apply, params, states, x)
     assert (len(new_states), y.shape) == (2, (5, 3))
     chained = x
     for layer, (state, built) in enumerate(zip(states, stacked._cells(parent=None), strict=True)):
         name = sorted(params["params"])[layer]
-        expected, chained = built.apply({"params": params["params"][name]}, state, chained)
+        expected, chained = run(built.apply, {"params": params["params"][name]}, state, chained)
         jax.tree.map(np.testing.assert_array_equal, new_states[layer], expected)
     np.testing.assert_array_equal(y, chained)
     with pytest.raises(ValueError, match="zip"):
-        stacked.apply(params, states[:1], x)
+        run(stacked.apply, params, states[:1], x)
 
 
 def documented_names():

@@ -18,6 +18,7 @@ from stoix_like.networks.torso import (
     VisualResNetTorso,
     as_images,
 )
+from support.compiled import run
 
 KEY = jax.random.key(0)
 VECTORS = {
@@ -68,7 +69,7 @@ def test_simba_matches_hand_computed_output():
     params["Dense_1"]["bias"] = jnp.asarray([1.0, 0.0])
     params["Dense_2"]["kernel"] = jnp.asarray([[0.0, 0.5], [0.0, 3.0]])
     params["LayerNorm_1"]["bias"] = jnp.asarray([5.0, 5.0])
-    np.testing.assert_allclose(torso.apply({"params": params}, jnp.asarray([3.0, 2.0])), [6.0, 4.0], atol=1e-4)
+    np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([3.0, 2.0])), [6.0, 4.0], atol=1e-4)
 
 
 def test_bro_matches_hand_computed_output():
@@ -81,14 +82,14 @@ def test_bro_matches_hand_computed_output():
     params = jax.jit(torso.init)(KEY, jnp.ones(2))["params"]
     for i, kernel in enumerate((jnp.eye(2), jnp.eye(2)[::-1], jnp.eye(2))):
         params[f"Dense_{i}"]["kernel"] = kernel
-    np.testing.assert_allclose(torso.apply({"params": params}, jnp.asarray([3.0, 2.0])), [0.0, 1.0], atol=1e-4)
+    np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([3.0, 2.0])), [0.0, 1.0], atol=1e-4)
 
 
 def test_dropout_needs_its_rng_and_precedes_layer_normalisation():
     """A unit is dropped with probability 1/2 and doubled otherwise; normalisation hides the doubling, not the zeros."""
     torso, x = MLPTorso((64,), dropout_rate=0.5), jnp.ones((200, 3))
     params = jax.jit(torso.init)(KEY, x)
-    plain, dropped = torso.apply(params, x), torso.apply(params, x, rngs={"dropout": jax.random.key(1)})
+    plain, dropped = run(torso.apply, params, x), run(torso.apply, params, x, rngs={"dropout": jax.random.key(1)})
     kept = dropped[:, plain[0] > 0] != 0
     # About 32 positive units × 200 rows: a standard error of 0.5 / sqrt(6400) = 0.006.
     assert float(kept.mean()) == pytest.approx(0.5, abs=0.03)
@@ -116,8 +117,8 @@ def test_noisy_torso_has_noise_only_with_its_rng():
     torso = VECTORS["noisy"]
     x = jnp.ones((2, 5))
     params = jax.jit(torso.init)(KEY, x)
-    np.testing.assert_array_equal(torso.apply(params, x), torso.apply(params, x))
-    assert (torso.apply(params, x) != torso.apply(params, x, rngs={"noise": KEY})).any()
+    np.testing.assert_array_equal(run(torso.apply, params, x), run(torso.apply, params, x))
+    assert (run(torso.apply, params, x) != run(torso.apply, params, x, rngs={"noise": KEY})).any()
 
 
 class TestImages:
@@ -138,7 +139,7 @@ class TestImages:
         last, first = (CNNTorso((4,), (3,), (1,), hidden_sizes=(4,), channel_first=first) for first in (False, True))
         params = jax.jit(last.init)(KEY, x)
         np.testing.assert_allclose(
-            last.apply(params, x), first.apply(params, jnp.moveaxis(x, -1, -3)), rtol=1e-4, atol=1e-5
+            run(last.apply, params, x), run(first.apply, params, jnp.moveaxis(x, -1, -3)), rtol=1e-4, atol=1e-5
         )
 
     def test_vectors_are_refused(self):
@@ -164,7 +165,7 @@ class TestImages:
         fitted = CNNTorso((2, 2), ((2, 1), 3), (1, 2), hidden_sizes=(4,), max_size=4)
         fixed = CNNTorso((2, 2), ((2 * scale, scale), 3), (scale, 2), hidden_sizes=(4,))
         params = jax.jit(fitted.init)(KEY, x)
-        np.testing.assert_array_equal(fitted.apply(params, x), fixed.apply(params, x))
+        np.testing.assert_array_equal(run(fitted.apply, params, x), run(fixed.apply, params, x))
 
     def test_the_largest_size_has_pixels(self):
         with pytest.raises(ValueError, match="max_size=0 must be at least 1"):
@@ -177,17 +178,19 @@ def test_pixels_reach_dense_layers_scaled_and_floats_unchanged(name):
     pixels = jnp.asarray([[0, 51, 255]], jnp.uint8)
     scaled = pixels.astype(jnp.float32) / 255.0
     params = jax.jit(torso.init)(KEY, scaled)
-    np.testing.assert_array_equal(torso.apply(params, pixels), torso.apply(params, scaled))
+    np.testing.assert_array_equal(run(torso.apply, params, pixels), run(torso.apply, params, scaled))
     # Neither floats above one nor integers that are no pixels are scaled.
     counts = jnp.asarray([[0, 51, 255]], jnp.int32)
-    np.testing.assert_array_equal(torso.apply(params, counts), torso.apply(params, counts.astype(jnp.float32)))
+    np.testing.assert_array_equal(
+        run(torso.apply, params, counts), run(torso.apply, params, counts.astype(jnp.float32))
+    )
 
 
 def test_pixels_next_to_an_action_are_scaled():
     pixels, action = jnp.asarray([[0, 51, 255]], jnp.uint8), jnp.asarray([[3.0]])
-    joined = EmbeddingActionInput().apply({}, pixels, action)
+    joined = run(EmbeddingActionInput().apply, {}, pixels, action)
     np.testing.assert_allclose(joined, [[0.0, 0.2, 1.0, 3.0]])
-    one_hot = EmbeddingActionOnehotInput(2).apply({}, pixels, jnp.asarray([1]))
+    one_hot = run(EmbeddingActionOnehotInput(2).apply, {}, pixels, jnp.asarray([1]))
     np.testing.assert_allclose(one_hot, [[0.0, 0.2, 1.0, 0.0, 1.0]])
 
 
@@ -198,14 +201,16 @@ def test_cells_of_a_grid_are_embedded_by_the_sum_over_channels():
     tables = params["params"]["tables"]["kernel"].reshape(2, 4, 2)
     cells = jnp.stack([tables[0, 1] + tables[1, 0], tables[0, 3] + tables[1, 2]])
     dense = params["params"]["MLPTorso_0"]["Dense_0"]["kernel"]
-    np.testing.assert_allclose(torso.apply(params, grid), cells.reshape(-1) @ dense, rtol=1e-5)
-    np.testing.assert_allclose(torso.apply(params, grid[None, None])[0, 0], torso.apply(params, grid), rtol=1e-5)
+    np.testing.assert_allclose(run(torso.apply, params, grid), cells.reshape(-1) @ dense, rtol=1e-5)
+    np.testing.assert_allclose(
+        run(torso.apply, params, grid[None, None])[0, 0], run(torso.apply, params, grid), rtol=1e-5
+    )
 
 
 def test_symbols_out_of_range_have_no_embedding():
     torso = GridTorso(embedding_size=2, hidden_sizes=(3,), num_symbols=4, has_channels=False)
     params = jax.jit(torso.init)(KEY, jnp.zeros((2, 2), int))
-    np.testing.assert_array_equal(torso.apply(params, jnp.asarray([[-1, 4], [5, 100]])), jnp.zeros(3))
+    np.testing.assert_array_equal(run(torso.apply, params, jnp.asarray([[-1, 4], [5, 100]])), jnp.zeros(3))
 
 
 def test_grids_must_be_integers():

@@ -16,6 +16,7 @@ from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.inputs import ArrayInput, FeatureInput
 from stoix_like.networks.build.modules import build_networks
 from support.network_files import config
+from support.compiled import run
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))
 
@@ -100,4 +101,4 @@ def test_a_feature_that_the_observation_lacks_is_refused_with_those_that_it_has(
         with pytest.raises(
             AttributeError, match=rf"feature_name={name} is not part of the observation: use agent_view\b"
         ):
-            FeatureInput(name).apply({}, Observation(jnp.ones(3)))
+            run(FeatureInput(name).apply, {}, Observation(jnp.ones(3)))

@@ -12,6 +12,7 @@ from stoix_like.networks.distributions import (
     EpsilonGreedy,
     MultiDiscreteActionDistribution,
 )
+from support.compiled import Compiled, run
 
 KEY = jax.random.key(0)
 
@@ -21,7 +22,8 @@ LOGITS = jnp.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]])
 
 class TestCategorical:
     def test_agrees_with_distrax(self):
-        ours, theirs = Categorical(logits=LOGITS), distrax.Categorical(logits=LOGITS)
+        pair = Categorical(logits=LOGITS), distrax.Categorical(logits=LOGITS)
+        ours, theirs = (Compiled(pi) for pi in pair)
         actions = jnp.asarray([2, 1])
         for method in ("entropy", "mode"):
             np.testing.assert_allclose(getattr(ours, method)(), getattr(theirs, method)(), rtol=1e-6)
@@ -32,12 +34,12 @@ class TestCategorical:
         np.testing.assert_array_equal(ours.sample(seed=KEY), theirs.sample(seed=KEY))
         other = Categorical(logits=-LOGITS)
         np.testing.assert_allclose(ours.kl_divergence(other), theirs.kl_divergence(other), rtol=1e-6)
-        np.testing.assert_allclose(ours[0].entropy(), theirs[0].entropy(), rtol=1e-6)
+        first, theirs = (run(lambda pi: pi[0].entropy(), pi) for pi in pair)
+        np.testing.assert_allclose(first, theirs, rtol=1e-6)
 
     def test_sample_frequencies_match_probabilities(self):
-        samples = Categorical(probs=jnp.asarray([0.1, 0.0, 0.6, 0.3], jnp.bfloat16)).sample(
-            seed=KEY, sample_shape=20_000
-        )
+        pi = Categorical(probs=jnp.asarray([0.1, 0.0, 0.6, 0.3], jnp.bfloat16))
+        samples = run(pi.sample, seed=KEY, sample_shape=20_000)
         # Standard errors are at most 0.0035.
         np.testing.assert_allclose(np.bincount(samples, minlength=4) / 20_000, [0.1, 0.0, 0.6, 0.3], atol=0.015)
 
@@ -67,20 +69,21 @@ class TestEpsilonGreedy:
 
     def test_epsilon_zero_is_greedy_and_one_is_uniform(self):
         greedy, random = EpsilonGreedy(LOGITS[0], 0.0), EpsilonGreedy(LOGITS[0], 1.0)
-        assert (greedy.sample(seed=KEY, sample_shape=100) == 2).all()
-        np.testing.assert_allclose(greedy.entropy(), 0.0, atol=1e-6)
-        np.testing.assert_allclose(random.entropy(), np.log(3.0), rtol=1e-6)
-        assert random.mode() == 2
+        assert (np.asarray(run(greedy.sample, seed=KEY, sample_shape=100)) == 2).all()
+        np.testing.assert_allclose(run(greedy.entropy), 0.0, atol=1e-6)
+        np.testing.assert_allclose(run(random.entropy), np.log(3.0), rtol=1e-6)
+        assert run(random.mode) == 2
 
     def test_epsilon_may_differ_between_environments(self):
         # As many environments as actions, so that shapes do not reveal a wrong axis; the first axis is time.
-        preferences = jax.random.normal(KEY, (4, 3, 3))
-        epsilon = jnp.asarray([0.0, 0.3, 1.0])
-        mask = jnp.ones((4, 3, 3), bool).at[:, 1, 0].set(False)
-        probs = EpsilonGreedy(preferences, epsilon, mask).probs
+        preferences = np.random.default_rng(0).normal(size=(4, 3, 3)).astype(np.float32)
+        mask = np.ones((4, 3, 3), bool)
+        mask[:, 1, 0] = False
+        probs_of = jax.jit(lambda *arguments: EpsilonGreedy(*arguments).probs)
+        probs = probs_of(preferences, jnp.asarray([0.0, 0.3, 1.0]), mask)
         for environment, one in enumerate((0.0, 0.3, 1.0)):
-            alone = EpsilonGreedy(preferences[:, environment], one, mask[:, environment])
-            np.testing.assert_allclose(probs[:, environment], alone.probs, rtol=1e-6)
+            alone = probs_of(preferences[:, environment], one, mask[:, environment])
+            np.testing.assert_allclose(probs[:, environment], alone, rtol=1e-6)
 
     def test_ties_go_to_the_first_action(self):
         pi = EpsilonGreedy(jnp.asarray([1.0, 2.0, 2.0]), 0.0)
@@ -95,13 +98,13 @@ class TestEpsilonGreedy:
 
     def test_epsilon_may_be_traced(self):
         probs = jax.jit(lambda epsilon: EpsilonGreedy(LOGITS, epsilon).probs)(0.5)
-        np.testing.assert_allclose(probs, EpsilonGreedy(LOGITS, 0.5).probs, rtol=1e-6)
+        np.testing.assert_allclose(probs, run(lambda: EpsilonGreedy(LOGITS, 0.5).probs), rtol=1e-6)
 
 
 class TestDiscreteValued:
     def test_matches_hand_computed_values(self):
         # Values 0, 1, 4 with probabilities 1/2, 1/4, 1/4: mean 5/4, second moment 17/4, variance 17/4 - 25/16 = 43/16.
-        pi = DiscreteValuedTfpDistribution(jnp.asarray([0.0, 1.0, 4.0]), probs=jnp.asarray([0.5, 0.25, 0.25]))
+        pi = Compiled(DiscreteValuedTfpDistribution(jnp.asarray([0.0, 1.0, 4.0]), probs=jnp.asarray([0.5, 0.25, 0.25])))
         np.testing.assert_allclose(pi.mean(), 1.25, rtol=1e-6)
         np.testing.assert_allclose(pi.variance(), 43 / 16, rtol=1e-6)
         np.testing.assert_allclose(pi.stddev(), np.sqrt(43 / 16), rtol=1e-6)
@@ -118,21 +121,22 @@ class TestDiscreteValued:
     def test_indexing_selects_the_values(self):
         values = jnp.asarray([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]])
         pi = DiscreteValuedTfpDistribution(values, logits=LOGITS)
-        assert pi.prob(jnp.asarray([[2.0, 10.0]] * 4)).shape == (4, 2)
+        assert run(pi.prob, jnp.asarray([[2.0, 10.0]] * 4)).shape == (4, 2)
         assert isinstance(pi[1], DiscreteValuedTfpDistribution)
-        np.testing.assert_allclose(pi[1].mean(), pi.mean()[1], rtol=1e-6)
-        np.testing.assert_allclose(pi[1].cdf(11.5), pi.cdf(11.5)[1], rtol=1e-6)
+        means, cdfs = run(lambda pi: ((pi[1].mean(), pi.mean()[1]), (pi[1].cdf(11.5), pi.cdf(11.5)[1])), pi)
+        np.testing.assert_allclose(*means, rtol=1e-6)
+        np.testing.assert_allclose(*cdfs, rtol=1e-6)
 
     @pytest.mark.parametrize("sample_shape", [(), (7,), (3, 5)])
     def test_samples_have_the_requested_shape(self, sample_shape):
-        values = jnp.asarray([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]])
-        pi = DiscreteValuedTfpDistribution(values, logits=LOGITS)
-        samples = pi.sample(seed=KEY, sample_shape=sample_shape)
+        values = np.asarray([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]])
+        pi = DiscreteValuedTfpDistribution(jnp.asarray(values), logits=LOGITS)
+        samples = np.asarray(run(pi.sample, seed=KEY, sample_shape=sample_shape))
         assert samples.shape == (*sample_shape, 2)
-        assert jnp.isin(samples[..., 0], values[0]).all()
-        assert jnp.isin(samples[..., 1], values[1]).all()
-        indices = Categorical(logits=LOGITS).sample(seed=KEY, sample_shape=sample_shape)
-        np.testing.assert_array_equal(samples, indices + jnp.asarray([0, 10]).reshape((1,) * len(sample_shape) + (2,)))
+        assert np.isin(samples[..., 0], values[0]).all()
+        assert np.isin(samples[..., 1], values[1]).all()
+        indices = run(Categorical(logits=LOGITS).sample, seed=KEY, sample_shape=sample_shape)
+        np.testing.assert_array_equal(samples, np.add(indices, [0, 10]))
 
 
 class TestMultiDiscrete:
@@ -160,8 +164,8 @@ class TestMultiDiscrete:
         # The logits of the first sub-action are as low as the padding.
         logits = jnp.full((1, 5), jnp.finfo(jnp.float32).min).at[:, 2:].set(0.0)
         pi = MultiDiscreteActionDistribution(logits, (2, 3))
-        assert (pi.sample(seed=KEY, sample_shape=200)[..., 0] < 2).all()
-        np.testing.assert_allclose(pi.entropy(), np.log(2.0) + np.log(3.0), rtol=1e-5)
+        assert (np.asarray(run(pi.sample, seed=KEY, sample_shape=200))[..., 0] < 2).all()
+        np.testing.assert_allclose(run(pi.entropy), np.log(2.0) + np.log(3.0), rtol=1e-5)
 
     def test_sizes_must_add_up_to_the_number_of_logits(self):
         with pytest.raises(ValueError, match="needs 5 logits, got 9"):

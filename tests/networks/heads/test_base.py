@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
+from support.compiled import run
 from support.every_head import HEADS, KEY, parts_of
 from support.selections import select
 
@@ -39,7 +40,7 @@ def test_heads_accept_any_number_of_leading_axes(name):
     @jax.jit
     def many_and_one(x):
         params = jax.jit(head.init)(KEY, x[0, 0])
-        many, one = (parts_of(head.apply(params, y)) for y in (x, x[1, 2]))
+        many, one = (parts_of(run(head.apply, params, y)) for y in (x, x[1, 2]))
         pis = [part for part in many if isinstance(part, distrax.Distribution)]
         scalars = [(pi.log_prob(pi.mode()), pi.entropy(seed=KEY)) for pi in pis]
         samples = [pi.sample(seed=KEY) for pi in pis]
@@ -79,7 +80,7 @@ def test_heads_mask_illegal_actions(name):
 
     @jax.jit
     def policy(x):
-        pi = head.apply(head.init(KEY, x), x, action_mask=mask)
+        pi = run(head.apply, head.init(KEY, x), x, action_mask=mask)
         pi = pi[0] if isinstance(pi, tuple) else pi
         return pi.probs, pi.mode(), pi.sample(seed=KEY, sample_shape=200)
 

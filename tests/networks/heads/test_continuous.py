@@ -7,6 +7,7 @@ import pytest
 
 from stoix_like.networks import heads
 from stoix_like.networks.distributions import MultivariateNormalDiag
+from support.compiled import run
 from support.every_head import HEADS, KEY, parts_of
 
 
@@ -30,12 +31,12 @@ def test_float_attributes_may_be_traced(make):
 
     def result(number):
         head = make(number)
-        first = parts_of(head.apply(head.init(KEY, x), x))[0]
+        first = parts_of(run(head.apply, head.init(KEY, x), x))[0]
         return first if isinstance(first, jax.Array) else first.probs if hasattr(first, "probs") else first.mean()
 
     def range_of(number):
         head = make(number)
-        first = parts_of(head.apply(head.init(KEY, x), x))[0]
+        first = parts_of(run(head.apply, head.init(KEY, x), x))[0]
         return first.values if hasattr(first, "values") else jnp.zeros(())
 
     for function in (result, range_of):
@@ -69,7 +70,7 @@ def test_a_deviation_may_be_the_same_in_all_states(head, initial):
     params = jax.jit(head.init)(KEY, x)
 
     def scale(params):
-        pi = head.apply(params, x)
+        pi = run(head.apply, params, x)
         return pi.stddev() if isinstance(pi, MultivariateNormalDiag) else pi.distribution.distribution.stddev()
 
     np.testing.assert_allclose(scale(params), np.full((3, 2), initial), rtol=1e-5)
@@ -83,7 +84,7 @@ def test_bfloat16_embeddings_give_float32_log_probs():
         head, _ = HEADS[name]
 
         def log_prob(x, head=head):
-            pi = head.apply(head.init(KEY, x), x)
+            pi = run(head.apply, head.init(KEY, x), x)
             return pi.log_prob(pi.mode())
 
         assert jax.eval_shape(log_prob, x).dtype == jnp.float32
@@ -94,7 +95,7 @@ def test_bfloat16_embeddings_give_float32_log_probs():
 def test_a_bounded_normal_policy_has_a_bounded_mean_and_deviation():
     head, x = heads.BoundedNormalHead(2, -1.0, (3.0, 3.0)), jnp.zeros((4, 6))
     bias = jnp.array([0.0, np.arctanh(0.5), -2.0, 1e9])
-    pi = head.apply({"params": {"Dense_0": {"kernel": jnp.zeros((6, 4)), "bias": bias}}}, x)
+    pi = run(head.apply, {"params": {"Dense_0": {"kernel": jnp.zeros((6, 4)), "bias": bias}}}, x)
     np.testing.assert_allclose(pi.mode(), [[1.0, 2.0]] * 4, rtol=1e-6)
     np.testing.assert_allclose(pi.stddev(), [[1.1, 2.0]] * 4, rtol=1e-6)
     np.testing.assert_allclose(pi.entropy(), np.log(2.2) + np.log(2.0 * np.pi * np.e), rtol=1e-6)

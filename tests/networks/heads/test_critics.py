@@ -9,6 +9,7 @@ import pytest
 
 from stoix_like.networks import heads
 from stoix_like.utils.scales import symexp_atoms
+from support.compiled import run
 from support.every_head import HEADS, KEY
 
 
@@ -37,7 +38,7 @@ def test_values_on_symexp_atoms_are_exactly_zero_at_first():
     np.testing.assert_array_equal(jax.jit(lambda pi: pi.mean())(pi), np.zeros((4, 3)))
     np.testing.assert_allclose(pi.values[0, 0], symexp_atoms(255))
     params = {"Dense_0": {"kernel": jnp.zeros((6, 3)), "bias": jnp.array([0.0, 0.0, math.log(3.0)])}}
-    pi = heads.SymexpCriticHead(3, limit=1.0).apply({"params": params}, x)
+    pi = run(heads.SymexpCriticHead(3, limit=1.0).apply, {"params": params}, x)
     np.testing.assert_allclose(pi.mean(), np.full((4, 3), 0.4 * (math.e - 1.0)), rtol=1e-6)
     with pytest.raises(ValueError, match="num_atoms=1 must be at least 2"):
         heads.SymexpCriticHead(1)

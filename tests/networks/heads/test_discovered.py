@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from support.compiled import run
 from support.every_head import HEADS, KEY
 
 
@@ -14,7 +15,7 @@ def test_predictions_about_actions_are_those_of_an_lstm_cell():
     head = HEADS["discovered"][0]
     x = jax.random.normal(KEY, (2, 6))
     params = head.init(KEY, x)
-    found = head.apply(params, x).q
+    found = run(head.apply, params, x).q
     weights = params["params"]
     # All biases are initially zero.
     cell = x @ weights["root"]["kernel"]

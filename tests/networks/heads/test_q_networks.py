@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stoix_like.networks import heads
+from support.compiled import run
 from support.every_head import HEADS, KEY, parts_of
 from support.selections import select
 
@@ -20,7 +21,7 @@ def test_epsilon_argument_overrides_attribute(name):
     @jax.jit
     def probs(x, epsilon):
         params = jax.jit(head.init)(KEY, x)
-        each, usual, one = (head.apply(params, x, epsilon=e) for e in (epsilon, None, 0.25))
+        each, usual, one = (run(head.apply, params, x, epsilon=e) for e in (epsilon, None, 0.25))
         return [parts_of(policy)[0].probs for policy in (each, usual, one)]
 
     each, usual, one = probs(x, jnp.asarray([0.0, 0.5, 1.0]))
@@ -36,7 +37,7 @@ class TestDueling:
         head = heads.DuelingQNetwork(3, 0.0, (4,))
         x = jax.random.normal(KEY, (5, 6))
         params = jax.jit(head.init)(KEY, x)
-        q = head.apply(params, x).preferences
+        q = run(head.apply, params, x).preferences
         value = params["params"]["Dense_0"], params["params"]["MLPTorso_0"]["Dense_0"]
         hidden = jax.nn.relu(x @ value[1]["kernel"])
         np.testing.assert_allclose(q.mean(-1), (hidden @ value[0]["kernel"])[:, 0], rtol=1e-4, atol=1e-5)

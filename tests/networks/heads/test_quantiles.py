@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.networks import heads
+from support.compiled import run
 from support.every_head import HEADS, KEY
 
 
@@ -13,12 +14,12 @@ class TestImplicitQuantiles:
         head, _ = HEADS["implicit_quantile_critic"]
         x = jnp.ones((2, 6))
         params = jax.jit(head.init)(KEY, x)
-        even = head.apply(params, x)[1]
+        even = run(head.apply, params, x)[1]
         np.testing.assert_allclose(even, np.tile((np.arange(7) + 0.5) / 7, (2, 1)), rtol=1e-6)
-        drawn = head.apply(params, x, rngs={"tau": KEY})[1]
+        drawn = run(head.apply, params, x, rngs={"tau": KEY})[1]
         assert len(np.unique(drawn)) == 14
-        values, tau = head.apply(params, x, even[:, :4])
-        np.testing.assert_allclose(values, head.apply(params, x)[0][:, :4], rtol=1e-5)
+        values, tau = run(head.apply, params, x, even[:, :4])
+        np.testing.assert_allclose(values, run(head.apply, params, x)[0][:, :4], rtol=1e-5)
         assert tau.shape == (2, 4)
 
     def test_quantiles_match_hand_computed_values(self):
@@ -33,10 +34,10 @@ class TestImplicitQuantiles:
         x = jax.random.normal(KEY, (2, 6))
         params = jax.jit(head.init)(KEY, x)
         low = x.astype(jnp.bfloat16)
-        values, tau = head.apply(params, low, rngs={"tau": KEY})
+        values, tau = run(head.apply, params, low, rngs={"tau": KEY})
         assert tau.dtype == jnp.float32
         assert len(np.unique(tau)) == tau.size
-        exact = head.apply(params, low.astype(jnp.float32), tau)[0]
+        exact = run(head.apply, params, low.astype(jnp.float32), tau)[0]
         np.testing.assert_allclose(values.astype(jnp.float32), exact, atol=0.02)
 
     def test_quantile_levels_are_midpoints(self):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from stoix_like.networks.base import ScannedRNN
+from support.compiled import run
 
 KEY = jax.random.key(0)
 
@@ -22,7 +23,7 @@ def test_gated_unit_and_its_gradients_equal_those_of_flax(dtype, tolerance):
         (params,) = variables["params"].values()
         states = []
         for t in range(len(x)):
-            state = cell.apply({"params": params}, jnp.where(resets[t][:, None], 0.0, state), x[t])[0]
+            state = run(cell.apply, {"params": params}, jnp.where(resets[t][:, None], 0.0, state), x[t])[0]
             states.append(state)
         return jnp.stack(states)
 
@@ -40,7 +41,7 @@ def test_states_that_are_not_finite_end_with_their_episode():
     rnn, resets = ScannedRNN(4, "gru"), jnp.zeros((3, 2), bool).at[0, 0].set(True).at[1, 1].set(True)
     x, start = jnp.ones((3, 2, 3)), jnp.full((2, 4), jnp.nan)
     variables = rnn.init(KEY, start, (x, resets))
-    states = rnn.apply(variables, start, (x, resets), method="unroll")[0]
+    states = run(rnn.apply, variables, start, (x, resets), method="unroll")[0]
     finite = [[True, False], [True, True], [True, True]]
     np.testing.assert_array_equal(jnp.isfinite(states).all(-1), finite)
 

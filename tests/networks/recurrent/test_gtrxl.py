@@ -7,6 +7,7 @@ import pytest
 
 from stoix_like.networks.base import ScannedRNN
 from stoix_like.networks.recurrent.gtrxl import encode_distances, skew
+from support.compiled import run
 from support.recurrent_references import KEY, RESETS, X, dense, layer_norm, outputs, random_params, sigmoid
 
 
@@ -66,7 +67,7 @@ def test_no_gradient_flows_into_the_window_before_a_sequence():
     rnn = ScannedRNN(4, "gtrxl", cell_kwargs={"window": 3})
     variables, _ = random_params(rnn)
     x, resets = jax.random.normal(KEY, (5, 2, 3)), jnp.zeros((5, 2), bool)
-    start = rnn.apply(variables, rnn.initialize_carry(2), (x, resets))[0]
+    start = run(rnn.apply, variables, rnn.initialize_carry(2), (x, resets))[0]
     apply = jax.jit(jax.grad(lambda state, x: rnn.apply(variables, state, (x, resets))[1][-1].sum(), (0, 1)))
     by_state, by_inputs = apply(start, x)
     assert (np.abs(by_inputs).sum((1, 2)) > 0).tolist() == [False, True, True, True, True]

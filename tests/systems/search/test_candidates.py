@@ -14,6 +14,7 @@ from stoix_like.networks.distributions import Categorical, MultivariateNormalDia
 from stoix_like.systems.parts.normalizer import make_normalizer
 from stoix_like.systems.search import candidates
 from stoix_like.systems.search.anakin import ff_mz
+from support.compiled import run
 
 NEVER = np.finfo(np.float32).min
 
@@ -25,12 +26,12 @@ class Observed(NamedTuple):
 
 def test_the_prior_is_the_empirical_distribution_of_the_samples():
     """Of 2, 0, 2, 2 the first 2 has three quarters, and 0 one quarter; continuous samples are all different."""
-    prior = candidates.sampled_prior(Discrete(3), jnp.asarray([[2, 0, 2, 2], [1, 1, 1, 1]]))
+    prior = run(candidates.sampled_prior, Discrete(3), jnp.asarray([[2, 0, 2, 2], [1, 1, 1, 1]]))
     np.testing.assert_allclose(jax.nn.softmax(prior), [[0.75, 0.25, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
     assert prior[0, 2] == prior[0, 3] == prior[1, 1] == NEVER
     vectors = jnp.asarray([[[0, 1], [0, 2], [0, 1]]])
     np.testing.assert_allclose(
-        jax.nn.softmax(candidates.sampled_prior(MultiDiscrete((2, 3)), vectors)), [[2 / 3, 1 / 3, 0.0]], rtol=1e-6
+        jax.nn.softmax(run(candidates.sampled_prior, MultiDiscrete((2, 3)), vectors)), [[2 / 3, 1 / 3, 0.0]], rtol=1e-6
     )
     space = Box(-1.0, 1.0, (2,))
     np.testing.assert_allclose(candidates.sampled_prior(space, jnp.zeros((1, 4, 2))), 0.0)
@@ -50,7 +51,7 @@ def simulation(space, num_samples, policy_at, step):
 
 
 def root_of(simulation, latent):
-    return simulation.root(((), ()), None, Observed(latent), jax.random.key(0))
+    return run(simulation.root, ((), ()), None, Observed(latent), jax.random.key(0))
 
 
 def test_the_nodes_hold_their_actions():
@@ -66,7 +67,7 @@ def test_the_nodes_hold_their_actions():
     root = root_of(search, jnp.asarray([[0.0, 0.0], [0.0, 5.0]]))
     assert root.embedding.actions.shape == (2, 3, 1)
     assert abs(root.embedding.actions[1] - 10.0).max() < 5.0
-    output, node = search.step(((), ()), jax.random.key(1), jnp.asarray([2, 0]), root.embedding)
+    output, node = run(search.step, ((), ()), jax.random.key(1), jnp.asarray([2, 0]), root.embedding)
     chosen = np.asarray([root.embedding.actions[0, 2, 0], root.embedding.actions[1, 0, 0]])
     np.testing.assert_allclose(output.reward, chosen)
     np.testing.assert_allclose(output.discount, 0.5)
@@ -85,8 +86,10 @@ def test_a_search_prefers_the_best_sample_and_never_a_duplicate():
     root = root_of(search, jnp.zeros((64, 1)))
     duplicates = np.asarray(root.prior_logits) == NEVER
     with jax.numpy_rank_promotion("allow"):
-        found = mctx.gumbel_muzero_policy(
-            ((), ()), jax.random.key(1), root, search.step, 8, jnp.asarray(duplicates), max_depth=1
+        found = run(
+            mctx.gumbel_muzero_policy,
+            *(((), ()), jax.random.key(1), root, search.step, 8, jnp.asarray(duplicates)),
+            max_depth=1,
         )
     actions = root.embedding.actions
     assert duplicates.any()
@@ -98,11 +101,13 @@ def test_a_search_prefers_the_best_sample_and_never_a_duplicate():
 def test_the_policy_loss_is_the_cross_entropy_over_the_samples():
     """With pi = (1/2, 1/4, 1/4), weights 3/4 of action 0 and 1/4 of action 2: 3/4 log 2 + 1/4 log 4 = 5/4 log 2."""
     pi = Categorical(probs=jnp.asarray([[0.5, 0.25, 0.25]]))
-    loss = candidates.search_policy_loss(pi, jnp.asarray([[0, 2, 0]]), jnp.asarray([[0.75, 0.25, 0.0]]))
+    loss = run(candidates.search_policy_loss, pi, jnp.asarray([[0, 2, 0]]), jnp.asarray([[0.75, 0.25, 0.0]]))
     np.testing.assert_allclose(loss, [1.25 * np.log(2.0)], rtol=1e-6)
     normal = MultivariateNormalDiag(jnp.zeros((2, 5, 1)), jnp.ones((2, 5, 1)))
     actions = jnp.ones((2, 5, 3, 1))
     density = -0.5 - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(
-        candidates.search_policy_loss(normal, actions, jnp.full((2, 5, 3), 1 / 3)), np.full((2, 5), -density), rtol=1e-6
+        run(candidates.search_policy_loss, normal, actions, jnp.full((2, 5, 3), 1 / 3)),
+        np.full((2, 5), -density),
+        rtol=1e-6,
     )
