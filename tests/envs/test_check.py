@@ -272,7 +272,14 @@ def test_episodes_that_never_end_are_reported():
     assert "No episode ended" in str(check_environment(Sound(), num_steps=1))
 
 
-@pytest.mark.parametrize("env", [Sound(), Sound, own_envs.Corridor(), Vectorize(Sound()), own_envs.GymnaxWalk(2)])
+@pytest.mark.parametrize(
+    "env",
+    [
+        Sound(),
+        own_envs.GymnaxWalk(2),
+        *(pytest.param(env, marks=pytest.mark.slow) for env in (Sound, own_envs.Corridor(), Vectorize(Sound()))),
+    ],
+)
 def test_sound_environments_pass(env):
     checked = check_environment(env, num_steps=40)
     assert checked.num_episodes >= 5

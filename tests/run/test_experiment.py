@@ -166,6 +166,7 @@ def test_a_diverged_run_continues_with_on_nan_ignore(tmp_path):
     assert done.summary["updates"] == 39
 
 
+@pytest.mark.slow
 def test_the_written_configuration_reproduces_the_run(result, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = OmegaConf.load(result.run_dir / "config.yaml")
