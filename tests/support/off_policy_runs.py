@@ -1,5 +1,6 @@
 """Short runs of off-policy systems with tiny networks."""
 
+import functools
 from typing import Any
 
 import jax
@@ -56,6 +57,7 @@ def timestep(lengths: list[int], finished: list[bool]) -> TimeStep:
     return TimeStep(view, nothing, flags, ~flags & False, view, EpisodeMetrics(nothing, jnp.asarray(lengths), flags))
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def random_batch(size: int) -> Batch:
     """Draw a batch of random steps `[size]` with the shapes of the probe."""
     keys = jax.random.split(jax.random.key(3), 5)

@@ -18,6 +18,7 @@ from stoix_like.systems.search.candidates import Found
 from stoix_like.systems.search.planner import SearchShared
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.algorithms import make_algorithm
+from support.compiled import run
 from support.composed import compose_config
 
 SMALL = [
@@ -71,7 +72,7 @@ TARGETS = {
 @pytest.mark.parametrize("name", TARGETS)
 def test_targets_end_with_the_episode(muzero, name):
     terminated, truncated, value, has_value, reward, has_reward, has_policy = TARGETS[name]
-    targets = muzero.targets(batch_of(terminated, truncated))
+    targets = run(muzero.targets, batch_of(terminated, truncated))
     np.testing.assert_array_equal(targets.has_value[:, 0], np.asarray(has_value, bool))
     np.testing.assert_array_equal(targets.has_reward[:, 0], np.asarray(has_reward, bool))
     np.testing.assert_array_equal(targets.has_policy[:, 0], np.asarray(has_policy, bool))
@@ -83,8 +84,8 @@ def test_targets_end_with_the_episode(muzero, name):
 def test_values_change_sign_where_players_take_turns(muzero):
     """G_0 = 1 - 2 / 2 + 20 / 4, and the successor of a truncated step is the other player's: 2 - 20 / 2 = -8."""
     turns = with_discount(muzero, -muzero.discount)
-    assert float(turns.targets(batch_of((), ())).value[0, 0]) == pytest.approx(5.0)
-    targets = turns.targets(batch_of((), (1,)))
+    assert float(run(turns.targets, batch_of((), ())).value[0, 0]) == pytest.approx(5.0)
+    targets = run(turns.targets, batch_of((), (1,)))
     assert targets.value[:3, 0].tolist() == pytest.approx([1.0 + 4.0, -8.0, 20.0])
 
 
@@ -93,9 +94,9 @@ def test_games_for_two_have_a_negative_discount():
     setup = small_setup()
     muzero = make_algorithm(setup, num_players=2)
     assert muzero.discount == -0.5
-    params = muzero.model.init(jax.random.key(1), Observation(jnp.ones((3, 4))))
+    params = run(muzero.model.init, jax.random.key(1), Observation(jnp.ones((3, 4))))
     node = LatentNode(jnp.ones((3, 8)), None)
-    output, _ = muzero.simulation.step((params, ()), jax.random.key(0), jnp.zeros(3, jnp.int32), node)
+    output, _ = run(muzero.simulation.step, (params, ()), jax.random.key(0), jnp.zeros(3, jnp.int32), node)
     np.testing.assert_allclose(output.discount, -0.5)
 
 
@@ -127,7 +128,7 @@ class Known:
 
 def known_loss(muzero, params, batch):
     stub = dataclasses.replace(muzero, model=Known())
-    return stub.loss(params, (), batch, jax.random.key(0))
+    return run(stub.loss, params, (), batch, jax.random.key(0))
 
 
 def test_unrolled_losses_have_the_weight_of_one_step_together(muzero):
@@ -172,9 +173,9 @@ def test_the_gradient_is_halved_at_each_step_of_the_dynamics(muzero):
 
 def test_unrolled_states_start_at_the_representation(muzero):
     observation = Observation(10.0 * jax.random.normal(jax.random.key(0), (16, 4)))
-    params = muzero.model.init(jax.random.key(1), observation)
-    first = muzero.model.represent(params, observation)
-    latent = muzero.unroll(params, observation, jnp.zeros((3, 16), jnp.int32))
+    params = run(muzero.model.init, jax.random.key(1), observation)
+    first = run(muzero.model.represent, params, observation)
+    latent = np.asarray(run(muzero.unroll, params, observation, jnp.zeros((3, 16), jnp.int32)))
     assert latent.shape == (4, 16, 8)
     np.testing.assert_allclose(latent[0], first)
     np.testing.assert_allclose(latent.min(-1), 0.0)
@@ -214,7 +215,7 @@ def test_the_root_alone_knows_the_legal_actions(muzero):
     params = muzero.model.init(jax.random.key(1), observation)
     root = muzero.simulation.root((params, ()), None, observation, jax.random.key(0))
     assert (root.prior_logits[:, 1] <= jnp.finfo(jnp.float32).min).all()
-    output, _ = muzero.simulation.step((params, ()), jax.random.key(0), jnp.zeros(3, jnp.int32), root.embedding)
+    output, _ = run(muzero.simulation.step, (params, ()), jax.random.key(0), jnp.zeros(3, jnp.int32), root.embedding)
     assert (output.prior_logits > -10.0).all()
     np.testing.assert_allclose(output.discount, 0.5)
 
