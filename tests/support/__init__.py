@@ -10,5 +10,5 @@ Runs: `toy_runs`, `trained_runs`, `off_policy_runs`, `searched_runs`, `tiny_drea
 `recorded`, `recordings`, `logged`, `console_runs`, `killed_sweeps`.
 Files and stores: `stored`, `store_runs`, `faulty_store`, `fake_hub`.
 Tests themselves: `selections`, the cases that the quick ones run, `composed`, configurations from parts that are
-composed once, and `lazily`, imports of suites.
+composed once, `compiled`, calls as programs, and `lazily`, imports of suites.
 """
