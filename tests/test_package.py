@@ -36,6 +36,7 @@ def test_functions_of_the_package_are_those_of_their_modules_and_imported_on_fir
     assert _printed(code) == "set() True True\n"
 
 
+@pytest.mark.slow
 def test_packages_that_only_tracing_or_saving_needs_are_imported_on_first_use():
     code = (
         "import sys, stoix_like.run.experiment, stoix_like.systems.ppo.anakin.ff_ppo, stoix_like.networks.base;"

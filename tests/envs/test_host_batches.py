@@ -58,8 +58,10 @@ def test_an_exception_on_the_host_is_raised_by_check():
     [
         ("hang", r"Scripted-v0 failed: no answer within 0.5 seconds \(env.timeout\)"),
         ("observation", "Scripted-v0 failed: environment 0 of 3 returned NaN in its observation"),
-        ("infinite", "Scripted-v0 failed: environment 0 of 3 returned inf in its reward"),
-        ("exit", "Scripted-v0 failed: SystemExit: 0"),
+        pytest.param(
+            "infinite", "Scripted-v0 failed: environment 0 of 3 returned inf in its reward", marks=pytest.mark.slow
+        ),
+        pytest.param("exit", "Scripted-v0 failed: SystemExit: 0", marks=pytest.mark.slow),
         pytest.param(
             "reward", "Scripted-v0 failed: environment 0 of 3 returned NaN in its reward", marks=pytest.mark.slow
         ),

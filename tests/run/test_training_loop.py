@@ -196,6 +196,7 @@ def test_a_nan_reward_is_named(tmp_path, size):
 
 @pytest.mark.optimized
 @pytest.mark.parametrize("keep", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_directory_that_is_deleted_while_its_run_trains_is_written_again(tmp_path, capfd, keep):
     run_dir = tmp_path / "run"
 

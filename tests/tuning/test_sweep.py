@@ -37,11 +37,23 @@ def table(directory):
     [
         (["sweep.trials=4"], "sweep.space"),
         (["sweep.trials=0", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}"], "sweep.trials=0"),
-        (["sweep.trial=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}"], "did you mean 'trials'"),
+        pytest.param(
+            ["sweep.trial=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}"],
+            "did you mean 'trials'",
+            marks=pytest.mark.slow,
+        ),
         (["sweep.trials=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}", "sweep.sampler=tpa"], "sweep.sampler=tpa"),
-        (["sweep.trials=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}", "env=gymnax/cartpol"], "gymnax/cartpole"),
+        pytest.param(
+            ["sweep.trials=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}", "env=gymnax/cartpol"],
+            "gymnax/cartpole",
+            marks=pytest.mark.slow,
+        ),
         (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=jobli"], "[launchers]'"),
-        (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=ray"], "[ray]'"),
+        pytest.param(
+            ["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=ray"],
+            "[ray]'",
+            marks=pytest.mark.slow,
+        ),
         (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.population=6"], "use sweep.parallel=18"),
         (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.sampler=halving"], "needs a float"),
         (

@@ -9,34 +9,34 @@ from stoix_like.networks import heads
 from stoix_like.networks.distributions import MultivariateNormalDiag
 from support.compiled import run
 from support.every_head import HEADS, KEY, parts_of
+from support.selections import select
+
+TRACED = {
+    "atoms": lambda x: heads.DiscreteValuedTfpHead(-x, x, 5),
+    "two_atoms": lambda x: heads.DiscreteValuedTfpHead((-x, 0.0), (x, 1.0), 5, (2,)),
+    "categorical_critic": lambda x: heads.CategoricalCriticHead(5, vmax=x),
+    "d4pg": lambda x: heads.DistributionalContinuousQNetwork(5, -1.0, x),
+    "gsde": lambda x: heads.StateDependentNoiseHead(2, init_scale=x),
+    "normal": lambda x: heads.MultivariateNormalDiagHead(2, init_scale=x, min_scale=0.1 * x),
+    "tanh_normal": lambda x: heads.NormalAffineTanhDistributionHead(2, -1.0, x),
+    "beta": lambda x: heads.BetaDistributionHead(2, -x, 3.0),
+    "dueling": lambda x: heads.DuelingQNetwork(3, 0.1 * x, (8,)),
+}
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: heads.DiscreteValuedTfpHead(-x, x, 5),
-        lambda x: heads.DiscreteValuedTfpHead((-x, 0.0), (x, 1.0), 5, (2,)),
-        lambda x: heads.CategoricalCriticHead(5, vmax=x),
-        lambda x: heads.DistributionalContinuousQNetwork(5, -1.0, x),
-        lambda x: heads.StateDependentNoiseHead(2, init_scale=x),
-        lambda x: heads.MultivariateNormalDiagHead(2, init_scale=x, min_scale=0.1 * x),
-        lambda x: heads.NormalAffineTanhDistributionHead(2, -1.0, x),
-        lambda x: heads.BetaDistributionHead(2, -x, 3.0),
-        lambda x: heads.DuelingQNetwork(3, 0.1 * x, (8,)),
-    ],
-    ids=["atoms", "two_atoms", "categorical_critic", "d4pg", "gsde", "normal", "tanh_normal", "beta", "dueling"],
-)
-def test_float_attributes_may_be_traced(make):
+@pytest.mark.parametrize("name", select(TRACED, quick=["two_atoms", "gsde", "tanh_normal"]))
+def test_float_attributes_may_be_traced(name):
+    make = TRACED[name]
     x = jax.random.normal(KEY, (2, 6))
 
     def result(number):
         head = make(number)
-        first = parts_of(run(head.apply, head.init(KEY, x), x))[0]
+        first = parts_of(head.apply(head.init(KEY, x), x))[0]
         return first if isinstance(first, jax.Array) else first.probs if hasattr(first, "probs") else first.mean()
 
     def range_of(number):
         head = make(number)
-        first = parts_of(run(head.apply, head.init(KEY, x), x))[0]
+        first = parts_of(head.apply(head.init(KEY, x), x))[0]
         return first.values if hasattr(first, "values") else jnp.zeros(())
 
     for function in (result, range_of):
