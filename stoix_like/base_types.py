@@ -7,12 +7,14 @@ P population. A shard is one update batch on one device.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 import jax
+import jax.numpy as jnp
 
+from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, between
 from stoix_like.utils.collectives import mean_over, sum_over
 
@@ -305,6 +307,8 @@ class SystemConfig:
     """Hyperparameters common to all systems; the `Config` of each system extends this class.
 
     Attributes:
+        annealed: names of hyperparameters with a second one, the same name after `final_`: the value at the end of the
+            run, or None for one that does not change.
         mode_hyperparams: hyperparameters with which a greedy `eval_act` takes the mode of the policy, where it would
             otherwise explore.
         policy_hyperparams: hyperparameters with which `eval_act` acts on observations alone, without a search.
@@ -312,24 +316,18 @@ class SystemConfig:
         needs_successors: whether the system reads the true successor of every step, and not only its value.
         plays_both_seats: whether the system learns from games in which it moves for both players, see
             `VectorEnvironment.num_players`.
-        has_replay: whether `Agent.local` is a replay buffer, which `checkpoint.replay=false` leaves out of checkpoints.
         rollout_length: steps per environment between two updates, T.
         warmup_steps: random steps per environment before the first update.
     """
 
+    annealed: ClassVar[tuple[str, ...]] = ()
     mode_hyperparams: ClassVar[Mapping[str, float]] = {}
     policy_hyperparams: ClassVar[Mapping[str, float]] = {}
     needs_model: ClassVar[bool] = False
     needs_successors: ClassVar[bool] = True
     plays_both_seats: ClassVar[bool] = False
-    has_replay: ClassVar[bool] = False
     rollout_length: Annotated[int, between(1, INT32_MAX)]
     warmup_steps: Annotated[int, between(0, INT32_MAX)] = 0
-
-    @property
-    def reads_successors(self) -> bool:
-        """Whether `needs_successors`, or a part does."""
-        return self.needs_successors or any(part.reads_successors for part in self.parts)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -338,14 +336,51 @@ class SystemConfig:
         return tuple(value for value in values if isinstance(value, Part))
 
     @property
+    def has_replay(self) -> bool:
+        """Whether `Agent.local` holds a replay buffer, which `checkpoint.replay=false` leaves out of checkpoints."""
+        return any(part.is_replay for part in self.parts)
+
+    @property
+    def reads_successors(self) -> bool:
+        """Whether `needs_successors`, or a part does."""
+        return self.needs_successors or any(part.reads_successors for part in self.parts)
+
+    @property
     def ignores_lag(self) -> bool:
         """Whether losses take a rollout for one of the current policy, although that of Sebulba may be older."""
-        return False
+        return not self.has_replay
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps per update: those of a part, or one, on the whole rollout."""
+        return next((part.gradient_steps for part in self.parts if part.gradient_steps is not None), 1)
 
     @property
     def max_steps_per_env(self) -> int | None:
         """The largest number of steps per environment that the system can count, warm-up included; None: any number."""
-        return None
+        limits = [part.max_steps_per_env for part in self.parts if part.max_steps_per_env is not None]
+        return min(limits, default=None)
+
+    @property
+    def final_values(self) -> dict[str, float | jax.Array]:
+        """The values at the end of the run, of the hyperparameters that change."""
+        finals = {name: getattr(self, f"final_{name}") for name in self.annealed}
+        return {name: value for name, value in finals.items() if value is not None}
+
+    def init_updates(self) -> Any:
+        """Return the count of updates that `at` needs, `()` if nothing changes."""
+        return jnp.zeros((), jnp.int32) if self.final_values else ()
+
+    def at(self, updates: Any, num_updates: int) -> Self:
+        """Return the hyperparameters after a number of updates: `x + (final_x - x) min(1, updates / num_updates)`."""
+        finals = self.final_values
+        if not finals:
+            return self
+        fraction = jnp.minimum(1.0, updates / num_updates)
+        starts = {name: getattr(self, name) for name in finals}
+        return replace(
+            self, **{name: starts[name] + fraction * (final - starts[name]) for name, final in finals.items()}
+        )
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
         """Compute the values of all schedules, to report how another budget moves them.
@@ -357,8 +392,11 @@ class SystemConfig:
         Returns:
             The values by description; empty if nothing changes over the run.
         """
-        schedules = (part.schedules(updates, num_updates) for part in self.parts)
-        return {name: value for one in schedules for name, value in one.items()}
+        now = self.at(updates, num_updates)
+        values = {name: float(getattr(now, name)) for name in self.final_values}
+        for part in self.parts:
+            values |= part.schedules(updates, num_updates)
+        return values
 
     def notes(self, action_space: Any) -> tuple[str, ...]:
         """Return notes for the user about hyperparameters that do not suit the environment.
@@ -379,7 +417,12 @@ class SystemConfig:
         Raises:
             ConfigError: if sizes are incompatible; the message names the keys, their values and what would work.
         """
-        for part in self.parts:
+        if self.warmup_steps and not self.has_replay:
+            raise ConfigError(
+                f"system.warmup_steps={self.warmup_steps}: this system learns only from its last rollout: use 0"
+            )
+        # The parts that a variant adds come last, and know more.
+        for part in reversed(self.parts):
             part.check(self, num_envs, num_shards)
 
 

@@ -13,7 +13,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from stoix_like.errors import ConfigError, nearest
 
@@ -78,10 +78,23 @@ class Part:
     key `system.tau` sets `config.target.tau`.
     """
 
+    is_replay: ClassVar[bool] = False
+    """Whether the option is a replay buffer, see `SystemConfig.has_replay`."""
+
     @property
     def reads_successors(self) -> bool:
         """Whether the option reads the true successor of every step, see `SystemConfig.needs_successors`."""
         return False
+
+    @property
+    def gradient_steps(self) -> int | None:
+        """Gradient steps per update, if the option determines them."""
+        return None
+
+    @property
+    def max_steps_per_env(self) -> int | None:
+        """The largest number of steps per environment that the option can count; None: any number."""
+        return None
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check the keys; see `SystemConfig.check`, which calls this.

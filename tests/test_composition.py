@@ -35,7 +35,7 @@ def test_every_length_of_a_search_fits_the_systems_that_search(system):
     for choice in group_choices("search"):
         config = parse_config(compose_config([f"system={system}", f"+search={choice}"])).system
         config.check(config.rollout_length, 1)
-        assert config.num_simulations == config.evaluation_simulations
+        assert config.search.num_simulations == config.search.evaluation_simulations
 
 
 def test_the_default_run_directory_follows_the_primary_configuration():

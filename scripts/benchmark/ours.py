@@ -164,7 +164,7 @@ def search(overrides: list[str]) -> tuple[Run, float]:
         key = jax.random.key(next(seeds))
         with timed() as clock:
             jax.block_until_ready(compiled(shared, key))
-        simulations = plan.envs_per_shard * config.rollout_length * config.num_simulations
+        simulations = plan.envs_per_shard * config.rollout_length * config.search.num_simulations
         return {"wall": clock.wall, "cpu": clock.cpu, "steps": simulations}
 
     return run, compiling.wall

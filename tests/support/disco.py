@@ -132,6 +132,6 @@ def estimates(agent, steps):
     def compute(online, target, steps):
         both = pair(online), pair(target)
         q_values = tuple(Pair(*map(agent.values, each)) for each in both)
-        return estimate(agent.config, Axes(), steps, both, q_values, MOMENTS)
+        return estimate(agent.config.estimates, agent.config.gamma, Axes(), steps, both, q_values, MOMENTS)
 
     return compute(predictions(1.0), predictions(2.0), steps)

@@ -23,21 +23,17 @@ class Prioritised(ReplayConfig):
 SIX = ([0, 1, 2, 3, 4, 5], [1, 2, 4, 8, 16, 32], [0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0])
 
 
-def make(schema=ReplayConfig, **values):
+def make(schema=ReplayConfig, reward_scale=1.0, **values):
     defaults = {
-        "rollout_length": 2,
-        "warmup_steps": 4,
         "total_buffer_size": 128,
         "total_batch_size": 64,
         "epochs": 1,
         "n_step": 1,
         "store_next_observation": True,
-        "gamma": 0.5,
-        "reward_scale": 1.0,
     }
     config = schema(**{**defaults, **values})
     spec = SystemSpec(Box(0, 1, (1,)), Discrete(3), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True)
-    return make_replay(config, spec)
+    return make_replay(config, spec, 0.5, reward_scale)
 
 
 def view(numbers, dtype=jnp.float32):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from stoix_like.config import RunConfig, SebulbaConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX
-from stoix_like.utils.replay import BufferConfig, ReplayConfig
+from stoix_like.utils.replay import ReplayConfig, buffer_of
 
 
 class Plan(NamedTuple):
@@ -116,7 +116,8 @@ def _check_without_warmup(config: RunConfig, envs_per_shard: int, num_shards: in
     # Most sizes that do not fit have other reasons, and are refused for those.
     longer = next((factor for factor in (2**power for power in range(16)) if fits(factor * length)), 1)
     if longer > 1:
-        epochs = f" system.epochs={longer * system.epochs}" if hasattr(system, "epochs") else ""
+        buffer = buffer_of(system)
+        epochs = f" system.epochs={longer * buffer.epochs}" if isinstance(buffer, ReplayConfig) else ""
         raise ConfigError(
             f"system.warmup_steps={system.warmup_steps}: arch=sebulba has no warm-up, and the"
             f" system.rollout_length={length} step(s) of the first rollout are too few for a batch: use"
@@ -204,20 +205,20 @@ def _trial_notes(config: RunConfig, warmup_steps: int, trained_steps: int) -> tu
 
 
 def _replay_notes(config: RunConfig, envs_per_shard: int, num_shards: int) -> tuple[str, ...]:
-    system = config.system
-    if not isinstance(system, BufferConfig):
+    buffer = buffer_of(config.system)
+    if buffer is None:
         return ()
-    steps = envs_per_shard * num_shards * system.rollout_length
+    steps = envs_per_shard * num_shards * config.system.rollout_length
     notes: tuple[str, ...] = ()
-    if isinstance(system, ReplayConfig):
+    if isinstance(buffer, ReplayConfig):
         notes = (
-            f"{system.epochs / steps:.3g} gradient steps per environment step: system.epochs={system.epochs} after"
+            f"{buffer.epochs / steps:.3g} gradient steps per environment step: system.epochs={buffer.epochs} after"
             f" every {steps:,} steps",
         )
-    size, given = system.buffer_size(envs_per_shard, num_shards), system.total_buffer_size
+    size, given = buffer.buffer_size(envs_per_shard, num_shards), buffer.total_buffer_size
     if size == given:
         return notes
-    unit = system.buffer_unit(envs_per_shard, num_shards)
+    unit = buffer.buffer_unit(envs_per_shard, num_shards)
     return *notes, f"system.total_buffer_size={given:,} rounded down to {size:,}: a multiple of {unit:,}"
 
 

@@ -13,15 +13,16 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import Axes
-from stoix_like.schema import Range, between
+from stoix_like.schema import Part, Range, between
 from stoix_like.systems.disco_rl.meta_network import Pair, RuleInputs
+from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.multistep import batch_retrace_continuous
-from stoix_like.utils.replay import ReplayConfig, Step
+from stoix_like.utils.replay import Step
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimatesConfig(ReplayConfig):
+class EstimatesConfig(Part):
     """Hyperparameters of the estimates.
 
     Attributes:
@@ -48,6 +49,7 @@ def initial_moments() -> Moments:
 
 def estimate(
     config: EstimatesConfig,
+    gamma: Scalar,
     axes: Axes,
     steps: Step,
     predictions: tuple[Pair, Pair],
@@ -62,6 +64,7 @@ def estimate(
 
     Args:
         config: hyperparameters.
+        gamma: discount per step.
         axes: the axes that the batch is spread over.
         steps: `[T, B, ...]`; their extras are the logits of the behaviour policy.
         predictions: of the current and the target parameters.
@@ -84,7 +87,7 @@ def estimate(
         q_tm1[1:],
         target_value.after,
         steps.reward,
-        config.gamma * (1.0 - steps.terminated),
+        gamma * (1.0 - steps.terminated),
         log_rho[1:],
         config.retrace_lambda,
         truncation_t=steps.truncated,

@@ -7,9 +7,9 @@ from typing import Annotated, Any, NamedTuple
 
 import optax
 
-from stoix_like.base_types import Axes, SystemConfig
+from stoix_like.base_types import Axes
 from stoix_like.errors import ConfigError
-from stoix_like.schema import INT32_MAX, Range, above, between
+from stoix_like.schema import INT32_MAX, Part, Range, above, between
 from stoix_like.systems.parts.return_scale import ReturnScale, make_percentile_scale
 from stoix_like.utils.replay import StreamReplayConfig
 from stoix_like.utils.training import clip_by_parameter_norm, laprop
@@ -17,7 +17,7 @@ from stoix_like.utils.training import clip_by_parameter_norm, laprop
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRatioConfig(StreamReplayConfig):
-    """Hyperparameters of systems whose gradient steps follow from how often each step is replayed.
+    """Hyperparameters of a replay buffer, where gradient steps follow from how often each step is replayed.
 
     Attributes:
         train_ratio: replayed steps per environment step.
@@ -25,15 +25,15 @@ class TrainRatioConfig(StreamReplayConfig):
 
     train_ratio: Annotated[int, between(1, INT32_MAX)]
 
-    def gradient_steps(self, num_envs: int, num_shards: int) -> int:
+    def steps_per_update(self, rollout_length: int, num_envs: int, num_shards: int) -> int:
         """Return the gradient steps per update, for environments per shard and shards of the whole run."""
-        replayed = self.train_ratio * self.rollout_length * num_envs * num_shards
+        replayed = self.train_ratio * rollout_length * num_envs * num_shards
         return replayed // (self.total_batch_size * self.sequence_length)
 
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that an update consists of whole gradient steps; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
-        steps, batch = self.rollout_length * num_envs * num_shards, self.total_batch_size * self.sequence_length
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that an update consists of whole gradient steps; see `Part.check`."""
+        super().check(config, num_envs, num_shards)
+        steps, batch = config.rollout_length * num_envs * num_shards, self.total_batch_size * self.sequence_length
         if self.train_ratio * steps % batch:
             near, sequences = round(self.train_ratio * steps / batch), self.train_ratio * steps // self.sequence_length
             advice = f"a multiple of {batch} for arch.total_num_envs × system.rollout_length × system.train_ratio"
@@ -48,7 +48,7 @@ class TrainRatioConfig(StreamReplayConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaPropConfig(SystemConfig):
+class LaPropConfig(Part):
     """Hyperparameters of the optimiser.
 
     Attributes:
@@ -80,7 +80,7 @@ def make_optimiser(config: LaPropConfig) -> optax.GradientTransformation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReturnScaleConfig(SystemConfig):
+class ReturnScaleConfig(Part):
     """Hyperparameters of the scale of advantages.
 
     Attributes:
@@ -95,9 +95,8 @@ class ReturnScaleConfig(SystemConfig):
     return_percentile_high: Annotated[float, between(0.0, 100.0)]
     min_return_range: Annotated[float, above(0.0)]
 
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check the order of the percentiles; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check the order of the percentiles; see `Part.check`."""
         if self.return_percentile_low >= self.return_percentile_high:
             raise ConfigError(
                 f"system.return_percentile_low={self.return_percentile_low} must be less than"

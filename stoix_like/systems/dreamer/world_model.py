@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stoix_like.base_types import Dream, Metrics, Observation, PyTree, SystemConfig, SystemSpec
+from stoix_like.base_types import Dream, Metrics, Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Box, Mixed, choices
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.distributions import mix_uniform
 from stoix_like.networks.latents import mode, sample_straight_through
 from stoix_like.networks.rssm import RSSM, Latent
 from stoix_like.networks.world_model import decoded_view, decoder_loss
-from stoix_like.schema import at_least, between
+from stoix_like.schema import Part, at_least, between
 from stoix_like.systems.mpo.actions import as_vector
 from stoix_like.systems.parts.critic_outputs import two_hot_loss
 from stoix_like.utils.accelerate.packing import unpack
@@ -75,7 +75,7 @@ class Imagined(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorldModelConfig(SystemConfig):
+class WorldModelConfig(Part):
     """Hyperparameters of the world model.
 
     Attributes:

@@ -14,9 +14,9 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, SystemConfig
+from stoix_like.base_types import Metrics
 from stoix_like.networks import distributions
-from stoix_like.schema import above
+from stoix_like.schema import Part, above
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss import mpo_alpha_loss
 
@@ -25,7 +25,7 @@ _MINIMUM = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
-class DualConfig(SystemConfig):
+class DualConfig(Part):
     """Hyperparameters of the bounds; those of the mean and the deviation are for normal policies, squashed or not.
 
     Attributes:

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import optax
@@ -23,44 +23,60 @@ from stoix_like.base_types import (
     TimeStep,
     Trajectory,
 )
-from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
-from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm
-from stoix_like.systems.off_policy.epochs import OffPolicyConfig, replay_epochs
+from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.exploration import initial_noise_keys
-from stoix_like.systems.parts.normalizer import Normalizer, ReturnScaler, make_normalizer, make_return_scaler
-from stoix_like.systems.parts.optimiser import make_optimiser
+from stoix_like.systems.parts.normalizer import (
+    Normalizer,
+    ReplayNormalisation,
+    ReturnScaler,
+    make_normalizer,
+    make_return_scaler,
+)
+from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.replay import Replay, make_replay
+from stoix_like.utils.replay import Replay, ReplayConfig, make_replay
 
 
-@dataclass(frozen=True, kw_only=True)
-class OffPolicyActorCriticConfig(OffPolicyConfig):
-    """Hyperparameters of a policy and its critics.
+class ActorAndCritics(Protocol):
+    """Hyperparameters of a policy and its critics, which each system declares, with their ranges."""
 
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        actor_lr: Adam learning rate of the policy.
-        q_lr: Adam learning rate of the critics.
-        policy_frequency: gradient steps of the critics per step of the policy; also delays the temperature (SAC) or all
-            target parameters (DDPG and its variants but FastTD3).
-        noise_correlation: correlation of the exploration noise between successive steps.
-        normalize_observations: whether observations are normalised by their running mean and standard deviation, which
-            are frozen in evaluation; the replay buffer stores them as they are.
-        normalize_rewards: whether rewards are divided by a running scale of the discounted return when they are
-            replayed, see `make_return_scaler`.
-        max_scaled_return: bound of the magnitude of returns of scaled rewards.
-    """
+    @property
+    def actor_lr(self) -> float:
+        """Learning rate of the policy."""
 
-    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    actor_lr: Annotated[float, above(0.0)]
-    q_lr: Annotated[float, above(0.0)]
-    policy_frequency: Annotated[int, between(1, INT32_MAX)]
-    noise_correlation: Annotated[float, between(0.0, 1.0)]
-    normalize_observations: bool = False
-    normalize_rewards: bool = False
-    max_scaled_return: Annotated[float, above(0.0)] = 5.0
+    @property
+    def q_lr(self) -> float:
+        """Learning rate of the critics."""
+
+    @property
+    def policy_frequency(self) -> int:
+        """Gradient steps of the critics per step of the policy."""
+
+    @property
+    def gamma(self) -> float:
+        """Discount per step."""
+
+    @property
+    def reward_scale(self) -> float:
+        """Factor by which rewards are multiplied."""
+
+    @property
+    def gradients(self) -> Gradients:
+        """Gradient descent."""
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps per update."""
+
+    @property
+    def replay(self) -> ReplayConfig:
+        """The replay buffer."""
+
+    @property
+    def normalisation(self) -> ReplayNormalisation:
+        """Normalisation of observations and rewards."""
 
 
 class OffPolicyShared(NamedTuple):
@@ -97,7 +113,7 @@ class OffPolicyLocal(NamedTuple):
     critic_hidden_state: PyTree = ()
 
 
-ConfigT = TypeVar("ConfigT", bound=OffPolicyActorCriticConfig)
+ConfigT = TypeVar("ConfigT", bound=ActorAndCritics)
 
 
 @dataclass(frozen=True)
@@ -188,13 +204,11 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
             del count
             return self.sgd_step(shared, self.sample(agent, sample_key), step_key)
 
-        shared, metrics = replay_epochs(step, agent.shared, key, self.config.epochs)
+        shared, metrics = replay_epochs(step, agent.shared, key, self.config.replay.epochs)
         return agent._replace(shared=shared), metrics
 
 
-def make_parts(
-    config: OffPolicyActorCriticConfig, spec: SystemSpec, critics: MultiNetwork, b1: Scalar = 0.9
-) -> dict[str, Any]:
+def make_parts(config: ActorAndCritics, spec: SystemSpec, critics: MultiNetwork, b1: Scalar = 0.9) -> dict[str, Any]:
     """Build the attributes of an `OffPolicyActorCritic`.
 
     Args:
@@ -210,11 +224,9 @@ def make_parts(
     return {
         "config": config,
         "axes": spec.axes,
-        "replay": make_replay(config, spec),
-        "normalizer": make_normalizer(config.normalize_observations, spec.axes),
-        "returns": make_return_scaler(
-            config.normalize_rewards, config.gamma, config.reward_scale, config.max_scaled_return, spec.axes
-        ),
+        "replay": make_replay(config.replay, spec, config.gamma, config.reward_scale),
+        "normalizer": make_normalizer(config.normalisation.normalize_observations, spec.axes),
+        "returns": make_return_scaler(config.normalisation, config.gamma, config.reward_scale, spec.axes),
         "actor": FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
         "critics": critics,
         "actor_optim": make_optimiser(config, spec, config.actor_lr, config.policy_frequency, b1=b1),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -11,33 +10,12 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import Agent, Metrics, OnlineAndTarget, PyTree
-from stoix_like.systems.parts.optimiser import Gradients
-from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.utils.accelerate.packing import pack_metrics, pack_params, scan, unpack
 from stoix_like.utils.accelerate.randomness import hoist
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.replay import ReplayConfig
 
 # The random numbers of all gradient steps of an update are drawn together, if they take less.
 _MAX_RANDOM_BYTES = 2**20
-
-
-@dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(ReplayConfig):
-    """Hyperparameters of systems with a replay buffer.
-
-    Attributes:
-        gradients: gradient descent.
-        resets: periodic resets of the networks.
-    """
-
-    gradients: Gradients
-    resets: PeriodicResets
-
-    @property
-    def gradient_steps(self) -> int:
-        """Gradient steps per update."""
-        return self.epochs
 
 
 class Target(NamedTuple):

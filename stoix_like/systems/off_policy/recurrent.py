@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -34,31 +34,37 @@ from stoix_like.networks.base import FeedForwardActor, MultiNetwork, RecurrentCr
 from stoix_like.networks.inputs import ArrayInput, EmbeddingActionInput
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import between
-from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyActorCriticConfig, make_critics
+from stoix_like.systems.off_policy.actor_critic import ActorAndCritics, OffPolicyActorCritic, make_critics
 from stoix_like.systems.parts import recurrent
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.replay import Batch, SequenceReplayConfig, make_sequence_replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentOffPolicyConfig(SequenceReplayConfig, OffPolicyActorCriticConfig):
-    """Hyperparameters of a recurrent policy and its critics.
+class RecurrentReplayConfig(SequenceReplayConfig):
+    """Hyperparameters of the replay buffer of a recurrent policy and its critics.
 
     Attributes:
         prioritised: see `PrioritisedReplayConfig`; sequences are sampled uniformly.
         n_step: see `ReplayConfig`; targets have one reward.
-        noise_correlation: see `OffPolicyActorCriticConfig`; the carry is the recurrent state, without noise.
     """
 
     prioritised: bool = False
     n_step: Annotated[int, between(1, 1)] = 1
-    noise_correlation: Annotated[float, between(0.0, 0.0)] = 0.0
 
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check sizes, and that nothing asks for priorities; see `SystemConfig.check`."""
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check sizes, and that nothing asks for priorities; see `Part.check`."""
         if self.prioritised:
             raise ConfigError("system.prioritised=true: this system samples sequences uniformly: use false")
-        super().check(num_envs, num_shards)
+        super().check(config, num_envs, num_shards)
+
+
+class RecurrentActorAndCritics(ActorAndCritics, Protocol):
+    """Hyperparameters of a recurrent policy and its critics."""
+
+    @property
+    def replay(self) -> RecurrentReplayConfig:
+        """The replay buffer."""
 
 
 def with_cells(network_heads: Mapping[str, HeadRequirement]) -> dict[str, HeadRequirement]:
@@ -224,16 +230,16 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:
         """Sample the steps `[L * B]` of sequences after their burn-in, with normalised observations and rewards."""
-        shared, first = agent.shared, self.config.burn_in_length
+        shared, first, replay = agent.shared, self.config.replay.burn_in_length, self.config.replay
         drawn = self.draw(agent.local.buffer, key)
         normalize, after = partial(self.normalizer.apply, shared.statistics), drawn.steps.next_observation
         after = None if after is None else normalize(after)
         sequences: Any = Sequences(normalize(drawn.steps.observation), drawn.is_first, after, drawn.carry)
-        learned = slice(first, first + self.config.sequence_length)
+        learned = slice(first, first + replay.sequence_length)
         steps = drawn.steps._replace(observation=None, next_observation=None)
         steps = jax.tree.map(lambda x: merge_leading_dims(x[learned], 2), steps)
         # The successor of a truncated step is that of another episode, where it is not stored.
-        weight = jnp.ones_like(steps.reward) if self.config.store_next_observation else 1.0 - steps.truncated
+        weight = jnp.ones_like(steps.reward) if replay.store_next_observation else 1.0 - steps.truncated
         reward = self.returns.apply(shared.return_statistics, steps.reward)
         discount = self.config.gamma * (1.0 - steps.terminated)
         successors: Any = Successors(sequences)
@@ -246,9 +252,11 @@ AlgorithmT = TypeVar("AlgorithmT", bound=RecurrentOffPolicy[Any])
 def remember(algorithm: AlgorithmT, spec: SystemSpec) -> AlgorithmT:
     """Replace the networks of an algorithm by recurrent ones, and its replay by that of sequences."""
     config = algorithm.config
-    networks = make_recurrent_networks(spec.networks, len(algorithm.critics.networks), config.burn_in_length)
+    networks = make_recurrent_networks(spec.networks, len(algorithm.critics.networks), config.replay.burn_in_length)
     carry = ActorCriticHiddenStates(*(network.cells.initialize_carry(1) for network in networks))
-    replay: Any = make_sequence_replay(config, spec, jax.tree.map(lambda x: x[0], carry))
+    replay: Any = make_sequence_replay(
+        config.replay, spec, jax.tree.map(lambda x: x[0], carry), reward_scale=config.reward_scale
+    )
     actor, critics = networks
     parts: dict[str, Any] = {"actor": actor, "critics": critics, "replay": replay}
     return replace(algorithm, **parts)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import optax
@@ -20,6 +20,7 @@ from stoix_like.base_types import (
     NetworkOutputs,
     Observation,
     PyTree,
+    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -28,47 +29,73 @@ from stoix_like.base_types import (
 from stoix_like.networks.feed_forward import FeedForwardActor, FeedForwardCritic, alike, embed_both
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.systems.algorithm import Algorithm
-from stoix_like.systems.on_policy.epochs import OnPolicyConfig
 from stoix_like.systems.on_policy.intrinsic import Intrinsic, IntrinsicReward, intrinsic_key, make_intrinsic
 from stoix_like.systems.parts.advantages import Advantages
 from stoix_like.systems.parts.critic_outputs import CriticOutput, critic_output
 from stoix_like.systems.parts.exploration import Exploration, make_exploration
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
-from stoix_like.systems.parts.optimiser import Transform, make_optimiser
+from stoix_like.systems.parts.optimiser import Gradients, Transform, make_optimiser
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.accelerate.successors import successor_values
 from stoix_like.utils.jax_utils import explained_variance, in_pieces, merge_leading_dims, standardize
 from stoix_like.utils.training import join_optimisers
 
-
-class ActorCriticConfig(OnPolicyConfig):
-    """Hyperparameters that each on-policy actor-critic declares, with their ranges.
-
-    Attributes:
-        needs_successors: see `SystemConfig`.
-        network_heads: heads that the system needs; a critic without a torso of its own shares that of the actor.
-    """
-
-    needs_successors: ClassVar[bool] = False
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
-    }
-    actor_lr: float
-    critic_lr: float
-    gamma: float
-    ent_coef: float
-    vf_coef: float
-    reward_scale: float
-    normalize_rewards: bool
-    normalize_observations: bool
-    standardize_advantages: bool | str
-    vtrace: bool
-    sde_sample_freq: int | None
-    intrinsic_reward: IntrinsicReward
+NETWORK_HEADS: Mapping[str, HeadRequirement] = {
+    "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+    "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
+}
+"""Heads that an on-policy actor-critic needs; a critic without a torso of its own shares that of the actor."""
 
 
-ConfigT = TypeVar("ConfigT", bound=ActorCriticConfig)
+class ActorAndCritic(Protocol):
+    """Hyperparameters that each on-policy actor-critic declares, with their ranges."""
+
+    @property
+    def actor_lr(self) -> float:
+        """Learning rate of the actor."""
+
+    @property
+    def critic_lr(self) -> float:
+        """Learning rate of the critic."""
+
+    @property
+    def gamma(self) -> float:
+        """Discount per step."""
+
+    @property
+    def reward_scale(self) -> float:
+        """Factor by which rewards are multiplied."""
+
+    @property
+    def gradients(self) -> Gradients:
+        """Gradient descent."""
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps per update."""
+
+    @property
+    def normalize_rewards(self) -> bool:
+        """Whether rewards are divided by the running standard deviation of the discounted return."""
+
+    @property
+    def normalize_observations(self) -> bool:
+        """Whether observations are normalised by their running mean and standard deviation."""
+
+    @property
+    def standardize_advantages(self) -> bool | str:
+        """Over what advantages are standardised, see `OnPolicyActorCritic.standardize`."""
+
+    @property
+    def sde_sample_freq(self) -> int | None:
+        """Steps between new exploration noise, see `make_exploration`."""
+
+    @property
+    def intrinsic_reward(self) -> IntrinsicReward:
+        """An intrinsic reward, or none."""
+
+
+ConfigT = TypeVar("ConfigT", bound=SystemConfig)
 
 
 class Values(NamedTuple):
@@ -266,6 +293,8 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
     """Parts and state of an on-policy actor-critic; the parts of options are identities where these are off."""
 
     config: ConfigT
+    standardized: bool | str
+    reward_scale: Any
     axes: Axes
     num_updates: int
     networks: ActorCriticNetworks
@@ -306,7 +335,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         steps = steps._replace(
             observation=self.normalizer.apply(shared.statistics, steps.observation),
             next_observation=self.normalizer.apply(shared.statistics, steps.next_observation),
-            reward=reward * self.config.reward_scale,
+            reward=reward * self.reward_scale,
         )
         return Agent(shared._replace(return_statistics=statistics), local._replace(returns=returns)), steps
 
@@ -341,7 +370,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
     def standardize(self, advantage: jax.Array, where: tuple[bool | str, ...]) -> jax.Array:
         """Standardise advantages where the configuration says so, over the batches of all shards."""
-        if self.config.standardize_advantages not in where:
+        if self.standardized not in where:
             return advantage
         return standardize(advantage, self.axes.names)
 
@@ -359,7 +388,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
 
 def make_parts(
-    config: ActorCriticConfig,
+    config: ActorAndCritic,
     spec: SystemSpec,
     networks: ActorCriticNetworks | None = None,
     transform: Transform | None = None,
@@ -369,6 +398,8 @@ def make_parts(
     optims = (make_optimiser(config, spec, lr, transform=transform) for lr in (config.actor_lr, config.critic_lr))
     return {
         "config": config,
+        "standardized": config.standardize_advantages,
+        "reward_scale": config.reward_scale,
         "axes": spec.axes,
         "num_updates": spec.num_updates,
         "networks": networks,

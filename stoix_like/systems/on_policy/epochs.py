@@ -3,102 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, PyTree, SystemConfig
+from stoix_like.base_types import Metrics, PyTree
 from stoix_like.errors import ConfigError
+from stoix_like.schema import INT32_MAX, Part, between
 from stoix_like.systems.parts.kl_stop import NEVER, Stop
-from stoix_like.systems.parts.optimiser import Gradients
 from stoix_like.utils.accelerate.packing import pack_metrics, pack_params, pack_steps, scan, unpack
-from stoix_like.utils.jax_utils import Scalar, random_order
+from stoix_like.utils.jax_utils import random_order
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyConfig(SystemConfig):
-    """Hyperparameters of which some may change linearly over the run.
-
-    Attributes:
-        annealed: names of hyperparameters with a second one, the same name after `final_`: the value at the end of the
-            run, or None for one that does not change.
-        gradients: gradient descent.
-    """
-
-    annealed: ClassVar[tuple[str, ...]] = ()
-    gradients: Gradients
-
-    @property
-    def gradient_steps(self) -> int:
-        """Gradient steps per update: one, on the whole rollout."""
-        return 1
-
-    @property
-    def ignores_lag(self) -> bool:
-        """See `SystemConfig.ignores_lag`."""
-        return not self.has_replay
-
-    @property
-    def final_values(self) -> dict[str, Scalar]:
-        """The values at the end of the run, of the hyperparameters that change."""
-        finals = {name: getattr(self, f"final_{name}") for name in self.annealed}
-        return {name: value for name, value in finals.items() if value is not None}
-
-    def init_updates(self) -> Any:
-        """Return the count of updates that `at` needs, `()` if nothing changes."""
-        return jnp.zeros((), jnp.int32) if self.final_values else ()
-
-    def at(self, updates: Any, num_updates: int) -> Self:
-        """Return the hyperparameters after a number of updates: `x + (final_x - x) min(1, updates / num_updates)`."""
-        finals = self.final_values
-        if not finals:
-            return self
-        fraction = jnp.minimum(1.0, updates / num_updates)
-        starts = {name: getattr(self, name) for name in finals}
-        return replace(
-            self, **{name: starts[name] + fraction * (final - starts[name]) for name, final in finals.items()}
-        )
-
-    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
-        """See `SystemConfig.schedules`."""
-        now = self.at(updates, num_updates)
-        return {name: float(getattr(now, name)) for name in self.final_values} | super().schedules(updates, num_updates)
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that there is no warm-up; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
-        if self.warmup_steps:
-            raise ConfigError(
-                f"system.warmup_steps={self.warmup_steps}: this system learns only from its last rollout: use 0"
-            )
-
-
-class MinibatchConfig(OnPolicyConfig):
-    """Hyperparameters with `epochs` and `num_minibatches`, which each system declares.
+class MinibatchConfig(Part):
+    """Hyperparameters of gradient steps on the minibatches of a rollout.
 
     Attributes:
         epochs: passes over each rollout.
         num_minibatches: minibatches per epoch.
     """
 
-    epochs: int
-    num_minibatches: int
+    epochs: Annotated[int, between(1, 1_000_000)]
+    num_minibatches: Annotated[int, between(1, INT32_MAX)]
 
     @property
     def gradient_steps(self) -> int:
         """Gradient steps per update."""
         return self.epochs * self.num_minibatches
 
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that minibatches divide the rollout; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
-        batch = self.rollout_length * num_envs
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that minibatches divide the rollout; see `Part.check`."""
+        batch = config.rollout_length * num_envs
         if batch % self.num_minibatches:
             raise ConfigError(
                 f"system.num_minibatches={self.num_minibatches} must divide the per-shard batch of {batch:,}"
-                f" (system.rollout_length {self.rollout_length} × {num_envs} envs): use a divisor of {batch}"
+                f" (system.rollout_length {config.rollout_length} × {num_envs} envs): use a divisor of {batch}"
             )
 
 

@@ -338,7 +338,7 @@ def make_intrinsic(config: IntrinsicReward, system: Descends, spec: SystemSpec) 
     bonus = _BONUSES[config.intrinsic](
         config,
         spec.axes,
-        Passes(getattr(system, "epochs", 1), getattr(system, "num_minibatches", 1)),
+        getattr(system, "minibatches", Passes(1, 1)),
         value=FeedForwardCritic(ScalarCriticHead(), *body),
         features=FeedForwardCritic(_Vector(_FEATURES[config.intrinsic]), *body),
         inverse_model=_InverseModel(actor.action_head),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,8 @@ from stoix_like.base_types import (
 from stoix_like.errors import ConfigError
 from stoix_like.networks.recurrent.networks import same_body, unroll_both
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
-from stoix_like.schema import INT32_MAX, between
-from stoix_like.systems.on_policy.actor_critic import ActorCriticConfig, ActorCriticNetworks, OnPolicyTransition, Values
+from stoix_like.schema import INT32_MAX, Part, between
+from stoix_like.systems.on_policy.actor_critic import ActorCriticNetworks, OnPolicyTransition, Values
 from stoix_like.systems.parts import recurrent
 from stoix_like.systems.parts.critic_outputs import critic_output
 from stoix_like.systems.parts.recurrent import (
@@ -33,53 +33,54 @@ from stoix_like.systems.parts.recurrent import (
 )
 from stoix_like.utils.accelerate.platform import on_cpu
 
+NETWORK_HEADS: Mapping[str, HeadRequirement] = {
+    "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, recurrent=True),
+    "critic_network.critic_head": HeadRequirement(
+        VALUE, recurrent=True, cells_optional=True, shares_torso_of="actor_network"
+    ),
+}
+"""Heads that a recurrent policy needs, and its value function, recurrent or not."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(ActorCriticConfig):
-    """Hyperparameters of a recurrent policy and its value function, recurrent or not.
+class LearnedSequences(Part):
+    """Hyperparameters of the sequences of rollouts that gradients flow through.
 
     Attributes:
-        needs_successors: see `SystemConfig`.
-        network_heads: heads that the system needs.
-        sequence_length: steps per sequence that gradients flow through, a divisor of `rollout_length`; None: the whole
-            rollout.
+        sequence_length: steps per sequence, a divisor of `rollout_length`; None: the whole rollout.
     """
 
-    needs_successors: ClassVar[bool] = True
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, recurrent=True),
-        "critic_network.critic_head": HeadRequirement(
-            VALUE, recurrent=True, cells_optional=True, shares_torso_of="actor_network"
-        ),
-    }
     sequence_length: Annotated[int | None, between(1, INT32_MAX)] = None
 
     @property
-    def steps_per_sequence(self) -> int:
-        """Steps per sequence, L."""
-        return self.sequence_length or self.rollout_length
+    def reads_successors(self) -> bool:
+        """See `Part`: values of successors are computed from the states of the critic."""
+        return True
 
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that sequences divide the rollout, and minibatches the sequences; see `SystemConfig.check`."""
-        if self.sde_sample_freq is not None:
+    def steps_per_sequence(self, rollout_length: int) -> int:
+        """Return the steps per sequence, L."""
+        return self.sequence_length or rollout_length
+
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that sequences divide the rollout, and minibatches the sequences; see `Part.check`."""
+        rollout, length = config.rollout_length, self.steps_per_sequence(config.rollout_length)
+        if config.sde_sample_freq is not None:
             raise ConfigError(
-                f"system.sde_sample_freq={self.sde_sample_freq}: a recurrent system draws new noise in every step: use"
-                " null"
+                f"system.sde_sample_freq={config.sde_sample_freq}: a recurrent system draws new noise in every step:"
+                " use null"
             )
-        if self.rollout_length % self.steps_per_sequence:
+        if rollout % length:
             raise ConfigError(
-                f"system.sequence_length={self.sequence_length} must divide"
-                f" system.rollout_length={self.rollout_length}: use a divisor of it, or null for whole rollouts"
+                f"system.sequence_length={self.sequence_length} must divide system.rollout_length={rollout}: use a"
+                " divisor of it, or null for whole rollouts"
             )
-        sequences = num_envs * self.rollout_length // self.steps_per_sequence
-        num_minibatches = getattr(self, "num_minibatches", 1)
+        sequences = num_envs * rollout // length
+        num_minibatches = config.minibatches.num_minibatches if hasattr(config, "minibatches") else 1
         if sequences % num_minibatches:
             raise ConfigError(
                 f"system.num_minibatches={num_minibatches} must divide the {sequences:,} sequences per shard"
-                f" ({num_envs} envs × {self.rollout_length} steps / system.sequence_length {self.steps_per_sequence}):"
-                f" use a divisor of {sequences}"
+                f" ({num_envs} envs × {rollout} steps / system.sequence_length {length}): use a divisor of {sequences}"
             )
-        super().check(num_envs, num_shards)
 
 
 class Sequences(NamedTuple):

@@ -10,17 +10,16 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import SystemConfig
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
-from stoix_like.schema import between, one_of
+from stoix_like.schema import Part, between, one_of
 
 Head = TypeVar("Head", bound=Any)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtomsConfig(SystemConfig):
-    """Hyperparameters of a categorical distribution of returns, with or without a replay buffer.
+class AtomsConfig(Part):
+    """Hyperparameters of a categorical distribution of returns.
 
     Attributes:
         num_atoms: number of atoms.
@@ -32,9 +31,8 @@ class AtomsConfig(SystemConfig):
     vmin: float
     vmax: float
 
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check sizes, and that the support is not empty; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that the support is not empty; see `Part.check`."""
         if self.vmin >= self.vmax:
             raise ConfigError(f"system.vmin={self.vmin} must be less than system.vmax={self.vmax}")
 
@@ -43,18 +41,18 @@ class AtomsConfig(SystemConfig):
         """Attributes of a distributional head by name; the values may be traced."""
         return {"num_atoms": self.num_atoms, "vmin": self.vmin, "vmax": self.vmax}
 
-    def entropy_notes(self, name: str, gamma: float, action_space: Box) -> tuple[str, ...]:
+    def entropy_notes(self, name: str, alpha: float, gamma: float, action_space: Box) -> tuple[str, ...]:
         """Return a note if the entropy of random actions is worth more than the support holds.
 
             alpha |A| ln 2 / (1 - gamma) > vmax
 
         Args:
-            name: key of the temperature alpha.
+            name: key of the temperature.
+            alpha: its value.
             gamma: discount per step.
             action_space: of |A| entries; the entropy is that of the uniform policy, in units of half their range.
         """
-        alpha, size = getattr(self, name), math.prod(action_space.shape)
-        bonus = alpha * size * math.log(2.0)
+        bonus = alpha * math.prod(action_space.shape) * math.log(2.0)
         if bonus <= self.vmax * (1.0 - gamma):
             return ()
         worth = f"{bonus / (1.0 - gamma):,.3g}" if gamma < 1.0 else "any number"

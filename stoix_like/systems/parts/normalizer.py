@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Observation, Transition
+from stoix_like.schema import Part, above
 from stoix_like.utils import running_statistics
 
 MAX_ABS_VALUE = 10.0
@@ -142,28 +144,44 @@ class ReturnScaler(NamedTuple):
     apply: Callable[[Any, jax.Array], jax.Array]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReplayNormalisation(Part):
+    """Normalisation of what a replay buffer stores as it is.
+
+    Attributes:
+        normalize_observations: whether observations are normalised by their running mean and standard deviation, which
+            are frozen in evaluation.
+        normalize_rewards: whether rewards are divided by a running scale of the discounted return when they are
+            replayed, see `make_return_scaler`.
+        max_scaled_return: bound of the magnitude of returns of scaled rewards.
+    """
+
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+    max_scaled_return: Annotated[float, above(0.0)] = 5.0
+
+
 def make_return_scaler(
-    enabled: bool, gamma: Any, reward_scale: Any, max_return: Any, axes: Axes, epsilon: float = 1e-8
+    config: ReplayNormalisation, gamma: Any, reward_scale: Any, axes: Axes, epsilon: float = 1e-8
 ) -> ReturnScaler:
     """Build a scaler of replayed rewards, or the identity with an empty state.
 
-        r / max(sqrt(Var[g] + epsilon), max|g| / max_return),   g_t = gamma g_{t-1} + r_t
+        r / max(sqrt(Var[g] + epsilon), max|g| / max_scaled_return),   g_t = gamma g_{t-1} + r_t
 
     Source: Lee et al., Hyperspherical Normalization for Scalable Deep Reinforcement Learning (2025), arXiv:2502.15280,
     section 4.
 
     Args:
-        enabled: whether to scale; False gives the identity.
+        config: whether to scale, and the bound of scaled returns, which may be traced.
         gamma: discount per step; it may be traced.
         reward_scale: factor of the rewards in the buffer; it may be traced.
-        max_return: bound of the magnitude of scaled returns; it may be traced.
         axes: the mapped axes that a batch is spread over.
         epsilon: added to the variance.
 
     Returns:
         The functions of the scaler.
     """
-    if not enabled:
+    if not config.normalize_rewards:
         return ReturnScaler(
             init=lambda: (),
             init_returns=lambda num_envs: (),
@@ -180,7 +198,7 @@ def make_return_scaler(
 
     def apply(statistics: ReturnStatistics, reward: jax.Array) -> jax.Array:
         deviation = jnp.sqrt(jnp.square(statistics.moments.std) + epsilon)
-        return reward / jnp.maximum(deviation, statistics.largest / max_return)
+        return reward / jnp.maximum(deviation, statistics.largest / config.max_scaled_return)
 
     return ReturnScaler(
         init=lambda: ReturnStatistics(running_statistics.initialize_statistics(jnp.zeros(())), jnp.zeros(())),

@@ -113,7 +113,7 @@ def with_resets(
     def update(agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         agent, metrics = system.update(agent, trajectory, key)
         resets = agent.shared.parts[NAME]
-        steps = resets.steps + member.gradient_steps  # type: ignore[attr-defined]
+        steps = resets.steps + member.gradient_steps
 
         def renew(shared: Any, reset_key: jax.Array) -> tuple[Any, jax.Array]:
             reset_key, fresh_key = jax.random.split(reset_key)

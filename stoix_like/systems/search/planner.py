@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,8 @@ from stoix_like.base_types import (
     TimeStep,
     Trajectory,
 )
-from stoix_like.envs.spaces import Discrete
-from stoix_like.schema import at_least
 from stoix_like.systems.algorithm import Algorithm
-from stoix_like.systems.off_policy.epochs import OffPolicyConfig, replay_epochs
+from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
 from stoix_like.systems.parts.optimiser import gradient_step
 from stoix_like.systems.search.candidates import Candidates, Found, search_policy_loss, take_action
@@ -44,32 +42,31 @@ Losses = tuple[Metrics, jax.Array]
 """Metrics by name, and the absolute errors of values, whose mean over the first axis is that of sequences `[B]`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannerConfig(SearchConfig, BlockReplayConfig, OffPolicyConfig):
-    """Hyperparameters of systems that learn what their searches found.
+class Plans(Protocol):
+    """Hyperparameters of a system that learns what its searches found."""
 
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        policy_hyperparams: see `SystemConfig`.
-        plays_both_seats: see `SystemConfig`.
-        needs_successors: see `SystemConfig`.
-        store_next_observation: see `ReplayConfig`; the values of successors are stored.
-        vf_coef: weight of the value loss.
-        ent_coef: weight of the entropy bonus.
-        normalize_observations: whether observations are normalised by their running mean and standard deviation.
-    """
+    @property
+    def search(self) -> SearchConfig:
+        """The tree search."""
 
-    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    policy_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_simulations": 0}
-    plays_both_seats: ClassVar[bool] = True
-    needs_successors: ClassVar[bool] = False
-    store_next_observation: bool = False
-    vf_coef: Annotated[float, at_least(0.0)]
-    ent_coef: Annotated[float, at_least(0.0)]
-    normalize_observations: bool
+    @property
+    def replay(self) -> BlockReplayConfig:
+        """The replay buffer."""
+
+    @property
+    def gamma(self) -> float:
+        """Discount per step."""
+
+    @property
+    def reward_scale(self) -> float:
+        """Factor by which rewards are multiplied."""
+
+    @property
+    def normalize_observations(self) -> bool:
+        """Whether observations are normalised by their running mean and standard deviation."""
 
 
-ConfigT = TypeVar("ConfigT", bound=PlannerConfig)
+ConfigT = TypeVar("ConfigT", bound=Plans)
 
 
 class SearchShared(NamedTuple):
@@ -119,7 +116,7 @@ class Planner(Algorithm, Generic[ConfigT]):
         root_key, key = jax.random.split(key)
         params = shared.params, shared.statistics
         root = self.simulation.root(params, state, observation, root_key)
-        return root, search(self.config, params, key, root, self.simulation.step, num_simulations, greedy)
+        return root, search(self.config.search, params, key, root, self.simulation.step, num_simulations, greedy)
 
     def search(
         self, shared: SearchShared, state: RolloutState, key: jax.Array, num_simulations: int, greedy: bool = False
@@ -136,22 +133,22 @@ class Planner(Algorithm, Generic[ConfigT]):
         self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool = False
     ) -> tuple[Any, jax.Array, Any]:
         """Choose actions by a search; the extras are what it found."""
-        found = self.search(shared, state, key, self.config.num_simulations, greedy)
+        found = self.search(shared, state, key, self.config.search.num_simulations, greedy)
         return state.carry, found.action, Remembered((), Found(found.candidates, found.weights, found.value))
 
     def eval_act(
         self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool
     ) -> tuple[Any, jax.Array, Any]:
         """Choose actions by a search of `evaluation_simulations`, or without one by the policy alone."""
-        if self.config.evaluation_simulations:
-            return state.carry, self.search(shared, state, key, self.config.evaluation_simulations, greedy).action, ()
+        if simulations := self.config.search.evaluation_simulations:
+            return state.carry, self.search(shared, state, key, simulations, greedy).action, ()
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
         pi = self.networks.policy(shared.params, observation)
         return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
 
     def evaluation_search(self, greedy: bool) -> Callable[..., SearchOutput] | None:
         """Return the search of `eval_act`, if any."""
-        simulations = self.config.evaluation_simulations
+        simulations = self.config.search.evaluation_simulations
         return partial(self.search, num_simulations=simulations, greedy=greedy) if simulations else None
 
     def inspect(self, shared: SearchShared, observation: Observation) -> NetworkOutputs:
@@ -178,7 +175,7 @@ class Planner(Algorithm, Generic[ConfigT]):
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
         del trajectory
-        config = self.config
+        config = self.config.replay
         exponent = config.importance_exponent(agent.shared.updates, self.num_updates)
 
         def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: None) -> tuple[Agent, Metrics]:
@@ -216,7 +213,7 @@ class Planner(Algorithm, Generic[ConfigT]):
             steps.reward,
             self.discount * (1.0 - steps.terminated),
             steps.extras.value,
-            self.config.n_step,
+            self.config.replay.n_step,
             truncation_t=steps.truncated,
             time_major=True,
         )
@@ -236,7 +233,7 @@ def following_values(value: jax.Array, beyond: jax.Array, truncated: jax.Array) 
     return jnp.where(truncated, beyond, jnp.concatenate([value[1:], beyond[-1:]]))
 
 
-def make_parts(config: PlannerConfig, spec: SystemSpec, candidates: Candidates) -> dict[str, Any]:
+def make_parts(config: Plans, spec: SystemSpec, candidates: Candidates) -> dict[str, Any]:
     """Build the attributes of a `Planner` but its networks, optimiser and simulation.
 
     Args:
@@ -251,7 +248,7 @@ def make_parts(config: PlannerConfig, spec: SystemSpec, candidates: Candidates) 
         "config": config,
         "axes": spec.axes,
         "normalizer": make_normalizer(config.normalize_observations, spec.axes),
-        "replay": make_sequence_replay(config, spec, (), candidates.example),
+        "replay": make_sequence_replay(config.replay, spec, (), candidates.example, config.reward_scale),
         "discount": config.gamma if spec.num_players == 1 else -config.gamma,
         "num_updates": spec.num_updates,
     }

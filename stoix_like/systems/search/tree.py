@@ -14,16 +14,16 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from stoix_like.base_types import SearchOutput, SystemConfig
+from stoix_like.base_types import SearchOutput
 from stoix_like.errors import ConfigError
-from stoix_like.schema import Range, above, at_least, between, one_of
+from stoix_like.schema import Part, Range, above, at_least, between, one_of
 
 RecurrentFn = Callable[[Any, jax.Array, jax.Array, Any], tuple[mctx.RecurrentFnOutput, Any]]
 """`(params, key, action [N], node) -> (output, node)`: the node that an action leads to, and the way there."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchConfig(SystemConfig):
+class SearchConfig(Part):
     """Hyperparameters of a tree search.
 
     Attributes:
@@ -57,14 +57,13 @@ class SearchConfig(SystemConfig):
     pb_c_base: Annotated[float, above(0.0)]
     search_temperature: Annotated[float, Range(0.0, 1e6, without_low=True)]
 
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that the depth can be reached; see `SystemConfig.check`."""
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that the depth can be reached; see `Part.check`."""
         if self.max_depth is not None and self.max_depth > self.num_simulations:
             raise ConfigError(
                 f"system.max_depth={self.max_depth} is deeper than system.num_simulations={self.num_simulations}"
                 f" simulations can reach: use at most {self.num_simulations}, or null"
             )
-        super().check(num_envs, num_shards)
 
 
 def search(

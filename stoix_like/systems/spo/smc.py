@@ -12,8 +12,8 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Model, Observation, PyTree, RolloutState, SearchOutput, SystemConfig
-from stoix_like.schema import Range, between, one_of
+from stoix_like.base_types import Model, Observation, PyTree, RolloutState, SearchOutput
+from stoix_like.schema import Part, Range, between, one_of
 from stoix_like.utils.jax_utils import Scalar
 
 Networks = Callable[[Observation], tuple[Any, jax.Array]]
@@ -21,7 +21,7 @@ Networks = Callable[[Observation], tuple[Any, jax.Array]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SMCConfig(SystemConfig):
+class SMCConfig(Part):
     """Hyperparameters of the search.
 
     Attributes:

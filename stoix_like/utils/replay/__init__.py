@@ -1,7 +1,13 @@
 """Replay buffers: single steps, n-step windows, sequences, each with or without priorities, and streams of entries."""
 
 from stoix_like.utils.replay.buffers import end_episodes
-from stoix_like.utils.replay.config import BufferConfig, PrioritisedReplayConfig, ReplayConfig
+from stoix_like.utils.replay.config import (
+    BufferConfig,
+    PrioritisedReplayConfig,
+    ReplayConfig,
+    WholeWindowsConfig,
+    buffer_of,
+)
 from stoix_like.utils.replay.sequences import (
     BlockReplayConfig,
     Remembered,
@@ -9,6 +15,7 @@ from stoix_like.utils.replay.sequences import (
     SequenceConfig,
     SequenceReplay,
     SequenceReplayConfig,
+    StepSequenceConfig,
     make_sequence_replay,
 )
 from stoix_like.utils.replay.streams import Stream, StreamBatch, StreamReplay, StreamReplayConfig, make_stream_replay
@@ -28,10 +35,13 @@ __all__ = [
     "SequenceReplay",
     "SequenceReplayConfig",
     "Step",
+    "StepSequenceConfig",
     "Stream",
     "StreamBatch",
     "StreamReplay",
     "StreamReplayConfig",
+    "WholeWindowsConfig",
+    "buffer_of",
     "end_episodes",
     "make_replay",
     "make_sequence_replay",

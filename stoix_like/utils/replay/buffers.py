@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, PyTree, SystemSpec, TimeStep, Transition
+from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay.config import ReplayConfig
 from stoix_like.utils.replay.streams import StreamState, end_streams
 from stoix_like.utils.replay.sum_tree import set_priorities
@@ -78,11 +79,12 @@ def example_step(config: ReplayConfig, spec: SystemSpec, timestep: TimeStep) -> 
     )
 
 
-def stored_steps(config: ReplayConfig, steps: Transition, like: Step) -> Step:
+def stored_steps(config: ReplayConfig, reward_scale: Scalar, steps: Transition, like: Step) -> Step:
     """Return what is stored of the steps of a rollout, with scaled rewards.
 
     Args:
         config: determines which fields are stored.
+        reward_scale: factor of the rewards.
         steps: `[T, N, ...]`.
         like: stored steps, for their dtypes.
 
@@ -92,7 +94,7 @@ def stored_steps(config: ReplayConfig, steps: Transition, like: Step) -> Step:
     stored = Step(
         steps.observation,
         steps.action,
-        steps.reward * config.reward_scale,
+        steps.reward * reward_scale,
         steps.terminated,
         steps.truncated if config.per_env_rows else None,
         steps.next_observation if config.store_next_observation else None,

@@ -11,20 +11,20 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import SystemConfig
 from stoix_like.errors import ConfigError, multiples_near
-from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.schema import INT32_MAX, Part, between
 
 
 @dataclass(frozen=True, kw_only=True)
-class BufferConfig(SystemConfig):
+class BufferConfig(Part):
     """Sizes of every replay buffer. Totals are over all devices and update batches.
 
     Attributes:
+        is_replay: see `Part`.
         total_buffer_size: capacity of the replay buffer, in environment steps.
         total_batch_size: samples per gradient step.
-        has_replay: see `SystemConfig`.
     """
 
-    has_replay: ClassVar[bool] = True
+    is_replay: ClassVar[bool] = True
     total_buffer_size: Annotated[int, between(1, 2**53)]
     total_batch_size: Annotated[int, between(1, INT32_MAX)]
 
@@ -61,9 +61,14 @@ class BufferConfig(SystemConfig):
             )
 
 
+def buffer_of(config: SystemConfig) -> BufferConfig | None:
+    """Return the hyperparameters of the replay buffer of a system, if it has one."""
+    return next((part for part in config.parts if isinstance(part, BufferConfig)), None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(BufferConfig):
-    """Hyperparameters of systems that learn from replayed steps or windows of steps.
+    """Hyperparameters of a buffer of steps, or of windows of steps.
 
     Attributes:
         epochs: gradient steps per update.
@@ -71,8 +76,6 @@ class ReplayConfig(BufferConfig):
         store_next_observation: whether to store each observation twice, as the observation of its own step and as a
             successor. Otherwise it is stored once, and windows that end with a truncated step get weight zero in the
             losses, because their successor is not stored.
-        gamma: discount per step.
-        reward_scale: factor of the rewards, applied before they are stored.
         whole_windows: whether the steps of windows are sampled, by `Replay.sample_steps`, in place of their targets.
     """
 
@@ -80,8 +83,11 @@ class ReplayConfig(BufferConfig):
     epochs: Annotated[int, between(1, 1_000_000)]
     n_step: Annotated[int, between(1, INT32_MAX - 1)]
     store_next_observation: bool
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps per update."""
+        return self.epochs
 
     @property
     def prioritised(self) -> bool:
@@ -110,24 +116,15 @@ class ReplayConfig(BufferConfig):
 
     @property
     def max_steps_per_env(self) -> int | None:
-        """See `SystemConfig.max_steps_per_env`; steps of windows with priorities are counted in 32 bits."""
+        """See `Part.max_steps_per_env`; steps of windows with priorities are counted in 32 bits."""
         return INT32_MAX if self.prioritised else None
 
     def buffer_unit(self, num_envs: int, num_shards: int) -> int:
         """See `BufferConfig`."""
         return num_shards * (num_envs * self.block_length if self.per_env_rows else 1)
 
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that the batch divides over the shards, and that the first update can sample a batch.
-
-        Args:
-            num_envs: environments of one shard.
-            num_shards: shards of the whole run.
-
-        Raises:
-            ConfigError: sizes that do not fit; names the key, its value and what would work.
-        """
-        super().check(num_envs, num_shards)
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that the batch divides over the shards, and that the first update can sample a batch; see `Part`."""
         if self.whole_windows and not self.store_next_observation:
             raise ConfigError(
                 "system.store_next_observation=false: this system needs the successor of every step: use true"
@@ -136,16 +133,16 @@ class ReplayConfig(BufferConfig):
         self._check_totals(num_envs, num_shards, 2**30 if self.prioritised else INT32_MAX)
         total_envs = num_envs * num_shards
         capacity = self.buffer_size(num_envs, num_shards) // total_envs
-        if capacity < max(self.rollout_length, self.window):
+        if capacity < max(config.rollout_length, self.window):
             raise ConfigError(
                 f"system.total_buffer_size={self.total_buffer_size} holds {capacity} step(s) of each of {total_envs}"
-                f" environments, fewer than system.rollout_length={self.rollout_length} or the {self.window} step(s) of"
-                f" a window ({self.window_keys}): use at least"
-                f" {total_envs * max(self.rollout_length, self.window)}"
+                f" environments, fewer than system.rollout_length={config.rollout_length} or the {self.window} step(s)"
+                f" of a window ({self.window_keys}): use at least"
+                f" {total_envs * max(config.rollout_length, self.window)}"
             )
-        self._check_start(total_envs, capacity)
+        self._check_start(config, total_envs, capacity)
 
-    def _check_start(self, total_envs: int, capacity: int) -> None:
+    def _check_start(self, config: Any, total_envs: int, capacity: int) -> None:
         """Check that the buffer, and the steps before the first update, can hold a batch."""
         needed = (-(-self.total_batch_size // total_envs) - 1) * self.block_length + self.window
         if capacity < needed:
@@ -154,19 +151,19 @@ class ReplayConfig(BufferConfig):
                 f" system.total_buffer_size={self.total_buffer_size} can hold: use a total_buffer_size of at least"
                 f" {needed * total_envs}"
             )
-        first = self.warmup_steps + self.rollout_length
+        first = config.warmup_steps + config.rollout_length
         if first < needed:
-            rollouts = -(-(needed - self.rollout_length) // self.rollout_length)
+            rollouts = -(-(needed - config.rollout_length) // config.rollout_length)
             raise ConfigError(
-                f"system.warmup_steps={self.warmup_steps}: the first update finds {first} step(s) of each of"
+                f"system.warmup_steps={config.warmup_steps}: the first update finds {first} step(s) of each of"
                 f" {total_envs} environments, too few for system.total_batch_size={self.total_batch_size}: use at least"
-                f" {rollouts * self.rollout_length}"
+                f" {rollouts * config.rollout_length}"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrioritisedReplayConfig(ReplayConfig):
-    """Hyperparameters of systems that can sample windows by priority (Schaul et al. 2016, arXiv:1511.05952).
+    """Hyperparameters of a buffer that can sample windows by priority (Schaul et al. 2016, arXiv:1511.05952).
 
     Attributes:
         prioritised: whether windows are sampled by priority; the exponents have no effect otherwise.
@@ -175,15 +172,13 @@ class PrioritisedReplayConfig(ReplayConfig):
     """
 
     prioritised: bool = False
-    priority_exponent: Annotated[float, between(0.0, 1.0)] = 0.5
-    importance_sampling_exponent: Annotated[float, between(0.0, 1.0)] = 0.4
+    priority_exponent: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.5
+    importance_sampling_exponent: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.4
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
-        """See `SystemConfig.schedules`."""
-        others = super().schedules(updates, num_updates)
-        if not self.prioritised:
-            return others
-        return {"importance-sampling exponent": self.importance_exponent(updates, num_updates), **others}
+        """See `Part.schedules`."""
+        exponent = self.importance_exponent(updates, num_updates)
+        return {"importance-sampling exponent": exponent} if self.prioritised else {}
 
     def importance_exponent(self, updates: Any, num_updates: int) -> Any:
         """Return the exponent of the importance weights after a number of updates, which may be traced."""
@@ -206,3 +201,10 @@ class PrioritisedReplayConfig(ReplayConfig):
         """
         priorities = (jnp.maximum(losses, 0.0) + 1e-6) ** self.priority_exponent
         return jnp.where(weights > 0.0, priorities, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeWindowsConfig(ReplayConfig):
+    """Hyperparameters of a buffer whose windows are sampled step by step, see `ReplayConfig.whole_windows`."""
+
+    whole_windows: ClassVar[bool] = True

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import PyTree, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import between
+from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay.buffers import add_rows, example_step, importance_weights, make_buffer, stored_steps
 from stoix_like.utils.replay.config import PrioritisedReplayConfig
 from stoix_like.utils.replay.types import Step
@@ -27,7 +28,7 @@ from stoix_like.utils.replay.types import Step
 
 @dataclass(frozen=True, kw_only=True)
 class BlockReplayConfig(PrioritisedReplayConfig):
-    """Hyperparameters of systems that learn from replayed sequences, whose length follows from others.
+    """Hyperparameters of a buffer of sequences, whose length follows from others.
 
     Attributes:
         sequence_period: steps between the starts of two sequences.
@@ -65,20 +66,20 @@ class BlockReplayConfig(PrioritisedReplayConfig):
         """See `ReplayConfig`."""
         return True
 
-    def check(self, num_envs: int, num_shards: int) -> None:
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check that rollouts consist of whole blocks; see `ReplayConfig.check`."""
-        if self.rollout_length % self.sequence_period:
+        if config.rollout_length % self.sequence_period:
             raise ConfigError(
-                f"system.rollout_length={self.rollout_length} must be a multiple of"
+                f"system.rollout_length={config.rollout_length} must be a multiple of"
                 f" system.sequence_period={self.sequence_period}: use"
-                f" {multiples_near(self.rollout_length, self.sequence_period)}"
+                f" {multiples_near(config.rollout_length, self.sequence_period)}"
             )
-        super().check(num_envs, num_shards)
+        super().check(config, num_envs, num_shards)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig(BlockReplayConfig):
-    """Hyperparameters of systems that learn from replayed sequences.
+    """Hyperparameters of a buffer of sequences.
 
     Attributes:
         sequence_length: steps of a sequence that are learned from.
@@ -98,8 +99,21 @@ class SequenceConfig(BlockReplayConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepSequenceConfig(SequenceConfig):
+    """Hyperparameters of a buffer of sequences whose steps are stored with their true successors.
+
+    Attributes:
+        n_step: see `ReplayConfig`; not used.
+        store_next_observation: see `ReplayConfig`.
+    """
+
+    n_step: Annotated[int, between(1, 1)] = 1
+    store_next_observation: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class SequenceReplayConfig(SequenceConfig):
-    """Hyperparameters of recurrent systems that learn from replayed sequences, sampled by priority by default.
+    """Hyperparameters of a buffer of sequences with recurrent states, sampled by priority by default.
 
     Attributes:
         prioritised: whether sequences are sampled by priority.
@@ -183,7 +197,7 @@ class SequenceReplay(NamedTuple):
 
 
 def make_sequence_replay(
-    config: BlockReplayConfig, spec: SystemSpec, carry: PyTree, extras: PyTree = None
+    config: BlockReplayConfig, spec: SystemSpec, carry: PyTree, extras: PyTree = None, reward_scale: Scalar = 1.0
 ) -> SequenceReplay:
     """Build the replay buffer of a configuration.
 
@@ -192,6 +206,7 @@ def make_sequence_replay(
         spec: spaces, axes and sizes.
         carry: `[...]`, the recurrent state of one environment, an example.
         extras: `[...]`, what is stored with each step, an example; None for nothing.
+        reward_scale: factor of the rewards, applied before they are stored.
 
     Returns:
         The functions of the replay buffer.
@@ -210,7 +225,7 @@ def make_sequence_replay(
     def add(state: Any, trajectory: Trajectory) -> Any:
         transitions = trajectory.transitions
         remembered = transitions.extras if extras is not None else Remembered(transitions.extras, None)
-        steps = stored_steps(config, transitions, state.experience.steps._replace(extras=None))
+        steps = stored_steps(config, reward_scale, transitions, state.experience.steps._replace(extras=None))
         steps = steps._replace(extras=remembered.extras)
         steps, is_first = jax.tree.map(in_blocks, (steps, transitions.is_first))
         first_carry = jax.tree.map(lambda x: jnp.swapaxes(x[::period], 0, 1), remembered.carry)

@@ -24,13 +24,14 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError, multiples_near
-from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.schema import INT32_MAX, between
+from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay.config import BufferConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamReplayConfig(BufferConfig):
-    """Hyperparameters of systems that learn from sequences of entries. Totals are over all shards.
+    """Hyperparameters of a buffer of sequences of entries. Totals are over all shards.
 
     Each environment step is an entry, and the end of an episode another one.
 
@@ -41,32 +42,19 @@ class StreamReplayConfig(BufferConfig):
         latent_period: entries between two stored latent states, at which sequences can start; 1: every entry.
         online_sequences: sequences of each batch that end with the newest entries, at most one per environment; all
             others start uniformly anywhere.
-        gamma: discount per step.
-        reward_scale: factor of the rewards, applied before they are stored.
     """
 
     sequence_length: Annotated[int, between(2, 2**20)]
     latent_period: Annotated[int, between(1, 2**20)]
     online_sequences: Annotated[int, between(0, INT32_MAX)]
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
 
     def buffer_unit(self, num_envs: int, num_shards: int) -> int:
         """See `BufferConfig`."""
         return num_shards * num_envs * self.latent_period
 
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that sequences fit together, and that the first update finds one in the stream of each environment.
-
-        Args:
-            num_envs: environments of one shard.
-            num_shards: shards of the whole run.
-
-        Raises:
-            ConfigError: sizes that do not fit; names the key, its value and what would work.
-        """
-        super().check(num_envs, num_shards)
-        length, period, rollout = self.sequence_length, self.latent_period, self.rollout_length
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that sequences fit, and that the first update finds one of each environment; see `Part`."""
+        length, period, rollout = self.sequence_length, self.latent_period, config.rollout_length
         self._check_totals(num_envs, num_shards, INT32_MAX)
         if length % period:
             raise ConfigError(
@@ -93,10 +81,10 @@ class StreamReplayConfig(BufferConfig):
                 f" environments, too few for system.sequence_length={length} with system.latent_period={period} or for"
                 f" twice system.rollout_length={rollout}: use at least {needed * total_envs}"
             )
-        first = self.warmup_steps + rollout
+        first = config.warmup_steps + rollout
         if first < length:
             raise ConfigError(
-                f"system.warmup_steps={self.warmup_steps}: the first update finds {first} step(s) of each of"
+                f"system.warmup_steps={config.warmup_steps}: the first update finds {first} step(s) of each of"
                 f" {total_envs} environments, too few for system.sequence_length={length}: use at least"
                 f" {-(-(length - rollout) // rollout) * rollout}"
             )
@@ -175,13 +163,16 @@ class StreamReplay(NamedTuple):
     refresh: Callable[[StreamState, tuple[jax.Array, jax.Array], PyTree], StreamState]
 
 
-def make_stream_replay(config: StreamReplayConfig, spec: SystemSpec, latent: PyTree) -> StreamReplay:
+def make_stream_replay(
+    config: StreamReplayConfig, spec: SystemSpec, latent: PyTree, reward_scale: Scalar = 1.0
+) -> StreamReplay:
     """Build the replay buffer of a configuration.
 
     Args:
         config: checked hyperparameters; floats may be traced.
         spec: spaces and sizes.
         latent: `[...]`, the latent state of one environment, an example with the dtypes to store.
+        reward_scale: factor of the rewards, applied before they are stored.
 
     Returns:
         The functions of the replay buffer.
@@ -227,7 +218,7 @@ def make_stream_replay(config: StreamReplayConfig, spec: SystemSpec, latent: PyT
         steps = trajectory.transitions
         like = state.entries
         action = steps.action.astype(like.action.dtype)
-        reward = (steps.reward * config.reward_scale).astype(like.reward.dtype)
+        reward = (steps.reward * reward_scale).astype(like.reward.dtype)
         is_first, ended, no = steps.is_first, steps.terminated | steps.truncated, jnp.zeros_like(steps.is_first)
         # An observation comes after the step before it, its true successor after its own step.
         after = jax.tree.map(lambda x, last: x.astype(last.dtype), steps.extras, state.latent)

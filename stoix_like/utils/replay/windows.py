@@ -19,13 +19,14 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import SystemSpec, TimeStep, Trajectory, Transition
+from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay.buffers import add_rows, example_step, importance_weights, make_buffer, stored_steps
 from stoix_like.utils.replay.config import ReplayConfig
 from stoix_like.utils.replay.frames import store_frames_once
 from stoix_like.utils.replay.types import Batch, Replay, Step
 
 
-def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
+def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_scale: Scalar = 1.0) -> Replay:
     """Build the replay buffer of a configuration: of single steps, of windows, or of windows with priorities.
 
     Stacked frames are stored once, see `frame_replay`.
@@ -33,6 +34,8 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
     Args:
         config: checked hyperparameters; floats may be traced.
         spec: spaces, axes and sizes.
+        gamma: discount per step.
+        reward_scale: factor of the rewards, applied before they are stored.
 
     Returns:
         The functions of the replay buffer.
@@ -43,7 +46,7 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
         return buffer.init(example_step(config, spec, timestep))
 
     def add(state: Any, trajectory: Trajectory) -> Any:
-        stored = stored_steps(config, trajectory.transitions, state.experience)
+        stored = stored_steps(config, reward_scale, trajectory.transitions, state.experience)
         if not config.per_env_rows:
             return buffer.add(state, stored)
         return add_rows(config, buffer, state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), stored))
@@ -51,9 +54,9 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
     def sample(state: Any, key: jax.Array, importance_exponent: Any = 1.0) -> Batch:
         drawn = buffer.sample(state, key)
         if config.per_env_rows:
-            windows = jax.vmap(lambda window: _window_target(window, config.n_step, config.gamma))(drawn.experience)
+            windows = jax.vmap(lambda window: _window_target(window, config.n_step, gamma))(drawn.experience)
         else:
-            windows = _step_targets(drawn.experience, config.gamma)
+            windows = _step_targets(drawn.experience, gamma)
         if not config.prioritised:
             return windows
         weight = windows.weight * importance_weights(drawn.probabilities, importance_exponent, spec.axes)

@@ -25,7 +25,7 @@ def config(*overrides):
 
 def test_the_train_ratio_determines_the_gradient_steps():
     """4 environments of 2 shards, 4 steps: 32 steps of 4 replayed ones each, in batches of 4 x 8."""
-    assert config().gradient_steps(4, 2) == 4
+    assert config().replay.steps_per_update(config().rollout_length, 4, 2) == 4
     with pytest.raises(ConfigError, match=r"train_ratio=3 makes 48 replayed .* no multiple of 32 .*train_ratio=4"):
         config("system.train_ratio=3").check(4, 1)
     # A batch of which an update replays a small part is what is wrong, not the ratio.

@@ -1,7 +1,5 @@
 """All losses of DreamerV3 against numpy on one batch, and which parameters each of them trains."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +11,7 @@ from stoix_like.config import parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.networks.rssm import Latent
 from stoix_like.run.set_up.setup import set_up
+from stoix_like.schema import replace_values
 from stoix_like.systems.dreamer.anakin.dreamer_v3 import make_algorithm
 from stoix_like.systems.dreamer.dreamer_types import DreamerParams, DreamerShared
 from stoix_like.systems.dreamer.world_model import StoredLatent
@@ -137,11 +136,11 @@ def test_every_loss_equals_that_of_numpy(setup, params):
         "reconstruction": (replayed["view"] - np.sign(view) * np.log1p(np.abs(view))) ** 2 @ np.ones(4),
         "reward": _cross_entropy(replayed["reward"], atoms, REWARD),
         "continue": -np.log(_sigmoid(np.where(TERMINATED, -1, 1) * replayed["continues"])),
-        "dynamics": np.maximum(config.free_nats, _kl(replayed["posterior"], replayed["prior"])),
+        "dynamics": np.maximum(config.model.free_nats, _kl(replayed["posterior"], replayed["prior"])),
     }
     expected["representation"] = expected["dynamics"]
     expected = {name: x.mean() for name, x in expected.items()}
-    total = sum(getattr(config, f"{name}_coef") * value for name, value in expected.items())
+    total = sum(getattr(config.model, f"{name}_coef") * value for name, value in expected.items())
 
     # Index h of the dream is h steps after the start.
     value, reward = (_mean(imagined[name], atoms) for name in ("value", "reward"))
@@ -191,7 +190,7 @@ def test_each_loss_trains_its_own_parameters(setup, params):
 
     @jax.jit
     def norms(coefs):
-        dreamer = make_algorithm(dataclasses.replace(config, **coefs), spec)
+        dreamer = make_algorithm(replace_values(config, coefs), spec)
         loss = jax.grad(lambda params: dreamer.loss(params, slow, dreamer.returns.init(), batch, KEY)[0])
         return jax.tree.map(jnp.linalg.norm, loss(params))
 

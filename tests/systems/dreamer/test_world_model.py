@@ -85,7 +85,7 @@ def test_the_loss_is_the_weighted_sum_of_its_parts_and_a_truncated_episode_conti
 def tiny():
     """A tiny model of CartPole, with random parameters."""
     setup = set_up(parse_config(compose_config([*TINY, "env=gymnax/cartpole"])))
-    model = make_world_model(setup.config.system, setup.spec)
+    model = make_world_model(setup.config.system.model, setup.spec)
     shapes, draw = jax.eval_shape(model.init, jax.random.key(1), OBSERVATION), np.random.default_rng(1)
     return model, jax.tree.map(lambda leaf: 0.3 * draw.standard_normal(leaf.shape, np.float32), shapes)
 

@@ -18,7 +18,8 @@ def normal(loc, scale):
 
 
 def test_initial_duals_are_the_configured_ones():
-    config = algorithm("mpo/ff_mpo", *SMALL, "system.init_temperature=0.01", "system.init_alpha_stddev=1000").config
+    overrides = ("system.init_temperature=0.01", "system.init_alpha_stddev=1000")
+    config = algorithm("mpo/ff_mpo", *SMALL, *overrides).config.duals
     duals = init_duals(config, normal([[0.0, 0.0]], [[1.0, 1.0]]))
     assert float(positive(duals.temperature)) == pytest.approx(0.01, rel=1e-5)
     np.testing.assert_allclose(positive(duals.alphas["mean"]), [config.init_alpha_mean] * 2, rtol=1e-5)
@@ -32,7 +33,7 @@ def test_a_multiplier_grows_where_its_bound_is_exceeded():
     The penalty is alpha times the divergence. The gradient of the dual loss alpha (epsilon - KL) by alpha is
     epsilon - KL, and that of softplus multiplies it.
     """
-    config = algorithm("mpo/ff_mpo", *SMALL, "system.epsilon_mean=0.01", "system.init_alpha_mean=3").config
+    config = algorithm("mpo/ff_mpo", *SMALL, "system.epsilon_mean=0.01", "system.init_alpha_mean=3").config.duals
     b_pi, pi = normal([[0.0, 0.0]], [[1.0, 1.0]]), normal([[1.0, 0.0]], [[1.0, 1.0]])
     duals = init_duals(config, b_pi)
 

@@ -84,8 +84,8 @@ def agent(monkeypatch):
     lengths = ["system.sequence_length=2", "system.gamma=0.5", "system.gae_lambda=0", "env=probe/value"]
     found = make_algorithm(set_up(parse_config(compose_config([*SMALL, *overrides, *lengths]))))
     critic = RecurrentCritic(First(), Same(), 1, "sum", Same())
-    config = dataclasses.replace(found.config, standardize_advantages=False)
-    return dataclasses.replace(found, networks=dataclasses.replace(found.networks, critic=critic), config=config)
+    networks = dataclasses.replace(found.networks, critic=critic)
+    return dataclasses.replace(found, networks=networks, standardized=False)
 
 
 @pytest.mark.slow

@@ -8,13 +8,17 @@ import pytest
 import stoix_like
 from stoix_like.base_types import Axes, Transition
 from stoix_like.inference.load import load_shared, open_run
-from stoix_like.systems.parts.normalizer import make_return_scaler, make_reward_normalizer
+from stoix_like.systems.parts.normalizer import ReplayNormalisation, make_return_scaler, make_reward_normalizer
 
 GAMMA = 0.5
 
 
 def steps(reward, is_first):
     return Transition(None, None, jnp.array(reward, jnp.float32), None, None, None, jnp.array(is_first, bool), None)
+
+
+def scaling(enabled, max_return=5.0):
+    return ReplayNormalisation(normalize_rewards=enabled, max_scaled_return=max_return)
 
 
 def test_rewards_are_divided_by_the_deviation_of_the_discounted_return():
@@ -35,14 +39,14 @@ def test_replayed_rewards_are_divided_by_the_larger_of_two_scales_of_the_return(
     """The returns of the test above, of rewards halved in the buffer; the largest magnitude of the halves is 2."""
     batch = steps([[1, 3], [2, 1], [4, -2]], [[1, 1], [0, 1], [1, 0]])
     for max_return, expected in ((100.0, np.std([0.5, 1.5, 1.25, 0.5, 2.0, -0.75])), (0.5, 2.0 / 0.5)):
-        scaler = make_return_scaler(True, GAMMA, 0.5, max_return, Axes())
+        scaler = make_return_scaler(scaling(True, max_return), GAMMA, 0.5, Axes())
         statistics, returns = scaler.update(scaler.init(), scaler.init_returns(2), batch)
         np.testing.assert_allclose(scaler.apply(statistics, jnp.asarray([3.0])), [3.0 / expected], rtol=1e-5)
     np.testing.assert_allclose(returns, [2.0, -0.75])
 
 
 def test_without_a_scale_rewards_stay_as_they_are():
-    scaler = make_return_scaler(False, GAMMA, 1.0, 5.0, Axes())
+    scaler = make_return_scaler(scaling(False), GAMMA, 1.0, Axes())
     assert scaler.init_returns(2) == ()
     assert scaler.update((), (), None) == ((), ())
     assert scaler.apply((), 3.0) == 3.0

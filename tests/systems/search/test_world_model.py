@@ -21,7 +21,7 @@ PARTS = ("representation", "dynamics", "reward", "actor", "critic")
 def model():
     overrides = [f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in PARTS]
     setup = set_up(parse_config(compose_config(["system=search/ff_mz", "env=gymnax/cartpole", *overrides])))
-    return make_world_model(setup.config.system, setup.spec)
+    return make_world_model(setup.config.system.atoms, setup.spec)
 
 
 @pytest.fixture(scope="module")

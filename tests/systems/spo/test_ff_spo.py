@@ -52,7 +52,7 @@ def test_losses_are_those_of_the_weights_and_of_lambda_returns():
         loss, metrics = compute((zero.online, shared.params.duals), shared, batch, jax.random.key(1))
         assert float(metrics["value_loss"]) == pytest.approx(0.25 * squares)
         # The penalty is zero, and the multiplier costs its bound.
-        bound = spo.config.init_alpha * spo.config.epsilon_policy
+        bound = spo.config.duals.init_alpha * spo.config.duals.epsilon_policy
         assert float(metrics["policy_loss"]) == pytest.approx(np.log(2.0) + bound, rel=1e-4)
         assert float(loss) == pytest.approx(np.log(2.0) + bound + 0.5 + 0.25 * squares, rel=1e-4)
 

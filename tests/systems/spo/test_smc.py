@@ -41,7 +41,7 @@ def networks(observation):
 def search(*overrides, terminates=False, truncates=False, temperature=1.0, greedy=False, given=networks, scale=1.0):
     config = parse_config(compose_config(["system=spo/ff_spo", *(f"system.{key}" for key in overrides)])).system
     model = counting_model(terminates, truncates)
-    searcher = Search(config, model, GAMMA, scale, FROM_POLICY, make_resampling(config))
+    searcher = Search(config.smc, model, GAMMA, scale, FROM_POLICY, make_resampling(config.smc))
     nothing, no = jnp.zeros((3,)), jnp.zeros((3,), bool)
     view = Observation(jnp.zeros((3, 1)))
     first = TimeStep(view, nothing, no, no, view, EpisodeMetrics(nothing, nothing.astype(jnp.int32), no))
@@ -138,13 +138,13 @@ def test_the_learned_temperature_keeps_the_bound():
         compose_config(["system=spo/ff_spo", "system.resample_period=2", "system.epsilon=0.5"])
     ).system
     model = Model(lambda env_state: env_state, step)
-    searcher = Search(config, model, 1.0, 1.0, FROM_POLICY, make_resampling(config))
+    searcher = Search(config.smc, model, 1.0, 1.0, FROM_POLICY, make_resampling(config.smc))
     view, nothing, no = Observation(jnp.zeros((256, 1))), jnp.zeros((256,)), jnp.zeros((256,), bool)
     state = RolloutState(jnp.zeros((256,), jnp.int32), TimeStep(view, nothing, no, no, view, None), ())
 
     def learn(temperature, key):
-        _, found = searcher(standard_normal, temperature, key, state, view, config.num_particles, False)
-        dual = lambda eta: mpo_temperature_loss(found.advantages.T, eta, config.epsilon)[0]  # noqa: E731
+        _, found = searcher(standard_normal, temperature, key, state, view, config.smc.num_particles, False)
+        dual = lambda eta: mpo_temperature_loss(found.advantages.T, eta, config.duals.epsilon)[0]  # noqa: E731
         return temperature * jnp.exp(-0.2 * jax.grad(dual)(temperature)), found.weights
 
     learned, weights = jax.jit(lambda keys: jax.lax.scan(learn, jnp.float32(1.0), keys))(
@@ -152,7 +152,7 @@ def test_the_learned_temperature_keeps_the_bound():
     )
     assert 0.8 < float(learned) < 1.0
     last = np.asarray(weights[-1])
-    divergence = np.mean(np.sum(last * np.log(np.maximum(last * config.num_particles, 1e-9)), axis=-1))
+    divergence = np.mean(np.sum(last * np.log(np.maximum(last * config.smc.num_particles, 1e-9)), axis=-1))
     assert 0.5 < divergence < 0.8
 
 
@@ -184,7 +184,7 @@ def test_another_proposal_corrects_the_weights():
         return jnp.ones(pi.batch_shape, jnp.int32), jnp.broadcast_to(ratios, (3, 4)).ravel()
 
     proposal = FROM_POLICY._replace(sample=sample)
-    searcher = Search(config, counting_model(False, False), GAMMA, 1.0, proposal, make_resampling(config))
+    searcher = Search(config.smc, counting_model(False, False), GAMMA, 1.0, proposal, make_resampling(config.smc))
     view, no = Observation(jnp.zeros((3, 1))), jnp.zeros((3,), bool)
     first = TimeStep(view, jnp.zeros((3,)), no, no, view, None)
     state = RolloutState(jnp.zeros((3,), jnp.int32), first, ())

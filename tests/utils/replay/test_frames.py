@@ -27,19 +27,15 @@ class Prioritised(ReplayConfig):
 
 def make(stacked, schema=ReplayConfig, **values):
     defaults = {
-        "rollout_length": 4,
-        "warmup_steps": 4,
         "total_buffer_size": NUM_ENVS * 21,
         "total_batch_size": 32,
         "epochs": 1,
         "n_step": 1,
         "store_next_observation": True,
-        "gamma": 0.5,
-        "reward_scale": 1.0,
     }
     space = Box(0, 255, SHAPE, jnp.uint8, stacked)
     spec = SystemSpec(space, Discrete(3), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True)
-    return make_replay(schema(**{**defaults, **values}), spec)
+    return make_replay(schema(**{**defaults, **values}), spec, gamma=0.5)
 
 
 class Episodes:

@@ -17,12 +17,12 @@ NUM_ENVS = 2
 
 def make(**values):
     defaults = {
-        **{"rollout_length": 4, "warmup_steps": 4, "total_buffer_size": 32, "total_batch_size": 64, "epochs": 1},
-        **{"n_step": 1, "store_next_observation": True, "gamma": 0.5, "reward_scale": 0.5},
+        **{"total_buffer_size": 32, "total_batch_size": 64, "epochs": 1, "n_step": 1, "store_next_observation": True},
         **{"burn_in_length": 1, "sequence_length": 3, "sequence_period": 2},
     }
     spec = SystemSpec(Box(0, 1, (1,)), Discrete(3), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True)
-    replay = make_sequence_replay(SequenceReplayConfig(**{**defaults, **values}), spec, jnp.zeros((1,)))
+    config = SequenceReplayConfig(**{**defaults, **values})
+    replay = make_sequence_replay(config, spec, jnp.zeros((1,)), reward_scale=0.5)
     timestep = restart(Observation(jnp.zeros((1,))))
     return replay, replay.init(jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), timestep))
 

@@ -19,17 +19,22 @@ NUM_ENVS = 2
 
 def configuration(**values):
     defaults = {
-        **{"rollout_length": 4, "warmup_steps": 0, "total_buffer_size": 40, "total_batch_size": 64, "gamma": 0.5},
-        **{"reward_scale": 0.5, "sequence_length": 2, "latent_period": 1, "online_sequences": 0},
+        **{"total_buffer_size": 40, "total_batch_size": 64},
+        **{"sequence_length": 2, "latent_period": 1, "online_sequences": 0},
     }
     return StreamReplayConfig(**{**defaults, **values})
+
+
+def check(num_shards, rollout_length=4, warmup_steps=0, **values):
+    system = SimpleNamespace(rollout_length=rollout_length, warmup_steps=warmup_steps)
+    configuration(**values).check(system, NUM_ENVS, num_shards)
 
 
 @cache
 def make(num_shards=1, **values):
     """Build compiled functions of a replay buffer, and its empty state."""
     spec = SystemSpec(Box(0, 1, (1,)), Discrete(100), SimpleNamespace(), Axes(), 1, NUM_ENVS, num_shards, True)
-    replay = make_stream_replay(configuration(**values), spec, {"state": jnp.zeros((1, 1), jnp.bfloat16)})
+    replay = make_stream_replay(configuration(**values), spec, {"state": jnp.zeros((1, 1), jnp.bfloat16)}, 0.5)
     timestep = restart(Observation(jnp.zeros((1,))))
     state = replay.init(jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), timestep))
     add, sample, refresh = jax.jit(replay.add), jax.jit(replay.sample), jax.jit(replay.refresh)
@@ -126,7 +131,7 @@ def test_latent_states_are_those_after_the_entry_before():
 
 def test_rings_hold_the_newest_entries_of_each_environment():
     """Rows of 8 entries with starts at even places: 4 rollouts leave the newest 8 of each, less one before a start."""
-    replay, state = make(total_buffer_size=17, sequence_length=4, latent_period=2, rollout_length=4)
+    replay, state = make(total_buffer_size=17, sequence_length=4, latent_period=2)
     state = added(state, replay, FIRST, *(rollout(first) for first in (4, 8, 12)))
     assert state.size.tolist() == [8, 8]
     # With one end each, steps 0 to 15 are entries 0 to 16; the newest 8 are 9 to 16, of which 10 and 12 are even and
@@ -256,10 +261,10 @@ INVALID = {
 def test_sizes_that_do_not_fit_are_refused_with_ones_that_do(name):
     values, num_shards, message = INVALID[name]
     with pytest.raises(ConfigError, match=message):
-        configuration(**values).check(NUM_ENVS, num_shards)
+        check(num_shards, **values)
 
 
 def test_the_sizes_that_a_refusal_names_are_accepted():
-    configuration(sequence_length=20, latent_period=2, total_buffer_size=44, warmup_steps=16).check(NUM_ENVS, 1)
-    configuration(sequence_length=10, warmup_steps=8).check(NUM_ENVS, 1)
-    configuration(online_sequences=0).check(NUM_ENVS, 2)
+    check(1, sequence_length=20, latent_period=2, total_buffer_size=44, warmup_steps=16)
+    check(1, sequence_length=10, warmup_steps=8)
+    check(2, online_sequences=0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import jax
 
 from stoix_like.base_types import Agent, Metrics, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError
-from stoix_like.schema import above
+from stoix_like.schema import above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal, OnPolicyTransition, make_parts
@@ -18,35 +18,32 @@ from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.vpg.anakin import ff_a2c
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.loss import awr_loss
-from stoix_like.utils.replay import Replay, ReplayConfig, make_replay
+from stoix_like.utils.replay import Replay, WholeWindowsConfig, make_replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_a2c.Config, ReplayConfig):
+class Config(ff_a2c.BaseConfig):
     """Hyperparameters of AWR.
 
     Attributes:
         needs_successors: see `SystemConfig`.
-        whole_windows: see `ReplayConfig`.
+        replay: the replay buffer.
+        resets: periodic resets of the networks.
+        gae_lambda: mixing parameter of n-step advantages.
         beta: temperature of the weights, in the unit of the advantages.
         weight_max: largest weight.
-        resets: periodic resets of the networks.
     """
 
     needs_successors: ClassVar[bool] = True
-    whole_windows: ClassVar[bool] = True
+    replay: WholeWindowsConfig
+    resets: PeriodicResets
+    gae_lambda: Annotated[float, between(0.0, 1.0)]
     beta: Annotated[float, above(0.0)]
     weight_max: Annotated[float, above(0.0)]
-    resets: PeriodicResets
-
-    @property
-    def gradient_steps(self) -> int:
-        """Gradient steps per update."""
-        return self.epochs
 
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check sizes, and refuse what needs the last rollout; see `SystemConfig.check`."""
-        ReplayConfig.check(self, num_envs, num_shards)
+        super().check(num_envs, num_shards)
         for name in ("normalize_rewards", "vtrace"):
             if getattr(self, name):
                 raise ConfigError(f"system.{name}=true: this system learns from a replay buffer: use false")
@@ -81,7 +78,7 @@ class AWR(ff_a2c.A2C[Config]):
             _, batch, _ = self.targets(Agent(unpack(shared), OnPolicyLocal()), windows, step_key)
             return self.improve(shared, batch, step_key)
 
-        shared, metrics = replay_epochs(step, agent.shared, key, self.config.epochs)
+        shared, metrics = replay_epochs(step, agent.shared, key, self.config.replay.epochs)
         shared = shared._replace(updates=jax.tree.map(lambda count: count + 1, shared.updates))
         return agent._replace(shared=shared), metrics
 
@@ -93,7 +90,7 @@ class AWR(ff_a2c.A2C[Config]):
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build AWR; the floats of the hyperparameters may be traced."""
     # Rewards are scaled when a window is evaluated, and therefore not when they are stored.
-    replay = make_replay(replace(config, reward_scale=1.0), spec)
+    replay = make_replay(config.replay, spec, config.gamma)
     advantages = make_advantages(config.gamma, config.gae_lambda)
     return AWR(**make_parts(config, spec), advantages=advantages, replay=replay)
 

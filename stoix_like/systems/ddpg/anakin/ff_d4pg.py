@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,20 +24,25 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_ddpg.Config, AtomsConfig):
+class Config(ff_ddpg.Config):
     """Hyperparameters of D4PG.
 
     Attributes:
         network_heads: heads that the system needs.
+        atoms: the distribution of returns.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax")),
     }
+    atoms: AtomsConfig
 
 
-class D4PG(ff_ddpg.DDPG[Config]):
+ConfigT = TypeVar("ConfigT", bound=ff_ddpg.Config)
+
+
+class D4PG(ff_ddpg.DDPG[ConfigT]):
     """DDPG whose critics learn the distribution of returns; D4PG has a single one."""
 
     @property
@@ -78,7 +83,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     Returns:
         The algorithm.
     """
-    head = configure_head(spec.networks.q_network.critic_head, config.support)
+    head = configure_head(spec.networks.q_network.critic_head, config.atoms.support)
     return ff_ddpg.make_variant(config, spec, D4PG, critic_head=head)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -10,42 +10,66 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, Observation, PyTree, RolloutState, SystemSpec
+from stoix_like.base_types import Metrics, Observation, PyTree, RolloutState, SystemConfig, SystemSpec
+from stoix_like.envs.spaces import Box
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
-from stoix_like.schema import at_least, between
+from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, action_range
 from stoix_like.systems.off_policy.actor_critic import (
     OffPolicyActorCritic,
-    OffPolicyActorCriticConfig,
     OffPolicyShared,
     make_critics,
     make_parts,
 )
 from stoix_like.systems.off_policy.epochs import Target, make_soft_target
 from stoix_like.systems.parts.exploration import NormalNoise, check_noise, make_normal_noise
-from stoix_like.systems.parts.optimiser import gradient_step
+from stoix_like.systems.parts.normalizer import ReplayNormalisation
+from stoix_like.systems.parts.optimiser import Gradients, gradient_step
+from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.utils.jax_utils import periodically
 from stoix_like.utils.loss import td3_critic_loss_per_example
-from stoix_like.utils.replay import Batch
+from stoix_like.utils.replay import Batch, ReplayConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OffPolicyActorCriticConfig):
+class Config(SystemConfig):
     """Hyperparameters of DDPG.
 
     Attributes:
+        action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
+        replay: the replay buffer.
+        normalisation: normalisation of observations and rewards.
+        gradients: gradient descent.
+        resets: periodic resets of the networks.
+        actor_lr: Adam learning rate of the policy.
+        q_lr: Adam learning rate of the critics.
+        policy_frequency: gradient steps of the critics per step of the policy and of all target parameters.
+        noise_correlation: correlation of the exploration noise between successive steps.
+        gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
         tau: Polyak step size of the target parameters (soft update).
         exploration_noise: standard deviation of the exploration noise, in units of half the action range.
         max_exploration_noise: largest standard deviation, likewise: each environment draws its own between both, at the
             start of each episode; None for the same in all.
     """
 
+    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE),
     }
+    replay: ReplayConfig
+    normalisation: ReplayNormalisation
+    gradients: Gradients
+    resets: PeriodicResets
+    actor_lr: Annotated[float, above(0.0)]
+    q_lr: Annotated[float, above(0.0)]
+    policy_frequency: Annotated[int, between(1, INT32_MAX)]
+    noise_correlation: Annotated[float, between(0.0, 1.0)]
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
     tau: Annotated[float, between(0.0, 1.0)]
     exploration_noise: Annotated[float, at_least(0.0)]
     max_exploration_noise: Annotated[float | None, at_least(0.0)] = None
@@ -57,6 +81,8 @@ class Config(OffPolicyActorCriticConfig):
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
+Smoothing = Callable[[jax.Array, jax.Array], jax.Array]
+"""`(action, key) -> action`, of targets; the identity in DDPG."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +92,7 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
     actions: ActionRange
     target: Target
     noise: NormalNoise
+    smooth: Smoothing
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the carry of the noise at the start of an episode."""
@@ -155,15 +182,19 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
 
     def target_action(self, actor_params: Any, observation: Observation, key: jax.Array) -> jax.Array:
         """Compute the actions for the critic targets."""
-        del key
-        return self.policy(actor_params, observation)
+        return self.smooth(self.policy(actor_params, observation), key)
 
 
 DDPGT = TypeVar("DDPGT", bound=DDPG[Any])
 
 
 def make_variant(
-    config: Config, spec: SystemSpec, algorithm: type[DDPGT], num_critics: int = 1, critic_head: Any = None
+    config: Config,
+    spec: SystemSpec,
+    algorithm: type[DDPGT],
+    num_critics: int = 1,
+    critic_head: Any = None,
+    smooth: Smoothing = lambda action, _: action,
 ) -> DDPGT:
     """Build DDPG or a variant.
 
@@ -173,6 +204,7 @@ def make_variant(
         algorithm: DDPG, or a subclass.
         num_critics: number of critics.
         critic_head: replaces the critic head of the network.
+        smooth: changes the actions of targets.
 
     Returns:
         The algorithm.
@@ -181,7 +213,7 @@ def make_variant(
     actions, target = action_range(spec.action_space), make_soft_target(config.tau)
     noise = make_normal_noise(config.exploration_noise, config.max_exploration_noise, config.noise_correlation)
     parts = make_parts(config, spec, critics)
-    return algorithm(**parts, actions=actions, target=target, noise=noise)
+    return algorithm(**parts, actions=actions, target=target, noise=noise, smooth=smooth)
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:

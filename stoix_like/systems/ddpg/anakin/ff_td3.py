@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-import jax
-
-from stoix_like.base_types import Observation, SystemSpec
-from stoix_like.schema import at_least
+from stoix_like.base_types import SystemSpec
+from stoix_like.schema import Part, at_least
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg
+from stoix_like.systems.ddpg.ddpg_types import action_range
 from stoix_like.utils.loss import target_policy_smoothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_ddpg.Config):
-    """Hyperparameters of TD3.
+class TargetSmoothing(Part):
+    """Hyperparameters of target policy smoothing.
 
     Attributes:
         policy_noise: standard deviation of the target policy noise, in units of half the action range.
@@ -27,19 +26,26 @@ class Config(ff_ddpg.Config):
     noise_clip: Annotated[float, at_least(0.0)]
 
 
-class TD3(ff_ddpg.DDPG[Config]):
-    """DDPG with target policy smoothing; `build` and the configuration set the twin critics and the delay."""
+def make_smoothing(config: TargetSmoothing, spec: SystemSpec) -> ff_ddpg.Smoothing:
+    """Build target policy smoothing: clipped noise on the actions of targets (equation 14)."""
+    minimum, maximum, unit = action_range(spec.action_space)
+    noise_scale, noise_clip = config.policy_noise * unit, config.noise_clip * unit
+    return lambda action, key: target_policy_smoothing(key, action, noise_scale, noise_clip, minimum, maximum)
 
-    def target_action(self, actor_params: Any, observation: Observation, key: jax.Array) -> jax.Array:
-        """Compute the actions of the target policy with clipped noise (equation 14)."""
-        action = self.policy(actor_params, observation)
-        minimum, maximum, unit = self.actions
-        noise_scale, noise_clip = self.config.policy_noise * unit, self.config.noise_clip * unit
-        return target_policy_smoothing(key, action, noise_scale, noise_clip, minimum, maximum)
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_ddpg.Config):
+    """Hyperparameters of TD3.
+
+    Attributes:
+        smoothing: target policy smoothing.
+    """
+
+    smoothing: TargetSmoothing
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build TD3.
+    """Build TD3: DDPG with twin critics, target policy smoothing, and by the configuration a delay of the policy.
 
     Args:
         config: hyperparameters; the floats may be traced.
@@ -48,7 +54,8 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     Returns:
         The algorithm.
     """
-    return ff_ddpg.make_variant(config, spec, TD3, num_critics=2)
+    smooth = make_smoothing(config.smoothing, spec)
+    return ff_ddpg.make_variant(config, spec, ff_ddpg.DDPG[Config], num_critics=2, smooth=smooth)
 
 
 build, run_experiment, hydra_entry_point = entry_points("ddpg/ff_td3", make_algorithm)

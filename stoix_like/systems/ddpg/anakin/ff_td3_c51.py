@@ -8,12 +8,14 @@ clipping them to their range, and that learning rates fall as a cosine.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
 from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, SystemSpec
+from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_d4pg, ff_ddpg, ff_td3
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
@@ -24,19 +26,27 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_td3.Config, ff_d4pg.Config, CategoricalCriticsConfig):
-    """Hyperparameters of TD3 with categorical critics."""
+class Config(ff_ddpg.Config):
+    """Hyperparameters of TD3 with categorical critics.
+
+    Attributes:
+        network_heads: heads that the system needs.
+        atoms: the distribution of returns, and how the critics are reduced.
+        smoothing: target policy smoothing.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = ff_d4pg.Config.network_heads
+    atoms: CategoricalCriticsConfig
+    smoothing: ff_td3.TargetSmoothing
 
 
-class CategoricalTD3(ff_td3.TD3, ff_d4pg.D4PG):
+class CategoricalTD3(ff_d4pg.D4PG[Config]):
     """TD3 whose twin critics learn the distribution of returns, without a target policy."""
-
-    config: Config
 
     @property
     def reduction(self) -> Reduction:
         """What the policy maximises, and what the critics learn."""
-        return self.config.reduction
+        return self.config.atoms.reduction
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
         """Initialise parameters and optimiser states."""
@@ -70,8 +80,9 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     Returns:
         The algorithm.
     """
-    head = configure_head(spec.networks.q_network.critic_head, config.support)
-    return ff_ddpg.make_variant(config, spec, CategoricalTD3, num_critics=2, critic_head=head)
+    head = configure_head(spec.networks.q_network.critic_head, config.atoms.support)
+    smooth = ff_td3.make_smoothing(config.smoothing, spec)
+    return ff_ddpg.make_variant(config, spec, CategoricalTD3, num_critics=2, critic_head=head, smooth=smooth)
 
 
 build, run_experiment, hydra_entry_point = entry_points("ddpg/ff_td3_c51", make_algorithm)

@@ -7,38 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 
 from stoix_like.base_types import SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
+from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg, ff_td3
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
 from stoix_like.systems.off_policy.recurrent import (
     RecurrentOffPolicy,
-    RecurrentOffPolicyConfig,
     RecurrentParams,
+    RecurrentReplayConfig,
     remember,
     with_cells,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RecurrentOffPolicyConfig, ff_td3.Config):
+class Config(ff_ddpg.Config):
     """Hyperparameters of recurrent TD3.
 
     Attributes:
         network_heads: heads that the system needs.
+        replay: the replay buffer.
+        smoothing: target policy smoothing.
+        noise_correlation: none; the carry is the recurrent state.
         max_exploration_noise: see `ff_ddpg.Config`; all environments have the same noise.
     """
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_td3.Config.network_heads)
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_ddpg.Config.network_heads)
+    replay: RecurrentReplayConfig
+    smoothing: ff_td3.TargetSmoothing
+    noise_correlation: Annotated[float, between(0.0, 0.0)] = 0.0
     max_exploration_noise: None = None
 
 
-class RecurrentTD3(RecurrentOffPolicy[Config], ff_td3.TD3):
+class RecurrentTD3(RecurrentOffPolicy[Config], ff_ddpg.DDPG[Config]):
     """TD3 on sequences, with recurrent networks."""
 
     def online_actor(self, params: DDPGParams) -> RecurrentParams:
@@ -63,7 +70,8 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     Returns:
         The algorithm.
     """
-    return remember(ff_ddpg.make_variant(config, spec, RecurrentTD3, num_critics=2), spec)
+    smooth = ff_td3.make_smoothing(config.smoothing, spec)
+    return remember(ff_ddpg.make_variant(config, spec, RecurrentTD3, num_critics=2, smooth=smooth), spec)
 
 
 build, run_experiment, hydra_entry_point = entry_points("ddpg/rec_td3", make_algorithm)

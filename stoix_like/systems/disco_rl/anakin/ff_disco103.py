@@ -27,6 +27,7 @@ from stoix_like.base_types import (
     OnlineAndTarget,
     PyTree,
     RolloutState,
+    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -41,10 +42,11 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.disco_rl import meta_network
 from stoix_like.systems.disco_rl.estimates import EstimatesConfig, Moments, estimate, initial_moments
 from stoix_like.systems.disco_rl.meta_network import LSTMState, Pair
-from stoix_like.systems.off_policy.epochs import OffPolicyConfig, Target, make_soft_target, replay_epochs
+from stoix_like.systems.off_policy.epochs import Target, make_soft_target, replay_epochs
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
-from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceConfig, SequenceReplay, make_sequence_replay
+from stoix_like.systems.parts.resets import PeriodicResets
+from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceReplay, StepSequenceConfig, make_sequence_replay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +57,21 @@ class AdamGradients(Gradients):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(EstimatesConfig, AtomsConfig, SequenceConfig, OffPolicyConfig):
+class Config(SystemConfig):
     """Hyperparameters of Disco103. The atoms of action values are on the scale of `rlax.SIGNED_HYPERBOLIC_PAIR`.
 
     Attributes:
         action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
-        n_step: see `ReplayConfig`; not used.
-        store_next_observation: see `ReplayConfig`.
+        estimates: values and advantages.
+        atoms: the distribution of action values.
+        replay: the replay buffer.
+        resets: periodic resets of the networks.
         weights: path of the meta-network's weights; None for those of `stoix-like fetch disco103`.
         weights_sha256: checksum of the file.
         lr: Adam learning rate.
+        gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
         tau: Polyak step size of the target parameters (soft update).
         max_abs_update: largest magnitude of Adam's step, before the learning rate multiplies it.
         gradients: gradient descent with Adam, whose steps the meta-network was trained with.
@@ -80,11 +86,15 @@ class Config(EstimatesConfig, AtomsConfig, SequenceConfig, OffPolicyConfig):
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(DISCOVERED_PREDICTIONS, hyperparams=("num_atoms",))
     }
-    n_step: Annotated[int, between(1, 1)] = 1
-    store_next_observation: bool = True
+    estimates: EstimatesConfig
+    atoms: AtomsConfig
+    replay: StepSequenceConfig
+    resets: PeriodicResets
     weights: str | None
     weights_sha256: str
     lr: Annotated[float, above(0.0)]
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
     tau: Annotated[float, between(0.0, 1.0)]
     max_abs_update: Annotated[float, above(0.0)]
     gradients: AdamGradients
@@ -166,7 +176,7 @@ class Disco103(Algorithm):
         def step(shared: DiscoShared, sample_key: jax.Array, *_: Any) -> tuple[DiscoShared, Metrics]:
             return self.sgd_step(shared, self.replay.sample(agent.local, sample_key, 1.0))
 
-        shared, metrics = replay_epochs(step, agent.shared, key, self.config.epochs)
+        shared, metrics = replay_epochs(step, agent.shared, key, self.config.replay.epochs)
         return agent._replace(shared=shared), metrics
 
     def sgd_step(self, shared: DiscoShared, batch: SequenceBatch) -> tuple[DiscoShared, Metrics]:
@@ -193,12 +203,14 @@ class Disco103(Algorithm):
         observations = steps.observation, steps.next_observation
         target = Pair(*(self.network.apply(shared.params.target, each) for each in observations))
         q_values = Pair(*map(self.values, online)), Pair(*map(self.values, target))
-        inputs, returns, moments = estimate(config, self.axes, steps, (online, target), q_values, shared.moments)
+        inputs, returns, moments = estimate(
+            config.estimates, config.gamma, self.axes, steps, (online, target), q_values, shared.moments
+        )
         constants = weights.load(config.weights, config.weights_sha256)
         targets, lifetime = meta_network.apply(constants, inputs, shared.lifetime, self.axes)
 
         z, q, next_policy = (_of_action(x, steps.action) for x in predictions[2:])
-        atoms = rlax.transform_to_2hot(rlax.signed_hyperbolic(returns), config.vmin, config.vmax, config.num_atoms)
+        atoms = rlax.transform_to_2hot(rlax.signed_hyperbolic(returns), *_support(config.atoms))
         bootstrapped = 1.0 - steps.terminated
         losses = {
             "policy_loss": divergence(mask_logits(targets.policy, mask), predictions.policy.logits),
@@ -215,7 +227,7 @@ class Disco103(Algorithm):
 
     def values(self, predictions: Predictions) -> jax.Array:
         """Return the mean action values `[..., A]`, in units of scaled reward."""
-        atoms = jnp.linspace(self.config.vmin, self.config.vmax, self.config.num_atoms)
+        atoms = jnp.linspace(*_support(self.config.atoms))
         return rlax.signed_parabolic(jnp.dot(jax.nn.softmax(predictions.q), atoms))
 
 
@@ -230,11 +242,15 @@ def _of_action(x: jax.Array, action: jax.Array) -> jax.Array:
     return jnp.take_along_axis(x, action[..., None, None], axis=2)[:, :, 0]
 
 
+def _support(atoms: AtomsConfig) -> tuple[Any, Any, int]:
+    return atoms.vmin, atoms.vmax, atoms.num_atoms
+
+
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build an agent that learns by Disco103; the floats of the hyperparameters may be traced."""
     network = spec.networks.actor_network
     head = configure_head(
-        network.action_head, {"num_atoms": config.num_atoms, "num_predictions": weights.NUM_PREDICTIONS}
+        network.action_head, {"num_atoms": config.atoms.num_atoms, "num_predictions": weights.NUM_PREDICTIONS}
     )
 
     def adam(rate: Any) -> optax.GradientTransformation:
@@ -250,7 +266,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         FeedForwardActor(head, network.pre_torso, network.input_layer),
         optim=make_optimiser(config, spec, config.lr, transform=adam),
         target=make_soft_target(config.tau),
-        replay=make_sequence_replay(config, spec, (), extras=jnp.zeros((head.action_dim,))),
+        replay=make_sequence_replay(config.replay, spec, (), jnp.zeros((head.action_dim,)), config.reward_scale),
     )
     return agent
 

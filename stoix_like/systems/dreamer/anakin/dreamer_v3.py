@@ -27,6 +27,7 @@ from stoix_like.base_types import (
     NetworkOutputs,
     Observation,
     RolloutState,
+    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -35,7 +36,7 @@ from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DISTRIBUTION, HeadRequirement
 from stoix_like.networks.rssm import Latent
-from stoix_like.schema import at_least, between
+from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.dreamer.dreamer_types import (
     DreamerParams,
@@ -58,12 +59,18 @@ from stoix_like.utils.replay import StreamBatch, StreamReplay, make_stream_repla
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(WorldModelConfig, TrainRatioConfig, LaPropConfig, ReturnScaleConfig):
+class Config(SystemConfig):
     """Hyperparameters of DreamerV3.
 
     Attributes:
         network_heads: heads that the system needs.
+        model: the world model.
+        replay: the replay buffer, and how often each step is replayed.
+        laprop: the optimiser.
+        returns: the scale of advantages.
         imagination_length: imagined steps from each replayed state, H.
+        gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
         gae_lambda: lambda of the returns.
         ent_coef: weight of the entropy of the policy.
         vf_coef: weight of the value loss in imagination.
@@ -78,7 +85,13 @@ class Config(WorldModelConfig, TrainRatioConfig, LaPropConfig, ReturnScaleConfig
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "critic_network.critic_head": HeadRequirement(VALUE_DISTRIBUTION, optional=("num_atoms",)),
     }
+    model: WorldModelConfig
+    replay: TrainRatioConfig
+    laprop: LaPropConfig
+    returns: ReturnScaleConfig
     imagination_length: Annotated[int, between(1, 2**10)]
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
     gae_lambda: Annotated[float, between(0.0, 1.0)]
     ent_coef: Annotated[float, at_least(0.0)]
     vf_coef: Annotated[float, at_least(0.0)]
@@ -242,18 +255,19 @@ class Dreamer(Algorithm):
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build DreamerV3; the floats of the hyperparameters may be traced."""
     networks = spec.networks
-    model = make_world_model(config, spec)
+    model = make_world_model(config.model, spec)
+    stored = jax.tree.map(lambda x: x[0], model.stored(model.initial((1,))))
     return Dreamer(
         config,
         spec.axes,
         model,
         actor=FeedForwardActor(networks.actor_network.action_head, networks.actor_network.pre_torso),
         critic=FeedForwardCritic(networks.critic_network.critic_head, networks.critic_network.pre_torso),
-        optim=make_optimiser(config),
-        returns=make_return_scale(config, spec.axes),
-        replay=make_stream_replay(config, spec, jax.tree.map(lambda x: x[0], model.stored(model.initial((1,))))),
+        optim=make_optimiser(config.laprop),
+        returns=make_return_scale(config.returns, spec.axes),
+        replay=make_stream_replay(config.replay, spec, stored, config.reward_scale),
         action_space=spec.action_space,
-        gradient_steps=config.gradient_steps(spec.num_envs, spec.num_shards),
+        gradient_steps=config.replay.steps_per_update(config.rollout_length, spec.num_envs, spec.num_shards),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import optax
 
 from stoix_like.base_types import SystemSpec
-from stoix_like.schema import above, between, one_of
+from stoix_like.schema import Part, above, between, one_of
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.actor_critic import ActorCriticNetworks, make_parts
 from stoix_like.systems.parts.advantages import make_advantages
@@ -19,46 +19,76 @@ from stoix_like.systems.vpg.anakin import ff_a2c
 
 @dataclass(frozen=True, kw_only=True)
 class RMSPropGradients(Gradients):
-    """As `Gradients`, with RMSProp besides."""
-
-    optimiser: Annotated[str, one_of("rmsprop", "adam", "radam", "adamw", "muon")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(ff_a2c.Config):
-    """Hyperparameters of IMPALA.
+    """As `Gradients`, with RMSProp besides.
 
     Attributes:
-        clip_rho_threshold: upper bound of the probability ratios that weight value errors.
-        clip_pg_rho_threshold: upper bound of the probability ratios that weight advantages.
-        gradients: gradient descent, by default with RMSProp as in the paper.
+        optimiser: by default RMSProp, as in the paper.
         rms_decay: decay of the mean squared gradient per step (RMSProp).
         rms_eps: constant added to the mean squared gradient (RMSProp).
     """
 
-    clip_rho_threshold: Annotated[float, above(0.0)]
-    clip_pg_rho_threshold: Annotated[float, above(0.0)]
-    gradients: RMSPropGradients
+    optimiser: Annotated[str, one_of("rmsprop", "adam", "radam", "adamw", "muon")]
     rms_decay: Annotated[float, between(0.0, 1.0)]
     rms_eps: Annotated[float, above(0.0)]
 
 
-def make_algorithm(config: Config, spec: SystemSpec, networks: ActorCriticNetworks | None = None) -> Algorithm:
+@dataclass(frozen=True, kw_only=True)
+class VTrace(Part):
+    """Hyperparameters of the targets of IMPALA.
+
+    Attributes:
+        gae_lambda: mixing parameter of n-step advantages; at 1, they are as long as the rollout allows.
+        clip_rho_threshold: upper bound of the probability ratios that weight value errors.
+        clip_pg_rho_threshold: upper bound of the probability ratios that weight advantages.
+    """
+
+    gae_lambda: Annotated[float, between(0.0, 1.0)]
+    clip_rho_threshold: Annotated[float, above(0.0)]
+    clip_pg_rho_threshold: Annotated[float, above(0.0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_a2c.BaseConfig):
+    """Hyperparameters of IMPALA.
+
+    Attributes:
+        gradients: gradient descent.
+        targets: values and advantages.
+    """
+
+    gradients: RMSPropGradients
+    targets: VTrace
+
+
+def make_variant(
+    config: ff_a2c.BaseConfig,
+    gradients: RMSPropGradients,
+    targets: VTrace,
+    spec: SystemSpec,
+    networks: ActorCriticNetworks | None = None,
+) -> Algorithm:
     """Build IMPALA: the policy gradient of A2C, with values and advantages by V-trace.
 
     Args:
         config: hyperparameters; the floats may be traced.
+        gradients: those of gradient descent.
+        targets: those of values and advantages.
         spec: spaces, networks, axes and sizes.
         networks: by default feed-forward.
 
     Returns:
         The algorithm.
     """
-    rms_prop = partial(optax.rmsprop, decay=config.rms_decay, eps=config.rms_eps)
-    parts = make_parts(config, spec, networks, rms_prop if config.gradients.optimiser == "rmsprop" else None)
-    max_ratios = config.clip_rho_threshold, config.clip_pg_rho_threshold
-    advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace, max_ratios)
+    rms_prop = partial(optax.rmsprop, decay=gradients.rms_decay, eps=gradients.rms_eps)
+    parts = make_parts(config, spec, networks, rms_prop if gradients.optimiser == "rmsprop" else None)
+    max_ratios = targets.clip_rho_threshold, targets.clip_pg_rho_threshold
+    advantages = make_advantages(config.gamma, targets.gae_lambda, config.vtrace, max_ratios)
     return ff_a2c.A2C(**parts, advantages=advantages)
+
+
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build IMPALA with feed-forward networks; see `make_variant`."""
+    return make_variant(config, config.gradients, config.targets, spec)
 
 
 build, run_experiment, hydra_entry_point = entry_points("impala/ff_impala", make_algorithm)

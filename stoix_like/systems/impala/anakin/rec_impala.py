@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stoix_like.base_types import SystemSpec
+from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.impala.anakin import ff_impala
-from stoix_like.systems.on_policy.recurrent import RecurrentConfig, make_recurrent_networks
+from stoix_like.systems.on_policy.recurrent import NETWORK_HEADS, LearnedSequences, make_recurrent_networks
+from stoix_like.systems.vpg.anakin import ff_a2c
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RecurrentConfig, ff_impala.Config):
-    """Hyperparameters of recurrent IMPALA."""
+class Config(ff_a2c.BaseConfig):
+    """Hyperparameters of recurrent IMPALA.
+
+    Attributes:
+        network_heads: heads that the system needs.
+        gradients: gradient descent.
+        targets: values and advantages.
+        sequences: the sequences that gradients flow through.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
+    gradients: ff_impala.RMSPropGradients
+    targets: ff_impala.VTrace
+    sequences: LearnedSequences
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build IMPALA with recurrent networks; the policy is unrolled from the states of the behaviour policy."""
-    return ff_impala.make_algorithm(config, spec, make_recurrent_networks(spec.networks, config.steps_per_sequence))
+    networks = make_recurrent_networks(spec.networks, config.sequences.steps_per_sequence(config.rollout_length))
+    return ff_impala.make_variant(config, config.gradients, config.targets, spec, networks)
 
 
 build, run_experiment, hydra_entry_point = entry_points("impala/rec_impala", make_algorithm)

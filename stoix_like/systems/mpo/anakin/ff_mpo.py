@@ -17,13 +17,14 @@ from stoix_like.base_types import (
     Observation,
     PyTree,
     RolloutState,
+    SystemConfig,
     SystemSpec,
     Trajectory,
     Transition,
 )
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
-from stoix_like.schema import above, between
+from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess, proposals
 from stoix_like.systems.mpo.duals import (
@@ -37,28 +38,40 @@ from stoix_like.systems.mpo.duals import (
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
 from stoix_like.systems.off_policy.actor_critic import (
     OffPolicyActorCritic,
-    OffPolicyActorCriticConfig,
     OffPolicyShared,
     make_critics,
     make_parts,
 )
 from stoix_like.systems.off_policy.epochs import Target, make_soft_target
 from stoix_like.systems.parts.exploration import persist_noise_keys
-from stoix_like.systems.parts.optimiser import gradient_step
+from stoix_like.systems.parts.normalizer import ReplayNormalisation
+from stoix_like.systems.parts.optimiser import Gradients, gradient_step
+from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.utils.jax_utils import merge_leading_dims, periodically
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_retrace_continuous
+from stoix_like.utils.replay import WholeWindowsConfig
 from stoix_like.utils.training import join_optimisers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OffPolicyActorCriticConfig, DualConfig):
+class Config(SystemConfig):
     """Hyperparameters of MPO.
 
     Attributes:
-        action_spaces: see `OffPolicyActorCriticConfig`.
+        action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
-        whole_windows: see `ReplayConfig`.
+        replay: the replay buffer.
+        normalisation: normalisation of observations and rewards.
+        duals: bounds on divergences.
+        gradients: gradient descent.
+        resets: periodic resets of the networks.
+        actor_lr: Adam learning rate of the policy.
+        q_lr: Adam learning rate of the critic.
+        policy_frequency: gradient steps of the critic per step of the policy.
+        noise_correlation: correlation of the exploration noise between successive steps.
+        gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
         tau: Polyak step size of the target parameters (soft update).
         num_samples: actions of the target policy per observation; a discrete choice takes all, by their probabilities.
         retrace_lambda: mixing parameter of the Retrace returns.
@@ -72,7 +85,17 @@ class Config(OffPolicyActorCriticConfig, DualConfig):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE),
     }
-    whole_windows: ClassVar[bool] = True
+    replay: WholeWindowsConfig
+    normalisation: ReplayNormalisation
+    duals: DualConfig
+    gradients: Gradients
+    resets: PeriodicResets
+    actor_lr: Annotated[float, above(0.0)]
+    q_lr: Annotated[float, above(0.0)]
+    policy_frequency: Annotated[int, between(1, INT32_MAX)]
+    noise_correlation: Annotated[float, between(0.0, 1.0)]
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
     tau: Annotated[float, between(0.0, 1.0)]
     num_samples: Annotated[int, between(2, 2**16)]
     retrace_lambda: Annotated[float, between(0.0, 1.0)]
@@ -94,9 +117,9 @@ class MPO(OffPolicyActorCritic[Config]):
         actor_params = self.actor.init(actor_key, observation)
         pi = self.actor.apply(actor_params, observation)
         q_params = self.critics.init(q_key, *self.critic_input(observation, pi.sample(seed=action_key)))
-        duals = init_duals(self.config, pi)
+        duals = init_duals(self.config.duals, pi)
         if self.config.action_penalty:
-            duals = duals._replace(penalty_temperature=inverse_softplus(self.config.init_temperature))
+            duals = duals._replace(penalty_temperature=inverse_softplus(self.config.duals.init_temperature))
         params = MPOParams(self.target.init(actor_params), self.target.init(q_params), duals)
         opt_states = MPOOptStates(
             self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.dual_optim.init(duals)
@@ -204,7 +227,7 @@ class MPO(OffPolicyActorCritic[Config]):
         temperature_loss, weights = self.weigh(duals, action, log_prior, q)
         pi, target_pi = (self.actor.apply(params, observation) for params in (actor_params, targets[0]))
         policy_loss, metrics = constrained_policy_loss(
-            self.config, duals, pi, target_pi, lambda pi: mpo_policy_loss(pi.log_prob(action), weights)
+            self.config.duals, duals, pi, target_pi, lambda pi: mpo_policy_loss(pi.log_prob(action), weights)
         )
         metrics |= {"policy_loss": policy_loss, "temperature": positive(duals.temperature)}
         return temperature_loss + policy_loss, metrics
@@ -212,7 +235,7 @@ class MPO(OffPolicyActorCritic[Config]):
     def weigh(self, duals: Duals, action: jax.Array, log_prior: Any, q: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Compute the loss of the temperatures and the weights `[S, B]` of actions, by value and by penalty."""
         config = self.config
-        loss, weights = mpo_temperature_loss(q, positive(duals.temperature), config.epsilon, log_prior)
+        loss, weights = mpo_temperature_loss(q, positive(duals.temperature), config.duals.epsilon, log_prior)
         if not config.action_penalty:
             return loss, weights
         penalty = -excess(self.action_space, action)
@@ -246,7 +269,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     if config.action_penalty:
         check_bounded(spec.action_space, "system.action_penalty")
     parts = make_parts(config, spec, make_critics(spec.networks.q_network, 1))
-    target, dual_optim = make_soft_target(config.tau), optax.adam(config.dual_lr)
+    target, dual_optim = make_soft_target(config.tau), optax.adam(config.duals.dual_lr)
     return MPO(**parts, dual_optim=dual_optim, action_space=spec.action_space, target=target)
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import ActorCriticParams, Agent, Metrics, SystemSpec, TimeStep
-from stoix_like.schema import INT32_MAX, Range, between
+from stoix_like.schema import Range, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
 from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, OnPolicyTransition, make_parts
@@ -24,17 +24,19 @@ from stoix_like.utils.training import join_optimisers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(MinibatchConfig, ff_a2c.Config, DualConfig):
+class Config(ff_a2c.BaseConfig):
     """Hyperparameters of V-MPO.
 
     Attributes:
-        epochs: passes over each rollout.
-        num_minibatches: minibatches per epoch.
+        minibatches: passes over each rollout.
+        duals: bounds on divergences.
+        gae_lambda: mixing parameter of n-step advantages.
         top_fraction: fraction of each minibatch that the policy learns from, the steps with the largest advantages.
     """
 
-    epochs: Annotated[int, between(1, 1_000_000)]
-    num_minibatches: Annotated[int, between(1, INT32_MAX)]
+    minibatches: MinibatchConfig
+    duals: DualConfig
+    gae_lambda: Annotated[float, between(0.0, 1.0)]
     top_fraction: Annotated[float, Range(0.0, 1.0, without_low=True)]
 
 
@@ -54,7 +56,7 @@ class VMPO(ff_a2c.A2C[Config]):
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
         agent = super().init(key, timestep)
-        duals = init_duals(self.config, self.networks.policy(agent.shared.params, timestep.observation))
+        duals = init_duals(self.config.duals, self.networks.policy(agent.shared.params, timestep.observation))
         state = self.dual_optim.init(duals)
         return agent._replace(shared=agent.shared._replace(own=LearnedDuals(duals, state)))
 
@@ -62,7 +64,7 @@ class VMPO(ff_a2c.A2C[Config]):
         self, shared: OnPolicyShared, batch: OnPolicyTransition, key: jax.Array
     ) -> tuple[OnPolicyShared, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
-        return minibatch_epochs(partial(self.sgd_step, shared), shared, batch, key, self.config)
+        return minibatch_epochs(partial(self.sgd_step, shared), shared, batch, key, self.config.minibatches)
 
     def sgd_step(
         self, behaviour: OnPolicyShared, shared: OnPolicyShared, batch: OnPolicyTransition, key: jax.Array
@@ -91,10 +93,10 @@ class VMPO(ff_a2c.A2C[Config]):
         pi, b_pi = (self.networks.policy(p, batch.obs) for p in (params, behaviour.params))
         temperature = positive(duals.temperature)
         temperature_loss, weights = vmpo_temperature_loss(
-            batch.advantage, temperature, config.epsilon, config.top_fraction, axis_names
+            batch.advantage, temperature, config.duals.epsilon, config.top_fraction, axis_names
         )
         policy_loss, metrics = constrained_policy_loss(
-            config, duals, pi, b_pi, lambda pi: vmpo_policy_loss(pi.log_prob(batch.action), weights, axis_names)
+            config.duals, duals, pi, b_pi, lambda pi: vmpo_policy_loss(pi.log_prob(batch.action), weights, axis_names)
         )
         value_loss = baseline_loss(self.networks.value(params, batch.obs), batch.target)
         entropy = jnp.mean(pi.entropy(seed=key))
@@ -106,7 +108,7 @@ class VMPO(ff_a2c.A2C[Config]):
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build V-MPO; the floats of the hyperparameters may be traced."""
     advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace, weighted=False)
-    vmpo = VMPO(**make_parts(config, spec), advantages=advantages, dual_optim=optax.adam(config.dual_lr))
+    vmpo = VMPO(**make_parts(config, spec), advantages=advantages, dual_optim=optax.adam(config.duals.dual_lr))
     return vmpo
 
 

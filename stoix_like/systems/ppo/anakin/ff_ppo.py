@@ -15,6 +15,7 @@ from stoix_like.base_types import (
     Agent,
     Metrics,
     RolloutState,
+    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -24,7 +25,7 @@ from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.actor_critic import (
-    ActorCriticConfig,
+    NETWORK_HEADS,
     ActorCriticNetworks,
     OnPolicyActorCritic,
     OnPolicyTransition,
@@ -36,7 +37,7 @@ from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.critic_outputs import SCALAR, with_distributions
 from stoix_like.systems.parts.kl_rate import FIXED, LearningRate, check_kl_rate, make_kl_rate
 from stoix_like.systems.parts.kl_stop import NEVER, Stop, make_kl_stop
-from stoix_like.systems.parts.optimiser import descend, mean_gradient
+from stoix_like.systems.parts.optimiser import Gradients, descend, mean_gradient
 from stoix_like.utils.jax_utils import means
 from stoix_like.utils.loss import (
     approximate_kl_per_example,
@@ -46,17 +47,19 @@ from stoix_like.utils.loss import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(MinibatchConfig, ActorCriticConfig):
+class Config(SystemConfig):
     """Hyperparameters of PPO.
 
     Attributes:
         annealed: hyperparameters that may change over the run.
+        needs_successors: see `SystemConfig`.
         network_heads: heads that the system needs.
-        epochs: passes over each rollout.
-        num_minibatches: minibatches per epoch.
+        minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
+        gradients: gradient descent.
         actor_lr: Adam learning rate of the actor.
         critic_lr: Adam learning rate of the critic.
         gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
         gae_lambda: mixing parameter of n-step advantages.
         clip_eps: clip range of the probability ratio and of the value change.
         final_clip_eps: clip range at the end of the run; None keeps it constant.
@@ -70,7 +73,6 @@ class Config(MinibatchConfig, ActorCriticConfig):
         ent_coef: weight of the entropy bonus.
         final_ent_coef: weight of the entropy bonus at the end of the run; None keeps it constant.
         vf_coef: weight of the value loss.
-        reward_scale: factor by which rewards are multiplied.
         normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation.
@@ -83,12 +85,14 @@ class Config(MinibatchConfig, ActorCriticConfig):
     """
 
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef", "clip_eps")
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(ActorCriticConfig.network_heads)
-    epochs: Annotated[int, between(1, 1_000_000)]
-    num_minibatches: Annotated[int, between(1, INT32_MAX)]
+    needs_successors: ClassVar[bool] = False
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(NETWORK_HEADS)
+    minibatches: MinibatchConfig
+    gradients: Gradients
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
     gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
     gae_lambda: Annotated[float, between(0.0, 1.0)]
     clip_eps: Annotated[float, above(0.0)]
     final_clip_eps: Annotated[float | None, at_least(0.0)] = None
@@ -100,7 +104,6 @@ class Config(MinibatchConfig, ActorCriticConfig):
     ent_coef: Annotated[float, at_least(0.0)]
     final_ent_coef: Annotated[float | None, at_least(0.0)] = None
     vf_coef: Annotated[float, at_least(0.0)]
-    reward_scale: Annotated[float, above(0.0)]
     normalize_rewards: bool = False
     normalize_observations: bool
     standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
@@ -146,12 +149,12 @@ class PPO(OnPolicyActorCritic[ConfigT]):
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
-        agent, batch, others = self.targets(agent, trajectory, key, self.config.num_minibatches)
+        agent, batch, others = self.targets(agent, trajectory, key, self.config.minibatches.num_minibatches)
         behaviour, config = agent.shared, self.config.at(agent.shared.updates, self.num_updates)
         sgd_step = partial(replace(self, config=config).sgd_step, behaviour)
         # Every array that minibatches are drawn from costs time, and only clipping needs the values before the update.
         drawn = batch if config.clip_value else batch._replace(value=())
-        shared, metrics = minibatch_epochs(sgd_step, behaviour, drawn, key, config, self.stop)
+        shared, metrics = minibatch_epochs(sgd_step, behaviour, drawn, key, config.minibatches, self.stop)
         return self.finish(Agent(shared, agent.local), trajectory), metrics | others | self.describe(config, batch)
 
     def sgd_step(self, behaviour: Any, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:

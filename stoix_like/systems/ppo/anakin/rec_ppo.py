@@ -9,27 +9,28 @@ from typing import ClassVar
 from stoix_like.base_types import SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.on_policy.recurrent import RecurrentConfig, make_recurrent_networks
+from stoix_like.systems.on_policy.recurrent import NETWORK_HEADS, LearnedSequences, make_recurrent_networks
 from stoix_like.systems.parts.critic_outputs import with_distributions
 from stoix_like.systems.ppo.anakin import ff_ppo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RecurrentConfig, ff_ppo.Config):
-    """Hyperparameters of recurrent PPO; its minibatches are sequences.
+class Config(ff_ppo.Config):
+    """Hyperparameters of recurrent PPO.
 
     Attributes:
         network_heads: heads that the system needs.
+        sequences: the sequences that gradients flow through.
     """
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(RecurrentConfig.network_heads)
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(NETWORK_HEADS)
+    sequences: LearnedSequences
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build PPO with recurrent networks; see `ff_ppo.make_algorithm`."""
-    return ff_ppo.make_algorithm(
-        config, spec, networks=make_recurrent_networks(spec.networks, config.steps_per_sequence)
-    )
+    networks = make_recurrent_networks(spec.networks, config.sequences.steps_per_sequence(config.rollout_length))
+    return ff_ppo.make_algorithm(config, spec, networks=networks)
 
 
 build, run_experiment, hydra_entry_point = entry_points("ppo/rec_ppo", make_algorithm)

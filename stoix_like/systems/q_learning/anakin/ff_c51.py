@@ -20,11 +20,12 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_dqn.BaseConfig, AtomsConfig):
+class Config(ff_dqn.BaseConfig):
     """Hyperparameters of C51.
 
     Attributes:
         network_heads: heads that the system needs.
+        atoms: the distribution of returns.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -32,6 +33,7 @@ class Config(ff_dqn.BaseConfig, AtomsConfig):
             ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), optional=("sigma_zero",)
         )
     }
+    atoms: AtomsConfig
 
 
 class C51(ff_dqn.BaseDQN[Config]):
@@ -62,7 +64,7 @@ def clipped_targets(batch: Batch, logits_t: jax.Array, q_t_selector: jax.Array, 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build C51; see `ff_dqn.make_variant`."""
     return ff_dqn.make_variant(
-        config, spec, C51, configure_head(spec.networks.actor_network.action_head, config.support)
+        config, spec, C51, configure_head(spec.networks.actor_network.action_head, config.atoms.support)
     )
 
 

@@ -20,6 +20,7 @@ from stoix_like.base_types import (
     OnlineAndTarget,
     PyTree,
     RolloutState,
+    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -30,9 +31,10 @@ from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.epochs import OffPolicyConfig, replay_epochs
+from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.epsilon_greedy import GREEDY, NEVER_RANDOM, EpsilonGreedy, make_epsilon_schedule
-from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
+from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
+from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import q_learning_per_example
 from stoix_like.utils.loss.common import values_of_actions
@@ -40,14 +42,19 @@ from stoix_like.utils.replay import Batch, PrioritisedReplayConfig, Replay, make
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseConfig(OffPolicyConfig, PrioritisedReplayConfig):
+class BaseConfig(SystemConfig):
     """Hyperparameters shared by all variants of DQN.
 
     Attributes:
         action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
         mode_hyperparams: see `SystemConfig`.
+        replay: the replay buffer.
+        gradients: gradient descent.
+        resets: periodic resets of the networks.
         exploration: epsilon-greedy exploration.
+        gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
         q_lr: Adam learning rate.
         tau: Polyak step size of the target parameters (soft update).
         target_update_period: gradient steps between two copies of the online parameters to the target parameters (hard
@@ -60,7 +67,12 @@ class BaseConfig(OffPolicyConfig, PrioritisedReplayConfig):
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, optional=("sigma_zero",))
     }
     mode_hyperparams: ClassVar[Mapping[str, float]] = NEVER_RANDOM
+    replay: PrioritisedReplayConfig
+    gradients: Gradients
+    resets: PeriodicResets
     exploration: EpsilonGreedy
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
     q_lr: Annotated[float, above(0.0)]
     tau: Annotated[float, between(0.0, 1.0)]
     target_update_period: Annotated[int | None, between(0, INT32_MAX)] = None
@@ -137,13 +149,13 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch, and average their metrics."""
         del trajectory
-        epsilon, epochs = self.epsilon(agent.shared.updates), self.config.epochs
+        epsilon, epochs = self.epsilon(agent.shared.updates), self.config.replay.epochs
 
         def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: jax.Array) -> tuple[Agent, Metrics]:
             batch = self.sample(agent, sample_key)
             shared, losses, metrics = self.sgd_step(agent.shared, batch, loss_key)
             shared = shared._replace(params=self.update_target(shared.params, count))
-            local = self.set_priorities(agent.local, batch, losses) if self.config.prioritised else agent.local
+            local = self.set_priorities(agent.local, batch, losses) if self.config.replay.prioritised else agent.local
             return Agent(shared, local), {"q_loss": jnp.mean(batch.weight * losses), **jax.tree.map(jnp.mean, metrics)}
 
         counts = agent.shared.updates * epochs + jnp.arange(1, epochs + 1)
@@ -183,12 +195,12 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:
         """Sample a batch; by priority, with annealed importance weights (section 3.4 of arXiv:1511.05952)."""
-        exponent = self.config.importance_exponent(agent.shared.updates, self.num_updates)
+        exponent = self.config.replay.importance_exponent(agent.shared.updates, self.num_updates)
         return self.replay.sample(agent.local, key, exponent)
 
     def set_priorities(self, local: PyTree, batch: Batch, losses: jax.Array) -> PyTree:
         """Set the priorities of a batch from its losses."""
-        return self.replay.set_priorities(local, batch.indices, self.config.priorities(losses, batch.weight))
+        return self.replay.set_priorities(local, batch.indices, self.config.replay.priorities(losses, batch.weight))
 
     def q(
         self, params: PyTree, observation: Observation, noise_key: jax.Array | None = None, **head_kwargs: Any
@@ -239,7 +251,7 @@ def make_variant(config: BaseConfig, spec: SystemSpec, algorithm: type[BaseDQN[A
         spec.axes,
         network=FeedForwardActor(head, network.pre_torso, network.input_layer),
         optim=make_optimiser(config, spec, config.q_lr),
-        replay=make_replay(config, spec),
+        replay=make_replay(config.replay, spec, config.gamma, config.reward_scale),
         num_updates=spec.num_updates,
         epsilon=make_epsilon_schedule(config.exploration, spec.num_updates),
     )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import OnlineAndTarget, SystemSpec
 from stoix_like.networks.requirements import ACTION_VALUE_ANY_QUANTILES, HeadRequirement
-from stoix_like.schema import between
+from stoix_like.schema import at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts.distributional import configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
@@ -21,7 +21,7 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_dqn.Config):
+class Config(ff_dqn.BaseConfig):
     """Hyperparameters of IQN.
 
     Attributes:
@@ -30,6 +30,7 @@ class Config(ff_dqn.Config):
         num_online_quantiles: number of stratified random levels per example at which quantiles are learned.
         num_target_quantiles: number of stratified random levels per example of the target distribution.
         num_cosines: number of cosine features of a level.
+        huber_loss_parameter: error above which the loss is linear, in units of value; 0 for a squared loss.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -39,6 +40,7 @@ class Config(ff_dqn.Config):
     num_online_quantiles: Annotated[int, between(1, 100_000)]
     num_target_quantiles: Annotated[int, between(1, 100_000)]
     num_cosines: Annotated[int, between(1, 100_000)]
+    huber_loss_parameter: Annotated[float, at_least(0.0)]
 
 
 class IQN(ff_dqn.BaseDQN[Config]):

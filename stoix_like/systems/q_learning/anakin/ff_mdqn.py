@@ -8,7 +8,7 @@ from typing import Annotated
 import jax
 
 from stoix_like.base_types import OnlineAndTarget, SystemSpec
-from stoix_like.schema import Range, above, between
+from stoix_like.schema import Range, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import munchausen_q_learning_per_example
@@ -17,18 +17,20 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_dqn.Config):
+class Config(ff_dqn.BaseConfig):
     """Hyperparameters of Munchausen DQN.
 
     Attributes:
         entropy_temperature: temperature of the soft policy, in units of value per nat.
         munchausen_coefficient: weight of the policy's log-probability in the reward.
         clip_value_min: lower bound of the log-probability times the temperature, in units of value.
+        huber_loss_parameter: error above which the loss is linear, in units of value; 0 for a squared loss.
     """
 
     entropy_temperature: Annotated[float, above(0.0)]
     munchausen_coefficient: Annotated[float, between(0.0, 1.0)]
     clip_value_min: Annotated[float, Range(high=0.0)]
+    huber_loss_parameter: Annotated[float, at_least(0.0)]
 
 
 class MunchausenDQN(ff_dqn.BaseDQN[Config]):

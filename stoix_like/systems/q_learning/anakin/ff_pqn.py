@@ -18,6 +18,7 @@ from stoix_like.base_types import (
     Observation,
     PyTree,
     RolloutState,
+    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -27,12 +28,12 @@ from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
-from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.schema import above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.epsilon_greedy import GREEDY, NEVER_RANDOM, EpsilonGreedy, make_epsilon_schedule
 from stoix_like.systems.parts.normalizer import RewardNormalizer, make_reward_normalizer
-from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
+from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
@@ -41,13 +42,13 @@ from stoix_like.utils.multistep import batch_q_lambda
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(MinibatchConfig):
+class Config(SystemConfig):
     """Hyperparameters of PQN.
 
     Attributes:
         network_heads: heads that the system needs; layer normalisation stands in for a target network.
-        epochs: passes over each rollout.
-        num_minibatches: minibatches per epoch.
+        minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
+        gradients: gradient descent.
         gamma: discount per step.
         reward_scale: factor by which rewards are multiplied.
         normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
@@ -61,8 +62,8 @@ class Config(MinibatchConfig):
     }
     mode_hyperparams: ClassVar[Mapping[str, float]] = NEVER_RANDOM
     exploration: EpsilonGreedy
-    epochs: Annotated[int, between(1, 1_000_000)]
-    num_minibatches: Annotated[int, between(1, INT32_MAX)]
+    minibatches: MinibatchConfig
+    gradients: Gradients
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
     normalize_rewards: bool = False
@@ -128,7 +129,8 @@ class PQN(Algorithm):
         agent = Agent(agent.shared._replace(return_statistics=statistics), returns)
         trajectory = trajectory._replace(transitions=steps._replace(reward=reward))
         batch = self.evaluate(agent.shared.params, trajectory)
-        shared, metrics = minibatch_epochs(self.sgd_step, agent.shared, batch, key, self.config, step_keys=False)
+        minibatches = self.config.minibatches
+        shared, metrics = minibatch_epochs(self.sgd_step, agent.shared, batch, key, minibatches, step_keys=False)
         metrics |= {"epsilon": self.epsilon(shared.updates)}
         return Agent(shared._replace(updates=shared.updates + 1), agent.local), metrics
 

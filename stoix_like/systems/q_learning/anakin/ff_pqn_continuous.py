@@ -28,6 +28,7 @@ from stoix_like.base_types import (
     Observation,
     PyTree,
     RolloutState,
+    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -35,13 +36,13 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
-from stoix_like.schema import INT32_MAX, above, at_least, between
+from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, action_range
 from stoix_like.systems.off_policy.actor_critic import make_critics
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
-from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
+from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.q_learning.q_types import ContinuousPQNShared, ContinuousPQNTransition
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss.common import squared_or_huber
@@ -49,15 +50,15 @@ from stoix_like.utils.multistep import batch_lambda_returns
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(MinibatchConfig):
+class Config(SystemConfig):
     """Hyperparameters of continuous PQN.
 
     Attributes:
         annealed: hyperparameters that may change over the run.
         action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs; layer normalisation stands in for a target network.
-        epochs: passes over each rollout.
-        num_minibatches: minibatches per epoch.
+        minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
+        gradients: gradient descent.
         gamma: discount per step.
         reward_scale: factor by which rewards are multiplied.
         normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
@@ -80,8 +81,8 @@ class Config(MinibatchConfig):
         "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE, layer_norm=True),
     }
-    epochs: Annotated[int, between(1, 1_000_000)]
-    num_minibatches: Annotated[int, between(1, INT32_MAX)]
+    minibatches: MinibatchConfig
+    gradients: Gradients
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
     normalize_rewards: bool = False
@@ -148,7 +149,7 @@ class ContinuousPQN(Algorithm):
         shared = agent.shared._replace(return_statistics=statistics)
         trajectory = trajectory._replace(transitions=steps._replace(reward=reward))
         batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(shared, trajectory, noise_key))
-        after, metrics = minibatch_epochs(self.sgd_step, shared, batch, key, self.config, step_keys=False)
+        after, metrics = minibatch_epochs(self.sgd_step, shared, batch, key, self.config.minibatches, step_keys=False)
         statistics = self.normalizer.update(shared.statistics, steps.observation)
         after = after._replace(statistics=statistics, updates=jax.tree.map(lambda count: count + 1, shared.updates))
         return Agent(after, returns), metrics | {"exploration_noise": self.noise(shared)}

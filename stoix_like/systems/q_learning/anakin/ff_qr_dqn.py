@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import OnlineAndTarget, SystemSpec
 from stoix_like.networks.heads import quantile_levels
 from stoix_like.networks.requirements import ACTION_VALUE_QUANTILES, HeadRequirement
-from stoix_like.schema import between
+from stoix_like.schema import at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts.distributional import configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
@@ -22,18 +22,20 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_dqn.Config):
+class Config(ff_dqn.BaseConfig):
     """Hyperparameters of QR-DQN.
 
     Attributes:
         network_heads: heads that the system needs.
         num_quantiles: number of quantiles per action.
+        huber_loss_parameter: error above which the loss is linear, in units of value; 0 for a squared loss.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUE_QUANTILES, ("num_quantiles",))
     }
     num_quantiles: Annotated[int, between(1, 100_000)]
+    huber_loss_parameter: Annotated[float, at_least(0.0)]
 
 
 class QRDQN(ff_dqn.BaseDQN[Config]):

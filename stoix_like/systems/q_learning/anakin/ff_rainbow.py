@@ -15,7 +15,7 @@ from stoix_like.base_types import OnlineAndTarget, SystemSpec
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import at_least
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.parts.distributional import configure_head
+from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.systems.q_learning.anakin import ff_c51, ff_dqn
 from stoix_like.utils.loss import categorical_double_q_learning
 from stoix_like.utils.loss.common import values_of_actions
@@ -23,19 +23,19 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_c51.Config):
+class Config(ff_dqn.BaseConfig):
     """Hyperparameters of Rainbow.
 
     Attributes:
-        prioritised: see `PrioritisedReplayConfig`.
         network_heads: heads that the system needs.
+        atoms: the distribution of returns.
         sigma_zero: initial scale of the parameter noise.
     """
 
-    prioritised: bool = True
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax", "sigma_zero"))
     }
+    atoms: AtomsConfig
     sigma_zero: Annotated[float, at_least(0.0)]
 
 
@@ -60,7 +60,7 @@ class Rainbow(ff_dqn.BaseDQN[Config]):
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build Rainbow; see `ff_dqn.make_variant`."""
-    hyperparams = config.support | {"sigma_zero": config.sigma_zero}
+    hyperparams = config.atoms.support | {"sigma_zero": config.sigma_zero}
     head = configure_head(spec.networks.actor_network.action_head, hyperparams)
     return ff_dqn.make_variant(config, spec, Rainbow, head)
 

@@ -33,9 +33,9 @@ class Config(ff_pqn.Config):
 
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check that minibatches divide the environments; see `SystemConfig.check`."""
-        if num_envs % self.num_minibatches:
+        if num_envs % (num_minibatches := self.minibatches.num_minibatches):
             raise ConfigError(
-                f"system.num_minibatches={self.num_minibatches} must divide the {num_envs} environments of a shard,"
+                f"system.num_minibatches={num_minibatches} must divide the {num_envs} environments of a shard,"
                 f" whose whole rollouts minibatches consist of: use a divisor of {num_envs}"
             )
         super().check(num_envs, num_shards)

@@ -43,11 +43,22 @@ from stoix_like.utils.replay import SequenceBatch, SequenceReplayConfig, Step, m
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SequenceReplayConfig, ff_dqn.BaseConfig):
+class Replay(SequenceReplayConfig):
+    """Hyperparameters of the replay buffer."""
+
+    def importance_exponent(self, updates: Any, num_updates: int) -> Any:
+        """Return the exponent of the importance weights, which is constant."""
+        del updates, num_updates
+        return self.importance_sampling_exponent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_dqn.BaseConfig):
     """Hyperparameters of R2D2.
 
     Attributes:
         network_heads: heads that the system needs.
+        replay: the replay buffer.
         rescale_values: whether values are learned on the scale h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x.
         max_priority_weight: weight of the largest error of a sequence in its priority; the mean has the rest.
     """
@@ -55,13 +66,9 @@ class Config(SequenceReplayConfig, ff_dqn.BaseConfig):
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, recurrent=True)
     }
+    replay: Replay
     rescale_values: bool
     max_priority_weight: Annotated[float, between(0.0, 1.0)]
-
-    def importance_exponent(self, updates: Any, num_updates: int) -> Any:
-        """Return the exponent of the importance weights, which is constant."""
-        del updates, num_updates
-        return self.importance_sampling_exponent
 
 
 class R2D2(ff_dqn.BaseDQN[Config]):
@@ -102,13 +109,13 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         """
         del key
         q_tm1, q_t_selector, q_t_value = self.values_of_both(params, batch)
-        first = self.config.burn_in_length
+        first = self.config.replay.burn_in_length
         steps = jax.tree.map(lambda x: x[first : first + len(q_tm1)], batch.steps)
         target = batch_transformed_n_step_returns(
             steps.reward,
             self.config.gamma * (1.0 - steps.terminated),
             values_of_actions(q_t_value, jnp.argmax(q_t_selector, axis=-1)),
-            self.config.n_step,
+            self.config.replay.n_step,
             self.scale,
             truncation_t=steps.truncated,
             time_major=True,
@@ -129,7 +136,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         """Compute action values `[T, B, A]` at the observations after the burn-in, and at their true successors."""
         inputs = batch.steps.observation, batch.is_first, batch.steps.next_observation
         carry, observation, is_first, next_observation = recurrent.burn_in(
-            self.network, params, batch.carry, *inputs, self.config.burn_in_length
+            self.network, params, batch.carry, *inputs, self.config.replay.burn_in_length
         )
         if next_observation is None:
             _, pi = recurrent.unroll(self.network, params, carry, observation, is_first)
@@ -146,12 +153,12 @@ class R2D2(ff_dqn.BaseDQN[Config]):
     def has_target(self, steps: Step) -> jax.Array:
         """Return one for steps `[T, B]` with a target, zero for those whose bootstrap value is not stored."""
         assert steps.truncated is not None
-        if self.config.store_next_observation:
+        if self.config.replay.store_next_observation:
             return jnp.ones_like(steps.reward)
         stored = 1.0 - steps.truncated
         nothing, ended = jnp.zeros_like(stored), steps.terminated | steps.truncated
         return batch_n_step_bootstrapped_returns(
-            nothing, nothing + 1.0, stored, self.config.n_step, truncation_t=ended, time_major=True
+            nothing, nothing + 1.0, stored, self.config.replay.n_step, truncation_t=ended, time_major=True
         )
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
@@ -165,7 +172,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         """Set the priorities of a batch from the absolute errors of its steps (section 2.3)."""
         errors, eta = jnp.sqrt(2.0 * losses), self.config.max_priority_weight
         mixed = eta * jnp.max(errors, axis=0) + (1.0 - eta) * jnp.mean(errors, axis=0)
-        return self.replay.set_priorities(local, batch.indices, (mixed + 1e-6) ** self.config.priority_exponent)
+        return self.replay.set_priorities(local, batch.indices, (mixed + 1e-6) ** self.config.replay.priority_exponent)
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
@@ -179,7 +186,8 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         The algorithm.
     """
     network: Any = recurrent.make_actor(spec.networks.actor_network)
-    replay: Any = make_sequence_replay(config, spec, jax.tree.map(lambda x: x[0], network.initialize_carry(1)))
+    carry = jax.tree.map(lambda x: x[0], network.initialize_carry(1))
+    replay: Any = make_sequence_replay(config.replay, spec, carry, reward_scale=config.reward_scale)
     r2d2 = R2D2(
         config,
         spec.axes,

@@ -24,6 +24,7 @@ from stoix_like.base_types import (
     NetworkOutputs,
     Observation,
     RolloutState,
+    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -31,13 +32,13 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
-from stoix_like.schema import INT32_MAX, above, at_least, between
+from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import make_critics
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
-from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
+from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.reppo.reppo_types import REPPOOptStates, REPPOParams, REPPOShared, REPPOTransition, SoftValue
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import hl_gauss_loss, is_outside, sac_temperature_loss
@@ -45,14 +46,15 @@ from stoix_like.utils.multistep import batch_lambda_returns
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AtomsConfig, MinibatchConfig):
+class Config(SystemConfig):
     """Hyperparameters of REPPO.
 
     Attributes:
         action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
-        epochs: passes over each rollout.
-        num_minibatches: minibatches per epoch.
+        atoms: the distribution of returns.
+        minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
+        gradients: gradient descent.
         gamma: discount per step.
         reward_scale: factor by which rewards are multiplied.
         normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
@@ -76,8 +78,9 @@ class Config(AtomsConfig, MinibatchConfig):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax")),
     }
-    epochs: Annotated[int, between(1, 1_000_000)]
-    num_minibatches: Annotated[int, between(1, INT32_MAX)]
+    atoms: AtomsConfig
+    minibatches: MinibatchConfig
+    gradients: Gradients
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
     normalize_rewards: bool = False
@@ -95,7 +98,9 @@ class Config(AtomsConfig, MinibatchConfig):
 
     def notes(self, action_space: Any) -> tuple[str, ...]:
         """See `entropy_notes`."""
-        return self.entropy_notes("init_alpha", self.gamma, action_space) if isinstance(action_space, Box) else ()
+        if not isinstance(action_space, Box):
+            return ()
+        return self.atoms.entropy_notes("init_alpha", self.init_alpha, self.gamma, action_space)
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,7 @@ class REPPO(Algorithm):
         batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(behaviour, trajectory, target_key))
 
         sgd_step = partial(self.sgd_step, behaviour.params.actor_params)
-        shared, metrics = minibatch_epochs(sgd_step, behaviour, batch, key, self.config)
+        shared, metrics = minibatch_epochs(sgd_step, behaviour, batch, key, self.config.minibatches)
         # Updated last: the divergence from the behaviour policy needs its statistics.
         statistics = self.normalizer.update(shared.statistics, steps.observation)
         return Agent(shared._replace(statistics=statistics), returns), metrics
@@ -263,7 +268,7 @@ def make_algorithm(config: Config, spec: SystemSpec, algorithm: type[REPPO] = RE
         config,
         spec.axes,
         actor=FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
-        critic=make_critics(q_network, 1, configure_head(q_network.critic_head, config.support)),
+        critic=make_critics(q_network, 1, configure_head(q_network.critic_head, config.atoms.support)),
         actor_optim=optim(config.actor_lr),
         q_optim=optim(config.q_lr),
         dual_optim=optim(config.dual_lr),

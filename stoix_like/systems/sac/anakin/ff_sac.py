@@ -17,34 +17,47 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stoix_like.base_types import Metrics, Observation, RolloutState, SystemSpec
+from stoix_like.base_types import Metrics, Observation, RolloutState, SystemConfig, SystemSpec
+from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.networks.layers import DROPOUT
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
-from stoix_like.schema import above, at_least, between
+from stoix_like.schema import INT32_MAX, Part, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import (
     OffPolicyActorCritic,
-    OffPolicyActorCriticConfig,
     OffPolicyShared,
     make_critics,
     make_parts,
 )
 from stoix_like.systems.off_policy.epochs import Target, make_soft_target
 from stoix_like.systems.parts.exploration import persist_noise_keys
-from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
+from stoix_like.systems.parts.normalizer import ReplayNormalisation
+from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
+from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.sac.sac_types import ALL_CRITICS, Ensemble, SACOptStates, SACParams, make_ensemble
 from stoix_like.utils.jax_utils import Scalar, periodically
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss
-from stoix_like.utils.replay import Batch
+from stoix_like.utils.replay import Batch, ReplayConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseConfig(OffPolicyActorCriticConfig):
+class BaseConfig(SystemConfig):
     """Hyperparameters shared by all variants of SAC.
 
     Attributes:
+        action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
+        replay: the replay buffer.
+        normalisation: normalisation of observations and rewards.
+        gradients: gradient descent.
+        resets: periodic resets of the networks.
+        actor_lr: Adam learning rate of the policy.
+        q_lr: Adam learning rate of the critics.
+        policy_frequency: gradient steps of the critics per step of the policy and of the temperature.
+        noise_correlation: correlation of the exploration noise between successive steps.
+        gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
         alpha_lr: Adam learning rate of the log-temperature.
         autotune: whether the temperature is learned; otherwise it is `ent_coef`.
         target_entropy_scale: negative target entropy in nats per action dimension, for actions in units of half their
@@ -54,10 +67,21 @@ class BaseConfig(OffPolicyActorCriticConfig):
         num_critics: number of critics.
     """
 
+    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE, dropout=True),
     }
+    replay: ReplayConfig
+    normalisation: ReplayNormalisation
+    gradients: Gradients
+    resets: PeriodicResets
+    actor_lr: Annotated[float, above(0.0)]
+    q_lr: Annotated[float, above(0.0)]
+    policy_frequency: Annotated[int, between(1, INT32_MAX)]
+    noise_correlation: Annotated[float, between(0.0, 1.0)]
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
     alpha_lr: Annotated[float, above(0.0)]
     autotune: bool
     target_entropy_scale: Annotated[float, above(-math.log(2.0))]
@@ -67,8 +91,8 @@ class BaseConfig(OffPolicyActorCriticConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(BaseConfig):
-    """Hyperparameters of SAC.
+class TargetCritics(Part):
+    """Hyperparameters of the targets of an ensemble of critics.
 
     Attributes:
         tau: Polyak step size of the target parameters (soft update).
@@ -79,14 +103,24 @@ class Config(BaseConfig):
     tau: Annotated[float, between(0.0, 1.0)]
     num_target_critics: Annotated[int, between(1, 1000)]
 
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check sizes, and that there are as many critics as the target needs; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
-        if self.num_target_critics > self.num_critics:
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that there are as many critics as the target needs; see `Part.check`."""
+        if self.num_target_critics > config.num_critics:
             raise ConfigError(
                 f"system.num_target_critics={self.num_target_critics} must not exceed"
-                f" system.num_critics={self.num_critics}: use at most {self.num_critics}"
+                f" system.num_critics={config.num_critics}: use at most {config.num_critics}"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(BaseConfig):
+    """Hyperparameters of SAC.
+
+    Attributes:
+        targets: the targets of the critics.
+    """
+
+    targets: TargetCritics
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseConfig)
@@ -250,8 +284,8 @@ def make_variant(
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build SAC; the floats of the hyperparameters may be traced."""
-    ensemble = make_ensemble(config.num_target_critics, config.num_critics)
-    return make_variant(config, spec, SAC, make_soft_target(config.tau), ensemble=ensemble)
+    ensemble = make_ensemble(config.targets.num_target_critics, config.num_critics)
+    return make_variant(config, spec, SAC, make_soft_target(config.targets.tau), ensemble=ensemble)
 
 
 build, run_experiment, hydra_entry_point = entry_points("sac/ff_sac", make_algorithm)

@@ -28,11 +28,12 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_sac.BaseConfig, CategoricalCriticsConfig):
+class Config(ff_sac.BaseConfig):
     """Hyperparameters of SAC with categorical critics.
 
     Attributes:
         network_heads: heads that the system needs.
+        atoms: the distribution of returns, and how the critics are reduced.
         tau: Polyak step size of the target parameters (soft update).
     """
 
@@ -40,11 +41,13 @@ class Config(ff_sac.BaseConfig, CategoricalCriticsConfig):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), dropout=True),
     }
+    atoms: CategoricalCriticsConfig
     tau: Annotated[float, between(0.0, 1.0)]
 
     def notes(self, action_space: Any) -> tuple[str, ...]:
         """See `entropy_notes`."""
-        return self.entropy_notes("init_alpha" if self.autotune else "ent_coef", self.gamma, action_space)
+        name = "init_alpha" if self.autotune else "ent_coef"
+        return self.atoms.entropy_notes(name, getattr(self, name), self.gamma, action_space)
 
 
 class CategoricalSAC(ff_sac.SAC[Config]):
@@ -52,7 +55,7 @@ class CategoricalSAC(ff_sac.SAC[Config]):
 
     def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute cross-entropies to the projected soft returns `r + d (Z - alpha log pi)` of the successor."""
-        target, reduction = params.q_params.target, self.config.reduction
+        target, reduction = params.q_params.target, self.config.atoms.reduction
         (_, logits_t, _), log_prob_t = super().evaluate_policy(params, target, batch.next_observation, key)
         q_tm1, logits_tm1, atoms_tm1 = self.q_taken(q_params, batch, key)
         reward = batch.reward - batch.discount * self.temperature(params) * log_prob_t
@@ -68,19 +71,19 @@ class CategoricalSAC(ff_sac.SAC[Config]):
     def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the value of each action, as the policy maximises it."""
         q, _, _ = self.q_values(params.q_params.online, observation, action, None)
-        return self.config.reduction.value(q)
+        return self.config.atoms.reduction.value(q)
 
     def evaluate_policy(
         self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Compute the value `[B, 1]` of one sampled action per observation, and its log-probability `[B]`."""
         (q, _, _), log_prob = super().evaluate_policy(params, q_params, observation, key)
-        return self.config.reduction.value(q)[:, None], log_prob
+        return self.config.atoms.reduction.value(q)[:, None], log_prob
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build SAC with categorical critics; see `ff_sac.make_variant`."""
-    head = configure_head(spec.networks.q_network.critic_head, config.support)
+    head = configure_head(spec.networks.q_network.critic_head, config.atoms.support)
     return ff_sac.make_variant(config, spec, CategoricalSAC, make_soft_target(config.tau), head)
 
 

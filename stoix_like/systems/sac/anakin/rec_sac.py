@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 
 from stoix_like.base_types import SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
+from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.epochs import make_soft_target
 from stoix_like.systems.off_policy.recurrent import (
     RecurrentOffPolicy,
-    RecurrentOffPolicyConfig,
     RecurrentParams,
+    RecurrentReplayConfig,
     remember,
     with_cells,
 )
@@ -27,14 +28,20 @@ from stoix_like.systems.sac.sac_types import SACParams, make_ensemble
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RecurrentOffPolicyConfig, ff_sac.Config):
+class Config(ff_sac.BaseConfig):
     """Hyperparameters of recurrent SAC.
 
     Attributes:
         network_heads: heads that the system needs.
+        replay: the replay buffer.
+        targets: the targets of the critics.
+        noise_correlation: none; the carry is the recurrent state.
     """
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_sac.Config.network_heads)
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_sac.BaseConfig.network_heads)
+    replay: RecurrentReplayConfig
+    targets: ff_sac.TargetCritics
+    noise_correlation: Annotated[float, between(0.0, 0.0)] = 0.0
 
 
 class RecurrentSAC(RecurrentOffPolicy[Config], ff_sac.SAC[Config]):
@@ -61,7 +68,8 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     Returns:
         The algorithm.
     """
-    ensemble, target = make_ensemble(config.num_target_critics, config.num_critics), make_soft_target(config.tau)
+    targets = config.targets
+    ensemble, target = make_ensemble(targets.num_target_critics, config.num_critics), make_soft_target(targets.tau)
     sac = ff_sac.make_variant(config, spec, RecurrentSAC, target, ensemble=ensemble)
     return remember(sac, spec)
 

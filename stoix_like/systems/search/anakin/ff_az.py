@@ -14,41 +14,71 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Observation, SystemSpec
+from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Observation, SystemConfig, SystemSpec
 from stoix_like.envs.spaces import Discrete
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
-from stoix_like.schema import above
+from stoix_like.networks.requirements import HeadRequirement
+from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.on_policy.actor_critic import make_networks
+from stoix_like.systems.on_policy.actor_critic import NETWORK_HEADS, make_networks
 from stoix_like.systems.parts.critic_outputs import with_distributions
-from stoix_like.systems.parts.optimiser import make_optimiser
+from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
+from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.search.candidates import Candidates, all_actions
-from stoix_like.systems.search.planner import Losses, Planner, PlannerConfig, make_parts
+from stoix_like.systems.search.planner import Losses, Planner, make_parts
 from stoix_like.systems.search.simulation import Expansion, make_simulation
+from stoix_like.systems.search.tree import SearchConfig
 from stoix_like.utils.replay import SequenceBatch, SequenceConfig
 from stoix_like.utils.training import join_optimisers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PlannerConfig, SequenceConfig):
+class Replay(SequenceConfig):
+    """Hyperparameters of the replay buffer, without next observations."""
+
+    store_next_observation: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SystemConfig):
     """Hyperparameters of AlphaZero.
 
     Attributes:
+        action_spaces: action spaces that the system supports.
+        policy_hyperparams: see `SystemConfig`.
+        plays_both_seats: see `SystemConfig`.
+        needs_successors: see `SystemConfig`; the values of successors are stored.
         network_heads: heads that the system needs; a critic without a torso of its own shares that of the actor.
         needs_model: see `SystemConfig`.
+        search: the tree search.
+        replay: the replay buffer.
+        gradients: gradient descent.
+        resets: periodic resets of the networks.
         actor_lr: Adam learning rate of the policy.
         critic_lr: Adam learning rate of the critic.
+        gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
+        vf_coef: weight of the value loss.
+        ent_coef: weight of the entropy bonus.
+        normalize_observations: whether observations are normalised by their running mean and standard deviation.
     """
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(
-        {
-            "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-            "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
-        }
-    )
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    policy_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_simulations": 0}
+    plays_both_seats: ClassVar[bool] = True
+    needs_successors: ClassVar[bool] = False
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(NETWORK_HEADS)
     needs_model: ClassVar[bool] = True
+    search: SearchConfig
+    replay: Replay
+    gradients: Gradients
+    resets: PeriodicResets
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
+    vf_coef: Annotated[float, at_least(0.0)]
+    ent_coef: Annotated[float, at_least(0.0)]
+    normalize_observations: bool
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)

@@ -16,49 +16,44 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from stoix_like.base_types import Agent, Observation, SearchOutput, SystemSpec
+from stoix_like.base_types import Agent, Observation, SearchOutput, SystemConfig, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.networks.requirements import HeadRequirement
-from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts.normalizer import Normalizer
-from stoix_like.systems.parts.optimiser import make_optimiser
+from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
+from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.search.candidates import Candidates, Found, all_actions, take_action
 from stoix_like.systems.search.planner import (
     Losses,
     Planner,
-    PlannerConfig,
     SearchShared,
     following_values,
     make_parts,
 )
 from stoix_like.systems.search.simulation import Simulation
-from stoix_like.systems.search.tree import expected_value
+from stoix_like.systems.search.tree import SearchConfig, expected_value
 from stoix_like.systems.search.unrolled import Targets, unrolled_targets
 from stoix_like.systems.search.world_model import NETWORK_HEADS, WorldModel, WorldModelConfig, make_world_model
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.jax_utils import Scalar, scale_gradient
-from stoix_like.utils.replay import SequenceBatch
+from stoix_like.utils.replay import BlockReplayConfig, SequenceBatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(WorldModelConfig, PlannerConfig):
-    """Hyperparameters of MuZero.
+class Replay(BlockReplayConfig):
+    """Hyperparameters of the replay buffer, without next observations.
 
     Attributes:
-        network_heads: heads that the system needs.
-        lr: Adam learning rate.
         unroll_steps: steps that the dynamics are unrolled for in the loss, K.
-        reward_coef: weight of the reward loss.
         total_reanalyse_size: sequences of each batch whose targets come from a new search with the current parameters
             (MuZero Reanalyse, appendix H), over all devices and update batches; at most `total_batch_size`.
     """
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
-    lr: Annotated[float, above(0.0)]
+    store_next_observation: bool = False
     unroll_steps: Annotated[int, between(1, 2**10)]
-    reward_coef: Annotated[float, between(0.0, 1e6)]
     total_reanalyse_size: Annotated[int, between(0, INT32_MAX)]
 
     @property
@@ -71,8 +66,8 @@ class Config(WorldModelConfig, PlannerConfig):
         """See `BlockReplayConfig`."""
         return f"system.unroll_steps={self.unroll_steps} and system.n_step={self.n_step}"
 
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that sequences to search again divide over the shards; see `SystemConfig.check`."""
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that sequences to search again divide over the shards; see `Part.check`."""
         size = self.total_reanalyse_size
         if size > self.total_batch_size:
             raise ConfigError(
@@ -84,7 +79,50 @@ class Config(WorldModelConfig, PlannerConfig):
                 f"system.total_reanalyse_size={size} must be a multiple of {num_shards}, the number of shards: use"
                 f" {multiples_near(size, num_shards)}"
             )
-        super().check(num_envs, num_shards)
+        super().check(config, num_envs, num_shards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SystemConfig):
+    """Hyperparameters of MuZero.
+
+    Attributes:
+        action_spaces: action spaces that the system supports.
+        policy_hyperparams: see `SystemConfig`.
+        plays_both_seats: see `SystemConfig`.
+        needs_successors: see `SystemConfig`; the values of successors are stored.
+        network_heads: heads that the system needs.
+        search: the tree search.
+        atoms: the distributions of rewards and values.
+        replay: the replay buffer.
+        gradients: gradient descent.
+        resets: periodic resets of the networks.
+        lr: Adam learning rate.
+        gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
+        vf_coef: weight of the value loss.
+        reward_coef: weight of the reward loss.
+        ent_coef: weight of the entropy bonus.
+        normalize_observations: whether observations are normalised by their running mean and standard deviation.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    policy_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_simulations": 0}
+    plays_both_seats: ClassVar[bool] = True
+    needs_successors: ClassVar[bool] = False
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
+    search: SearchConfig
+    atoms: WorldModelConfig
+    replay: Replay
+    gradients: Gradients
+    resets: PeriodicResets
+    lr: Annotated[float, above(0.0)]
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
+    vf_coef: Annotated[float, at_least(0.0)]
+    reward_coef: Annotated[float, between(0.0, 1e6)]
+    ent_coef: Annotated[float, at_least(0.0)]
+    normalize_observations: bool
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -116,7 +154,7 @@ class MuZero(Planner[ConfigT]):
         size, steps = self.reanalyse_size, batch.steps
         observation = jax.tree.map(lambda x: x[:, :size].reshape(-1, *x.shape[2:]), steps.observation)
         shared = shared._replace(params=unpack(shared.params))
-        output = self.describe(*self.tree(shared, None, observation, key, self.config.num_simulations))
+        output = self.describe(*self.tree(shared, None, observation, key, self.config.search.num_simulations))
         found = Found(output.candidates, output.weights, output.value)
         found = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), found)
         assert steps.truncated is not None
@@ -128,7 +166,7 @@ class MuZero(Planner[ConfigT]):
 
     def loss(self, params: Any, statistics: Any, batch: SequenceBatch, key: jax.Array) -> tuple[jax.Array, Losses]:
         """Compute the losses of all heads on unrolled sequences; also the absolute errors `[1, B]` of root values."""
-        config, num_unrolled = self.config, self.config.unroll_steps
+        config, num_unrolled = self.config, self.config.replay.unroll_steps
         observation = jax.tree.map(lambda x: x[: num_unrolled + 1], batch.steps.observation)
         first = self.normalizer.apply(statistics, jax.tree.map(lambda x: x[0], observation))
         latent = self.unroll(params, first, batch.steps.action[:num_unrolled])
@@ -168,7 +206,7 @@ class MuZero(Planner[ConfigT]):
     def targets(self, batch: SequenceBatch) -> Targets:
         """Compute the targets of rewards and values."""
         steps, successor_value = batch.steps, batch.steps.extras.value
-        return unrolled_targets(steps, successor_value, self.value_target(batch), self.config.unroll_steps)
+        return unrolled_targets(steps, successor_value, self.value_target(batch), self.config.replay.unroll_steps)
 
 
 class LatentNode(NamedTuple):
@@ -212,14 +250,14 @@ def make_simulation(model: WorldModel, normalizer: Normalizer, candidates: Candi
 def make_algorithm(config: Config, spec: SystemSpec, candidates: Candidates | None = None) -> Algorithm:
     """Build MuZero; its searches consider all actions in each node, or some candidates."""
     candidates = candidates or all_actions(cast(Discrete, spec.action_space))
-    parts, model = make_parts(config, spec, candidates), make_world_model(config, spec)
+    parts, model = make_parts(config, spec, candidates), make_world_model(config.atoms, spec)
     return MuZero(
         **parts,
         networks=model,
         model=model,
         optim=make_optimiser(config, spec, config.lr),
         simulation=make_simulation(model, parts["normalizer"], candidates, parts["discount"]),
-        reanalyse_size=config.total_reanalyse_size // spec.num_shards,
+        reanalyse_size=config.replay.total_reanalyse_size // spec.num_shards,
     )
 
 

@@ -26,28 +26,30 @@ from stoix_like.base_types import (
     OnlineAndTarget,
     RolloutState,
     SearchOutput,
+    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
 )
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
+from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
-from stoix_like.systems.off_policy.epochs import OffPolicyConfig, Target, make_soft_target, replay_epochs
-from stoix_like.systems.on_policy.actor_critic import ActorCriticNetworks, make_networks
+from stoix_like.systems.off_policy.epochs import Target, make_soft_target, replay_epochs
+from stoix_like.systems.on_policy.actor_critic import NETWORK_HEADS, ActorCriticNetworks, make_networks
 from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
-from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
+from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
+from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.spo.smc import FROM_POLICY, Found, Search, SMCConfig, make_resampling
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
-from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceConfig, SequenceReplay, make_sequence_replay
+from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceReplay, StepSequenceConfig, make_sequence_replay
 from stoix_like.utils.training import join_optimisers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SMCConfig, DualConfig, SequenceConfig, OffPolicyConfig):
+class Config(SystemConfig):
     """Hyperparameters of SPO.
 
     Attributes:
@@ -55,28 +57,35 @@ class Config(SMCConfig, DualConfig, SequenceConfig, OffPolicyConfig):
         network_heads: heads that the system needs; a critic without a torso of its own shares that of the actor.
         policy_hyperparams: see `SystemConfig`.
         needs_model: see `SystemConfig`.
-        n_step: see `ReplayConfig`; not used.
-        store_next_observation: see `ReplayConfig`.
+        smc: the search.
+        duals: bounds on divergences.
+        replay: the replay buffer.
+        gradients: gradient descent.
+        resets: periodic resets of the networks.
         tau: Polyak step size of the target parameters (soft update).
         actor_lr: Adam learning rate of the policy.
         critic_lr: Adam learning rate of the critic.
+        gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
         gae_lambda: mixing parameter of the value targets, in [0, 1].
         vf_coef: weight of the value loss.
         normalize_observations: whether observations are normalised by their running mean and standard deviation.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box, Discrete, MultiDiscrete)
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
-    }
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
     policy_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_particles": 0}
     needs_model: ClassVar[bool] = True
-    n_step: Annotated[int, between(1, 1)] = 1
-    store_next_observation: bool = True
+    smc: SMCConfig
+    duals: DualConfig
+    replay: StepSequenceConfig
+    gradients: Gradients
+    resets: PeriodicResets
     tau: Annotated[float, between(0.0, 1.0)]
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
     gae_lambda: Annotated[float, between(0.0, 1.0)]
     vf_coef: Annotated[float, at_least(0.0)]
     normalize_observations: bool
@@ -114,7 +123,7 @@ class SPO(Algorithm):
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent, with an empty replay buffer."""
         statistics, online = self.normalizer.init(timestep.observation), self.networks.init(key, timestep.observation)
-        duals = init_duals(self.config, self.networks.policy(online, timestep.observation))
+        duals = init_duals(self.config.duals, self.networks.policy(online, timestep.observation))
         params = SPOParams(self.target.init(online), duals)
         return Agent(SPOShared(params, self.optim.init((online, duals)), statistics), self.replay.init(timestep))
 
@@ -135,19 +144,19 @@ class SPO(Algorithm):
 
     def act(self, shared: SPOShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, Any, Any]:
         """Choose actions by a search; the extras are what it found."""
-        output, found = self.search(shared, state, key, self.config.num_particles, greedy)
+        output, found = self.search(shared, state, key, self.config.smc.num_particles, greedy)
         return state.carry, output.action, Remembered((), found)
 
     def eval_act(self, shared: SPOShared, state: RolloutState, key: jax.Array, greedy: bool) -> tuple[Any, Any, Any]:
         """Choose actions by a search of `evaluation_particles`, or without one by the policy alone."""
-        if self.config.evaluation_particles:
-            return state.carry, self.search(shared, state, key, self.config.evaluation_particles, greedy)[0].action, ()
+        if particles := self.config.smc.evaluation_particles:
+            return state.carry, self.search(shared, state, key, particles, greedy)[0].action, ()
         pi = self.networks.policy(shared.params.networks.online, self.normalize(shared, state.timestep.observation))
         return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
 
     def evaluation_search(self, greedy: bool) -> Callable[..., SearchOutput] | None:
         """Return the search of `eval_act`, if any."""
-        particles = self.config.evaluation_particles
+        particles = self.config.smc.evaluation_particles
 
         def search(shared: SPOShared, state: RolloutState, key: jax.Array) -> SearchOutput:
             return self.search(shared, state, key, particles, greedy)[0]
@@ -171,7 +180,7 @@ class SPO(Algorithm):
             del count
             return self.sgd_step(shared, self.replay.sample(agent.local, sample_key, 1.0), loss_key)
 
-        shared, metrics = replay_epochs(step, agent.shared, key, self.config.epochs)
+        shared, metrics = replay_epochs(step, agent.shared, key, self.config.replay.epochs)
         return agent._replace(shared=shared), metrics
 
     def sgd_step(self, shared: SPOShared, batch: SequenceBatch, key: jax.Array) -> tuple[SPOShared, Metrics]:
@@ -192,14 +201,14 @@ class SPO(Algorithm):
         pi, value = self.networks.both(online, observation)
         candidates, weights, advantages = (jnp.moveaxis(x, 2, 0) for x in found)
         policy_loss, metrics = constrained_policy_loss(
-            config,
+            config.duals,
             duals,
             pi,
             self.networks.policy(target, observation),
             lambda pi: mpo_policy_loss(pi.log_prob(candidates), weights),
         )
         temperature = positive(duals.temperature)
-        temperature_loss, _ = mpo_temperature_loss(advantages, temperature, config.epsilon)
+        temperature_loss, _ = mpo_temperature_loss(advantages, temperature, config.duals.epsilon)
         value_loss = 0.5 * jnp.mean(jnp.square(self.value_target(shared, batch) - value))
         metrics |= {
             "policy_loss": policy_loss,
@@ -230,7 +239,7 @@ class SPO(Algorithm):
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build SPO; the floats of the hyperparameters may be traced."""
     assert spec.model is not None
-    action, num_particles = jax.eval_shape(spec.action_space.sample, jax.random.key(0)), config.num_particles
+    action, num_particles = jax.eval_shape(spec.action_space.sample, jax.random.key(0)), config.smc.num_particles
     nothing = jnp.zeros((num_particles,))
     found = Found(jnp.zeros((num_particles, *action.shape), action.dtype), nothing, nothing)
     optims = (make_optimiser(config, spec, lr) for lr in (config.actor_lr, config.critic_lr))
@@ -238,11 +247,13 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         config,
         spec.axes,
         networks=make_networks(spec.networks),
-        optim=join_optimisers(join_optimisers(*optims, states=ActorCriticOptStates), optax.adam(config.dual_lr)),
+        optim=join_optimisers(join_optimisers(*optims, states=ActorCriticOptStates), optax.adam(config.duals.dual_lr)),
         target=make_soft_target(config.tau),
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
-        replay=make_sequence_replay(config, spec, (), found),
-        searcher=Search(config, spec.model, config.gamma, config.reward_scale, FROM_POLICY, make_resampling(config)),
+        replay=make_sequence_replay(config.replay, spec, (), found, config.reward_scale),
+        searcher=Search(
+            config.smc, spec.model, config.gamma, config.reward_scale, FROM_POLICY, make_resampling(config.smc)
+        ),
     )
 
 

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import ActorCriticParams, Agent, Metrics, RolloutState, SystemSpec, Trajectory
+from stoix_like.base_types import ActorCriticParams, Agent, Metrics, RolloutState, SystemConfig, SystemSpec, Trajectory
+from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.actor_critic import (
-    ActorCriticConfig,
+    NETWORK_HEADS,
     OnPolicyActorCritic,
     OnPolicyTransition,
     make_parts,
 )
 from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
 from stoix_like.systems.parts.advantages import make_advantages
-from stoix_like.systems.parts.optimiser import gradient_step
+from stoix_like.systems.parts.optimiser import Gradients, gradient_step
 from stoix_like.utils.loss import baseline_loss, policy_gradient_loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseConfig(ActorCriticConfig):
+class BaseConfig(SystemConfig):
     """Hyperparameters that A2C shares with REINFORCE, IMPALA, AWR and V-MPO.
 
     Attributes:
         annealed: hyperparameters that may change over the run.
+        needs_successors: see `SystemConfig`.
+        network_heads: heads that the system needs.
+        gradients: gradient descent.
+        gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
         actor_lr: learning rate of the actor.
         critic_lr: learning rate of the critic.
-        gamma: discount per step.
         ent_coef: weight of the entropy bonus.
         final_ent_coef: weight of the entropy bonus at the end of the run; None keeps it constant.
         vf_coef: weight of the value loss.
-        reward_scale: factor by which rewards are multiplied.
         normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
         normalize_observations: whether observations are normalised by their running mean and standard deviation.
         standardize_advantages: whether advantages are standardised to mean 0 and deviation 1: over the whole batch
@@ -46,13 +51,16 @@ class BaseConfig(ActorCriticConfig):
     """
 
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef",)
+    needs_successors: ClassVar[bool] = False
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
+    gradients: Gradients
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
-    gamma: Annotated[float, between(0.0, 1.0)]
     ent_coef: Annotated[float, at_least(0.0)]
     final_ent_coef: Annotated[float | None, at_least(0.0)] = None
     vf_coef: Annotated[float, at_least(0.0)]
-    reward_scale: Annotated[float, above(0.0)]
     normalize_rewards: bool = False
     normalize_observations: bool
     standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
