@@ -5,11 +5,13 @@ Imports for types alone and those inside functions count, too.
 
 import ast
 import graphlib
+import importlib
 import re
 from pathlib import Path
 
 import stoix_like
 import support
+from stoix_like.base_types import SystemConfig
 
 ROOT = Path(stoix_like.__file__).parent
 # From the bottom to the top; a module belongs to the entry with its longest prefix.
@@ -104,6 +106,21 @@ def test_what_is_traced_knows_no_configuration_and_no_files():
 def test_no_circle_of_files():
     graph = {module: imports(path) - {module} for module, path in MODULES.items()}
     graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_hyperparameters_come_from_the_page_and_at_most_one_other():
+    """Each `Config` extends `SystemConfig`, or one system that it varies; options are parts."""
+    pages = [module for module in MODULES if re.fullmatch(r"systems\.\w+\.anakin\.\w+", module)]
+    assert len(pages) > 40
+    for page in pages:
+        config = getattr(importlib.import_module(f"stoix_like.{page}"), "Config", SystemConfig)
+        ours = [base for base in config.__mro__ if base.__module__.startswith("stoix_like.")]
+        assert len(ours) <= 3, (page, ours)
+
+
+def test_files_are_short():
+    lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    assert {module for module, length in lengths.items() if length > 500} == {"utils.multistep", "run.training_loop"}
 
 
 def test_the_package_of_shared_test_code_lists_its_modules():
