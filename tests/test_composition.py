@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
@@ -12,6 +14,7 @@ from stoix_like.composition import (
 )
 from stoix_like.config import GROUPS, parse_config
 from stoix_like.errors import ConfigError
+from support import composed, toys
 
 ALL_CHOICES = [(group, choice) for group in (*GROUPS, "+experiment") for choice in group_choices(group.strip("+"))]
 
@@ -20,6 +23,38 @@ ALL_CHOICES = [(group, choice) for group in (*GROUPS, "+experiment") for choice 
 @pytest.mark.parametrize(("group", "choice"), ALL_CHOICES, ids=[f"{g}={c}" for g, c in ALL_CHOICES])
 def test_every_choice_composes_and_matches_its_types(group, choice):
     parse_config(compose_config([f"{group}={choice}"]))
+
+
+VALUES = ["network.actor_network.pre_torso.layer_sizes=[8]", "arch.total_num_envs=4", "env.time_limit=30"]
+PARTS = [
+    [],
+    VALUES,
+    ["env=gymnax/pendulum", "arch.population.hyperparams={gamma: [0.9, 0.99]}", "logger=silent", *VALUES],
+    [*toys.overrides(nan_at=5), "env=probe/value", "+system.more=1", *VALUES],
+    ["experiment=ppo_acrobot", "logger=silent", "system.gamma=0.5"],
+    ["env._target_=support.own_envs.Corridor", "+env.kwargs.size=3", "arch.seed=1"],
+]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        *PARTS,
+        *(
+            pytest.param([f"{group}={choice}", "arch.seed=1", "logger=silent"], marks=pytest.mark.slow)
+            for group, choice in ALL_CHOICES[::10]
+        ),
+    ],
+    ids=" ".join,
+)
+def test_tests_join_parts_to_what_is_composed(overrides):
+    try:
+        expected = compose_config(overrides)
+    except ConfigError as error:
+        with pytest.raises(ConfigError, match=re.escape(str(error))):
+            composed.compose_config(overrides)
+    else:
+        assert composed.compose_config(overrides) == expected
 
 
 def test_every_yaml_file_belongs_to_a_group_or_is_the_primary_one():
@@ -107,17 +142,25 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
             ["system=sac/ff_sac", "learning_rate=1"],
             "'learning_rate': use system.actor_lr, system.q_lr and system.alpha_lr",
         ),
-        (["system=q_learning/ff_dqn", "learning_rate=1"], "unknown key 'learning_rate': use system.q_lr"),
+        pytest.param(
+            ["system=q_learning/ff_dqn", "learning_rate=1"],
+            "unknown key 'learning_rate': use system.q_lr",
+            marks=pytest.mark.slow,
+        ),
         (["n_steps=5"], r"unknown key 'n_steps': use system.rollout_length \(steps per environment"),
-        (["batch_size=64"], "use system.num_minibatches"),
+        pytest.param(["batch_size=64"], "use system.num_minibatches", marks=pytest.mark.slow),
         (["system=q_learning/ff_dqn", "batch_size=64"], "use system.total_batch_size"),
         (["buffer_size=64"], "unknown key 'buffer_size': systems that have it call it system.total_buffer_size"),
-        (["policy_kwargs.net_arch=[64]"], "use network.actor_network.pre_torso.layer_sizes and network.critic_network"),
-        (["lr_schedule=linear"], "use system.decay_learning_rates=true"),
-        (["seed=1"], "unknown key 'seed': use arch.seed"),
+        pytest.param(
+            ["policy_kwargs.net_arch=[64]"],
+            "use network.actor_network.pre_torso.layer_sizes and network.critic_network",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["lr_schedule=linear"], "use system.decay_learning_rates=true", marks=pytest.mark.slow),
+        pytest.param(["seed=1"], "unknown key 'seed': use arch.seed", marks=pytest.mark.slow),
         (["env.kwargs.seed=3"], r"unknown key 'env.kwargs.seed': write \+env.kwargs.seed="),
         (["system=ppo/rec_ppo", "network.rnn_layer.x=3"], "unknown key 'network.rnn_layer.x': did you mean"),
-        (["network.actor_network.rnn_layer.x=3"], "use system=ppo/rec_ppo"),
+        pytest.param(["network.actor_network.rnn_layer.x=3"], "use system=ppo/rec_ppo", marks=pytest.mark.slow),
         (
             ["network.actor_network.input_layer.feature_name=x"],
             r"write '\+network.actor_network.input_layer=\{_target_",
@@ -130,12 +173,14 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
             ["arch.num_updates=10"],
             r"use arch.total_timesteps \(environment steps: updates × rollout_length × total_num_envs",
         ),
-        (["logger.use_tb=true"], "use logger.tensorboard.enabled"),
-        (["NUM_ENVS=8"], "use arch.total_num_envs"),
+        pytest.param(["logger.use_tb=true"], "use logger.tensorboard.enabled", marks=pytest.mark.slow),
+        pytest.param(["NUM_ENVS=8"], "use arch.total_num_envs", marks=pytest.mark.slow),
         (["GAE_LAMBDA=0.9"], "did you mean 'system.gae_lambda'"),
-        (["network.actor_network.rnn_layer.cell_type=gru"], "use system=ppo/rec_ppo"),
+        pytest.param(
+            ["network.actor_network.rnn_layer.cell_type=gru"], "use system=ppo/rec_ppo", marks=pytest.mark.slow
+        ),
         (["system=PPO"], "system=PPO is not known: did you mean 'ppo/ff_ppo' or 'ppo/rec_ppo'"),
-        (["env=CartPole"], "env=CartPole is not known: did you mean "),
+        pytest.param(["env=CartPole"], "env=CartPole is not known: did you mean ", marks=pytest.mark.slow),
     ],
 )
 def test_names_of_other_frameworks_are_translated(overrides, message):
@@ -159,12 +204,12 @@ def test_a_config_directory_of_the_user_adds_choices(tmp_path):
 @pytest.mark.parametrize("override", ["logger=[]", "logger=-0.0", "checkpoint=null", "arch=3", "env=gymnax/acrobot"])
 def test_a_group_of_a_resumed_run_is_chosen_by_name(override):
     with pytest.raises(ConfigError, match=r"names no choice .* only logger and checkpoint can be chosen"):
-        override_config(compose_config([]), [override])
+        override_config(composed.compose_config([]), [override])
 
 
 def test_a_key_below_a_list_of_a_resumed_run_is_refused():
     with pytest.raises(ConfigError, match="does not fit the configuration"):
-        override_config(compose_config([]), ["+network.actor_network.pre_torso.layer_sizes.a=1"])
+        override_config(composed.compose_config([]), ["+network.actor_network.pre_torso.layer_sizes.a=1"])
 
 
 def test_a_launcher_that_is_not_installed_names_its_extra():

@@ -12,7 +12,6 @@ import numpy as np
 
 from stoix_like import weights
 from stoix_like.base_types import Axes, Observation
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.networks.distributions import Categorical
 from stoix_like.networks.heads import Predictions
@@ -20,6 +19,7 @@ from stoix_like.systems.disco_rl.anakin.ff_disco103 import Disco103
 from stoix_like.systems.disco_rl.estimates import Moments, estimate
 from stoix_like.systems.disco_rl.meta_network import LSTMState, Pair
 from stoix_like.utils.replay import Step
+from support.composed import compose_config
 
 # The published weights, which are no part of the package.
 PUBLISHED = Path(__file__).parents[2].parent / "shared/data/disco_103.npz"

@@ -21,7 +21,6 @@ import pytest
 import rlax
 
 from stoix_like.base_types import ActorCriticHiddenStates, Observation
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.suites import probes
@@ -37,6 +36,7 @@ from stoix_like.systems.on_policy.recurrent import make_recurrent_networks
 from stoix_like.systems.parts.recurrent import make_actor, unroll
 from stoix_like.systems.search.world_model import make_world_model
 from support import disco
+from support.composed import compose_config
 from support.programs import train
 from support.selections import select
 from support.tiny_dreamer import NETWORK

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 import pytest
 
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
 from stoix_like.storage import checkpoint
+from support.composed import compose_config
 from support.programs import make_program, train
 from support.tiny_dreamer import TINY
 

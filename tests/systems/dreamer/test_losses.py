@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Agent, Axes, Observation, Trajectory, Transition
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.networks.rssm import Latent
@@ -16,6 +15,7 @@ from stoix_like.systems.dreamer.anakin.dreamer_v3 import make_algorithm
 from stoix_like.systems.dreamer.dreamer_types import DreamerParams, DreamerShared
 from stoix_like.systems.dreamer.world_model import StoredLatent
 from stoix_like.utils.replay import Stream, StreamBatch
+from support.composed import compose_config
 from support.tiny_dreamer import TINY
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box, Discrete, Mixed, MultiDiscrete, Tuple
 from stoix_like.networks.distributions import DiscreteValuedTfpDistribution
@@ -18,6 +17,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.dreamer.world_model import Observed, WorldModel, action_vector, make_world_model
 from stoix_like.systems.parts.critic_outputs import two_hot_loss
 from stoix_like.utils.replay import Stream, StreamBatch
+from support.composed import compose_config
 from support.tiny_dreamer import TINY
 
 OBSERVATION, STARTS = Observation(jnp.ones((2, 4))), jnp.array([False, True])

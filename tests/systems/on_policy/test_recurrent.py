@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import ActorCriticHiddenStates, Agent, Observation, Trajectory, Transition
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
@@ -21,6 +20,7 @@ from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal
 from stoix_like.systems.on_policy.recurrent import Sequences
 from support.algorithms import make_algorithm
+from support.composed import compose_config
 from support.resumed import assert_resumed_equals_whole
 
 NETWORKS = [

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Agent, Axes, Observation, OnlineAndTarget
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
@@ -24,6 +23,7 @@ from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import quantile_regression_loss
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
+from support.composed import compose_config
 from support.programs import train
 
 SMALL = ["network.actor_network.pre_torso.layer_sizes=[16]", "arch.total_num_envs=8"]

@@ -4,11 +4,11 @@ import jax.numpy as jnp
 import pytest
 
 from stoix_like.base_types import SearchOutput
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.search.tree import expected_value
+from support.composed import compose_config
 
 AZ = ["system=search/ff_az", "arch.num_devices=1"]
 

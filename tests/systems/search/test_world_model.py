@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.search.world_model import make_world_model, mean, scale_to_unit
+from support.composed import compose_config
 
 PARTS = ("representation", "dynamics", "reward", "actor", "critic")
 

@@ -7,11 +7,11 @@ import pytest
 from distrax import Normal
 
 from stoix_like.base_types import EpisodeMetrics, Model, Observation, RolloutState, TimeStep
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.networks.distributions import Categorical
 from stoix_like.systems.spo.smc import FROM_POLICY, Search, draw_systematically, make_resampling
 from stoix_like.utils.loss import mpo_temperature_loss
+from support.composed import compose_config
 
 GAMMA, VALUE, K = 0.5, 10.0, 64
 
