@@ -1,0 +1,1 @@
+"""Networks from their configuration."""

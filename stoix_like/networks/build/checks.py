@@ -1,0 +1,153 @@
+"""Checks of the arguments that a configuration gives to a module."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple, get_type_hints
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.core import FrozenDict
+from jax.nn import initializers
+from jaxtyping import Array
+
+from stoix_like import schema
+from stoix_like.envs.spaces import Box, Dict, ObservationSpace, Space, action_facts, describe, fits
+from stoix_like.errors import ConfigError, nearest, raised_at, reason
+from stoix_like.networks.build.arguments import argument_hints, convert, plain
+from stoix_like.networks.build.fitting import fit_input, observation_facts
+from stoix_like.networks.utils import parse_activation_fn, parse_initializer, parse_rnn_cell, plain_kwargs
+from stoix_like.networks.recurrent import MAX_STATE, MAX_STATES, GTrXLCell, LRUCell, MinGRUCell, MLSTMCell, S5Cell
+from stoix_like.networks.requirements import MisfitError
+from stoix_like.user_code import refusing, user_errors
+
+# Arguments of modules that are positive integers.
+_SIZES = frozenset(
+    (
+        *("layer_sizes", "hidden_sizes", "hidden_size", "num_blocks", "hidden_state_dim", "num_layers", "features"),
+        *("channel_sizes", "kernel_sizes", "strides", "channels_per_group", "blocks_per_group", "view_dims"),
+        *("num_atoms", "num_quantiles", "num_cosines", "num_values", "num_symbols", "embedding_size"),
+        *("action_dim", "number_of_dims_per_distribution", "output_dim", "pre_shape", "logits_shape"),
+        *("lstm_size", "num_predictions"),
+    )
+)
+
+# Those of them that count layers, which are built one by one.
+_COUNTS = frozenset(("num_layers", "num_blocks", "blocks_per_group"))
+_MAX_LAYERS = 1000
+# Fields of cells that `ScannedRNN` sets.
+_OF_ALL_CELLS = frozenset(("features", "dtype", "parent", "name"))
+
+_PARSERS = {
+    "activation": parse_activation_fn,
+    "kernel_init": parse_initializer,
+    "bias_init": parse_initializer,
+    "cell_type": parse_rnn_cell,
+}
+
+
+def accepted(target: Callable[..., Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that a class or function has an argument for.
+
+    Args:
+        target: the class or function.
+        facts: values by argument name, such as `action_facts`.
+    """
+    known, _ = parameters_of(target)
+    return {name: value for name, value in facts.items() if name in known}
+
+
+def parameters_of(target: Callable[..., Any]) -> tuple[dict[str, Any], bool]:
+    """Return the default of each argument by name, and whether the target takes any other keyword argument.
+
+    The arguments of a dataclass, such as a flax module, are its fields.
+    """
+    if dataclasses.is_dataclass(target):
+        return {field.name: field.default for field in dataclasses.fields(target) if field.init}, False
+    parameters = inspect.signature(target).parameters.values()
+    return {p.name: p.default for p in parameters}, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], key: str, path: str) -> dict[str, Any]:
+    """Convert arguments to the annotations of the target.
+
+    Raises:
+        ConfigError: an argument or a name is unknown, or a value has the wrong type or is out of range.
+    """
+    defaults, takes_any = parameters_of(target)
+    known = defaults.keys() - {"parent", "name"}
+    hints = argument_hints(target)
+    converted = {}
+    for name, value in arguments.items():
+        if name not in known and not takes_any:
+            raise ConfigError(f"{key}.{name} is not an argument of {path}: {nearest(str(name), known)}")
+        optional = name in known and defaults[name] is None
+        if name in _SIZES and not _positive(value) and not (optional and value is None):
+            raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use integers of at least 1")
+        if name in _COUNTS and value is not None and np.max(value) > _MAX_LAYERS:
+            raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use at most {_MAX_LAYERS}")
+        value = convert(hints.get(name, Any), value, f"{key}.{name}", defaults.get(name))
+        if name in _PARSERS and isinstance(value, str):
+            try:
+                _PARSERS[name](value)
+            except ConfigError as error:
+                raise ConfigError(f"{key}.{name}={error}") from None
+        converted[name] = value
+    if converted.keys() >= {"cell_type", "hidden_state_dim"} and "cell_kwargs" in known:
+        converted["cell_kwargs"] = _check_cell_kwargs({"cell_kwargs": None} | converted, key)
+    return converted
+
+
+def _positive(sizes: Any) -> bool:
+    if isinstance(sizes, tuple):
+        return all(_positive(size) for size in sizes)
+    whole = isinstance(sizes, int) or (isinstance(sizes, float) and sizes.is_integer())
+    return whole and not isinstance(sizes, bool) and sizes >= 1
+
+
+def _check_cell_kwargs(arguments: Mapping[str, Any], key: str) -> FrozenDict[str, Any]:
+    """Convert the further arguments of recurrent cells; see `ScannedRNN`.
+
+    Raises:
+        ConfigError: see `check_arguments`, a number of heads does not divide the width, a range is empty, or a state
+            is too large.
+    """
+    cell_type, key = arguments["cell_type"], f"{key}.cell_kwargs"
+    if not isinstance(given := arguments["cell_kwargs"], Mapping | SimpleNamespace | None):
+        raise ConfigError(f"{key}={given} must be options by name: use {key}={{name: value}}, or null")
+    cell, kwargs = parse_rnn_cell(cell_type), plain_kwargs(given)
+    fields = {} if cell.__module__.startswith("flax.") else {field.name: field for field in dataclasses.fields(cell)}
+    hints = get_type_hints(cell, include_extras=True) if fields else {}
+    converted = {}
+    for name, value in kwargs.items():
+        if name not in fields.keys() - _OF_ALL_CELLS:
+            known = sorted(fields.keys() - _OF_ALL_CELLS)
+            hint = nearest(str(name), known) if known else "it has none, leave this out"
+            raise ConfigError(f"{key}.{name} is not an option of cell_type={cell_type}: {hint}")
+        converted[name] = schema.convert(hints[name], value, f"{key}.{name}")
+    for low, high in (("dt_min", "dt_max"), ("min_radius", "max_radius")):
+        smallest, largest = (converted.get(name, getattr(cell, name, 0.0)) for name in (low, high))
+        if smallest > largest:
+            raise ConfigError(f"{key}.{low}={smallest} must not exceed {high}={largest}: use a smaller {low}")
+    width, heads = arguments["hidden_state_dim"], converted.get("num_heads", getattr(cell, "num_heads", 1))
+    if width % heads:
+        raise ConfigError(f"{key}.num_heads={heads} must divide hidden_state_dim={width}: use a divisor of it")
+    # What a cell computes on the host must be small whatever the memory of the device is.
+    if cell is S5Cell and converted.get("states") is None and width > 2 * MAX_STATES:
+        raise ConfigError(
+            f"{key}.states=null is half of hidden_state_dim={width}: set {key}.states to at most {MAX_STATES}"
+        )
+    if cell is GTrXLCell and (window := converted.get("window", cell.window)) * width > MAX_STATE:
+        raise ConfigError(
+            f"{key}.window={window} times hidden_state_dim={width} numbers are the state of a cell: use at most"
+            f" {MAX_STATE} in all"
+        )
+    return FrozenDict(converted)

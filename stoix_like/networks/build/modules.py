@@ -1,0 +1,311 @@
+"""Construction of modules from nested mappings with a `_target_`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple, get_type_hints
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.core import FrozenDict
+from jax.nn import initializers
+from jaxtyping import Array
+
+from stoix_like import schema
+from stoix_like.envs.spaces import Box, Dict, ObservationSpace, Space, action_facts, describe, fits
+from stoix_like.errors import ConfigError, nearest, raised_at, reason
+from stoix_like.networks.build.arguments import argument_hints, convert, plain
+from stoix_like.networks.build.fitting import fit_input, observation_facts
+from stoix_like.networks.build.checks import accepted, check_arguments, parameters_of
+from stoix_like.networks.feed_forward import CompositeNetwork
+from stoix_like.networks.inputs import ArrayInput
+from stoix_like.networks.utils import RNN_CELLS
+from stoix_like.networks.recurrent import MAX_STATE, MAX_STATES, GTrXLCell, LRUCell, MinGRUCell, MLSTMCell, S5Cell
+from stoix_like.networks.requirements import MisfitError
+from stoix_like.user_code import refusing, user_errors
+
+# The parts of a network, with an example of each.
+_PARTS = {
+    "input_layer": "stoix_like.networks.inputs.ArrayInput",
+    "pre_torso": "stoix_like.networks.torso.MLPTorso",
+    "rnn_layer": "stoix_like.networks.base.ScannedRNN",
+    "post_torso": "stoix_like.networks.torso.MLPTorso",
+    "action_head": "stoix_like.networks.heads.policy_head",
+    "critic_head": "stoix_like.networks.heads.ScalarCriticHead",
+}
+
+
+# The key that selects what the networks of each role observe.
+_OBSERVATIONS = "observations"
+_ROLES = {"actor": ("actor_network",), "critic": ("critic_network", "q_network")}
+_FEATURE_INPUT = "stoix_like.networks.inputs.FeatureInput"
+# Input layers that extend the output of another one.
+_EXTENDING_INPUTS = ("ActionInput", "ActionOnehotInput", "StepCountInput", "TorsoInput")
+
+
+# Where the classes of each kind of part are; not imported here, because they import this module.
+_KINDS = {"head": "stoix_like.networks.heads", "torso": "stoix_like.networks.torso"}
+
+
+def choices(kind: str) -> dict[str, Any]:
+    """Return what a network may name for one kind of part.
+
+    Args:
+        kind: `head`, `torso` or `cell`.
+
+    Returns:
+        Classes and functions by import path, recurrent cells by `cell_type`.
+    """
+    if kind == "cell":
+        return dict(RNN_CELLS)
+    path = _KINDS[kind]
+    return {
+        f"{path}.{name}": value
+        for name, value in vars(importlib.import_module(path)).items()
+        if name.lower().endswith((kind, "network")) and value.__module__.startswith(path) and name != "PolicyHead"
+    }
+
+
+# Those that compute in the dtype of a configuration; heads compute in that of their parameters.
+_COMPUTING = ("pre_torso", "rnn_layer", "post_torso")
+
+
+class Context(NamedTuple):
+    """What networks are built for; None for networks that do not depend on it.
+
+    Attributes:
+        action: the action space of the environment.
+        observation: its observation space.
+        dtype: dtype in which torsos compute.
+        notes: collects the arguments that are left out.
+    """
+
+    action: Space | None = None
+    observation: ObservationSpace | None = None
+    dtype: Any = None
+    notes: list[str] | None = None
+
+
+def build_networks(
+    network_config: Any,
+    action_space: Space,
+    observation_space: ObservationSpace | None = None,
+    key: str = "network",
+    dtype: Any = None,
+    notes: list[str] | None = None,
+) -> SimpleNamespace:
+    """Build the modules of a network configuration.
+
+    Every mapping with a `_target_` becomes a call of the target with the other entries as arguments; lists become
+    tuples. Arguments that are not configured follow from the spaces: `action_space`, `action_dim`, `minimum`, `maximum`
+    and `number_of_dims_per_distribution` from the action space, `has_channels` and `num_symbols` from the observation
+    space. A torso without an input layer takes the `agent_view`. Where a torso takes vectors and the environment has
+    images or dictionaries, the input layer before the torso flattens them. Arguments of another head or torso, left
+    from before its `_target_` was overridden, are left out.
+
+    Args:
+        network_config: the network configuration, a DictConfig or nested dictionaries.
+        action_space: the action space of the environment.
+        observation_space: the space of `Observation.agent_view`; None leaves input layers unchanged.
+        key: key of the configuration, for messages.
+        dtype: dtype in which everything before the heads computes, such as bfloat16: the argument `dtype` of torsos
+            and recurrent cells that do not configure it. None: the dtype of the parameters.
+        notes: a list to which a sentence is added for each block with arguments that are left out.
+
+    The key `observations` selects what actor and critics observe, `{actor: agent_view.state, critic:
+    agent_view.privileged_state}`, wherever a network has no input layer of its own for it.
+
+    Returns:
+        Nested namespaces of unbound modules, such as `networks.actor_network.action_head`.
+
+    Raises:
+        ConfigError: a target cannot be imported or called, does not know an argument, or does not fit the spaces or the
+            dtype; names the key.
+    """
+    return _build(
+        _select_observations(to_plain(network_config), key), Context(action_space, observation_space, dtype, notes), key
+    )
+
+
+def _select_observations(config: Any, key: str) -> Any:
+    """Replace the key `observations` by the input layers that it stands for."""
+    if not isinstance(config, Mapping) or _OBSERVATIONS not in config:
+        return config
+    key, chosen = f"{key}.{_OBSERVATIONS}", config[_OBSERVATIONS]
+    if not isinstance(chosen, Mapping) or not all(isinstance(name, str) for name in chosen.values()):
+        raise ConfigError(f"{key}={chosen} must be a mapping: {{actor: agent_view.state, critic: agent_view}}")
+    selected = {name: node for name, node in config.items() if name != _OBSERVATIONS}
+    for role, feature in chosen.items():
+        if role not in _ROLES:
+            raise ConfigError(f"{key}.{role} is no role: {nearest(str(role), _ROLES)}")
+        layer = {"_target_": _FEATURE_INPUT, "feature_name": feature}
+        networks = [name for name in _ROLES[role] if isinstance(selected.get(name), Mapping)]
+        for name in networks:
+            if "pre_torso" not in selected[name]:
+                raise ConfigError(f"{key}.{role}={feature}: network.{name} shares its torso: use network=mlp or rnn")
+            selected[name] = _with_input(selected[name], layer)
+        if not networks:
+            raise ConfigError(f"{key}.{role}={feature}: there is no network.{' or network.'.join(_ROLES[role])}")
+    return selected
+
+
+def _with_input(node: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the block of a network or an input layer with another innermost input layer, if it has none."""
+    own = node.get("input_layer")
+    if own is None:
+        return {**node, "input_layer": layer}
+    takes_another = isinstance(own, Mapping) and str(own.get("_target_")).endswith(_EXTENDING_INPUTS)
+    return {**node, "input_layer": _with_input(own, layer)} if takes_another else dict(node)
+
+
+def instantiate(
+    node: Any,
+    action_space: Space | None = None,
+    observation_space: ObservationSpace | None = None,
+    key: str = "network",
+) -> Any:
+    """Build one node of a network configuration; see `build_networks`.
+
+    Args:
+        node: a DictConfig, or plain containers and values.
+        action_space: the action space; None for nodes that do not depend on it.
+        observation_space: the observation space; None for nodes that do not depend on it.
+        key: key of the node, for messages.
+
+    Returns:
+        The result of the `_target_`; a namespace for a mapping without one; a tuple for a list; other values unchanged.
+
+    Raises:
+        ConfigError: see `build_networks`.
+    """
+    return _build(to_plain(node), Context(action_space, observation_space), key)
+
+
+def to_plain(node: Any) -> Any:
+    """Return plain containers for a DictConfig or ListConfig, with interpolations resolved; other values unchanged."""
+    from omegaconf import OmegaConf  # here, so that importing networks does not import it
+
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+
+
+def _build(node: Any, context: Context, key: str) -> Any:
+    if isinstance(node, list | tuple):
+        return tuple(_build(item, context, f"{key}[{i}]") for i, item in enumerate(node))
+    if not isinstance(node, Mapping):
+        return node
+    built = {name: _build(value, context, f"{key}.{name}") for name, value in node.items()}
+    if "_target_" not in node:
+        if "pre_torso" in built:
+            built.setdefault("input_layer", ArrayInput())
+        _check_parts(built, context.dtype, key)
+        return SimpleNamespace(**(built if context.observation is None else fit_input(built, context.observation, key)))
+    return _instantiate(built, context, key)
+
+
+def _check_parts(group: Mapping[str, Any], dtype: Any, key: str) -> None:
+    """Raise a ConfigError for a part of a network that is not a block, or cannot compute in a dtype."""
+    for name, example in _PARTS.items():
+        if name in group and not callable(group[name]):
+            shown = plain(group[name])
+            raise ConfigError(f"{key}.{name}={shown} is not a module: use a block with a _target_, such as {example}")
+        if dtype is not None and name in _COMPUTING and name in group and not _has_dtype(group[name]):
+            raise ConfigError(
+                f"{key}.{name}={type(group[name]).__name__} cannot compute in {jnp.dtype(dtype).name}: give it an"
+                " attribute `dtype: Any = None` that it passes to its layers, or set arch.compute_dtype=float32"
+            )
+
+
+def _has_dtype(module: Any) -> bool:
+    """Return whether a module, or each of those that it consists of, has a dtype; functions are not checked."""
+    if not isinstance(module, nn.Module) or hasattr(module, "dtype"):
+        return True
+    values = [getattr(module, field.name) for field in dataclasses.fields(module) if field.name != "parent"]
+    parts = [part for part in jax.tree.leaves(values) if isinstance(part, nn.Module)]
+    return bool(parts) and all(map(_has_dtype, parts))
+
+
+def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
+    path, partial = arguments.pop("_target_"), arguments.pop("_partial_", False)
+    target = _locate(path, key)
+    partial = convert(bool, partial, f"{key}._partial_")
+    arguments = _without_inherited(target, arguments, key, path, context.notes)
+    arguments = check_arguments(target, arguments, key, path)
+    if context.action is not None:
+        if not fits(target, context.action):
+            raise MisfitError(f"{key}={path} does not fit {describe(context.action)}", _advice(context.action))
+        arguments = accepted(target, action_facts(context.action)) | arguments
+    if context.observation is not None and not isinstance(context.observation, Dict):
+        arguments = accepted(target, observation_facts(context.observation)) | arguments
+    if context.dtype is not None and not any(part.endswith("_head") for part in key.split(".")):
+        arguments = accepted(target, {"dtype": context.dtype}) | arguments
+    if partial:
+        return functools.partial(target, **arguments)
+    try:
+        return target(**arguments)
+    except user_errors() as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{key}={path} cannot be built: {reason(error)}{raised_at(error)}") from error
+
+
+def _without_inherited(
+    target: Callable[..., Any], arguments: dict[str, Any], key: str, path: str, notes: list[str] | None
+) -> dict[str, Any]:
+    """Leave out arguments that only other heads or torsos have: they belong to the default `_target_`."""
+    kind = next((kind for kind in _KINDS if key.endswith(f"_{kind}")), None)
+    known, takes_any = parameters_of(target)
+    if kind is None or takes_any or not (unknown := arguments.keys() - known.keys()):
+        return arguments
+    of_others = {name for other in choices(kind).values() for name in parameters_of(other)[0]}
+    inherited = sorted(unknown & of_others)
+    if inherited and notes is not None:
+        notes.append(f"{key}: left out {', '.join(inherited)}, which {path.rpartition('.')[2]} does not take")
+    return {name: value for name, value in arguments.items() if name not in inherited}
+
+
+def _locate(path: Any, key: str) -> Callable[..., Any]:
+    module_name, _, name = str(path).rpartition(".")
+    with refusing(f"{key}._target_={path} cannot be imported", "use the import path of a class or function"):
+        module = importlib.import_module(module_name)
+    if not callable(getattr(module, name, None)):
+        known = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+        raise ConfigError(f"{key}._target_={path} does not exist: {nearest(name, known)}")
+    return getattr(module, name)
+
+
+def _advice(action_space: Space) -> str:
+    """Name networks that support an action space."""
+    if isinstance(action_space, Box) and action_space.bounded:
+        return "choose network=mlp_continuous, or network=mlp or network=cnn, whose heads follow the action space"
+    return "choose network=mlp or network=cnn, whose heads follow the action space"
+
+
+def chained_torsos(torso_cfgs: Sequence[Any], **kwargs: Any) -> CompositeNetwork:
+    """Build a chain of torsos.
+
+    Args:
+        torso_cfgs: the torsos in order: modules, or configurations with a `_target_` (mappings or DictConfigs).
+        **kwargs: arguments added to every configuration.
+
+    Returns:
+        A network that applies the torsos in order.
+
+    Raises:
+        ConfigError: a configuration cannot be built.
+    """
+
+    def build(torso: Any, key: str) -> nn.Module:
+        if isinstance(torso, nn.Module):
+            return torso
+        module: nn.Module = instantiate({**to_plain(torso), **kwargs}, key=key)
+        return module
+
+    return CompositeNetwork(tuple(build(torso, f"torso_cfgs[{i}]") for i, torso in enumerate(torso_cfgs)))
