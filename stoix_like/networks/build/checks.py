@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import importlib
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.core import FrozenDict
-from jax.nn import initializers
-from jaxtyping import Array
 
 from stoix_like import schema
-from stoix_like.envs.spaces import Box, Dict, ObservationSpace, Space, action_facts, describe, fits
-from stoix_like.errors import ConfigError, nearest, raised_at, reason
+from stoix_like.errors import ConfigError, nearest
 from stoix_like.networks.build.arguments import argument_hints, convert, plain
-from stoix_like.networks.build.fitting import fit_input, observation_facts
+from stoix_like.networks.recurrent import MAX_STATE, MAX_STATES, GTrXLCell, S5Cell
 from stoix_like.networks.utils import parse_activation_fn, parse_initializer, parse_rnn_cell, plain_kwargs
-from stoix_like.networks.recurrent import MAX_STATE, MAX_STATES, GTrXLCell, LRUCell, MinGRUCell, MLSTMCell, S5Cell
-from stoix_like.networks.requirements import MisfitError
-from stoix_like.user_code import refusing, user_errors
 
 # Arguments of modules that are positive integers.
 _SIZES = frozenset(

@@ -5,31 +5,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-from flax.core import FrozenDict
-from jax.nn import initializers
-from jaxtyping import Array
 
-from stoix_like import schema
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace, Space, action_facts, describe, fits
 from stoix_like.errors import ConfigError, nearest, raised_at, reason
-from stoix_like.networks.build.arguments import argument_hints, convert, plain
-from stoix_like.networks.build.fitting import fit_input, observation_facts
+from stoix_like.networks.build.arguments import convert, plain
 from stoix_like.networks.build.checks import accepted, check_arguments, parameters_of
+from stoix_like.networks.build.fitting import fit_input, observation_facts
 from stoix_like.networks.feed_forward import CompositeNetwork
 from stoix_like.networks.inputs import ArrayInput
-from stoix_like.networks.utils import RNN_CELLS
-from stoix_like.networks.recurrent import MAX_STATE, MAX_STATES, GTrXLCell, LRUCell, MinGRUCell, MLSTMCell, S5Cell
 from stoix_like.networks.requirements import MisfitError
+from stoix_like.networks.utils import RNN_CELLS
 from stoix_like.user_code import refusing, user_errors
 
 # The parts of a network, with an example of each.

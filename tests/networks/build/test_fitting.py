@@ -13,10 +13,10 @@ from stoix_like.base_types import Observation
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor
-from stoix_like.networks.inputs import ArrayInput, FeatureInput
 from stoix_like.networks.build.modules import build_networks
-from support.network_files import config
+from stoix_like.networks.inputs import ArrayInput, FeatureInput
 from support.compiled import run
+from support.network_files import config
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))
 

@@ -14,6 +14,7 @@ from stoix_like.composition import config_dir
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
+from stoix_like.networks.build.modules import build_networks, choices, instantiate
 from stoix_like.networks.heads import (
     BetaDistributionHead,
     CategoricalHead,
@@ -21,7 +22,6 @@ from stoix_like.networks.heads import (
     NormalAffineTanhDistributionHead,
 )
 from stoix_like.networks.recurrent import MinGRUCell
-from stoix_like.networks.build.modules import build_networks, choices, instantiate
 from stoix_like.networks.utils import parse_activation_fn, parse_initializer, parse_rnn_cell
 from support.network_files import config
 

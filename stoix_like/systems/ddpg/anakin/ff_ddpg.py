@@ -81,8 +81,8 @@ class Config(SystemConfig):
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
-Smoothing = Callable[[jax.Array, jax.Array], jax.Array]
-"""`(action, key) -> action`, of targets; the identity in DDPG."""
+Smoothing = Callable[[jax.Array, jax.Array, ActionRange], jax.Array]
+"""`(action, key, range) -> action`, of targets; the identity in DDPG."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
 
     def target_action(self, actor_params: Any, observation: Observation, key: jax.Array) -> jax.Array:
         """Compute the actions for the critic targets."""
-        return self.smooth(self.policy(actor_params, observation), key)
+        return self.smooth(self.policy(actor_params, observation), key, self.actions)
 
 
 DDPGT = TypeVar("DDPGT", bound=DDPG[Any])
@@ -194,7 +194,7 @@ def make_variant(
     algorithm: type[DDPGT],
     num_critics: int = 1,
     critic_head: Any = None,
-    smooth: Smoothing = lambda action, _: action,
+    smooth: Smoothing = lambda action, *_: action,
 ) -> DDPGT:
     """Build DDPG or a variant.
 

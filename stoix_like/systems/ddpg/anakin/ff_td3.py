@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+import jax
+
 from stoix_like.base_types import SystemSpec
 from stoix_like.schema import Part, at_least
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg
-from stoix_like.systems.ddpg.ddpg_types import action_range
+from stoix_like.systems.ddpg.ddpg_types import ActionRange
 from stoix_like.utils.loss import target_policy_smoothing
 
 
@@ -26,11 +28,15 @@ class TargetSmoothing(Part):
     noise_clip: Annotated[float, at_least(0.0)]
 
 
-def make_smoothing(config: TargetSmoothing, spec: SystemSpec) -> ff_ddpg.Smoothing:
+def make_smoothing(config: TargetSmoothing) -> ff_ddpg.Smoothing:
     """Build target policy smoothing: clipped noise on the actions of targets (equation 14)."""
-    minimum, maximum, unit = action_range(spec.action_space)
-    noise_scale, noise_clip = config.policy_noise * unit, config.noise_clip * unit
-    return lambda action, key: target_policy_smoothing(key, action, noise_scale, noise_clip, minimum, maximum)
+
+    def smooth(action: jax.Array, key: jax.Array, actions: ActionRange) -> jax.Array:
+        minimum, maximum, unit = actions
+        noise_scale, noise_clip = config.policy_noise * unit, config.noise_clip * unit
+        return target_policy_smoothing(key, action, noise_scale, noise_clip, minimum, maximum)
+
+    return smooth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +60,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     Returns:
         The algorithm.
     """
-    smooth = make_smoothing(config.smoothing, spec)
+    smooth = make_smoothing(config.smoothing)
     return ff_ddpg.make_variant(config, spec, ff_ddpg.DDPG[Config], num_critics=2, smooth=smooth)
 
 

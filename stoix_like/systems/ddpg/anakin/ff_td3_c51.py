@@ -81,7 +81,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         The algorithm.
     """
     head = configure_head(spec.networks.q_network.critic_head, config.atoms.support)
-    smooth = ff_td3.make_smoothing(config.smoothing, spec)
+    smooth = ff_td3.make_smoothing(config.smoothing)
     return ff_ddpg.make_variant(config, spec, CategoricalTD3, num_critics=2, critic_head=head, smooth=smooth)
 
 

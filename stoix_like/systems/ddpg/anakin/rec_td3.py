@@ -70,7 +70,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     Returns:
         The algorithm.
     """
-    smooth = ff_td3.make_smoothing(config.smoothing, spec)
+    smooth = ff_td3.make_smoothing(config.smoothing)
     return remember(ff_ddpg.make_variant(config, spec, RecurrentTD3, num_critics=2, smooth=smooth), spec)
 
 
