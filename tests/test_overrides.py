@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.overrides import is_hydras, to_overrides
+from support.composed import compose_config
 
 
 def test_dictionary_composes_to_its_values():

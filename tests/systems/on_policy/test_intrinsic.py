@@ -12,6 +12,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support.algorithms import make_algorithm
+from support.compiled import run
 from support.composed import compose_config
 from support.resumed import assert_resumed_equals_whole
 
@@ -59,8 +60,8 @@ def test_e3b_rewards_what_the_episode_has_not_shown_yet():
     bonus, state = bonus_of("e3b")
     steps = draw(jax.random.key(2))
     before = bonus.init_inverse(ENVS)
-    reward, after = bonus.bonus(state, before, steps)
-    phi = np.asarray(bonus.features.apply(state.params["features"], steps.next_observation), np.float64)
+    reward, after = jax.device_get(run(bonus.bonus, state, before, steps))
+    phi = np.asarray(run(bonus.features.apply, state.params["features"], steps.next_observation), np.float64)
     size = phi.shape[-1]
     for env in range(ENVS):
         matrix = 0.1 * np.eye(size)
@@ -78,10 +79,10 @@ def test_rnd_values_go_on_with_the_next_episode_and_those_of_e3b_do_not():
     for kind in ("rnd", "e3b"):
         bonus, state = bonus_of(kind, f"system.intrinsic_gamma={gamma}")
         steps = bonus.as_task(draw(jax.random.key(3))._replace(reward=rewards))
-        advantage, target = bonus.estimate(state.params["value"], steps)
+        advantage, target = jax.device_get(run(bonus.estimate, state.params["value"], steps))
         drawn = draw(jax.random.key(3))
         value, successor = (
-            np.asarray(bonus.value.apply(state.params["value"], x), np.float64)
+            np.asarray(run(bonus.value.apply, state.params["value"], x), np.float64)
             for x in (drawn.observation, drawn.next_observation)
         )
         for env in range(ENVS):
