@@ -328,5 +328,5 @@ def test_the_preset_of_the_guide_changes_the_keys_it_names(directory):
     packaged, preset = (parse_config(compose_config([f"system={name}"], [directory / "conf"])) for name in names)
     assert preset.system_name == "careful_ppo"
     assert preset.build is packaged.build
-    assert (preset.system.clip_eps, preset.system.epochs) == (0.1, 2)
+    assert (preset.system.clip_eps, preset.system.minibatches.epochs) == (0.1, 2)
     assert preset.system.gamma == packaged.system.gamma

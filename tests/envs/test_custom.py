@@ -174,7 +174,7 @@ def test_an_error_of_a_constructor_names_its_line():
     def broken():
         return {}["absent"]
 
-    with pytest.raises(ConfigError, match=r"is invalid for broken: KeyError: 'absent' \(.*test_own.py:\d+\)"):
+    with pytest.raises(ConfigError, match=r"is invalid for broken: KeyError: 'absent' \(.*test_custom.py:\d+\)"):
         make(EnvConfig("own"), broken)
 
 

@@ -23,7 +23,7 @@ SMALL = [
 def test_the_number_of_simulations_is_that_of_evaluations():
     config = parse_config(compose_config(["system=search/ff_az"]))
     assert with_simulations(config, None) is config
-    assert with_simulations(config, 3).system.evaluation_simulations == 3
+    assert with_simulations(config, 3).system.search.evaluation_simulations == 3
     with pytest.raises(ConfigError, match="simulations=-1 is negative"):
         with_simulations(config, -1)
     with pytest.raises(ConfigError, match="simulations=3 has no effect: system=ppo/ff_ppo does not search"):

@@ -143,10 +143,11 @@ class Recording:
                 " arch.max_eval_steps"
             )
         share = float(np.max(record.get("train/clipped_targets", 0.0)))
-        if isinstance(system, AtomsConfig) and share > _MAX_CLIPPED:
+        atoms = next((part for part in system.parts if isinstance(part, AtomsConfig)), None)
+        if atoms is not None and share > _MAX_CLIPPED:
             found["clipped"] = (
                 f"train/clipped_targets={share:.3f}: {share:.0%} of the probability of value targets lies outside of"
-                f" system.vmin={system.vmin:g} to system.vmax={system.vmax:g}: widen them, or lower system.reward_scale"
+                f" system.vmin={atoms.vmin:g} to system.vmax={atoms.vmax:g}: widen them, or lower system.reward_scale"
             )
         for kind, sentence in found.items():
             if kind not in self._advised and self._setup.processes.index == 0:
