@@ -112,9 +112,9 @@ def train(
     composed = compose_config(given, extra, return_hydra_config=True)
     directory = Path(composed.hydra.run.dir if run_dir is None else run_dir)
     own = {
-        "own_env": env,
-        "own_callbacks": tuple(callbacks),
-        "own_loggers": tuple(loggers),
+        "custom_env": env,
+        "custom_callbacks": tuple(callbacks),
+        "custom_loggers": tuple(loggers),
     }
     return experiment.run(set_up(parse_config(composed)._replace(**own), started), directory)
 

@@ -311,9 +311,9 @@ class RunConfig(NamedTuple):
         callbacks: callbacks to build, each with its import path as `_target_`, and its arguments.
         loggers: custom loggers to build, by their keys below `logger`, each like a callback.
         resolved: the whole configuration as plain values.
-        own_env: an environment passed from Python, which `env` does not describe; None otherwise.
-        own_callbacks: callbacks passed from Python.
-        own_loggers: loggers passed from Python.
+        custom_env: an environment passed from Python, which `env` does not describe; None otherwise.
+        custom_callbacks: callbacks passed from Python.
+        custom_loggers: loggers passed from Python.
     """
 
     system_name: str
@@ -327,9 +327,9 @@ class RunConfig(NamedTuple):
     callbacks: tuple[dict[str, Any], ...]
     loggers: dict[str, dict[str, Any]]
     resolved: dict[str, Any]
-    own_env: Any = None
-    own_callbacks: tuple[Any, ...] = ()
-    own_loggers: tuple[Any, ...] = ()
+    custom_env: Any = None
+    custom_callbacks: tuple[Any, ...] = ()
+    custom_loggers: tuple[Any, ...] = ()
 
     @property
     def environment_name(self) -> str:
@@ -377,7 +377,7 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
             raise ConfigError(f"unknown key '{key}': {nearest(key, (*GROUPS, CALLBACKS))}")
     network = resolved["network"] = _replace_blocks(resolved["network"], "network")
     system, logger = dict(resolved["system"]), resolved["logger"]
-    own_loggers = _own_loggers(logger)
+    custom_loggers = _custom_loggers(logger)
     name, module = str(system.pop("name", "")), str(system.pop("module", ""))
     build = build or import_build(module)
     schema, arch = schema_of(build), _parse_arch(resolved["arch"])
@@ -391,8 +391,8 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
         env=from_mapping(EnvConfig, resolved["env"], "env"),
         network=network,
         checkpoint=from_mapping(CheckpointConfig, resolved["checkpoint"], "checkpoint"),
-        logger=from_mapping(LoggerConfig, {key: logger[key] for key in logger if key not in own_loggers}, "logger"),
-        loggers=own_loggers,
+        logger=from_mapping(LoggerConfig, {key: logger[key] for key in logger if key not in custom_loggers}, "logger"),
+        loggers=custom_loggers,
         callbacks=_parse_callbacks(resolved.get(CALLBACKS)),
         resolved=resolved,
     )
@@ -407,7 +407,7 @@ def _check_integers(node: Any, path: str = "") -> None:
         raise ConfigError(f"{path}={node} is out of range: use at most {sys.float_info.max:.1g} in magnitude")
 
 
-def _own_loggers(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _custom_loggers(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the blocks of custom loggers, which have a `_target_` and a name that no other logger has."""
     known = {field.name for field in fields(LoggerConfig)}
     blocks = {name: block for name, block in given.items() if isinstance(block, dict) and "_target_" in block}
@@ -441,7 +441,7 @@ def with_env(run: RunConfig, env: Any) -> RunConfig:
         ConfigError: the run was not trained on such an environment.
     """
     check_same(env, run.env.env_name, run.env._target_, run.env.scenario.name)
-    return run._replace(own_env=env)
+    return run._replace(custom_env=env)
 
 
 def _replace_blocks(node: Any, path: str) -> Any:

@@ -32,7 +32,7 @@ PARTS = [
     ["env=gymnax/pendulum", "arch.population.hyperparams={gamma: [0.9, 0.99]}", "logger=silent", *VALUES],
     [*toys.overrides(nan_at=5), "env=probe/value", "+system.more=1", *VALUES],
     ["experiment=ppo_acrobot", "logger=silent", "system.gamma=0.5"],
-    ["env._target_=support.own_envs.Corridor", "+env.kwargs.size=3", "arch.seed=1"],
+    ["env._target_=support.custom_envs.Corridor", "+env.kwargs.size=3", "arch.seed=1"],
 ]
 
 

@@ -17,7 +17,7 @@ from stoix_like.networks.build.modules import build_networks
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.signals import Signals
 from stoix_like.user_code import guarded, import_object, refusing
-from support import own_envs
+from support import custom_envs
 from support.composed import compose_config
 from support.trained_runs import SMALL
 
@@ -140,9 +140,9 @@ def test_constructors_and_methods_that_leave_the_process_are_refused(monkeypatch
     def leave(*_):
         raise SystemExit(0)
 
-    monkeypatch.setattr(own_envs.Corridor, "step", leave)
+    monkeypatch.setattr(custom_envs.Corridor, "step", leave)
     with pytest.raises(ConfigError, match="step cannot be compiled with jit and vmap: SystemExit: 0"):
-        make(EnvConfig("own", _target_="support.own_envs.Corridor"))
-    monkeypatch.setattr(own_envs.Corridor, "__init__", leave)
-    with pytest.raises(ConfigError, match=r"env.kwargs={} is invalid for support.own_envs.Corridor: SystemExit: 0"):
-        make(EnvConfig("own", _target_="support.own_envs.Corridor"))
+        make(EnvConfig("own", _target_="support.custom_envs.Corridor"))
+    monkeypatch.setattr(custom_envs.Corridor, "__init__", leave)
+    with pytest.raises(ConfigError, match=r"env.kwargs={} is invalid for support.custom_envs.Corridor: SystemExit: 0"):
+        make(EnvConfig("own", _target_="support.custom_envs.Corridor"))

@@ -225,8 +225,8 @@ def _interface_faults(env: VectorEnvironment, strict: bool) -> Iterator[str]:
 
 def _place(env: VectorEnvironment, name: str) -> str:
     """Return where a method of the environment is defined, as in ` (/home/me/my_env.py:12)`; empty if unknown."""
-    own_env: Any = env.env if isinstance(env, JoinActions) else env
-    method = getattr(own_env.env if isinstance(own_env, Vectorize) else own_env, name, None)
+    custom_env: Any = env.env if isinstance(env, JoinActions) else env
+    method = getattr(custom_env.env if isinstance(custom_env, Vectorize) else custom_env, name, None)
     code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
     return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
 

@@ -102,12 +102,12 @@ class EnvConfig:
     _target_: str = ""
 
 
-def make(config: EnvConfig, own_env: Any = None, precision: str | None = None) -> VectorEnvironment:
+def make(config: EnvConfig, custom_env: Any = None, precision: str | None = None) -> VectorEnvironment:
     """Build training environments, with automatic reset.
 
     Args:
         config: the environment and its wrappers.
-        own_env: a custom environment, or its class; None to build it from `config`.
+        custom_env: a custom environment, or its class; None to build it from `config`.
         precision: of products of matrices, as for `jax.default_matmul_precision`; None: jax's default.
 
     Returns:
@@ -120,7 +120,9 @@ def make(config: EnvConfig, own_env: Any = None, precision: str | None = None) -
     if config.auto_reset not in AUTO_RESETS:
         hint = nearest(config.auto_reset, AUTO_RESETS)
         raise ConfigError(f"env.auto_reset={config.auto_reset!r} is not a mode of automatic reset: {hint}")
-    env = with_learned_rewards(_make_episodes(config, own_env, config.random_start_steps, precision=precision), config)
+    env = with_learned_rewards(
+        _make_episodes(config, custom_env, config.random_start_steps, precision=precision), config
+    )
     stagger = make_stagger(config.staggered_starts, env, config.time_limit)
     if not env.on_host:
         resetting = AUTO_RESETS[config.auto_reset](env, config)
@@ -171,14 +173,14 @@ def _unrecorded(env: VectorEnvironment) -> VectorEnvironment:
     return wrapper
 
 
-def make_eval(config: EnvConfig, own_env: Any = None, precision: str | None = None) -> VectorEnvironment:
+def make_eval(config: EnvConfig, custom_env: Any = None, precision: str | None = None) -> VectorEnvironment:
     """Build evaluation environments, without automatic reset and with the original rewards.
 
     Where training environments have two players, the agent plays one of them, against `env.eval_opponent`.
 
     Args:
         config: the environment and its wrappers.
-        own_env: see `make`.
+        custom_env: see `make`.
         precision: see `make`.
 
     Returns:
@@ -188,15 +190,15 @@ def make_eval(config: EnvConfig, own_env: Any = None, precision: str | None = No
         ConfigError: if the suite, the scenario, an argument or a parameter is unknown.
         MissingExtraError: if the suite's package is not installed.
     """
-    return _make_episodes(config, own_env, evaluation=True, precision=precision)
+    return _make_episodes(config, custom_env, evaluation=True, precision=precision)
 
 
-def make_games(config: EnvConfig, own_env: Any = None, precision: str | None = None) -> VectorEnvironment:
+def make_games(config: EnvConfig, custom_env: Any = None, precision: str | None = None) -> VectorEnvironment:
     """Build environments for matches: as for evaluation, but actions are moves of both players.
 
     Args:
         config: the environment and its wrappers.
-        own_env: see `make`.
+        custom_env: see `make`.
         precision: see `make`.
 
     Returns:
@@ -206,7 +208,7 @@ def make_games(config: EnvConfig, own_env: Any = None, precision: str | None = N
         ConfigError: if they have a single player, or see `make_eval`.
         MissingExtraError: if the suite's package is not installed.
     """
-    env = _make_episodes(config, own_env, precision=precision)
+    env = _make_episodes(config, custom_env, precision=precision)
     if env.num_players != 2:
         raise ConfigError(
             f"env={config.env_name}/{config.scenario.task_name} has one player, and matches are for games in which a"
@@ -215,12 +217,12 @@ def make_games(config: EnvConfig, own_env: Any = None, precision: str | None = N
     return env
 
 
-def make_drawn(config: EnvConfig, own_env: Any = None, precision: str | None = None) -> VectorEnvironment:
+def make_drawn(config: EnvConfig, custom_env: Any = None, precision: str | None = None) -> VectorEnvironment:
     """Build evaluation environments that can be drawn, see `VectorEnvironment.scene`.
 
     Args:
         config: the environment and its wrappers.
-        own_env: see `make`.
+        custom_env: see `make`.
         precision: see `make`.
 
     Returns:
@@ -230,7 +232,7 @@ def make_drawn(config: EnvConfig, own_env: Any = None, precision: str | None = N
         ConfigError: if they cannot be drawn, or see `make_eval`.
         MissingExtraError: if the suite's package is not installed.
     """
-    env = _make_episodes(config, own_env, evaluation=True, drawn=True, precision=precision)
+    env = _make_episodes(config, custom_env, evaluation=True, drawn=True, precision=precision)
     if env.scene() is None:
         raise ConfigError(
             f"env.scenario.name={config.scenario.name} has no drawing: use an environment with images as observations,"
@@ -241,14 +243,14 @@ def make_drawn(config: EnvConfig, own_env: Any = None, precision: str | None = N
 
 def _make_episodes(
     config: EnvConfig,
-    own_env: Any,
+    custom_env: Any,
     random_start_steps: int = 0,
     evaluation: bool = False,
     drawn: bool = False,
     precision: str | None = None,
 ) -> VectorEnvironment:
     """Apply the wrappers that training and evaluation share, and random starts, which nothing above counts."""
-    env = make_scenario(config, own_env, evaluation, drawn)
+    env = make_scenario(config, custom_env, evaluation, drawn)
     if env.on_host and (random_start_steps or config.action_repeat > 1):
         key = "env.random_start_steps" if random_start_steps else "env.action_repeat"
         raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")
@@ -338,13 +340,13 @@ def _hide(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
 
 
 def make_scenario(
-    config: EnvConfig, own_env: Any = None, evaluation: bool = False, drawn: bool = False
+    config: EnvConfig, custom_env: Any = None, evaluation: bool = False, drawn: bool = False
 ) -> VectorEnvironment:
     """Build environments with the custom wrappers alone.
 
     Args:
         config: the environment.
-        own_env: see `make`.
+        custom_env: see `make`.
         evaluation: whether the environments evaluate; those on the host then clip no rewards.
         drawn: whether those on the host can be asked for pictures.
 
@@ -357,7 +359,7 @@ def make_scenario(
     """
     options = HostOptions(config.vectorization, config.time_limit, evaluation, config.timeout, drawn)
     if config.env_name == custom.OWN:
-        env = custom.make(config._target_, own_env, config.kwargs, config.params, options)
+        env = custom.make(config._target_, custom_env, config.kwargs, config.params, options)
         env = custom.wrap(env, config.wrappers)
         # Vector environments of a user's own may have a fixed number, unlike the trial of the check.
         if not evaluation and isinstance(env.unwrapped, Vectorize):

@@ -241,7 +241,7 @@ def _with_opponent(run: TrainedRun, opponent: str) -> TrainedRun:
 def _with_env(run: TrainedRun, **changes: Any) -> TrainedRun:
     setup = run.setup
     config = setup.config._replace(env=dataclasses.replace(setup.config.env, **changes))
-    env = factory.make_eval(config.env, config.own_env, config.matmul_precision)
+    env = factory.make_eval(config.env, config.custom_env, config.matmul_precision)
     return run._replace(setup=setup._replace(config=config, env=env))
 
 
@@ -249,7 +249,7 @@ def _make_animation(run: TrainedRun, path: Path) -> Animation:
     """Check the path, and build the environment to draw."""
     check_path(path)
     config = run.setup.config
-    return Animation(path, factory.make_drawn(config.env, config.own_env, config.matmul_precision))
+    return Animation(path, factory.make_drawn(config.env, config.custom_env, config.matmul_precision))
 
 
 def _load(run: TrainedRun, which: str, member: int | str | None) -> EvaluatedMembers:

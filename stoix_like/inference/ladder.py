@@ -86,7 +86,7 @@ def ladder(
         raise ConfigError(f"which={which} selects a checkpoint of members, but all checkpoints play: leave it out")
     run = open_run(run_dir, trust, env)
     config = run.setup.config
-    games_env = factory.make_games(config.env, config.own_env, config.matmul_precision)
+    games_env = factory.make_games(config.env, config.custom_env, config.matmul_precision)
     players = _members(run, which or "last") if members else _checkpoints(run, member)
     pairings = list(_pairings(len(players), neighbours))
     if games * len(pairings) > MAX_EPISODES:

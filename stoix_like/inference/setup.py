@@ -23,7 +23,7 @@ def set_up_inference(config: RunConfig) -> InferenceSetup:
     Raises:
         ConfigError: the environment cannot be built, or the networks do not fit it.
     """
-    made_of = (config.env, config.own_env, config.matmul_precision)
+    made_of = (config.env, config.custom_env, config.matmul_precision)
     env = factory.make_eval(*made_of)
     plans = config.system.needs_model or config.system.plays_both_seats
     trained_in = factory.make(*made_of) if plans and not env.on_host else env

@@ -210,7 +210,7 @@ def resume(
         run_dir = remote.working_copy(run_dir)
     run_dir = Path(run_dir).absolute()
     config = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
-    config = config._replace(own_callbacks=tuple(callbacks), own_loggers=tuple(loggers))
+    config = config._replace(custom_callbacks=tuple(callbacks), custom_loggers=tuple(loggers))
     if address is not None and getattr(config.arch, "distributed", None) is not None:
         raise ConfigError(
             f"arch.distributed: {address} is copied to one machine, and all processes have to share the directory: use"

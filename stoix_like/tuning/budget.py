@@ -196,7 +196,7 @@ def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: in
     config = parse_config(compose_config([*overrides, *own]))
     evaluations = config.arch.num_evaluation
     arch = dataclasses.replace(config.arch, num_evaluation=max(evaluations, _SHORT_INTERVALS))
-    setup = set_up(config._replace(arch=arch, own_callbacks=(watch,)))
+    setup = set_up(config._replace(arch=arch, custom_callbacks=(watch,)))
     with tempfile.TemporaryDirectory() as directory:
         summary = experiment.run(setup, Path(directory) / "run").summary
     timing = summary["timing"]

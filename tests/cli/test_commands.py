@@ -18,12 +18,12 @@ from stoix_like.errors import ConfigError
     ],
 )
 def test_commands_import_code_from_the_working_directory(command, imports, tmp_path, monkeypatch):
-    (tmp_path / "own_code.py").write_text("")
+    (tmp_path / "custom_code.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def refuse(*args, **kwargs):
-        assert (importlib.util.find_spec("own_code") is not None) == imports
+        assert (importlib.util.find_spec("custom_code") is not None) == imports
         raise ConfigError("imported")
 
     monkeypatch.setattr("stoix_like.inference.load.load_policy", refuse)

@@ -17,7 +17,7 @@ from stoix_like.envs.environment import restart, transition
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make, make_scenario
 from stoix_like.envs.suites import probes
 from stoix_like.errors import FaultyEnvironmentError
-from support import own_envs, scripted
+from support import custom_envs, scripted
 
 NARROW = r"GymnaxNarrow returns observations of shape \[1\], but its observation_space has the shape \[2\]: make"
 
@@ -234,9 +234,9 @@ def test_each_fault_is_one_sentence(env):
 
 def test_a_declared_shape_is_compared_with_that_of_observations():
     with pytest.raises(FaultyEnvironmentError, match=NARROW):
-        check_environment(own_envs.GymnaxNarrow())
+        check_environment(custom_envs.GymnaxNarrow())
     # Training takes the observations as they are, and says so.
-    env = make(EnvConfig("own", _target_="support.own_envs.GymnaxNarrow"))
+    env = make(EnvConfig("own", _target_="support.custom_envs.GymnaxNarrow"))
     assert env.observation_space.shape == (1,)
     assert [fault.startswith("GymnaxNarrow returns") for fault in env.unwrapped.faults] == [True]
 
@@ -276,8 +276,8 @@ def test_episodes_that_never_end_are_reported():
     "env",
     [
         Sound(),
-        own_envs.GymnaxWalk(2),
-        *(pytest.param(env, marks=pytest.mark.slow) for env in (Sound, own_envs.Corridor(), Vectorize(Sound()))),
+        custom_envs.GymnaxWalk(2),
+        *(pytest.param(env, marks=pytest.mark.slow) for env in (Sound, custom_envs.Corridor(), Vectorize(Sound()))),
     ],
 )
 def test_sound_environments_pass(env):
@@ -326,7 +326,12 @@ def test_masks_of_several_entries(space):
 @pytest.mark.slow
 def test_the_command_counts_episodes_that_env_time_limit_truncates(capsys):
     # Without a limit, a walk of a hundred steps ends in none of ten.
-    arguments = ["check-env", "env._target_=support.own_envs.Corridor", "+env.kwargs.size=100", "+env.kwargs.limit=100"]
+    arguments = [
+        "check-env",
+        "env._target_=support.custom_envs.Corridor",
+        "+env.kwargs.size=100",
+        "+env.kwargs.limit=100",
+    ]
     cli.main([*arguments, "--steps", "10"])
     assert "(0 episodes)" in (out := capsys.readouterr().out)
     assert "truncate episodes with env.time_limit" in out
@@ -340,7 +345,7 @@ def test_the_command_prints_one_line_per_fault_and_exits_with_code_1(capsys):
     cli.main(
         [
             "check-env",
-            "env._target_=support.own_envs.Corridor",
+            "env._target_=support.custom_envs.Corridor",
             "+env.kwargs.size=2",
             "--steps",
             "50",
@@ -348,7 +353,7 @@ def test_the_command_prints_one_line_per_fault_and_exits_with_code_1(capsys):
         ]
     )
     out = capsys.readouterr().out
-    assert out.startswith("own/own_envs.Corridor: no faults in 3 environments × 50 random steps")
+    assert out.startswith("own/custom_envs.Corridor: no faults in 3 environments × 50 random steps")
     assert out.count("\n") == 1
     with pytest.raises(SystemExit) as stopped:
         cli.main(["check-env", f"env._target_={__name__}.BadMask"])

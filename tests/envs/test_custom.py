@@ -15,7 +15,7 @@ from stoix_like.envs import Box, Discrete, EnvConfig, Environment, make, make_ev
 from stoix_like.envs.custom import adapt, as_overrides, unused_methods
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.storage import config_file, trust
-from support import own_envs
+from support import custom_envs
 from support.composed import compose_config
 from support.recorded import write_config
 
@@ -43,8 +43,8 @@ def walk_right(env, num_steps):
 
 @pytest.mark.parametrize("name", ["Corridor", "make_corridor", "GymnaxWalk"])
 def test_an_import_path_selects_a_class_or_function_with_its_arguments(name):
-    config = composed(f"env._target_=support.own_envs.{name}", "+env.kwargs.size=2")
-    assert (config.env.env_name, config.env.scenario.name) == ("own", f"support.own_envs.{name}")
+    config = composed(f"env._target_=support.custom_envs.{name}", "+env.kwargs.size=2")
+    assert (config.env.env_name, config.env.scenario.name) == ("own", f"support.custom_envs.{name}")
     env = make_eval(config.env)
     assert env.action_space == Discrete(2)
     first, last = walk_right(env, 2)
@@ -55,7 +55,7 @@ def test_an_import_path_selects_a_class_or_function_with_its_arguments(name):
 
 def test_parameters_of_the_interface_of_gymnax_are_set_and_its_limit_truncates():
     overrides = ["+env.kwargs.size=9", "+env.params.max_steps_in_episode=3", "+env.params.goal=5"]
-    env = make_eval(composed("env._target_=support.own_envs.GymnaxWalk", *overrides).env)
+    env = make_eval(composed("env._target_=support.custom_envs.GymnaxWalk", *overrides).env)
     last = walk_right(env, 3)[-1]
     assert bool(last.truncated[0])
     # Others may override is_truncated, or start in the middle.
@@ -63,33 +63,32 @@ def test_parameters_of_the_interface_of_gymnax_are_set_and_its_limit_truncates()
     assert not bool(last.terminated[0])
     near = ["+env.kwargs.size=1", "+env.params.goal=5"]
     assert (
-        float(walk_right(make_eval(composed("env._target_=support.own_envs.GymnaxWalk", *near).env), 1)[0].reward[0])
+        float(walk_right(make_eval(composed("env._target_=support.custom_envs.GymnaxWalk", *near).env), 1)[0].reward[0])
         == 5.0
     )
 
 
 def test_a_mask_of_the_interface_of_gymnax_that_nothing_reads_is_reported(monkeypatch):
-    assert unused_methods(adapt(own_envs.GymnaxWalk(), {})) == ()
-    monkeypatch.setattr(own_envs.GymnaxWalk, "action_mask", lambda self, state, params: None, raising=False)
-    (note,) = unused_methods(own_envs.AddReward(adapt(own_envs.GymnaxWalk(), {})))
+    assert unused_methods(adapt(custom_envs.GymnaxWalk(), {})) == ()
+    monkeypatch.setattr(custom_envs.GymnaxWalk, "action_mask", lambda self, state, params: None, raising=False)
+    (note,) = unused_methods(custom_envs.AddReward(adapt(custom_envs.GymnaxWalk(), {})))
     assert note.startswith("GymnaxWalk.action_mask is called by nothing, and actions are not masked: return")
     # Here, it helps to write observations.
-    monkeypatch.setattr(own_envs.Corridor, "action_mask", lambda self, state: None, raising=False)
-    assert unused_methods(adapt(own_envs.Corridor(), {})) == ()
+    monkeypatch.setattr(custom_envs.Corridor, "action_mask", lambda self, state: None, raising=False)
+    assert unused_methods(adapt(custom_envs.Corridor(), {})) == ()
 
 
 def test_wrappers_of_ones_own_count_in_the_episode_return():
-    wrappers = (
-        "env.wrappers=[{_target_: support.own_envs.AddReward, amount: 2.0}, {_target_: support.own_envs.AddReward}]"
-    )
-    env = make_eval(composed("env._target_=support.own_envs.Corridor", wrappers).env)
+    add = "_target_: support.custom_envs.AddReward"
+    wrappers = f"env.wrappers=[{{{add}, amount: 2.0}}, {{{add}}}]"
+    env = make_eval(composed("env._target_=support.custom_envs.Corridor", wrappers).env)
     np.testing.assert_array_equal([float(t.reward[0]) for t in walk_right(env, 4)], [3, 3, 3, 4])
     assert float(walk_right(env, 4)[-1].episode.episode_return[0]) == 13.0
 
 
 class Spaceless(Environment):
-    reset = own_envs.Spot.reset
-    step = own_envs.Spot.step
+    reset = custom_envs.Spot.reset
+    step = custom_envs.Spot.step
 
 
 dm_env_like = type("Environment", (), {"__module__": "dm_env.environment"})()
@@ -158,10 +157,10 @@ def test_an_environment_of_gymnasium_that_cannot_be_copied_names_what_can():
 
 
 def test_training_refuses_an_environment_whose_interface_is_wrong():
-    class Short(own_envs.Spot):
+    class Short(custom_envs.Spot):
         observation_space = Box(0.0, 1.0, (7,))
 
-    with pytest.raises(FaultyEnvironmentError, match=r"of reset is uint8.*, but the space is .*own_envs.py:\d+\)"):
+    with pytest.raises(FaultyEnvironmentError, match=r"of reset is uint8.*, but the space is .*custom_envs.py:\d+\)"):
         make(EnvConfig("own"), Short())
 
 
@@ -181,8 +180,8 @@ def test_an_error_of_a_constructor_names_its_line():
 def test_code_of_ones_own_needs_trust_and_wrappers_of_this_package_do_not(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     refused = {
-        "env._target_": ["env._target_=support.own_envs.Corridor"],
-        "env.wrappers.0._target_": ["env.wrappers=[{_target_: support.own_envs.AddReward}]"],
+        "env._target_": ["env._target_=support.custom_envs.Corridor"],
+        "env.wrappers.0._target_": ["env.wrappers=[{_target_: support.custom_envs.AddReward}]"],
         "env.wrappers.0._target_=stoix_like.envs.wrappers.jax.jit": [
             "env.wrappers=[{_target_: stoix_like.envs.wrappers.jax.jit}]"
         ],
@@ -203,34 +202,34 @@ def test_code_of_ones_own_needs_trust_and_wrappers_of_this_package_do_not(tmp_pa
 
 def test_an_environment_cannot_be_given_twice():
     with pytest.raises(ConfigError, match="env is given twice"):
-        stoix_like.train("ppo/ff_ppo", ["env=gymnax/cartpole"], env=own_envs.Corridor)
+        stoix_like.train("ppo/ff_ppo", ["env=gymnax/cartpole"], env=custom_envs.Corridor)
     with pytest.raises(ConfigError, match="env.kwargs={'size': 3}: Corridor is built already"):
-        stoix_like.train("ppo/ff_ppo", ["+env.kwargs.size=3"], env=own_envs.Corridor())
+        stoix_like.train("ppo/ff_ppo", ["+env.kwargs.size=3"], env=custom_envs.Corridor())
 
 
 def test_an_anonymous_function_has_a_name_for_paths():
-    config = composed(*as_overrides(lambda: own_envs.Corridor()))
+    config = composed(*as_overrides(lambda: custom_envs.Corridor()))
     assert (config.env.env_name, config.env.scenario.name) == ("own", "lambda")
 
 
 @pytest.mark.slow
 def test_a_class_is_recorded_by_its_import_path(tmp_path):
-    result = stoix_like.train("ppo/ff_ppo", [*TINY, "+env.kwargs.size=2"], env=own_envs.Corridor, run_dir=tmp_path)
-    assert "_target_: support.own_envs.Corridor" in (tmp_path / "config.yaml").read_text()
-    assert result.summary["environment"] == "own/support.own_envs.Corridor"
+    result = stoix_like.train("ppo/ff_ppo", [*TINY, "+env.kwargs.size=2"], env=custom_envs.Corridor, run_dir=tmp_path)
+    assert "_target_: support.custom_envs.Corridor" in (tmp_path / "config.yaml").read_text()
+    assert result.summary["environment"] == "own/support.custom_envs.Corridor"
     assert stoix_like.resume(tmp_path, ["arch.total_timesteps=1024"]).summary["updates"] == 4
     assert stoix_like.load_policy(tmp_path)(Observation(jnp.zeros(1), jnp.array([False, True]))) == 1
 
 
 @pytest.mark.slow
 def test_an_object_is_passed_again(tmp_path):
-    stoix_like.train("ppo/ff_ppo", TINY, env=own_envs.Corridor(size=2), run_dir=tmp_path)
+    stoix_like.train("ppo/ff_ppo", TINY, env=custom_envs.Corridor(size=2), run_dir=tmp_path)
     for load in (stoix_like.resume, stoix_like.evaluate, stoix_like.load_policy):
         with pytest.raises(ConfigError, match=r"env._target_ is not set: .* pass it from Python again, env=MyEnv\(\)"):
             load(tmp_path)
         with pytest.raises(ConfigError, match="env=GymnaxWalk: the run was trained on Corridor"):
-            load(tmp_path, env=own_envs.GymnaxWalk())
-    env = own_envs.Corridor(size=2)
+            load(tmp_path, env=custom_envs.GymnaxWalk())
+    env = custom_envs.Corridor(size=2)
     assert stoix_like.resume(tmp_path, ["arch.total_timesteps=1024"], env=env).summary["updates"] == 4
     assert len(stoix_like.evaluate(tmp_path, 3, env=env)["episode_returns"]) == 3
     stoix_like.load_policy(tmp_path, env=env)

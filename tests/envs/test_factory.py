@@ -41,7 +41,7 @@ def probe(name="value", **changes):
 
 
 def own(name="Corridor", **changes):
-    return EnvConfig("own", ScenarioConfig(name), _target_=f"support.own_envs.{name}", **changes)
+    return EnvConfig("own", ScenarioConfig(name), _target_=f"support.custom_envs.{name}", **changes)
 
 
 @pytest.mark.slow
@@ -114,21 +114,21 @@ def test_list_scenarios_lists_supported_scenarios():
         (EnvConfig("own", _target_="mine.Env"), "env._target_=mine.Env cannot be imported .*No module named 'mine'"),
         (
             own(kwargs={"sise": 3}),
-            "env.kwargs.sise=3 is not a parameter of support.own_envs.Corridor: did you mean 'size'",
+            "env.kwargs.sise=3 is not a parameter of support.custom_envs.Corridor: did you mean 'size'",
         ),
         (
             own(kwargs={"size": 0}),
-            "env.kwargs={'size': 0} is invalid for support.own_envs.Corridor: size=0 must be at least 1",
+            "env.kwargs={'size': 0} is invalid for support.custom_envs.Corridor: size=0 must be at least 1",
         ),
         (own(params={"size": 3}), "env.params={'size': 3}: Corridor has no parameters: use env.kwargs"),
         (own("GymnaxWalk", params={"gaol": 3}), "env.params.gaol=3 is not a parameter of GymnaxWalk: .*'goal'"),
         (probe(wrappers=({"size": 3},)), r"env.wrappers\[0\]={'size': 3} has no _target_"),
         (
-            probe(wrappers=({"_target_": "support.own_envs.AddReward", "sum": 3},)),
-            r"env.wrappers\[0\].sum=3 is not a parameter of support.own_envs.AddReward: choose from amount",
+            probe(wrappers=({"_target_": "support.custom_envs.AddReward", "sum": 3},)),
+            r"env.wrappers\[0\].sum=3 is not a parameter of support.custom_envs.AddReward: choose from amount",
         ),
         (
-            probe(wrappers=({"_target_": "support.own_envs.not_a_wrapper"},)),
+            probe(wrappers=({"_target_": "support.custom_envs.not_a_wrapper"},)),
             "not_a_wrapper returned a NoneType: use a subclass",
         ),
     ],
@@ -189,7 +189,7 @@ def test_wrappers_have_a_fixed_order():
         "continuous_policy", auto_reset="pool", time_limit=3, frame_stack=2, step_count=True, reward_scale=2.0,
         reward_clip=1.0, flatten_observation=True, sticky_actions=0.25, action_repeat=2, random_start_steps=5,
         observation_clip=1.0, time_in_observation=True,
-        wrappers=tuple({"_target_": "support.own_envs.AddReward", "amount": amount} for amount in (2.0, 1.0)),
+        wrappers=tuple({"_target_": "support.custom_envs.AddReward", "amount": amount} for amount in (2.0, 1.0)),
     )  # fmt: skip
     # No FlattenObservation: the observation is already a vector.
     inner = [

@@ -60,7 +60,7 @@ def test_callbacks_receive_the_policy_of_a_recurrent_run(tmp_path):
     """Each action of the toy system adds one to its state."""
     state = EvaluatePolicy(lambda policy: {"own": float(policy(np.zeros(1), policy.initial_state())[1])})
     toy = [*SMALL[4:], *toys.overrides(rollout_length=4), "env=probe/value", "arch.total_timesteps=64"]
-    config = parse_config(compose_config(toy))._replace(own_callbacks=(state,))
+    config = parse_config(compose_config(toy))._replace(custom_callbacks=(state,))
     assert experiment.run(set_up(config), tmp_path).history[-1]["own"] == 1.0
 
 

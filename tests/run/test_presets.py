@@ -35,7 +35,7 @@ CONTINUOUS = ("cnn_ddpg", "cnn_sac")
 @pytest.mark.parametrize("network", select(PRESETS, quick=("cnn_ddpg", "cnn_rnn")))
 def test_a_preset_for_images_fits_its_system(network):
     """Setting up a run traces the initialisation of the networks and their first actions."""
-    env = "env._target_=support.own_envs.Spot" if network in CONTINUOUS else "env=gymnax/breakout"
+    env = "env._target_=support.custom_envs.Spot" if network in CONTINUOUS else "env=gymnax/breakout"
     overrides = [env, f"system={PRESETS[network]}", f"network={network}", "logger=silent"]
     networks = set_up(parse_config(compose_config(overrides))).spec.networks
     assert 3 in networks.actor_network.pre_torso.view_dims
@@ -47,7 +47,7 @@ def test_continuous_actions_are_learned_from_images():
     """Columns are uniform on -1, -0.6, … 1, with variance 7/15: no policy that ignores the image exceeds -0.46."""
     convolutions = ("actor_network.pre_torso", "q_network.input_layer.input_layer.pre_torso")
     overrides = [
-        *("system=sac/ff_sac", "env._target_=support.own_envs.Spot", "network=cnn_sac"),
+        *("system=sac/ff_sac", "env._target_=support.custom_envs.Spot", "network=cnn_sac"),
         *(f"network.{torso}.channel_sizes=[4,8]" for torso in convolutions),
         *(f"network.{torso}.hidden_sizes=[32]" for torso in convolutions),
         *("network.q_network.pre_torso.layer_sizes=[32]", "arch.total_timesteps=2000", "arch.num_evaluation=1"),

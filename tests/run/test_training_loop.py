@@ -24,7 +24,7 @@ from stoix_like.storage.recorded_runs import FAILED, read_run
 from support import toys
 from support.comparisons import assert_same_state, without_times
 from support.composed import compose_config
-from support.own_envs import Corridor
+from support.custom_envs import Corridor
 from support.toy_runs import TOY_RUN, restored, toy_loop
 
 SMALL = [
@@ -191,7 +191,7 @@ def test_a_nan_reward_is_named(tmp_path, size):
     config = parse_config(compose_config([*kept, *as_overrides(env), f"arch.population.size={size}", "logger=silent"]))
     what = r"a reward of .*/Broken and train/reward became non-finite in update 2" if size == 1 else "all 2 members"
     with pytest.raises(stoix_like.TrainingError, match=f"training diverged: {what}"):
-        experiment.run(set_up(config._replace(own_env=env)), tmp_path / "run")
+        experiment.run(set_up(config._replace(custom_env=env)), tmp_path / "run")
 
 
 @pytest.mark.optimized
@@ -209,7 +209,7 @@ def test_a_directory_that_is_deleted_while_its_run_trains_is_written_again(tmp_p
     saved = f"saved; continue with: stoix-like resume {run_dir}" if keep else "nothing was saved"
     message = f"{run_dir} was deleted or moved while the run trained; stopped after 160 env steps, {saved}"
     with pytest.raises(stoix_like.TrainingError, match=f"^{re.escape(message)}$"):
-        experiment.run(set_up(config._replace(own_callbacks=(Deleting(),))), run_dir)
+        experiment.run(set_up(config._replace(custom_callbacks=(Deleting(),))), run_dir)
     assert capfd.readouterr().err == ""
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [record["env_steps"] for record in records] == [0, 80, 160]

@@ -1,6 +1,6 @@
 """What several tests share; a module's first line says what it holds.
 
-Environments: `own_envs`, `countable_envs`, `masked`, `nested`, `privileged`, `randomized`, `mjx_hinge`, `nim`; for
+Environments: `custom_envs`, `countable_envs`, `masked`, `nested`, `privileged`, `randomized`, `mjx_hinge`, `nim`; for
 gymnasium, `bandit` and `scripted`; for MuJoCo Playground, `menagerie`; `conformance`, what every adapter must do.
 Games with known answers: `tic_tac_toe`, `connect_four`, `solved_games`.
 Systems without learning: `toys`, `keeper`, `recorder`, `dreamers`; `collector` for loggers.

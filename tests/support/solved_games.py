@@ -49,7 +49,7 @@ class ConnectFourPlayer:
     def __init__(self, run_dir, which="last", simulations=None):
         run = open_run(run_dir, trust=True)
         config, self._member = run.setup.config, load_member(run, which, None)
-        self._env = factory.make_games(config.env, config.own_env)
+        self._env = factory.make_games(config.env, config.custom_env)
         changes = {} if simulations is None else {"evaluation_simulations": simulations}
         system = run.setup.build_system({**self._member.hyperparams, **changes}, greedy=True)
         self._carry, self._act = system.init_carry, jax.jit(system.eval_act)

@@ -28,13 +28,13 @@ def make_callbacks(config: RunConfig) -> list[Callback]:
     built = [_build(entry, f"{CALLBACKS}.{number}") for number, entry in enumerate(config.callbacks)]
     stop = config.arch.stop_at_return
     short = [] if stop is None else [StopAtReturn(stop)]
-    for callback in config.own_callbacks:
+    for callback in config.custom_callbacks:
         if not isinstance(callback, Callback):
             raise ConfigError(
                 f"callbacks has a {type(callback).__name__}: use an object of a subclass of"
                 " stoix_like.callbacks.Callback"
             )
-    return [*short, *built, *config.own_callbacks]
+    return [*short, *built, *config.custom_callbacks]
 
 
 def _build(entry: Any, key: str) -> Callback:
@@ -47,7 +47,7 @@ def _build(entry: Any, key: str) -> Callback:
     return built
 
 
-def make_own_loggers(config: RunConfig) -> list[Logger]:
+def make_custom_loggers(config: RunConfig) -> list[Logger]:
     """Build the custom loggers: those of the configuration, and those passed from Python.
 
     Args:
@@ -64,7 +64,7 @@ def make_own_loggers(config: RunConfig) -> list[Logger]:
         key = f"logger.{name}"
         logger = build_target(entry, key, "my_module.MyLogger")
         found.append(_checked(logger, f"{key}._target_={entry['_target_']} returned"))
-    return found + [_checked(logger, "loggers has") for logger in config.own_loggers]
+    return found + [_checked(logger, "loggers has") for logger in config.custom_loggers]
 
 
 def _checked(logger: Any, where: str) -> Logger:

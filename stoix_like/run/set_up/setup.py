@@ -33,7 +33,7 @@ from stoix_like.run.host.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import halving, pbt
 from stoix_like.run.population.members import Population, count_members, make_population
 from stoix_like.run.set_up import memory_estimate
-from stoix_like.run.set_up.custom import make_callbacks, make_own_loggers
+from stoix_like.run.set_up.custom import make_callbacks, make_custom_loggers
 from stoix_like.run.set_up.influence import Influence, find_influence
 from stoix_like.run.set_up.model import find_model
 from stoix_like.run.set_up.suggestions import suggest_network, suggest_systems
@@ -140,7 +140,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     spread, notes = spread_members(num_members, len(devices.learner))
     mesh = make_mesh(devices.learner, spread)
     plan = make_plan(config, mesh.shape[DEVICE_AXIS])
-    made_of = (config.env, config.own_env, config.matmul_precision)
+    made_of = (config.env, config.custom_env, config.matmul_precision)
     env, eval_env = factory.make(*made_of), factory.make_eval(*made_of)
     if isinstance(config.arch, SebulbaConfig):
         _check_sebulba(config, config.arch, env, plan.num_shards, num_members)
@@ -210,7 +210,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         processes=devices.processes,
         influence=influence,
         callbacks=callbacks,
-        loggers=make_own_loggers(config),
+        loggers=make_custom_loggers(config),
     )
 
 
@@ -237,7 +237,7 @@ def _make_drawn(config: RunConfig) -> VectorEnvironment | None:
     setting = f"logger.video.every_evals={video.every_evals}"
     check_writer(video.format, setting)
     try:
-        return factory.make_drawn(config.env, config.own_env, config.matmul_precision)
+        return factory.make_drawn(config.env, config.custom_env, config.matmul_precision)
     except ConfigError as error:
         raise ConfigError(f"{setting}: {error}; or record none, logger.video.every_evals=0") from error
 

@@ -9,7 +9,7 @@ import pytest
 from stoix_like.envs import Discrete, EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.suites.pgx import random_opponent, scenarios
 from stoix_like.errors import ConfigError
-from support import own_envs
+from support import custom_envs
 from support.conformance import check, env_config, rollout
 
 pytestmark = pytest.mark.slow
@@ -229,7 +229,7 @@ class Match(Duel):
         super().__init__(**kwargs)
 
 
-class Arena(own_envs.Corridor):
+class Arena(custom_envs.Corridor):
     """An environment that is no game of pgx, and has an opponent."""
 
     def __init__(self, **kwargs):
@@ -247,9 +247,9 @@ def test_what_is_no_game_for_two_has_no_opponent():
     with pytest.raises(ConfigError, match="Duel has 3 players, and at most two are supported"):
         make(EnvConfig("own", ScenarioConfig("Duel"), kwargs={"players": 3}), Duel)
     with pytest.raises(ConfigError, match="env.kwargs.opponent=self: Corridor is no game of pgx: leave it out"):
-        make(EnvConfig("own", ScenarioConfig("Corridor"), kwargs={"opponent": "self"}), own_envs.Corridor())
+        make(EnvConfig("own", ScenarioConfig("Corridor"), kwargs={"opponent": "self"}), custom_envs.Corridor())
     with pytest.raises(ConfigError, match="env.kwargs.opponent=self: Corridor is no game of pgx: leave it out"):
-        make(EnvConfig("own", ScenarioConfig("Corridor"), kwargs={"opponent": "self"}), own_envs.Corridor)
+        make(EnvConfig("own", ScenarioConfig("Corridor"), kwargs={"opponent": "self"}), custom_envs.Corridor)
 
 
 def leaves(key, game):

@@ -84,7 +84,7 @@ def test_settings_that_cannot_work_are_refused(overrides, message):
 def test_callbacks_that_would_stop_all_trials_at_once_are_refused():
     config = parse_config(compose_config([*SMALL, VARIED]))
     with pytest.raises(ConfigError, match="rounds=3 does not fit the callback StopAtReturn, .* omit it"):
-        set_up(config._replace(own_callbacks=(Callback(), StopAtReturn(1.0))))
+        set_up(config._replace(custom_callbacks=(Callback(), StopAtReturn(1.0))))
     halving.check_callbacks(config, [Callback()])
 
 

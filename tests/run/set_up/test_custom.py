@@ -24,7 +24,7 @@ RUN = [
 
 def train(run_dir, *overrides, loggers=()):
     config = parse_config(compose_config([*RUN, *overrides]))
-    return experiment.run(set_up(config._replace(own_loggers=loggers)), run_dir)
+    return experiment.run(set_up(config._replace(custom_loggers=loggers)), run_dir)
 
 
 def test_loggers_of_the_configuration_and_from_python_receive_every_record(tmp_path, capsys):

@@ -28,7 +28,7 @@ def test_dropout_without_effect_is_noted(system, noted):
 
 
 def test_observations_of_another_shape_than_declared_are_noted():
-    setup = set_up(parse_config(compose_config(["env=own", "env._target_=support.own_envs.GymnaxNarrow"])))
+    setup = set_up(parse_config(compose_config(["env=own", "env._target_=support.custom_envs.GymnaxNarrow"])))
     assert any("returns observations of shape [1], but its observation_space has" in note for note in setup.plan.notes)
 
 

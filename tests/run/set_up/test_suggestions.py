@@ -205,7 +205,7 @@ def test_every_network_can_be_set_up_with_the_systems_that_it_fits():
             vectors, images = (
                 ("env=gymnax/cartpole", "env=gymnax/breakout")
                 if discrete
-                else ("env=gymnax/pendulum", "env._target_=support.own_envs.Spot")
+                else ("env=gymnax/pendulum", "env._target_=support.custom_envs.Spot")
             )
             env = "env=navix/empty_5x5" if network == "grid" else vectors
             env = images if network.startswith(("cnn", "resnet")) else env
