@@ -82,6 +82,7 @@ def agent(monkeypatch):
     monkeypatch.setitem(utils.RNN_CELLS, "sum", SumCell)
     overrides = ["system=ppo/rec_ppo", "system.rollout_length=6", "arch.total_num_envs=1", "system.num_minibatches=1"]
     lengths = ["system.sequence_length=2", "system.gamma=0.5", "system.gae_lambda=0", "env=probe/value"]
+    overrides += ["system.normalize_rewards=false"]
     found = make_algorithm(set_up(parse_config(compose_config([*SMALL, *overrides, *lengths]))))
     critic = RecurrentCritic(First(), Same(), 1, "sum", Same())
     networks = dataclasses.replace(found.networks, critic=critic)
