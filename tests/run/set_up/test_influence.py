@@ -14,8 +14,8 @@ from stoix_like.run import experiment
 from stoix_like.run.population.members import convert_values, float_fields
 from stoix_like.run.set_up.influence import find_influence
 from stoix_like.run.set_up.setup import set_up
-from stoix_like.schema import get_value
-from support import disco
+from stoix_like.schema import flat_hints, get_value
+from support import disco, tiny_dreamer
 from support.composed import compose_config
 
 DQN, MPO, PPO = "q_learning/ff_dqn", "mpo/ff_mpo", "ppo/ff_ppo"
@@ -120,14 +120,27 @@ def train(setup, hyperparams):
     return carry[0].shared
 
 
+def sizes_of(system):
+    """Return overrides for small rollouts and batches, of the keys that a system has."""
+    if system == "dreamer/dreamer_v3":
+        return [*tiny_dreamer.NETWORK, *tiny_dreamer.SIZES]
+    known = flat_hints(type(parse_config(compose_config([f"system={system}"])).system))
+    replays = {"warmup_steps": 20, "epochs": 2, "total_buffer_size": 1024, "total_batch_size": 16, "rollout_length": 4}
+    sizes = replays if "total_buffer_size" in known else {"rollout_length": 16}
+    if "sequence_period" in known:
+        sizes |= {"sequence_period": 4, "sequence_length": 8, "burn_in_length": 4}
+    # Rainbow explores by noise in its weights, and its epsilon decays from 0 to 0.
+    sizes |= {"initial_epsilon": 0.5}
+    return [f"system.{key}={value}" for key, value in sizes.items() if key in known]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("system", group_choices("system"))
 def test_every_float_changes_training_or_is_known_not_to(system):
-    config = parse_config(compose_config([f"system={system}"]))
-    steps = 8 * (config.system.warmup_steps + NUM_UPDATES * config.system.rollout_length)
-    # Rainbow explores by noise in its weights, and its epsilon decays from 0 to 0.
-    explores = ["system.initial_epsilon=0.5"] if hasattr(config.system, "initial_epsilon") else []
-    setup = set_up_small(system, f"arch.total_timesteps={steps}", *explores)
+    sizes = sizes_of(system)
+    config = set_up_small(system, *sizes).config.system
+    steps = 8 * (config.warmup_steps + NUM_UPDATES * config.rollout_length)
+    setup = set_up_small(system, *sizes, f"arch.total_timesteps={steps}")
     config = setup.config
     names = [name for name in float_fields(type(config.system)) if get_value(config.system, name) is not None]
     influence = find_influence(setup.inference, setup.env, names)
