@@ -4,13 +4,14 @@ import functools
 import re
 from collections.abc import Sequence
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from stoix_like import composition
 from stoix_like.errors import ConfigError
 
-# The value of a key. All other overrides choose, add or delete.
-_VALUE = re.compile(r"(?!env\._target_)[a-z]\w*(\.\w+)+=")
+# The value of a key, or one that is added below a group. All other overrides choose, add or delete.
+_VALUE = re.compile(r"(?!env\._target_)\+?[a-z]\w*(\.\w+)+=")
 # Choices of groups on which no other group depends, and choices on which those groups do not depend.
 _ALONE, _OTHER = re.compile(r"(arch|env|logger|checkpoint)=[\w/]+"), re.compile(r"[~+]?(system|network)=?.*")
 
@@ -35,7 +36,11 @@ def _join(*choices: str) -> DictConfig:
 def compose_config(overrides: Sequence[str]) -> DictConfig:
     """Return what `composition.compose_config` returns, and raise what it raises."""
     values = [override for override in overrides if _VALUE.match(override)]
+    added = [override[1:].partition("=")[0] for override in values if override.startswith("+")]
     try:
-        return composition.override_config(_join(*(o for o in overrides if o not in values)), values)
-    except ConfigError:
-        return composition.compose_config(overrides)
+        config = _join(*(override for override in overrides if override not in values))
+        if all(OmegaConf.select(config, key, default=...) is ... for key in added):
+            return composition.override_config(config, values)
+    except (ConfigError, OmegaConfBaseException):
+        pass
+    return composition.compose_config(overrides)
