@@ -22,7 +22,6 @@ from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.utils.replay import buffer_of
 
 SEEDS = 3
 # What a policy that has learned the task returns, and a random one does not: 23 and -1,230.
@@ -66,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def task_of(system: str) -> Task:
     """Choose the environment that fits the actions of a system, and the budget."""
     config = parse_config(compose_config([f"system={system}"])).system
-    off_policy = buffer_of(config) is not None
+    off_policy = config.has_replay
     if Discrete in getattr(config, "action_spaces", (Discrete,)):
         return Task("cartpole", STEPS.get(system, 100_000))
     return Task("pendulum", STEPS.get(system, 6_000 if off_policy else 200_000))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ PyTree = Any
 """Nested containers of arrays."""
 Metrics = dict[str, jax.Array]
 """Scalars by name."""
+PartT = TypeVar("PartT", bound=Part)
 
 
 class Observation(NamedTuple):
@@ -334,6 +335,10 @@ class SystemConfig:
         """The parts of the hyperparameters, see `schema.Part`."""
         values = (getattr(self, field.name) for field in fields(self))
         return tuple(value for value in values if isinstance(value, Part))
+
+    def find_part(self, kind: type[PartT]) -> PartT | None:
+        """Return the part of a kind, if the system has one."""
+        return next((part for part in self.parts if isinstance(part, kind)), None)
 
     @property
     def has_replay(self) -> bool:

@@ -134,9 +134,8 @@ class ShardProgram(NamedTuple):
                 blocks = jax.tree.map(partial(_store, number // every), blocks, _running_sums(state))
             return *state, blocks, trajectory
 
-        carry = *state, blocks, self._no_trajectory(state)
         if not self.spec.diagnostics:
-            *parts, blocks, _ = unpack(fori_loop(0, num_updates, step, carry))
+            *parts, blocks, _ = unpack(fori_loop(0, num_updates, step, (*state, blocks, ())))
             state = LearnerState(*parts)
             return state, self._interval_metrics(state, blocks)
 
@@ -147,12 +146,14 @@ class ShardProgram(NamedTuple):
 
         # All but the last update, then that one, in one compiled loop: where a call ends, which depends on the time,
         # changes no result.
+        carry = *state, blocks, self._no_trajectory(state)
         before, (*parts, blocks, trajectory) = unpack(fori_loop(0, 2, part, (state.shared, carry)))
         state = LearnerState(*parts)
         found = self._diagnose(before, state, trajectory)
         return state, self._interval_metrics(state, blocks)._replace(diagnostics=found)
 
     def _update_and_trajectory(self, state: LearnerState) -> tuple[LearnerState, Trajectory]:
+        """Update once; also return the rollout that the update learns from."""
         played: list[Trajectory] = []
 
         def collect(*args: Any) -> Any:
@@ -163,11 +164,10 @@ class ShardProgram(NamedTuple):
         return self._healthy_update(state, partial(self._update, collect=collect)), played[0]
 
     def _no_trajectory(self, state: LearnerState) -> Any:
-        """Return a trajectory of zeros, `()` without diagnostics."""
-        if not self.spec.diagnostics:
-            return ()
-        shapes = jax.eval_shape(lambda: self._update_and_trajectory(state)[1])
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        """Return a trajectory of zeros."""
+        shard = state.shards
+        _, played = jax.eval_shape(lambda: self._rollout(unpack(state.shared), shard.rollout_state, shard.key))
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), played.trajectory)
 
     def _diagnose(self, before: Any, state: LearnerState, trajectory: Trajectory) -> Metrics:
         agent = Agent(state.shared, state.shards.local)

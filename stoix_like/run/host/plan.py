@@ -8,7 +8,7 @@ from typing import NamedTuple
 from stoix_like.config import RunConfig, SebulbaConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX
-from stoix_like.utils.replay import ReplayConfig, buffer_of
+from stoix_like.utils.replay import BufferConfig, ReplayConfig
 
 
 class Plan(NamedTuple):
@@ -116,8 +116,8 @@ def _check_without_warmup(config: RunConfig, envs_per_shard: int, num_shards: in
     # Most sizes that do not fit have other reasons, and are refused for those.
     longer = next((factor for factor in (2**power for power in range(16)) if fits(factor * length)), 1)
     if longer > 1:
-        buffer = buffer_of(system)
-        epochs = f" system.epochs={longer * buffer.epochs}" if isinstance(buffer, ReplayConfig) else ""
+        replay = system.find_part(ReplayConfig)
+        epochs = "" if replay is None else f" system.epochs={longer * replay.epochs}"
         raise ConfigError(
             f"system.warmup_steps={system.warmup_steps}: arch=sebulba has no warm-up, and the"
             f" system.rollout_length={length} step(s) of the first rollout are too few for a batch: use"
@@ -205,7 +205,7 @@ def _trial_notes(config: RunConfig, warmup_steps: int, trained_steps: int) -> tu
 
 
 def _replay_notes(config: RunConfig, envs_per_shard: int, num_shards: int) -> tuple[str, ...]:
-    buffer = buffer_of(config.system)
+    buffer = config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
     if buffer is None:
         return ()
     steps = envs_per_shard * num_shards * config.system.rollout_length

@@ -19,7 +19,6 @@ from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.signals import stop_if_received
-from stoix_like.utils.replay import buffer_of
 
 
 class Compiler:
@@ -187,7 +186,7 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
         ConfigError: see `memory_estimate.check`.
     """
     mesh, num_members = setup.mesh, setup.population.num_members
-    replay = ("system.total_buffer_size",) if buffer_of(setup.config.system) is not None else ()
+    replay = ("system.total_buffer_size",) if setup.config.system.has_replay else ()
     sizes = (*replay, "arch.total_num_envs", "system.rollout_length")
     if "restart" in compiled:
         memory_estimate.check(compiled["restart"], mesh, num_members, sizes, available=setup.device_memory)

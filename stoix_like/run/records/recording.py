@@ -143,7 +143,7 @@ class Recording:
                 " arch.max_eval_steps"
             )
         share = float(np.max(record.get("train/clipped_targets", 0.0)))
-        atoms = next((part for part in system.parts if isinstance(part, AtomsConfig)), None)
+        atoms = system.find_part(AtomsConfig)
         if atoms is not None and share > _MAX_CLIPPED:
             found["clipped"] = (
                 f"train/clipped_targets={share:.3f}: {share:.0%} of the probability of value targets lies outside of"

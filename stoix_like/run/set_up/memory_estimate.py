@@ -16,7 +16,7 @@ from stoix_like.envs.spaces import ObservationSpace
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.devices import memory_of
 from stoix_like.run.host.plan import Plan
-from stoix_like.utils.replay import ReplayConfig, buffer_of
+from stoix_like.utils.replay import BufferConfig, ReplayConfig
 
 
 class Shapes(NamedTuple):
@@ -166,7 +166,7 @@ def _parts(config: RunConfig, plan: Plan, mesh: Mesh, shapes: Shapes) -> tuple[_
     episodes = -(-config.arch.num_eval_episodes // mesh.shape[DEVICE_AXIS])
     per_env = _bytes(shapes.two_envs) - _bytes(shapes.one_env)
     start_states = _bytes(shapes.one_env) - per_env
-    buffer = buffer_of(config.system)
+    buffer = config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
     unit = 1 if buffer is None else buffer.buffer_unit(num_envs, shards)
     capacity = 0 if buffer is None else buffer.total_buffer_size
     step = _bytes(shapes.step_of_one_env)
@@ -193,8 +193,8 @@ def _refuse(
     part = max(parts, key=lambda part: part.size)
     fitting = _fitting(config, plan, parts, part, available // members) if part.value else 0
     remedy = f"use at most {fitting}" if fitting > 0 else f"use a smaller {part.key}, or a larger machine"
-    buffer = buffer_of(config.system)
-    stores_twice = isinstance(buffer, ReplayConfig) and buffer.store_next_observation
+    replay = config.system.find_part(ReplayConfig)
+    stores_twice = replay is not None and replay.store_next_observation
     if part.name == "replay buffer" and stores_twice and getattr(space, "stacked", 1) == 1:
         remedy += ", or up to twice as many with system.store_next_observation=false"
     what = f"{part.key}={part.value} is too large" if part.value else f"the {part.key} is too large"
@@ -220,9 +220,8 @@ def _fitting(config: RunConfig, plan: Plan, parts: Sequence[_Part], part: _Part,
     else:
         others = fixed - part.size + max(size["rollout"], size["evaluation"])
         fitting = part.value * (available - others) // part.size
-    buffer = buffer_of(config.system)
-    prioritised = isinstance(buffer, ReplayConfig) and buffer.prioritised
-    if fitting > 0 and prioritised and part.name == "replay buffer":
+    replay = config.system.find_part(ReplayConfig)
+    if fitting > 0 and replay is not None and replay.prioritised and part.name == "replay buffer":
         # The sum tree has a power of two of leaves, so that only such a capacity needs no more memory per step.
         fitting = plan.num_shards * 2 ** ((fitting // plan.num_shards).bit_length() - 1)
     return fitting // part.unit * part.unit

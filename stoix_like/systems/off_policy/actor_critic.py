@@ -34,12 +34,12 @@ from stoix_like.systems.parts.normalizer import (
     make_normalizer,
     make_return_scaler,
 )
-from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
+from stoix_like.systems.parts.optimiser import Descends, make_optimiser
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay import Replay, ReplayConfig, make_replay
 
 
-class ActorAndCritics(Protocol):
+class ActorAndCritics(Descends, Protocol):
     """Hyperparameters of a policy and its critics, which each system declares, with their ranges."""
 
     @property
@@ -61,14 +61,6 @@ class ActorAndCritics(Protocol):
     @property
     def reward_scale(self) -> float:
         """Factor by which rewards are multiplied."""
-
-    @property
-    def gradients(self) -> Gradients:
-        """Gradient descent."""
-
-    @property
-    def gradient_steps(self) -> int:
-        """Gradient steps per update."""
 
     @property
     def replay(self) -> ReplayConfig:

@@ -170,7 +170,7 @@ class RecurrentNetwork:
         return embedding.reshape(-1, embedding.shape[-1])
 
 
-ConfigT = TypeVar("ConfigT", bound=Any)
+ConfigT = TypeVar("ConfigT", bound=RecurrentActorAndCritics)
 
 
 class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):

@@ -20,7 +20,6 @@ from stoix_like.base_types import (
     NetworkOutputs,
     Observation,
     PyTree,
-    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -34,7 +33,7 @@ from stoix_like.systems.parts.advantages import Advantages
 from stoix_like.systems.parts.critic_outputs import CriticOutput, critic_output
 from stoix_like.systems.parts.exploration import Exploration, make_exploration
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
-from stoix_like.systems.parts.optimiser import Gradients, Transform, make_optimiser
+from stoix_like.systems.parts.optimiser import Descends, Transform, make_optimiser
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.accelerate.successors import successor_values
 from stoix_like.utils.jax_utils import explained_variance, in_pieces, merge_leading_dims, standardize
@@ -47,7 +46,7 @@ NETWORK_HEADS: Mapping[str, HeadRequirement] = {
 """Heads that an on-policy actor-critic needs; a critic without a torso of its own shares that of the actor."""
 
 
-class ActorAndCritic(Protocol):
+class ActorAndCritic(Descends, Protocol):
     """Hyperparameters that each on-policy actor-critic declares, with their ranges."""
 
     @property
@@ -65,14 +64,6 @@ class ActorAndCritic(Protocol):
     @property
     def reward_scale(self) -> float:
         """Factor by which rewards are multiplied."""
-
-    @property
-    def gradients(self) -> Gradients:
-        """Gradient descent."""
-
-    @property
-    def gradient_steps(self) -> int:
-        """Gradient steps per update."""
 
     @property
     def normalize_rewards(self) -> bool:
@@ -94,8 +85,15 @@ class ActorAndCritic(Protocol):
     def intrinsic_reward(self) -> IntrinsicReward:
         """An intrinsic reward, or none."""
 
+    @property
+    def final_values(self) -> dict[str, float | jax.Array]:
+        """The values at the end of the run, of the hyperparameters that change."""
 
-ConfigT = TypeVar("ConfigT", bound=SystemConfig)
+    def init_updates(self) -> Any:
+        """Return the count of updates that annealed hyperparameters need."""
+
+
+ConfigT = TypeVar("ConfigT", bound=ActorAndCritic)
 
 
 class Values(NamedTuple):
@@ -293,8 +291,6 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
     """Parts and state of an on-policy actor-critic; the parts of options are identities where these are off."""
 
     config: ConfigT
-    standardized: bool | str
-    reward_scale: Any
     axes: Axes
     num_updates: int
     networks: ActorCriticNetworks
@@ -335,7 +331,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         steps = steps._replace(
             observation=self.normalizer.apply(shared.statistics, steps.observation),
             next_observation=self.normalizer.apply(shared.statistics, steps.next_observation),
-            reward=reward * self.reward_scale,
+            reward=reward * self.config.reward_scale,
         )
         return Agent(shared._replace(return_statistics=statistics), local._replace(returns=returns)), steps
 
@@ -370,7 +366,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
     def standardize(self, advantage: jax.Array, where: tuple[bool | str, ...]) -> jax.Array:
         """Standardise advantages where the configuration says so, over the batches of all shards."""
-        if self.standardized not in where:
+        if self.config.standardize_advantages not in where:
             return advantage
         return standardize(advantage, self.axes.names)
 
@@ -398,8 +394,6 @@ def make_parts(
     optims = (make_optimiser(config, spec, lr, transform=transform) for lr in (config.actor_lr, config.critic_lr))
     return {
         "config": config,
-        "standardized": config.standardize_advantages,
-        "reward_scale": config.reward_scale,
         "axes": spec.axes,
         "num_updates": spec.num_updates,
         "networks": networks,

@@ -23,6 +23,7 @@ from stoix_like.networks.recurrent.networks import same_body, unroll_both
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.schema import INT32_MAX, Part, between
 from stoix_like.systems.on_policy.actor_critic import ActorCriticNetworks, OnPolicyTransition, Values
+from stoix_like.systems.on_policy.epochs import MinibatchConfig
 from stoix_like.systems.parts import recurrent
 from stoix_like.systems.parts.critic_outputs import critic_output
 from stoix_like.systems.parts.recurrent import (
@@ -75,7 +76,8 @@ class LearnedSequences(Part):
                 " divisor of it, or null for whole rollouts"
             )
         sequences = num_envs * rollout // length
-        num_minibatches = config.minibatches.num_minibatches if hasattr(config, "minibatches") else 1
+        minibatches = config.find_part(MinibatchConfig)
+        num_minibatches = 1 if minibatches is None else minibatches.num_minibatches
         if sequences % num_minibatches:
             raise ConfigError(
                 f"system.num_minibatches={num_minibatches} must divide the {sequences:,} sequences per shard"

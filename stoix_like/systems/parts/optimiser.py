@@ -10,7 +10,7 @@ import jax
 import optax
 from optax.contrib import MuonDimensionNumbers
 
-from stoix_like.base_types import Axes, PyTree, SystemSpec
+from stoix_like.base_types import Axes, PartT, PyTree, SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.networks.hyperspherical import project_weights
 from stoix_like.schema import Part, Range, above, at_least, one_of
@@ -76,6 +76,9 @@ class Descends(Protocol):
     @property
     def gradient_steps(self) -> int:
         """Gradient steps per update."""
+
+    def find_part(self, kind: type[PartT]) -> PartT | None:
+        """Return the part of a kind, if the system has one."""
 
 
 def make_optimiser(

@@ -60,9 +60,6 @@ class Resets(NamedTuple):
     key: jax.Array
 
 
-_NEVER = PeriodicResets()
-
-
 def with_resets(
     build: Callable[[Any, SystemSpec], System],
     config: SystemConfig,
@@ -89,8 +86,8 @@ def with_resets(
     """
     member = replace_values(config, hyperparams)
     system = build(member, spec)
-    part: PeriodicResets = getattr(config, NAME, _NEVER)
-    if (every := part.reset_every) is None:
+    part = config.find_part(PeriodicResets)
+    if part is None or (every := part.reset_every) is None:
         return system
 
     # One member after the other: batches of QR decompositions deadlock on several devices of one CPU (jax 0.10).

@@ -6,7 +6,6 @@ from stoix_like.utils.replay.config import (
     PrioritisedReplayConfig,
     ReplayConfig,
     WholeWindowsConfig,
-    buffer_of,
 )
 from stoix_like.utils.replay.sequences import (
     BlockReplayConfig,
@@ -41,7 +40,6 @@ __all__ = [
     "StreamReplay",
     "StreamReplayConfig",
     "WholeWindowsConfig",
-    "buffer_of",
     "end_episodes",
     "make_replay",
     "make_sequence_replay",

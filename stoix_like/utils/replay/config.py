@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import SystemConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX, Part, between
 
@@ -59,11 +58,6 @@ class BufferConfig(Part):
                 f"system.total_batch_size={self.total_batch_size} must be a multiple of {num_shards}, the number of"
                 f" shards: use {multiples_near(self.total_batch_size, num_shards)}"
             )
-
-
-def buffer_of(config: SystemConfig) -> BufferConfig | None:
-    """Return the hyperparameters of the replay buffer of a system, if it has one."""
-    return next((part for part in config.parts if isinstance(part, BufferConfig)), None)
 
 
 @dataclass(frozen=True, kw_only=True)

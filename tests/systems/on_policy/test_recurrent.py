@@ -86,7 +86,8 @@ def agent(monkeypatch):
     found = make_algorithm(set_up(parse_config(compose_config([*SMALL, *overrides, *lengths]))))
     critic = RecurrentCritic(First(), Same(), 1, "sum", Same())
     networks = dataclasses.replace(found.networks, critic=critic)
-    return dataclasses.replace(found, networks=networks, standardized=False)
+    config = dataclasses.replace(found.config, standardize_advantages=False)
+    return dataclasses.replace(found, networks=networks, config=config)
 
 
 @pytest.mark.slow

@@ -210,7 +210,8 @@ class Disco103(Algorithm):
         targets, lifetime = meta_network.apply(constants, inputs, shared.lifetime, self.axes)
 
         z, q, next_policy = (_of_action(x, steps.action) for x in predictions[2:])
-        atoms = rlax.transform_to_2hot(rlax.signed_hyperbolic(returns), *_support(config.atoms))
+        support = config.atoms
+        atoms = rlax.transform_to_2hot(rlax.signed_hyperbolic(returns), support.vmin, support.vmax, support.num_atoms)
         bootstrapped = 1.0 - steps.terminated
         losses = {
             "policy_loss": divergence(mask_logits(targets.policy, mask), predictions.policy.logits),
@@ -227,7 +228,8 @@ class Disco103(Algorithm):
 
     def values(self, predictions: Predictions) -> jax.Array:
         """Return the mean action values `[..., A]`, in units of scaled reward."""
-        atoms = jnp.linspace(*_support(self.config.atoms))
+        support = self.config.atoms
+        atoms = jnp.linspace(support.vmin, support.vmax, support.num_atoms)
         return rlax.signed_parabolic(jnp.dot(jax.nn.softmax(predictions.q), atoms))
 
 
@@ -240,10 +242,6 @@ def divergence(p_logits: jax.Array, q_logits: jax.Array) -> jax.Array:
 def _of_action(x: jax.Array, action: jax.Array) -> jax.Array:
     """Select the rows `[T, B, K]` of the actions `[T, B]` from `[T, B, A, K]`."""
     return jnp.take_along_axis(x, action[..., None, None], axis=2)[:, :, 0]
-
-
-def _support(atoms: AtomsConfig) -> tuple[Any, Any, int]:
-    return atoms.vmin, atoms.vmax, atoms.num_atoms
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
