@@ -19,6 +19,7 @@ from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.signals import stop_if_received
+from stoix_like.utils.replay import BufferConfig
 
 
 class Compiler:
@@ -186,7 +187,8 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
         ConfigError: see `memory_estimate.check`.
     """
     mesh, num_members = setup.mesh, setup.population.num_members
-    replay = ("system.total_buffer_size",) if setup.config.system.has_replay else ()
+    buffer = setup.config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
+    replay = () if buffer is None else ("system.total_buffer_size",)
     sizes = (*replay, "arch.total_num_envs", "system.rollout_length")
     if "restart" in compiled:
         memory_estimate.check(compiled["restart"], mesh, num_members, sizes, available=setup.device_memory)
