@@ -100,7 +100,7 @@ def train(
     from stoix_like.config import parse_config
     from stoix_like.envs.custom import as_overrides
     from stoix_like.run import experiment
-    from stoix_like.run.set_up.setup import set_up
+    from stoix_like.run.prepare import prepare
 
     extra = [] if config_dir is None else [config_dir]
     given = [f"system={system}", *to_overrides(overrides)]
@@ -116,7 +116,7 @@ def train(
         "custom_callbacks": tuple(callbacks),
         "custom_loggers": tuple(loggers),
     }
-    return experiment.run(set_up(parse_config(composed)._replace(**own), started), directory)
+    return experiment.run(prepare(parse_config(composed)._replace(**own), directory, started))
 
 
 def resume(

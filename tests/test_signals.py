@@ -11,7 +11,6 @@ import pytest
 from stoix_like.config import parse_config
 from stoix_like.processes import ALONE
 from stoix_like.run import experiment
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.signals import Signals, received, stop_if_received
 from stoix_like.storage import checkpoint
 from support import toys
@@ -31,7 +30,8 @@ RUN = [
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_within_the_trace_of_a_program_is_not_swallowed(tmp_path, number, capsys):
     """Like jax, this trace drops every exception that a signal handler raises."""
-    setup = set_up(parse_config(compose_config(RUN)))
+    prepared = prepare(parse_config(compose_config(RUN)), tmp_path / "run")
+    setup = prepared.setup
 
     def build(config, spec):
         with contextlib.suppress(KeyboardInterrupt, SystemExit):
@@ -41,7 +41,7 @@ def test_a_signal_within_the_trace_of_a_program_is_not_swallowed(tmp_path, numbe
     previous = [signal.signal(each, signal.default_int_handler) for each in (signal.SIGINT, signal.SIGTERM)]
     try:
         with pytest.raises((KeyboardInterrupt, SystemExit)):
-            experiment.run(setup._replace(config=setup.config._replace(build=build)), tmp_path / "run")
+            experiment.run(prepared._replace(setup=setup._replace(config=setup.config._replace(build=build))))
     finally:
         for each, handler in zip((signal.SIGINT, signal.SIGTERM), previous, strict=True):
             signal.signal(each, handler)
@@ -123,6 +123,7 @@ with Signals(owns_process=True), Signals() as signals:
 """
 
 
+@pytest.mark.slow
 def test_signals_are_acknowledged_while_a_run_is_saved():
     done = subprocess.run([sys.executable, "-c", SAVES], capture_output=True, text=True, env=dict(os.environ))
     assert done.stderr.startswith("saving; again: at once\nsaved\n")
@@ -145,6 +146,7 @@ with Signals():
 """
 
 
+@pytest.mark.slow
 def test_a_signal_of_a_forked_process_is_not_one_of_its_parent():
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, env=dict(os.environ))
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from stoix_like.config import RunConfig
-    from stoix_like.run.set_up.setup import RunSetup
+    from stoix_like.run.prepare import Prepared
 
 _SHOWN = ("system", "env", "network", "logger", "experiment")
 
@@ -85,11 +85,11 @@ class _LoneRun(NamedTuple):
 
     Attributes:
         config: its configuration, with that of Hydra.
-        setup: its parts.
+        prepared: the run.
     """
 
     config: DictConfig
-    setup: RunSetup
+    prepared: Prepared
 
 
 def _check(args: argparse.Namespace) -> _LoneRun | None:
@@ -108,7 +108,7 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
         return None  # Hydra's sweeper has its own parameters: each run checks itself.
     runs = [parse_config(config) for config in composed]
     if not args.multirun:
-        return _set_up_alone(composed[0], runs[0])
+        return _prepare_alone(composed[0], runs[0])
     _check_sweep_dir(Path(composed[0].hydra.sweep.dir), args.overrides)
     if not _starts_elsewhere(composed[0]):  # There, each run checks its own devices.
         if any(getattr(run.arch, "distributed", None) for run in runs):
@@ -116,41 +116,33 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
                 "arch.distributed: the processes of one run cannot share the jobs of -m: start one run after the other,"
                 " train seeds as a population (arch.population.size), or use hydra/launcher=submitit_slurm"
             )
-        _set_up(runs)
+        _check_runs(runs)
     return None
 
 
-def _set_up_alone(config: DictConfig, run: RunConfig) -> _LoneRun:
-    """Set up a run, and choose its directory where it is resumed or spans several processes."""
-    from stoix_like.run.host import devices
+def _prepare_alone(config: DictConfig, run: RunConfig) -> _LoneRun:
+    """Prepare a run, and let Hydra write where it is written."""
+    from stoix_like.run.prepare import prepare
 
-    processes, run_dir = devices.connect(run.arch), Path(config.hydra.run.dir)
-    # All processes have the directory of the first one, which writes Hydra's output.
-    run_dir = Path(processes.first(lambda: str(run_dir.absolute() if processes.count > 1 else run_dir)))
-    resumed = processes.first(lambda: _check_run_dir(run_dir, run))
-    (setup,) = _set_up([run])
-    if resumed is not None:
-        # The run continues in its own directory, which has Hydra's output already.
-        config.hydra.run.dir, config.hydra.output_subdir = resumed, None
-    elif processes.count > 1:
-        config.hydra.run.dir = str(run_dir)
-        if not processes.is_first:
-            config.hydra.output_subdir = None
-    return _LoneRun(config, setup)
+    prepared = prepare(run, Path(config.hydra.run.dir), STARTED)
+    config.hydra.run.dir = str(prepared.directory.path)
+    if prepared.resumes or not prepared.setup.processes.is_first:
+        # Hydra's output is there already, or the first process writes it.
+        config.hydra.output_subdir = None
+    return _LoneRun(config, prepared)
 
 
-def _set_up(runs: Sequence[RunConfig]) -> list[RunSetup]:
+def _check_runs(runs: Sequence[RunConfig]) -> None:
     """Set up runs that start in this process, and refuse parameters to start from that cannot be used."""
     from stoix_like.run.host import devices
-    from stoix_like.run.set_up import warm_start
+    from stoix_like.run.prepare import find_source
     from stoix_like.run.set_up.setup import set_up
 
     devices.reserve(max((run.arch.devices_needed or 1) for run in runs))
-    setups = [set_up(run, STARTED) for run in runs]
-    for setup in setups:
-        if setup.config.arch.resume_from is None:
-            setup.processes.together(lambda setup=setup: warm_start.find(setup))  # type: ignore[misc]
-    return setups
+    for run in runs:
+        setup = set_up(run, STARTED)
+        if run.arch.resume_from is None:
+            find_source(setup)
 
 
 def _starts_elsewhere(config: DictConfig) -> bool:
@@ -161,19 +153,6 @@ def _starts_elsewhere(config: DictConfig) -> bool:
     if launcher is None:
         raise ConfigError("hydra.launcher has no _target_: choose one with hydra/launcher=basic")
     return not launcher.endswith("BasicLauncher")
-
-
-def _check_run_dir(directory: Path, config: RunConfig) -> str | None:
-    """Return the directory of the run to resume; None where a new run starts, which is then possible."""
-    from stoix_like.storage.run_directory import RunDirectory
-
-    place, mirror = RunDirectory(directory), config.checkpoint.mirror
-    resumed = place.resumed(config.arch.resume_from, mirror)
-    if resumed is None:
-        place.check_new(mirror)
-    else:
-        resumed.check_is_run()
-    return None if resumed is None else str(resumed.path)
 
 
 def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:
@@ -200,7 +179,7 @@ def _run_hydra(args: argparse.Namespace, alone: _LoneRun | None) -> None:
     def task(config: DictConfig) -> float:
         # Hydra would print a traceback.
         with one_line_errors():
-            return jobs.train(config) if alone is None else experiment.run_job(alone.setup)
+            return jobs.train(config) if alone is None else experiment.run_job(alone.prepared)
 
     try:
         if alone is not None:

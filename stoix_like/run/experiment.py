@@ -23,6 +23,7 @@ from stoix_like.loggers import Logger, MultiLogger, RunInfo, make_logger
 from stoix_like.overrides import quoted
 from stoix_like.processes import is_agreed
 from stoix_like.run.callbacks import Callbacks
+from stoix_like.run.prepare import Prepared, find_source, prepare
 from stoix_like.run.programs.profile import Profile
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import Progress
@@ -89,17 +90,17 @@ def run_experiment(config: DictConfig, build: Build | None = None) -> float:
     started = time.perf_counter()
     parsed, run_dir = parse_config(config, build), _output_dir()
     if run_dir is None:
-        return run(set_up(parsed, started), default_run_dir(config)).eval_return
+        return run(prepare(parsed, default_run_dir(config), started)).eval_return
     if HydraConfig.get().mode == RunMode.MULTIRUN:
         parsed = _resuming_job(parsed, run_dir)
-    return run_job(set_up(parsed, started))
+    return run_job(prepare(parsed, run_dir, started))
 
 
-def run_job(setup: RunSetup) -> float:
-    """Train in the directory of Hydra's current job.
+def run_job(prepared: Prepared) -> float:
+    """Train as Hydra's current job.
 
     Args:
-        setup: the run.
+        prepared: the run.
 
     Returns:
         As `run_experiment`.
@@ -107,9 +108,7 @@ def run_job(setup: RunSetup) -> float:
     Raises:
         TrainingError: a metric or a parameter became non-finite.
     """
-    run_dir = _output_dir()
-    assert run_dir is not None
-    return run(setup, run_dir, _tuned(setup.config)).eval_return
+    return run(prepared, _tuned(prepared.setup.config)).eval_return
 
 
 def _output_dir() -> Path | None:
@@ -138,37 +137,28 @@ def _tuned(config: RunConfig) -> tuple[str, ...]:
     return () if experiment is None else (f"tuned settings for {task}: +experiment={experiment}",)
 
 
-def run(setup: RunSetup, run_dir: Path, notes: tuple[str, ...] = ()) -> Result:
+def run(prepared: Prepared, notes: tuple[str, ...] = ()) -> Result:
     """Train, evaluate and write a run.
 
     Args:
-        setup: from `set_up`.
-        run_dir: the directory to write to; created if needed. If `arch.resume_from` names a run, that run is resumed in
-            its own directory instead; if it names `run_dir` and there is no run yet, neither there nor at
-            `checkpoint.mirror`, the run starts there. If it is the address of a run on an object store, that run is
-            resumed in the user's cache.
+        prepared: from `prepare`.
         notes: further notes for the user of a new run.
 
     Returns:
         The result of the run.
 
     Raises:
-        ConfigError: the directory cannot be written or holds a run, or the run does not fit into memory.
+        ConfigError: the directory cannot be written, or the run does not fit into memory.
         TrainingError: a metric or a parameter became non-finite, or no checkpoint could be written.
     """
-    config, processes = setup.config, setup.processes
-    stop_if_received(processes)
-    directory = RunDirectory(run_dir.absolute(), processes)
-    if (resumed := directory.resumed(config.arch.resume_from, config.checkpoint.mirror)) is not None:
-        return _resume(setup, resumed)
-    directory.check_new(config.checkpoint.mirror)
-    if setup.evolves:
-        setup.influence.check_copies(setup.population.hyperparams)
-    source = processes.together(lambda: warm_start.find(setup))
-    with directory.own(config.checkpoint) as start_mirror:
-        directory.write_config(config.resolved)
+    setup, directory = prepared.setup, prepared.directory
+    stop_if_received(setup.processes)
+    if prepared.resumes:
+        return _resume(setup, directory)
+    with directory.own(setup.config.checkpoint) as start_mirror:
+        directory.write_config(setup.config.resolved)
         try:
-            return _train(setup, directory, start_mirror, functools.partial(_start, source, notes), notes)
+            return _train(setup, directory, start_mirror, functools.partial(_start, prepared.source, notes), notes)
         except ConfigError:
             # Nothing was trained: a corrected run may use the same directory.
             directory.discard()
@@ -217,13 +207,14 @@ def resume(
             f" stoix-like train … hydra.run.dir=SHARED arch.resume_from=SHARED checkpoint.mirror={address}"
         )
     setup = set_up(config, started)
-    return _resume(setup, RunDirectory(run_dir, setup.processes))
+    directory = RunDirectory(run_dir, setup.processes)
+    directory.check_is_run()
+    return _resume(setup, directory)
 
 
 def _resume(setup: RunSetup, directory: RunDirectory) -> Result:
     """Restore the newest readable checkpoint of a run, and spend the rest of the budget."""
     path, processes = directory.path, setup.processes
-    directory.check_is_run()
     with directory.own(setup.config.checkpoint) as start_mirror:
         host_state = checkpoint.newest_readable(
             path, lambda step: checkpoint.read_host_state(path, step, processes), processes
@@ -235,7 +226,7 @@ def _resume(setup: RunSetup, directory: RunDirectory) -> Result:
 
         start: Start = _restart
         if host_state is None:
-            start = functools.partial(_start, processes.together(lambda: warm_start.find(setup)), ())
+            start = functools.partial(_start, find_source(setup), ())
         directory.write_config(setup.config.resolved, resumed=True)
         return _train(setup, directory, start_mirror, start)
 

@@ -18,7 +18,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
-from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.prepare import prepare
 from stoix_like.tuning.parameters import Parameter
 from stoix_like.tuning.runner import population_overrides
 
@@ -196,12 +196,12 @@ def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: in
     config = parse_config(compose_config([*overrides, *own]))
     evaluations = config.arch.num_evaluation
     arch = dataclasses.replace(config.arch, num_evaluation=max(evaluations, _SHORT_INTERVALS))
-    setup = set_up(config._replace(arch=arch, custom_callbacks=(watch,)))
     with tempfile.TemporaryDirectory() as directory:
-        summary = experiment.run(setup, Path(directory) / "run").summary
-    timing = summary["timing"]
+        prepared = prepare(config._replace(arch=arch, custom_callbacks=(watch,)), Path(directory) / "run")
+        summary = experiment.run(prepared).summary
+    num_updates, timing = prepared.setup.plan.num_updates, summary["timing"]
     start = watch.started - started
     update = timing["training"] / max(1, summary["updates"])
     # Logging and checkpoints go with an evaluation.
     evaluation = sum(timing.get(phase, 0.0) for phase in ("evaluation", "logging", "checkpoints")) / watch.evaluations
-    return Cost(start, update * setup.plan.num_updates + evaluation * min(evaluations, setup.plan.num_updates))
+    return Cost(start, update * num_updates + evaluation * min(evaluations, num_updates))

@@ -22,7 +22,8 @@ from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import is_hydras, quoted, to_overrides
 from stoix_like.run import experiment
 from stoix_like.run import jobs as running
-from stoix_like.run.set_up.setup import RunSetup, set_up
+from stoix_like.run.prepare import prepare
+from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage.recorded_runs import BEST_RETURN, FINISHED, RETURN, members, read_run
 from stoix_like.storage.run_files import read_summary
 
@@ -149,10 +150,10 @@ class Runner(NamedTuple):
         config = parse_config(compose_config(given))
         if config.checkpoint.mirror is not None:
             config = config.with_mirror(f"{config.checkpoint.mirror}/{job.run}")
-        setup = set_up(config)
-        starting(job, setup)
+        prepared = prepare(config, run_dir)
+        starting(job, prepared.setup)
         try:
-            experiment.run(setup, run_dir)
+            experiment.run(prepared)
         except TrainingError as error:
             # Its trials have failed; the others go on.
             print(f"{run_dir}: {error}", file=sys.stderr)

@@ -11,7 +11,6 @@ from stoix_like.utils.running_statistics import RoundingErrors
 from support import disco
 from support.platforms import take_accelerator_forms
 from support.programs import train
-from support.selections import select
 from support.tiny_dreamer import TINY
 
 SMALL = ["arch.total_num_envs=8", "arch.compile_cache=false"]
@@ -78,7 +77,8 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", select(RUNS, quick=["a2c"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
 def test_two_updates_are_those_of_a_cpu(name, monkeypatch):
     overrides = [*RUNS[name], *SMALL, "arch.total_timesteps=256", "arch.num_evaluation=1"]
     _, expected = train(overrides)

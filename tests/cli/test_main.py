@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from stoix_like import cli
+from stoix_like.envs import suites
 
 TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4"]
 
@@ -18,11 +19,14 @@ TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_epi
         ("systems", ["system=ppo/ff_ppo"]),
         ("networks", ["network=mlp", "network=cnn", "network=mlp_continuous"]),
         ("envs", ["env=gymnax/cartpole", "env=gymnax env.scenario.name=Acrobot-v1"]),
+        pytest.param("envs", ["env=brax/ant", "env=brax env.scenario.name=ant"], marks=pytest.mark.slow),
         ("envs --all", ["env=gymnax/cartpole", "env=probe/value", "env=probe env.scenario.name=value"]),
         ("experiments", ["+experiment=ppo_cartpole"]),
     ],
 )
-def test_list_prints_every_choice_as_an_override(what, expected, capsys):
+def test_list_prints_every_choice_as_an_override(what, expected, capsys, monkeypatch):
+    if "brax" not in expected[0]:  # The other suites take seconds to import.
+        monkeypatch.setattr(suites, "SUITES", {name: suites.SUITES[name] for name in ("gymnax", "probe")})
     cli.main(["list", *what.split()])
     lines = capsys.readouterr().out.splitlines()
     assert set(expected) <= set(lines)

@@ -7,7 +7,6 @@ import pytest
 
 from stoix_like.cli import process
 from stoix_like.errors import ConfigError
-from support.selections import select
 
 TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4"]
 
@@ -21,7 +20,8 @@ def test_text_from_elsewhere_does_not_control_the_terminal(capsys):
     assert printed.err == "stoix-like: d\\x07\n"
 
 
-@pytest.mark.parametrize("command", select(["list systems", "list networks", "--help", "--version"], ["list systems"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["list systems", "list networks", "--help", "--version"])
 def test_closed_output_is_no_error(command):
     module = [sys.executable, "-m", "stoix_like", *command.split()]
     started = subprocess.Popen(module, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

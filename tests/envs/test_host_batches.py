@@ -56,7 +56,9 @@ def test_an_exception_on_the_host_is_raised_by_check():
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("hang", r"Scripted-v0 failed: no answer within 0.5 seconds \(env.timeout\)"),
+        pytest.param(
+            "hang", r"Scripted-v0 failed: no answer within 0.5 seconds \(env.timeout\)", marks=pytest.mark.slow
+        ),
         ("observation", "Scripted-v0 failed: environment 0 of 3 returned NaN in its observation"),
         pytest.param(
             "infinite", "Scripted-v0 failed: environment 0 of 3 returned inf in its reward", marks=pytest.mark.slow

@@ -14,8 +14,8 @@ from stoix_like.inference.dreams import dream_episode
 from stoix_like.inference.evaluation import evaluate
 from stoix_like.inference.load import load_policy
 from stoix_like.run import experiment
+from stoix_like.run.prepare import prepare
 from stoix_like.run.records import videos
-from stoix_like.run.set_up.setup import set_up
 from support import dreamers
 from support.composed import compose_config
 from support.tiny_dreamer import TINY
@@ -50,7 +50,7 @@ def test_the_command_refuses_other_endings(name, tmp_path, capsys):
 
 def train(run_dir, *overrides):
     """Train a run whose videos and dreams are recorded at the last evaluation, after 64 steps; return its metrics."""
-    experiment.run(set_up(parse_config(compose_config([*RUN, *overrides]))), run_dir)
+    experiment.run(prepare(parse_config(compose_config([*RUN, *overrides])), run_dir))
     records = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     return [{name: value for name, value in record.items() if "second" not in name} for record in records]
 
@@ -127,7 +127,7 @@ def test_dreamer_v3_is_trained_dreamed_evaluated_and_exported(tmp_path):
     """With more context, the first observations of a dream stay, and what was a prediction is a reconstruction."""
     run, sizes = tmp_path / "run", ["arch.total_timesteps=192", "arch.num_evaluation=1", "env=gymnax/catch"]
     overrides = [*TINY, *SMALL[5:], *sizes, "system.lr_warmup_steps=1", "logger.video.every_evals=1"]
-    experiment.run(set_up(parse_config(compose_config(overrides))), run)
+    experiment.run(prepare(parse_config(compose_config(overrides)), run))
     assert sorted(path.name for path in (run / "videos").iterdir()) == ["192.gif", "192_dream.gif"]
     short, long = (dream_episode(run, context=context) for context in (3, 6))
     np.testing.assert_array_equal(short.view, long.view)

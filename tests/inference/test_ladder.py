@@ -12,7 +12,7 @@ from stoix_like.inference.evaluation import describe as describe_evaluation
 from stoix_like.inference.evaluation import evaluate
 from stoix_like.inference.ladder import describe, ladder
 from stoix_like.run import experiment
-from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.prepare import prepare
 from support import nim
 from support.composed import compose_config
 from support.trained_runs import train_pendulum
@@ -20,7 +20,7 @@ from support.trained_runs import train_pendulum
 
 def train(tmp_path_factory, *overrides, **values):
     run_dir = tmp_path_factory.mktemp("nim") / "run"
-    experiment.run(set_up(parse_config(compose_config([*nim.overrides(**values), *overrides]))), run_dir)
+    experiment.run(prepare(parse_config(compose_config([*nim.overrides(**values), *overrides])), run_dir))
     return run_dir
 
 

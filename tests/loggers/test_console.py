@@ -124,7 +124,8 @@ logger.close()
 """
 
 
-@pytest.mark.parametrize("columns", [60, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [60, 80])
 def test_rows_and_bars_of_long_runs_fit_the_terminal(tmp_path, columns):
     sent = run_on_terminal(tmp_path, LONG_RUN, COLUMNS=str(columns))
     lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", sent))

@@ -43,6 +43,7 @@ def test_invalid_path_raises(name, message, tmp_path):
         check_path(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_mp4_is_written_by_ffmpeg_and_refused_without_it(cart_pole, tmp_path, monkeypatch):
     env, recording = cart_pole
     path = tmp_path / "episode.mp4"

@@ -8,7 +8,7 @@ from stoix_like.callbacks import AddMetrics, Callback, EvaluatePolicy
 from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError
 from stoix_like.run import experiment
-from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.prepare import prepare
 from support import toys
 from support.comparisons import recorded
 from support.composed import compose_config
@@ -61,7 +61,7 @@ def test_callbacks_receive_the_policy_of_a_recurrent_run(tmp_path):
     state = EvaluatePolicy(lambda policy: {"own": float(policy(np.zeros(1), policy.initial_state())[1])})
     toy = [*SMALL[4:], *toys.overrides(rollout_length=4), "env=probe/value", "arch.total_timesteps=64"]
     config = parse_config(compose_config(toy))._replace(custom_callbacks=(state,))
-    assert experiment.run(set_up(config), tmp_path).history[-1]["own"] == 1.0
+    assert experiment.run(prepare(config, tmp_path)).history[-1]["own"] == 1.0
 
 
 def test_callbacks_are_called_in_order(tmp_path):

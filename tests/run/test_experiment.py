@@ -9,8 +9,8 @@ from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.run import experiment
+from stoix_like.run.prepare import prepare
 from stoix_like.run.set_up import memory_estimate
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support import toys
 from support.composed import compose_config
@@ -141,7 +141,7 @@ def toy(tmp_path, *overrides, **fields):
     run = parse_config(
         compose_config([*TINY[2:-1], *toys.overrides(**fields), "env=probe/value", "logger=silent", *overrides])
     )
-    return experiment.run(set_up(run), tmp_path / "run")
+    return experiment.run(prepare(run, tmp_path / "run"))
 
 
 @pytest.mark.slow
@@ -176,10 +176,11 @@ def test_the_written_configuration_reproduces_the_run(result, tmp_path, monkeypa
 @pytest.mark.slow
 def test_a_refusal_after_the_directory_was_created_does_not_block_a_retry(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        setup = set_up(parse_config(compose_config([*TINY[2:-1], *toys.overrides(rollout_length=32), "logger=silent"])))
+        config = parse_config(compose_config([*TINY[2:-1], *toys.overrides(rollout_length=32), "logger=silent"]))
+        prepared = prepare(config, tmp_path / "run")
         patched.setattr(memory_estimate, "memory_of", lambda device: 1)
         with pytest.raises(ConfigError, match="needs .* MiB per device"):
-            experiment.run(setup, tmp_path / "run")
+            experiment.run(prepared)
     assert toy(tmp_path, rollout_length=32).summary["updates"] == 39
 
 

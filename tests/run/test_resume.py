@@ -22,7 +22,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.run import experiment
-from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.prepare import prepare
 from stoix_like.storage import checkpoint, remote
 from support.composed import compose_config
 from support.toy_runs import TOY_RUN, train_toy
@@ -324,12 +324,12 @@ def test_resuming_a_complete_run_changes_no_file(tmp_path, capsys, toy_run):
 def test_train_resumes_the_run_of_resume_from(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     changed = [*TOY_RUN, f"arch.resume_from={run_dir}", "arch.total_timesteps=480"]
-    result = experiment.run(set_up(parse_config(compose_config(changed))), tmp_path / "unused")
+    result = experiment.run(prepare(parse_config(compose_config(changed)), tmp_path / "unused"))
     assert result.run_dir == run_dir
     assert not (tmp_path / "unused").exists()
     assert result.summary["updates"] == 30
     with pytest.raises(ConfigError, match=r"arch.total_num_envs was 4 and is 8"):
-        experiment.run(set_up(parse_config(compose_config([*changed, "arch.total_num_envs=8"]))), tmp_path / "unused")
+        experiment.run(prepare(parse_config(compose_config([*changed, "arch.total_num_envs=8"])), tmp_path / "unused"))
 
 
 def test_a_transient_error_is_not_treated_as_damage(tmp_path, toy_run, monkeypatch):

@@ -17,6 +17,7 @@ from stoix_like.envs.custom import as_overrides
 from stoix_like.errors import TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment, training_loop
+from stoix_like.run.prepare import prepare
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
@@ -107,17 +108,17 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
 
         return failing
 
-    setup = set_up(parse_config(compose_config([*TOY_RUN, "logger=silent"])))
+    config = parse_config(compose_config([*TOY_RUN, "logger=silent"]))
     # Four evaluations with a checkpoint each, and one more attempt.
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.Writer, "save", fail_until(5))
-        result = experiment.run(setup, tmp_path / "run")
+        result = experiment.run(prepare(config, tmp_path / "run"))
     assert result.summary["checkpoint/env_steps"] == 320
     assert capsys.readouterr().err.count("\n") == 1
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.Writer, "save", fail_until(100))
         with pytest.raises(TrainingError, match="no usable checkpoint was kept in .*parameters.npz"):
-            experiment.run(setup, tmp_path / "lost")
+            experiment.run(prepare(config, tmp_path / "lost"))
     assert json.loads((tmp_path / "lost/summary.json").read_text())["checkpoint/env_steps"] is None
     assert read_run(tmp_path / "lost").status == FAILED
     whole = restored(tmp_path / "run")
@@ -172,7 +173,7 @@ def test_a_diverged_run_names_its_last_good_checkpoint(tmp_path):
     with pytest.raises(
         stoix_like.TrainingError, match=r"train/reward became non-finite in update 13; .*/checkpoints/160; "
     ):
-        experiment.run(set_up(parse_config(compose_config(overrides))), tmp_path / "run")
+        experiment.run(prepare(parse_config(compose_config(overrides)), tmp_path / "run"))
     assert checkpoint.steps(tmp_path / "run") == [80, 160]
 
 
@@ -191,7 +192,7 @@ def test_a_nan_reward_is_named(tmp_path, size):
     config = parse_config(compose_config([*kept, *as_overrides(env), f"arch.population.size={size}", "logger=silent"]))
     what = r"a reward of .*/Broken and train/reward became non-finite in update 2" if size == 1 else "all 2 members"
     with pytest.raises(stoix_like.TrainingError, match=f"training diverged: {what}"):
-        experiment.run(set_up(config._replace(custom_env=env)), tmp_path / "run")
+        experiment.run(prepare(config._replace(custom_env=env), tmp_path / "run"))
 
 
 @pytest.mark.optimized
@@ -209,7 +210,7 @@ def test_a_directory_that_is_deleted_while_its_run_trains_is_written_again(tmp_p
     saved = f"saved; continue with: stoix-like resume {run_dir}" if keep else "nothing was saved"
     message = f"{run_dir} was deleted or moved while the run trained; stopped after 160 env steps, {saved}"
     with pytest.raises(stoix_like.TrainingError, match=f"^{re.escape(message)}$"):
-        experiment.run(set_up(config._replace(custom_callbacks=(Deleting(),))), run_dir)
+        experiment.run(prepare(config._replace(custom_callbacks=(Deleting(),)), run_dir))
     assert capfd.readouterr().err == ""
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [record["env_steps"] for record in records] == [0, 80, 160]

@@ -13,7 +13,7 @@ from stoix_like.composition import group_choices
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
-from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.prepare import prepare
 from stoix_like.storage import config_file, trust
 from support import toys
 from support.composed import compose_config
@@ -169,7 +169,7 @@ def test_the_superuser_accepts_the_directory_of_a_user_of_the_host(state, module
 def test_a_trained_run_is_resumed_without_a_flag(tmp_path, state):
     small = ["arch.total_num_envs=4", "arch.total_timesteps=32", "arch.num_evaluation=1", "logger=silent"]
     composed = compose_config([*toys.overrides(rollout_length=4), "env=probe/observed_value", *small])
-    experiment.run(set_up(parse_config(composed)), tmp_path / "run")
+    experiment.run(prepare(parse_config(composed), tmp_path / "run"))
     assert experiment.resume(tmp_path / "run", ["arch.total_timesteps=64"]).summary["updates"] == 4
     # The larger budget changed the configuration, which was recorded again.
     assert len(list(state.iterdir())) == 2

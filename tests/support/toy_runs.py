@@ -3,6 +3,7 @@
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment
+from stoix_like.run.prepare import prepare
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
@@ -21,7 +22,7 @@ TOY_RUN = [
 def train_toy(tmp_path_factory):
     """Train a run; return its directory."""
     run_dir = tmp_path_factory.mktemp("toy") / "run"
-    experiment.run(set_up(parse_config(compose_config(TOY_RUN))), run_dir)
+    experiment.run(prepare(parse_config(compose_config(TOY_RUN)), run_dir))
     return run_dir
 
 

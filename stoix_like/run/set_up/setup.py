@@ -21,7 +21,6 @@ from stoix_like.envs.custom import unused_methods
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import describe, fits
 from stoix_like.errors import ConfigError, multiples_near, raised_at, reason
-from stoix_like.interpreter import exit_if_run_again
 from stoix_like.loggers import Logger, check_available
 from stoix_like.networks.build.modules import build_networks
 from stoix_like.networks.requirements import MisfitError, check_networks, unused_dropout
@@ -124,7 +123,6 @@ def set_up(config: RunConfig, started: float | None = None, device_memory: int |
     Raises:
         ConfigError: names the key, the value and what would work.
     """
-    exit_if_run_again()
     started = time.perf_counter() if started is None else started
     resume_from = config.arch.resume_from
     if resume_from is not None and config.checkpoint.mirror is None and is_address(resume_from):

@@ -6,8 +6,8 @@ import pytest
 
 from stoix_like.config import parse_config
 from stoix_like.run import experiment
+from stoix_like.run.prepare import prepare
 from stoix_like.run.records.clock import Clock
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.summary import LOGGING_MEANWHILE
 from support import toys
 from support.composed import compose_config
@@ -25,11 +25,12 @@ def test_phases_within_others_are_not_counted_twice(monkeypatch):
     assert clock.read() == {"a": 100.0 + 1.0 + 3.0 + 15.0, "b": 2.0, "c": 1.0}
 
 
+@pytest.mark.slow
 def test_phases_add_up_to_the_time_of_the_run_and_continue_on_resume(tmp_path):
     start = time.perf_counter()
     run = [*toys.overrides(rollout_length=4), "env=probe/observed_value", "arch.total_num_envs=4", "logger=silent"]
     config = parse_config(compose_config([*run, "arch.total_timesteps=64", "arch.num_evaluation=2"]))
-    first = experiment.run(set_up(config, start), tmp_path / "run").summary["timing"]
+    first = experiment.run(prepare(config, tmp_path / "run", start)).summary["timing"]
     took = time.perf_counter() - start
     assert sum(value for name, value in first.items() if name not in ("total", LOGGING_MEANWHILE)) == pytest.approx(
         first["total"]

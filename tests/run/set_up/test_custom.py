@@ -10,7 +10,7 @@ from stoix_like.cli.process import REFUSED
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
-from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.prepare import prepare
 from support import toys
 from support.collector import Collector, Lines
 from support.composed import compose_config
@@ -24,7 +24,7 @@ RUN = [
 
 def train(run_dir, *overrides, loggers=()):
     config = parse_config(compose_config([*RUN, *overrides]))
-    return experiment.run(set_up(config._replace(custom_loggers=loggers)), run_dir)
+    return experiment.run(prepare(config._replace(custom_loggers=loggers), run_dir))
 
 
 def test_loggers_of_the_configuration_and_from_python_receive_every_record(tmp_path, capsys):

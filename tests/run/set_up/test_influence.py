@@ -10,8 +10,8 @@ from stoix_like.base_types import Agent, Axes
 from stoix_like.composition import group_choices
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.run import experiment
 from stoix_like.run.population.members import convert_values, float_fields
+from stoix_like.run.prepare import prepare
 from stoix_like.run.set_up.influence import find_influence
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.schema import flat_hints, get_value
@@ -35,11 +35,15 @@ MAY_BE_INERT = {
 }
 
 
-def set_up_small(system, *overrides):
+def small(system, *overrides):
     given = [f"system={system}", "arch.total_num_envs=8", "logger=silent", *disco.overrides(system), *overrides]
     if system.startswith(("ddpg", "sac", "reppo", "q_learning/ff_pqn_cont")) and "discrete" not in system:
         given.insert(1, "env=gymnax/pendulum")
-    return set_up(parse_config(compose_config(given)))
+    return parse_config(compose_config(given))
+
+
+def set_up_small(system, *overrides):
+    return set_up(small(system, *overrides))
 
 
 def varied(*names, system=DQN, **values):
@@ -77,14 +81,14 @@ def test_the_weight_of_a_loss_of_its_own_is_noted(network, noted):
     ],
 )
 def test_what_copies_would_not_learn_with_is_refused(tmp_path, system, name, reason):
-    setup = set_up_small(
+    config = small(
         system,
         f"arch.population.hyperparams={{{name}: {{uniform: [0.1, 0.2]}}}}",
         "arch.population.size=2",
         "arch.population.pbt.every_evals=1",
     )
     with pytest.raises(ConfigError, match=rf"hyperparams.{name} {reason}.*: omit it, or set .*every_evals=null"):
-        experiment.run(setup, tmp_path / "run")
+        prepare(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

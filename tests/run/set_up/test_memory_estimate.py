@@ -24,11 +24,9 @@ SMALL = [
 
 
 def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 3_000_000)
-    with pytest.raises(
-        ConfigError, match=r"arch.population.size=500 needs .* \(500 member\(s\) × .*: use at most \d+$"
-    ):
-        TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.population.size=500"]))), MultiLogger([]))
+    monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 240_000)
+    with pytest.raises(ConfigError, match=r"arch.population.size=40 needs .* \(40 member\(s\) × .*: use at most \d+$"):
+        TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.population.size=40"]))), MultiLogger([]))
 
 
 @pytest.mark.slow

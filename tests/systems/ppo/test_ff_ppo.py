@@ -179,6 +179,7 @@ def test_variants_replace_the_losses_by_losses_of_each_step_or_their_means():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_vtrace_corrects_for_the_policy_lag():
     """With ratios of one it is generalised advantage estimation; a ratio of one half halves the last error."""
 
