@@ -32,6 +32,7 @@ LAYERS = (
     ("config", "composition", "foreign_keys"),
     ("storage",),
     ("rendering",),
+    ("assembly",),
     ("policies",),
     ("callbacks",),
     ("run.host",),

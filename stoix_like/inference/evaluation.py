@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.architectures.evaluator import Episodes, make_evaluator
+from stoix_like.assembly import SystemParts
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
 from stoix_like.inference.searches import with_simulations
 from stoix_like.loggers.formats import center_name, format_number
-from stoix_like.policies.setup import InferenceSetup
 from stoix_like.policies.visits import check_seed
 from stoix_like.rendering.animation import check_path, write_animation
 from stoix_like.rendering.episode import Recorder
@@ -232,8 +232,8 @@ def _with_opponent(run: TrainedRun, opponent: str) -> TrainedRun:
     setup = run.setup
     if setup.spec.num_players == 1:
         raise ConfigError(
-            f"opponent={opponent} has no effect on {setup.environment_name}: it is for games in which the system plays"
-            " both seats, env.kwargs.opponent=self"
+            f"opponent={opponent} has no effect on {setup.config.environment_name}: it is for games in which the system"
+            " plays both seats, env.kwargs.opponent=self"
         )
     return _with_env(run, eval_opponent=opponent)
 
@@ -353,7 +353,7 @@ def _interval(values: np.ndarray) -> tuple[float | None, float | None]:
 
 
 def _render(
-    setup: InferenceSetup, trained: EvaluatedMembers, index: int, key: jax.Array, animation: Animation
+    setup: SystemParts, trained: EvaluatedMembers, index: int, key: jax.Array, animation: Animation
 ) -> dict[str, Any]:
     """Render an episode of one of the members."""
     path, env = animation

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from stoix_like.assembly import SystemParts
 from stoix_like.config import parse_config, with_env
 from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.inference.hub import local_run
@@ -19,7 +20,6 @@ from stoix_like.inference.setup import set_up_inference
 from stoix_like.loggers.formats import format_number
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
-from stoix_like.policies.setup import InferenceSetup
 from stoix_like.run.host.devices import find_devices, make_mesh
 from stoix_like.run.host.saved_state import lacks_best
 from stoix_like.run.population.halving import seeds_of
@@ -45,7 +45,7 @@ class TrainedRun(NamedTuple):
     """
 
     run_dir: Path
-    setup: InferenceSetup
+    setup: SystemParts
     mesh: Mesh
 
 

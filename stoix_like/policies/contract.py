@@ -10,10 +10,15 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, element_names, entries
+from stoix_like.errors import ConfigError
 from stoix_like.policies.exportable import Exportable
 from stoix_like.policies.formats.reals import real_shape
-from stoix_like.storage.files import write_json
+from stoix_like.storage.contents import read_json
+from stoix_like.storage.files import read_bytes, write_json
 from stoix_like.versions import versions
+
+_MAX_BYTES = 2**24
+_MAX_FILE_BYTES = 2**32
 
 
 def path_of(path: Path) -> Path:
@@ -60,6 +65,31 @@ def write(policy: Exportable, path: Path, format: str, content: bytes) -> None:
         "versions": versions(),
     }
     write_json(path_of(path), described)
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Read the description of an exported policy, and check that the file is the one that it describes.
+
+    Args:
+        path: path of the exported file.
+
+    Returns:
+        The description.
+
+    Raises:
+        ConfigError: one of the files cannot be read, or the file was changed.
+    """
+    path = Path(path)
+    try:
+        described: Any = read_json(path_of(path), _MAX_BYTES)
+        digest = hashlib.sha256(read_bytes(path, _MAX_FILE_BYTES)).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"path={path}: cannot read {error.filename}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"path={path}: {path_of(path).name} is no description of a policy: {error}") from error
+    if not isinstance(described, dict) or described.get("sha256") != digest:
+        raise ConfigError(f"path={path} is not the file that {path_of(path).name} describes: export the policy again")
+    return dict(described)
 
 
 def _results(policy: Exportable) -> list[jax.ShapeDtypeStruct]:

@@ -7,15 +7,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stoix_like.assembly import SystemParts
 from stoix_like.base_types import System
 from stoix_like.policies.feed_forward import FeedForwardPolicy
 from stoix_like.policies.policy import Policy
 from stoix_like.policies.recurrent import RecurrentPolicy
-from stoix_like.policies.setup import InferenceSetup
 
 
 def make_policy(
-    setup: InferenceSetup, shared: Any, hyperparams: dict[str, float], *, greedy: bool | None = None, env_steps: int = 0
+    setup: SystemParts, shared: Any, hyperparams: dict[str, float], *, greedy: bool | None = None, env_steps: int = 0
 ) -> Policy:
     """Build the policy of a trained state, a `RecurrentPolicy` if its system is recurrent; see `Policy`."""
     kind = RecurrentPolicy if is_recurrent(setup.build_system()) else FeedForwardPolicy

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import partial_eval
 
+from stoix_like.assembly import SystemParts
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.envs.environment import restart
 from stoix_like.envs.legends import Legend
@@ -21,7 +22,6 @@ from stoix_like.envs.spaces import Box, Dict, Discrete, Space, entries
 from stoix_like.errors import ConfigError
 from stoix_like.policies.export import export_policy
 from stoix_like.policies.exportable import Exportable
-from stoix_like.policies.setup import InferenceSetup
 from stoix_like.policies.visits import Visits, check_seed, play
 
 # Sampled actions per observation, of whose deviation `Policy.inspect` tells.
@@ -74,7 +74,7 @@ class Policy(Exportable):
 
     def __init__(
         self,
-        setup: InferenceSetup,
+        setup: SystemParts,
         shared: Any,
         hyperparams: dict[str, float],
         *,

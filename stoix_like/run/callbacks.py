@@ -144,7 +144,7 @@ class Callbacks:
         own = of_member(shared, member) if population.num_members > 1 else jax.tree.map(jnp.copy, shared)
         hyperparams = population.of(member)
         if member not in self._policies or self._policies[member][0] != hyperparams:
-            self._policies[member] = hyperparams, make_policy(self._setup.inference, own, hyperparams)
+            self._policies[member] = hyperparams, make_policy(self._setup.parts, own, hyperparams)
         return self._policies[member][1].with_state(own, record["env_steps"])
 
     def _checked(self, callback: Callback, response: Any, record: Mapping[str, Any]) -> dict[str, Any]:

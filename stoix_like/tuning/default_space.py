@@ -28,7 +28,7 @@ def default_space(setup: RunSetup, fixed: Collection[str] = ()) -> dict[str, dic
         Ranges by name, as for `space.parse_space`; each contains the configured value.
     """
     ranges = configured_space(setup.config, fixed)
-    influence = find_influence(setup.inference, setup.env, ranges)
+    influence = find_influence(setup.parts, setup.env, ranges)
     return {name: one for name, one in ranges.items() if name in influence.init | influence.updates}
 
 

@@ -354,6 +354,6 @@ class Sweep:
         if job.run != FIRST_RUN:
             return
         names = [parameter.field for parameter in self.parameters if parameter.traced]
-        influence = find_influence(setup.inference, setup.env, names)
+        influence = find_influence(setup.parts, setup.env, names)
         for note in influence.notes(names, setup.spec.networks, KEY):
             print(note, file=sys.stderr)

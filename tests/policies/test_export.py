@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from stoix_like.errors import ConfigError
-from stoix_like.inference import contract
 from stoix_like.inference.load import load_policy
+from stoix_like.policies import contract
 
 
 @pytest.fixture(scope="module")

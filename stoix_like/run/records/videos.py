@@ -59,7 +59,7 @@ class Videos:
         self._dreamer: Dreamer | None = None
         if setup.build_system().dream is not None:
             env = with_learned_rewards(setup.eval_env, setup.config.env)
-            self._dreamer = Dreamer(setup.inference.name, setup.build_system, env, max_steps)
+            self._dreamer = Dreamer(setup.parts.name, setup.build_system, env, max_steps)
         self._thread = ThreadPoolExecutor(1, "video")
         self._stopped = threading.Event()
         self._drawing: Future[Drawn] | None = None

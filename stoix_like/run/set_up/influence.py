@@ -16,11 +16,11 @@ from jax.interpreters import partial_eval
 
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout
+from stoix_like.assembly import SystemParts
 from stoix_like.base_types import Agent, Axes, RolloutState
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import shares_torso
-from stoix_like.policies.setup import InferenceSetup
 from stoix_like.run.population.members import KEY
 
 
@@ -82,7 +82,7 @@ class Influence(NamedTuple):
             raise ConfigError(f"{KEY}.hyperparams.{name} {reason}: omit it, or set {KEY}.pbt.every_evals=null")
 
 
-def find_influence(setup: InferenceSetup, env: VectorEnvironment, names: Iterable[str]) -> Influence:
+def find_influence(setup: SystemParts, env: VectorEnvironment, names: Iterable[str]) -> Influence:
     """Trace a system as a function of hyperparameters, and compile nothing.
 
     Args:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes
+from stoix_like.assembly import SystemParts, make_spec
 from stoix_like.base_types import RolloutState, System, SystemSpec
 from stoix_like.callbacks import Callback
 from stoix_like.config import RunConfig, SebulbaConfig
@@ -24,7 +25,6 @@ from stoix_like.errors import ConfigError, multiples_near, raised_at, reason
 from stoix_like.loggers import Logger, check_available
 from stoix_like.networks.build.modules import build_networks
 from stoix_like.networks.requirements import MisfitError, check_networks, unused_dropout
-from stoix_like.policies.setup import InferenceSetup
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
 from stoix_like.run.host.devices import RunDevices, devices_of, make_mesh, set_compile_cache
@@ -34,7 +34,6 @@ from stoix_like.run.population.members import Population, count_members, make_po
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.custom import make_callbacks, make_custom_loggers
 from stoix_like.run.set_up.influence import Influence, find_influence
-from stoix_like.run.set_up.model import find_model
 from stoix_like.run.set_up.suggestions import suggest_network, suggest_systems
 from stoix_like.schema import replace_values
 from stoix_like.storage.config_file import flatten
@@ -100,13 +99,13 @@ class RunSetup(NamedTuple):
         return _most_truncations(self.config, self.env)
 
     @property
-    def inference(self) -> InferenceSetup:
+    def parts(self) -> SystemParts:
         """What a policy of the run acts with."""
-        return InferenceSetup(self.config, self.eval_env, self.spec)
+        return SystemParts(self.config, self.eval_env, self.spec)
 
     def build_system(self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None) -> System:
-        """Build the system, see `InferenceSetup.build_system`."""
-        return self.inference.build_system(hyperparams, greedy)
+        """Build the system, see `SystemParts.build_system`."""
+        return self.parts.build_system(hyperparams, greedy)
 
 
 def set_up(config: RunConfig, started: float | None = None, device_memory: int | None = None) -> RunSetup:
@@ -154,22 +153,12 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         )
     left_out: list[str] = []
     lone_shards = num_members == 1 and plan.num_shards == mesh.size
-    spec = SystemSpec(
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-        networks=_build_networks(config, env, left_out),
-        axes=make_axes(mesh, lone_shards),
-        num_updates=plan.trial_updates,
-        num_envs=plan.envs_per_shard,
-        num_shards=plan.num_shards,
-        evaluation_greedy=config.arch.evaluation_greedy,
-        num_players=env.num_players,
-        model=find_model(config, env),
-    )
+    networks, axes = _build_networks(config, env, left_out), make_axes(mesh, lone_shards)
+    spec = make_spec(config, env, networks, plan.trial_updates, plan.envs_per_shard, plan.num_shards, axes)
     drawn_env = _make_drawn(config)
     set_compile_cache(config.arch.compile_cache)
     # Members are built once they are known to fit into memory.
-    shapes = _shapes(InferenceSetup(config, eval_env, spec), env)
+    shapes = _shapes(SystemParts(config, eval_env, spec), env)
     notes = (
         *plan.notes,
         *notes,
@@ -188,7 +177,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     halving.check(config, population, plan, env.on_host)
     influence, varied = Influence(), population.hyperparams
     if varied and num_members > 1:
-        influence = find_influence(InferenceSetup(config, eval_env, spec), env, varied)
+        influence = find_influence(SystemParts(config, eval_env, spec), env, varied)
         notes = (*notes, *influence.notes(varied, spec.networks))
     callbacks = make_callbacks(config)
     halving.check_callbacks(config, callbacks)
@@ -306,7 +295,7 @@ def _most_truncations(config: RunConfig, env: VectorEnvironment) -> int | None:
     return count_truncations(config.system.rollout_length, env.truncates_after)
 
 
-def _shapes(setup: InferenceSetup, train_env: VectorEnvironment) -> memory_estimate.Shapes:
+def _shapes(setup: SystemParts, train_env: VectorEnvironment) -> memory_estimate.Shapes:
     """Trace the initialisation of the agent and its first actions, so that unsuitable networks fail here."""
 
     def trace(key: jax.Array) -> memory_estimate.Shapes:

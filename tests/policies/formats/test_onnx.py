@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 
 from stoix_like.errors import ConfigError
-from stoix_like.inference import contract
+from stoix_like.policies import contract
 from stoix_like.policies.formats.reals import as_reals
 from stoix_like.policies.make import make_policy
 from support.tiny_dreamer import TINY

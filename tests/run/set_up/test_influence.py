@@ -60,7 +60,7 @@ def test_what_nothing_depends_on_is_noted():
     ]
     # With priorities, their exponents have one.
     setup = set_up_small("q_learning/ff_dqn", "system.prioritised=true")
-    assert find_influence(setup.inference, setup.env, names).updates == set(names) - {"evaluation_epsilon"}
+    assert find_influence(setup.parts, setup.env, names).updates == set(names) - {"evaluation_epsilon"}
 
 
 @pytest.mark.parametrize(("network", "noted"), [("mlp", True), ("mlp_shared", False)])
@@ -107,7 +107,7 @@ def tenfold(setup, name):
 
 def train(setup, hyperparams):
     """Train a shard for a few updates, and return its parameters, optimiser states and statistics."""
-    inference = setup.inference._replace(spec=setup.spec._replace(axes=Axes(())))
+    inference = setup.parts._replace(spec=setup.spec._replace(axes=Axes(())))
     system, key, env = inference.build_system(hyperparams), jax.random.key(1), setup.env
     state = start_episodes(env, system, jax.random.split(key, setup.spec.num_envs))
 
@@ -151,7 +151,7 @@ def test_every_float_changes_training_or_is_known_not_to(system):
     floats = [name for name in float_fields(type(config.system)) if get_value(config.system, name) is not None]
     others = {name: other for name in floats if (other := tenfold(setup, name)) is not None}
     names = list(others)
-    influence = find_influence(setup.inference, setup.env, names)
+    influence = find_influence(setup.parts, setup.env, names)
     # The first member is the configuration; in each other one, one hyperparameter differs.
     columns = {name: np.full(len(names) + 1, get_value(config.system, name), np.float32) for name in names}
     for row, name in enumerate(names, start=1):

@@ -1,0 +1,118 @@
+"""What a system is built with, to train it and to act with what it learned."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+
+from stoix_like.base_types import Axes, Model, System, SystemSpec
+from stoix_like.config import RunConfig
+from stoix_like.envs import factory
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.errors import ConfigError
+from stoix_like.systems.parts.resets import with_resets
+
+
+class SystemParts(NamedTuple):
+    """What a policy acts with, apart from its parameters: the configuration, the spaces and the networks of a run.
+
+    Attributes:
+        config: the typed configuration.
+        env: environments to evaluate in.
+        spec: spaces, networks and sizes that the system is built from.
+    """
+
+    config: RunConfig
+    env: VectorEnvironment
+    spec: SystemSpec
+
+    @property
+    def name(self) -> str:
+        """The system and the environment: `ppo/ff_ppo on gymnax/CartPole-v1`."""
+        return f"{self.config.system_name} on {self.config.environment_name}"
+
+    def build_system(self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None) -> System:
+        """Build the system.
+
+        Args:
+            hyperparams: those in which a member differs from the configuration; they may be traced.
+            greedy: whether `eval_act` takes the mode of the policy; by default `arch.evaluation_greedy`.
+
+        Returns:
+            The system.
+        """
+        spec = self.spec if greedy is None else self.spec._replace(evaluation_greedy=greedy)
+        system = with_resets(self.config.build, self.config.system, hyperparams or {}, spec)
+        precision = self.config.matmul_precision
+        if precision is None:
+            return system
+        functions = {name: function for name, function in system._asdict().items() if function is not None}
+        return system._replace(**{name: _in_precision(function, precision) for name, function in functions.items()})
+
+
+def make_spec(
+    config: RunConfig,
+    env: VectorEnvironment,
+    networks: SimpleNamespace,
+    num_updates: int,
+    num_envs: int,
+    num_shards: int = 1,
+    axes: Axes = Axes(),  # noqa: B008 (immutable)
+) -> SystemSpec:
+    """Return what a system is built from.
+
+    Args:
+        config: the typed configuration.
+        env: the environments of training.
+        networks: the modules of the network configuration.
+        num_updates: number of updates in the whole run, for schedules.
+        num_envs: environments per shard.
+        num_shards: shards in the whole run.
+        axes: the axes to average over; none for a single shard.
+
+    Returns:
+        The spaces of the environments, the networks and the sizes.
+
+    Raises:
+        ConfigError: the system needs a model, and the environments run on the host.
+    """
+    return SystemSpec(
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        networks=networks,
+        axes=axes,
+        num_updates=num_updates,
+        num_envs=num_envs,
+        num_shards=num_shards,
+        evaluation_greedy=config.arch.evaluation_greedy,
+        num_players=env.num_players,
+        model=_find_model(config, env),
+    )
+
+
+def _find_model(config: RunConfig, env: VectorEnvironment) -> Model | None:
+    """Return the environments as the model that a system plans with; None for systems without one."""
+    if not config.system.needs_model:
+        return None
+    model = factory.make_model(env)
+    if model is None:
+        raise ConfigError(
+            f"system={config.system_name} steps the environment inside its search, and {config.environment_name} runs"
+            " on the host: use an environment written in JAX, or a system that learns its model, system=search/ff_mz"
+        )
+    return model
+
+
+def _in_precision(function: Callable[..., Any], precision: str) -> Callable[..., Any]:
+    """Let a function compute products of matrices in a precision of their own."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with jax.default_matmul_precision(precision):
+            return function(*args, **kwargs)
+
+    return call
