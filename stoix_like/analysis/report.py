@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from stoix_like.analysis import figures, plots
 from stoix_like.analysis.comparison import HEAD, Comparison, Settings, compare_all
-from stoix_like.analysis.dreams import draw_dream
+from stoix_like.analysis.dreams import draw_dream, dream_episode, has_world_model
 from stoix_like.analysis.figures import as_data_url, as_svg
 from stoix_like.analysis.groups import Algorithm, read, score, sections
 from stoix_like.analysis.selection import describe_fresh, read_selected
@@ -256,8 +256,6 @@ def _animation(member: Member) -> str:
 
 def _dream(member: Member) -> str:
     """Draw what a world model predicts of an episode; empty without a world model, or an episode of some length."""
-    from stoix_like.inference.dreams import dream_episode, has_world_model
-
     address = remote.address_of(member.run.directory)
     try:
         if not has_world_model(address):

@@ -193,10 +193,9 @@ def _draw_search(args: argparse.Namespace) -> None:
 
 def _draw_dream(args: argparse.Namespace) -> None:
     from stoix_like.analysis import figures
-    from stoix_like.analysis.dreams import draw_dream
-    from stoix_like.inference.dreams import dream_episode
+    from stoix_like.analysis.dreams import draw_dream, dream_episode
     from stoix_like.rendering.animation import FORMATS, check_writer
-    from stoix_like.rendering.dream_drawing import write_dream
+    from stoix_like.rendering.dreams import write_dream
 
     ending = args.out.suffix[1:]
     figures.check_output(args.out, (*figures.SUFFIXES, *(f".{name}" for name in FORMATS)))

@@ -1,9 +1,13 @@
-"""Episodes, and what the learned model of a system predicts of them."""
+"""Dreams: episodes beside what the learned model of a system predicts of them, and their animation.
+
+Images of the observation are drawn as colours, numbers as lines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +17,22 @@ from stoix_like.architectures.acting import act_and_step, start_episodes
 from stoix_like.architectures.types import Hyperparams
 from stoix_like.base_types import Dream, Observation, PyTree, System
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.legends import Legend
-from stoix_like.envs.spaces import ObservationSpace
+from stoix_like.envs.legends import Legend, all_features
+from stoix_like.envs.scenes.base import ACCENT, LIGHT
+from stoix_like.envs.scenes.views import MAX_CHANNELS, composed
+from stoix_like.envs.spaces import ArraySpace, Box, ObservationSpace, bounds, entries
+from stoix_like.rendering.animation import write_frames
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 CONTEXT, LENGTH = 5, 50
 """Observations that the model sees, and all observations, unless stated otherwise."""
+_FPS = 8
+# Three channels of fewer pixels than this are kinds of cells, not red, green and blue.
+_MIN_RGB_SIDE = 16
+_MAX_ANIMATED = 4
+_WIDTH, _HEIGHT = 2.6, 2.2  # inches of one panel of an animation
 
 
 class DreamedEpisode(NamedTuple):
@@ -134,3 +149,183 @@ class Dreamer:
         rows = jnp.minimum(jnp.arange(self._length), end)
         seen, action = jax.tree.map(lambda leaf: leaf[rows], (entries.observation, entries.action))
         return last.env_state, entries, system.dream(shared, seen, action, self._context, dream_key)
+
+
+class Picture(NamedTuple):
+    """An image in the observation, over T steps.
+
+    Attributes:
+        name: its name in a dictionary of observations; otherwise empty.
+        truth: `[T, H, W, 3]` in [0, 1], what was observed.
+        dream: `[T, H, W, 3]`, what the model made of it.
+        difference: `[T, H, W]` in [0, 1], mean over the channels of the absolute difference.
+    """
+
+    name: str
+    truth: np.ndarray
+    dream: np.ndarray
+    difference: np.ndarray
+
+
+class Line(NamedTuple):
+    """A number over T steps.
+
+    Attributes:
+        label: its name and unit.
+        truth: `[T]`, what was observed.
+        dream: `[T]`, what the model made of it.
+        limits: ends of its axis; None for those of the values.
+    """
+
+    label: str
+    truth: np.ndarray
+    dream: np.ndarray
+    limits: tuple[float, float] | None = None
+
+
+def pictures(episode: DreamedEpisode) -> list[Picture]:
+    """Return the images in the observations of an episode: arrays with two or three axes.
+
+    Args:
+        episode: the episode.
+
+    Returns:
+        The images; with three channels in colour, others with one colour per channel, and beyond ten channels, which
+        are stacked frames, the last one.
+    """
+    truth, dream = entries(episode.view), entries(episode.dream.view)
+    found = []
+    for name, space in _images(episode).items():
+        low, high = _range(space, truth[name])
+        both = [np.clip((np.float32(views[name]) - low) / (high - low), 0.0, 1.0) for views in (truth, dream)]
+        real, dreamed = (view.reshape(*view.shape[:3], -1) for view in both)
+        difference = np.abs(real - dreamed).mean(axis=-1)
+        found.append(Picture(name, _colours(real, space), _colours(dreamed, space), difference))
+    return found
+
+
+def lines(episode: DreamedEpisode, most: int) -> list[Line]:
+    """Return numbers over the steps of an episode.
+
+    Args:
+        episode: the episode.
+        most: largest number of features; those that the environment names come first, then those that vary most.
+
+    Returns:
+        Features of the observation that lie in no image, the reward, and the probability that the episode continues.
+    """
+    images = _images(episode)
+    views = [entries(tree) for tree in (episode.view, episode.dream.view)]
+    named = episode.legend.features
+    features = [feature for feature in all_features(named, episode.space) if feature.leaf not in images]
+    spread = {feature: float(np.std(feature.read(views[0]))) for feature in features}
+    features.sort(key=lambda feature: (feature not in named, 0.0 if feature in named else -spread[feature]))
+    found = []
+    for feature in features[:most]:
+        truth, dream = (feature.unjoined(feature.read(view)) for view in views)
+        found.append(Line(feature.label, truth, dream))
+    alive = 1.0 - episode.terminated
+    return [
+        *found,
+        Line("reward", episode.reward, np.asarray(episode.dream.reward)),
+        Line("continues", alive, np.asarray(episode.dream.continues), (-0.05, 1.05)),
+    ]
+
+
+def draw_line(axes: Axes, line: Line, context: int) -> Callable[[int], None]:
+    """Draw a number of the episode, and of the dream.
+
+    Args:
+        axes: axes to draw into.
+        line: the number.
+        context: number of observations that the model saw, which are shaded.
+
+    Returns:
+        A function that shows the dream up to a step alone.
+    """
+    steps = np.arange(len(line.truth))
+    axes.axvspan(0, context - 0.5, color=LIGHT, alpha=0.25, linewidth=0)
+    axes.plot(steps, line.truth, color="black", linewidth=1.0, label="truth")
+    (dreamed,) = axes.plot(steps, line.dream, color=ACCENT, linewidth=1.2, label="dream")
+    axes.set_title(line.label, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.set_xlim(0, len(steps) - 1)
+    axes.locator_params(axis="x", integer=True)
+    if line.limits is not None:
+        axes.set_ylim(*line.limits)
+    # The dream must fit before it is shown.
+    axes.autoscale_view()
+    axes.set_autoscale_on(False)
+
+    def show(step: int) -> None:
+        dreamed.set_data(steps[: step + 1], line.dream[: step + 1])
+
+    return show
+
+
+def write_dream(path: Path, episode: DreamedEpisode, stopped: Callable[[], bool] = lambda: False) -> int:
+    """Write an animation of an episode beside its dream.
+
+    Args:
+        path: path of the file, see `write_animation`.
+        episode: the episode.
+        stopped: see `write_animation`.
+
+    Returns:
+        The number of frames.
+
+    Raises:
+        InterruptedError: `stopped` returned True.
+    """
+    from matplotlib.figure import Figure
+
+    shown, numbers = pictures(episode), lines(episode, _MAX_ANIMATED)
+    # With an image, only the numbers that no image shows.
+    numbers = numbers[-2:] if shown else numbers
+    across = 2 if shown else 3
+    rows = len(shown) + -(-len(numbers) // across)
+    figure = Figure(figsize=(across * _WIDTH, rows * _HEIGHT + 0.3), layout="constrained")
+    updates: list[Callable[[int], None]] = []
+    for row, picture in enumerate(shown):
+        for column, (title, images) in enumerate((("truth", picture.truth), ("dream", picture.dream))):
+            axes = figure.add_subplot(rows, across, row * across + column + 1)
+            axes.set_axis_off()
+            axes.set_title(f"{title} {picture.name}".strip(), fontsize=9)
+            drawn = axes.imshow(images[0], interpolation="nearest", vmin=0, vmax=1)
+            updates.append(lambda step, drawn=drawn, images=images: drawn.set_data(images[step]))  # type: ignore[misc]
+    for place, line in enumerate(numbers):
+        axes = figure.add_subplot(rows, across, len(shown) * across + place + 1)
+        updates.append(draw_line(axes, line, episode.context))
+        if place == 0:
+            axes.legend(fontsize=7, frameon=False)
+    heading = figure.suptitle("step", fontsize=10)
+
+    def update(step: int) -> None:
+        for each in updates:
+            each(step)
+        heading.set_text(f"step {step}   {'seen' if step < episode.context else 'dreamed'}")
+
+    return write_frames(path, figure, _FPS, len(episode.reward), update, stopped)
+
+
+def _images(episode: DreamedEpisode) -> Mapping[str, ArraySpace]:
+    spaces: dict[str, Any] = entries(episode.space)
+    return {name: space for name, space in spaces.items() if len(space.shape) in (2, 3) and min(space.shape[:2]) > 1}
+
+
+def _range(space: ArraySpace, truth: np.ndarray) -> tuple[Any, Any]:
+    """Return the values that are black and white; those of the truth where the space has no bounds."""
+    low, high = (np.asarray(end, np.float32) for end in bounds(space))
+    if isinstance(space, Box) and not space.bounded:
+        low, high = (np.asarray(end, np.float32) for end in (truth.min(), truth.max()))
+    return low, np.maximum(high, low + 1e-6)
+
+
+def _colours(images: np.ndarray, space: ArraySpace) -> np.ndarray:
+    """Return images `[T, H, W, C]` in [0, 1] as `[T, H, W, 3]`."""
+    channels = images.shape[-1]
+    if channels == 3 and min(space.shape[:2]) >= _MIN_RGB_SIDE:
+        return images
+    if channels == 1 or channels > MAX_CHANNELS:
+        return np.repeat(images[..., -1:], 3, axis=-1)
+    return composed(images, range(channels))

@@ -16,8 +16,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.loggers.video import DREAM
 from stoix_like.rendering.animation import write_animation
-from stoix_like.rendering.dream_drawing import write_dream
-from stoix_like.rendering.dreams import DreamedEpisode, Dreamer
+from stoix_like.rendering.dreams import DreamedEpisode, Dreamer, write_dream
 from stoix_like.rendering.episode import Recorder
 from stoix_like.run.host.saved_state import of_member
 from stoix_like.run.set_up.setup import RunSetup
