@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoix_like.config import RunConfig
-from stoix_like.interpreter import exit_if_run_again
-from stoix_like.run.host.devices import connect
 from stoix_like.run.set_up import warm_start
 from stoix_like.run.set_up.setup import RunSetup, set_up
 from stoix_like.storage.run_directory import RunDirectory
@@ -19,7 +17,7 @@ class Prepared(NamedTuple):
     Attributes:
         setup: its parts.
         directory: where a new run is written, or the directory of the run to resume.
-        resumes: whether the directory holds a run, which goes on.
+        resumes: whether the directory holds a run, which is resumed.
         source: the parameters that a new run starts from; None for those that it draws.
     """
 
@@ -34,9 +32,9 @@ def prepare(config: RunConfig, run_dir: Path, started: float | None = None) -> P
 
     Args:
         config: the typed configuration.
-        run_dir: the directory to write to. If `arch.resume_from` names a run, that run goes on in its own directory
+        run_dir: the directory to write to. If `arch.resume_from` names a run, that run is resumed in its own directory
             instead; if it names `run_dir` and there is no run yet, neither there nor at `checkpoint.mirror`, the run
-            starts there. If it is the address of a run on an object store, that run goes on in the user's cache.
+            starts there. If it is the address of a run on an object store, that run is resumed in the user's cache.
         started: when the program, or the call that starts the run, started; by default now.
 
     Returns:
@@ -45,16 +43,12 @@ def prepare(config: RunConfig, run_dir: Path, started: float | None = None) -> P
     Raises:
         ConfigError: names the key, the value and what would work.
     """
-    exit_if_run_again()
-    processes, mirror = connect(config.arch), config.checkpoint.mirror
-    place = RunDirectory(run_dir.absolute(), processes)
+    setup = set_up(config, started)
+    place, mirror = RunDirectory(run_dir, setup.processes), setup.config.checkpoint.mirror
     if (resumed := place.resumed(config.arch.resume_from, mirror)) is not None:
         resumed.check_is_run()
-        return Prepared(set_up(config, started), resumed, resumes=True)
+        return Prepared(setup, resumed, resumes=True)
     place.check_new(mirror)
-    setup = set_up(config, started)
-    if setup.evolves:
-        setup.influence.check_copies(setup.population.hyperparams)
     return Prepared(setup, place, source=find_source(setup))
 
 

@@ -65,7 +65,9 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path, processes: Processes = ALONE) -> None:
-        self.path, self.processes = Path(processes.first(lambda: str(path))), processes
+        # An address is kept as it is, to be refused.
+        own = path if run_files.is_address(path) else path.absolute()
+        self.path, self.processes = Path(processes.first(lambda: str(own))), processes
 
     def resumed(self, resume_from: str | None, address: str | None) -> RunDirectory | None:
         """Return the directory of the run to resume, copied from its store if it is there alone.
@@ -116,7 +118,7 @@ class RunDirectory:
                 f"hydra.run.dir={path} is an address, but run directories are local: choose a directory, and"
                 " checkpoint.mirror to copy the run to an address while it trains"
             )
-        present = path.absolute()
+        present = path
         while not present.exists() and present != present.parent:
             present = present.parent
         try:

@@ -3,9 +3,12 @@
 import pytest
 from omegaconf import OmegaConf
 
-from stoix_like.config import GROUPS
+from stoix_like.config import GROUPS, parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.run.prepare import prepare
 from stoix_like.storage.run_directory import RunDirectory
+from support.composed import compose_config
+from support.toy_runs import TOY_RUN
 
 RESOLVED = {group: {"a": 1} for group in GROUPS}
 
@@ -35,3 +38,6 @@ def test_an_address_is_no_run_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"hydra.run.dir=s3:/bucket/run is an address.*checkpoint.mirror"):
         RunDirectory(tmp_path.__class__("s3://bucket/run")).check_new()
+    with pytest.raises(ConfigError, match=r"hydra.run.dir=s3:/bucket/run is an address"):
+        prepare(parse_config(compose_config(TOY_RUN)), tmp_path.__class__("s3://bucket/run"))
+    assert not list(tmp_path.iterdir())

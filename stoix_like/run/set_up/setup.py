@@ -22,6 +22,7 @@ from stoix_like.envs.custom import unused_methods
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import describe, fits
 from stoix_like.errors import ConfigError, multiples_near, raised_at, reason
+from stoix_like.interpreter import exit_if_run_again
 from stoix_like.loggers import Logger, check_available
 from stoix_like.networks.build.modules import build_networks
 from stoix_like.networks.requirements import MisfitError, check_networks, unused_dropout
@@ -122,6 +123,7 @@ def set_up(config: RunConfig, started: float | None = None, device_memory: int |
     Raises:
         ConfigError: names the key, the value and what would work.
     """
+    exit_if_run_again()
     started = time.perf_counter() if started is None else started
     resume_from = config.arch.resume_from
     if resume_from is not None and config.checkpoint.mirror is None and is_address(resume_from):
@@ -178,6 +180,8 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     influence, varied = Influence(), population.hyperparams
     if varied and num_members > 1:
         influence = find_influence(SystemParts(config, eval_env, spec), env, varied)
+        if config.arch.population.pbt.every_evals is not None:
+            influence.check_copies(varied)
         notes = (*notes, *influence.notes(varied, spec.networks))
     callbacks = make_callbacks(config)
     halving.check_callbacks(config, callbacks)
