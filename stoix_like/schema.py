@@ -148,6 +148,8 @@ def _places(schema: Any) -> dict[str, tuple[str, Any]]:
     places: dict[str, tuple[str, Any]] = {}
     for field in dataclasses.fields(schema):
         hint = hints[field.name]
+        if _is_part(hint) and any(map(_is_part, _hints(hint).values())):
+            raise TypeError(f"{schema.__name__}.{field.name} is a part that has parts: list them beside each other")
         found = {key: (field.name, inner) for key, inner in flat_hints(hint).items()} if _is_part(hint) else {}
         found = found or {field.name: ("", hint)}
         if twice := places.keys() & found.keys():

@@ -140,3 +140,16 @@ def test_a_key_belongs_to_one_part():
 
     with pytest.raises(TypeError, match=r"Twice has the keys \['tau'\] twice"):
         flat_hints(Twice)
+
+
+def test_parts_have_no_parts():
+    @dataclass(frozen=True)
+    class Nested(Part):
+        target: Soft
+
+    @dataclass(frozen=True)
+    class Whole:
+        nested: Nested
+
+    with pytest.raises(TypeError, match=r"Whole.nested is a part that has parts"):
+        flat_hints(Whole)

@@ -31,7 +31,6 @@ from stoix_like.storage.run_files import (
 FINISHED, RUNNING, STOPPED, FAILED = "finished", "running", "stopped", "failed"
 RETURN = "eval/episode_return_mean"
 BEST_RETURN = "absolute/episode_return_mean"
-BEST_STEPS = "absolute/env_steps"
 HYPERPARAMS = "hyperparams/"
 TRIALS = "population/trials"
 # Directories inside a run, which hold no runs and many files.

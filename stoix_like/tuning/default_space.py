@@ -25,7 +25,7 @@ def default_space(setup: RunSetup, fixed: Collection[str] = ()) -> dict[str, dic
         fixed: hyperparameters to leave as they are.
 
     Returns:
-        Ranges by name, as for `space.parse_space`; each contains the configured value.
+        Ranges by name, as for `parameters.parse_space`; each contains the configured value.
     """
     ranges = configured_space(setup.config, fixed)
     influence = find_influence(setup.parts, setup.env, ranges)

@@ -26,7 +26,7 @@ class Populations:
         parallel: number of trials in a batch.
         size: number of trials in a population.
         seeds: members per trial.
-        objective: a key of `launch.OBJECTIVES`.
+        objective: a key of `runner.OBJECTIVES`.
     """
 
     def __init__(

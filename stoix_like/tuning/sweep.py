@@ -65,7 +65,7 @@ class SweepConfig:
     """Settings of a sweep.
 
     Attributes:
-        space: ranges by key, see `space.parse_space`.
+        space: ranges by key, see `parameters.parse_space`.
         trials: number of trials in the whole sweep; of successive halving, its budget in whole trials.
         parallel: trials drawn at once, as a batch.
         population: trials of a batch that train as one population, with one value of every parameter that is not

@@ -85,7 +85,7 @@ class CompiledRun(NamedTuple):
         evaluate: `(shared, hyperparams, key, number []) -> Episodes`; every `number` has its own start states, see
             `architectures.evaluator.make_evaluator`.
         select: `(candidate, best, better [P]) -> best`, each member's better parameters.
-        restart: see `programs.run_programs`; None without successive halving.
+        restart: see `functions.run_programs`; None without successive halving.
         state: shapes and layouts of the learner state.
         seconds: time spent compiling.
         program_seconds: see `Compiler.seconds`.

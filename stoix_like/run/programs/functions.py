@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,8 +22,6 @@ from stoix_like.run.host.saved_state import select_members
 from stoix_like.run.population.members import Population
 from stoix_like.run.records.blocks import max_blocks
 from stoix_like.run.set_up.setup import RunSetup
-
-SystemBuild = Callable[[Hyperparams], System]
 
 
 class RunProgram(NamedTuple):

@@ -166,8 +166,8 @@ class PrioritisedReplayConfig(ReplayConfig):
     """
 
     prioritised: bool = False
-    priority_exponent: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.5
-    importance_sampling_exponent: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.4
+    priority_exponent: Annotated[float, between(0.0, 1.0)] = 0.5
+    importance_sampling_exponent: Annotated[float, between(0.0, 1.0)] = 0.4
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
         """See `Part.schedules`."""
