@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import NamedTuple
@@ -69,6 +70,8 @@ def _download(url: str, limit: int) -> bytes:
         with urllib.request.urlopen(url, timeout=_SECONDS) as response:
             content: bytes = response.read(limit + 1)
     except (OSError, ValueError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         raise ConfigError(
             f"--url={url} cannot be downloaded ({reason(error)}): check the connection, or give another --url"
         ) from error

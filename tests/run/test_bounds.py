@@ -25,7 +25,7 @@ from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import set_up
-from stoix_like.schema import Range, flat_hints
+from stoix_like.schema import Part, Range, flat_hints
 from support import disco
 from support.composed import compose_config
 
@@ -168,8 +168,11 @@ def numeric_keys(node, path, target=""):
 
 
 def defined_in(schema, name):
-    """The base class that a field comes from."""
-    return next(base for base in reversed(schema.__mro__) if name in inspect.get_annotations(base))
+    """The base class that a field comes from, or that of a part."""
+    hints = typing.get_type_hints(schema).values()
+    owners = [schema, *(hint for hint in hints if isinstance(hint, type) and issubclass(hint, Part))]
+    bases = (base for owner in owners for base in reversed(owner.__mro__))
+    return next(base for base in bases if name in inspect.get_annotations(base))
 
 
 def fuzzed():

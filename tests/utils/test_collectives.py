@@ -1,7 +1,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh, PartitionSpec
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, PartitionSpec
 
 from stoix_like.networks.convolution import make_convolution
 from stoix_like.utils.collectives import mean_over
@@ -16,7 +16,8 @@ from stoix_like.utils.collectives import mean_over
     ],
 )
 def test_the_devices_of_the_mesh_choose_the_form_and_not_those_of_this_machine(platform, collective, product):
-    mesh = AbstractMesh((2,), ("device",), abstract_device=AbstractDevice("any", 1, platform))
+    device = AbstractDevice("any", 1, platform)
+    mesh = AbstractMesh((2,), ("device",), axis_types=(AxisType.Auto,), abstract_device=device)
 
     def loss(images):
         module = make_convolution(2, (3, 3))

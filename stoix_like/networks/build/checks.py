@@ -24,7 +24,8 @@ _SIZES = frozenset(
         *("channel_sizes", "kernel_sizes", "strides", "channels_per_group", "blocks_per_group", "view_dims"),
         *("num_atoms", "num_quantiles", "num_cosines", "num_values", "num_symbols", "embedding_size"),
         *("action_dim", "number_of_dims_per_distribution", "output_dim", "pre_shape", "logits_shape"),
-        *("lstm_size", "num_predictions"),
+        *("lstm_size", "num_predictions", "units", "channels", "kernel_size", "deterministic_size"),
+        *("num_latents", "num_classes"),
     )
 )
 

@@ -121,13 +121,17 @@ def _apply(equation: core.JaxprEqn, inputs: list[Any]) -> list[Any]:
     name, params = equation.primitive.name.rpartition(".")[2], equation.params
     inner: Any = params.get("jaxpr", params.get("call_jaxpr"))
     if name == "scan" and _has_complex(inner.jaxpr):
-        split = params["num_consts"], params["num_consts"] + params["num_carry"]
+        if "ft_in" in params:  # From jax 0.11 on.
+            num_constants, num_carried, _ = (len(part.vals) for part in params["ft_in"].unpack())
+        else:
+            num_constants, num_carried = params["num_consts"], params["num_carry"]
+        constants, rest = inputs[:num_constants], inputs[num_constants:]
 
         def body(carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
-            results = _evaluate(inner.jaxpr, inner.consts, [*inputs[: split[0]], *carry, *rows])
-            return results[: params["num_carry"]], results[params["num_carry"] :]
+            results = _evaluate(inner.jaxpr, inner.consts, [*constants, *carry, *rows])
+            return results[:num_carried], results[num_carried:]
 
-        carry, rows = inputs[slice(*split)], inputs[split[1] :]
+        carry, rows = rest[:num_carried], rest[num_carried:]
         last, outputs = jax.lax.scan(body, carry, rows, params["length"], params["reverse"])
         return [*last, *outputs]
     if isinstance(inner, core.ClosedJaxpr) and _has_complex(inner.jaxpr):

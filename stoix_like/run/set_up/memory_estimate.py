@@ -148,8 +148,7 @@ def check_estimate(
         )
     if members * share > available:
         _refuse(config, plan, space, parts, members, share, available)
-    # Local state of other systems has no capacity.
-    replay = next((part.size for part in parts if part.name == "replay buffer" and part.value), 0)
+    replay = next(part.size for part in parts if part.name == "replay buffer")
     if not replay:
         return ()
     batches = config.arch.update_batch_size
@@ -170,11 +169,14 @@ def _parts(config: RunConfig, plan: Plan, mesh: Mesh, shapes: Shapes) -> tuple[_
     unit = 1 if buffer is None else buffer.buffer_unit(num_envs, shards)
     capacity = 0 if buffer is None else buffer.total_buffer_size
     step = _bytes(shapes.step_of_one_env)
+    local, environments = batches * _bytes(shapes.agent.local), batches * num_envs * per_env
+    if buffer is None:  # Other local state has a row for each environment.
+        local, environments = 0, environments + local
     return (
         _Part("network", _bytes(shapes.agent.shared), "network"),
-        _Part("replay buffer", batches * _bytes(shapes.agent.local), "system.total_buffer_size", capacity, unit),
+        _Part("replay buffer", local, "system.total_buffer_size", capacity, unit),
         _Part("start states", batches * start_states, "env.pool_size", config.env.pool_size),
-        _Part("environments", batches * num_envs * per_env, "arch.total_num_envs", num_envs * shards, shards),
+        _Part("environments", environments, "arch.total_num_envs", num_envs * shards, shards),
         _Part("rollout", batches * num_envs * num_steps * step, "system.rollout_length", num_steps),
         _Part("evaluation", episodes * _bytes(shapes.episode), "arch.num_eval_episodes", config.arch.num_eval_episodes),
     )
