@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,10 @@ PyTree = Any
 """Nested containers of arrays."""
 Metrics = dict[str, jax.Array]
 """Scalars by name."""
+Loss = tuple[jax.Array, Metrics]
+"""A loss, and metrics by name."""
+Acted = tuple[PyTree, jax.Array, PyTree]
+"""What `System.act` returns: the carry, the actions, and the extras, which the update needs to know."""
 PartT = TypeVar("PartT", bound=Part)
 
 
@@ -161,6 +165,32 @@ class LastAction(NamedTuple):
     action: jax.Array
 
 
+class Distribution(Protocol):
+    """What a policy head returns for a batch, a distribution over actions; see `networks.distributions`."""
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the batch."""
+
+    def sample(self, *, seed: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Draw actions `[*sample_shape, *batch, ...]`."""
+
+    def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Draw actions `[*batch, ...]` with their log-probabilities."""
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        """Compute the log-probabilities of actions, in nats."""
+
+    def entropy(self, *, seed: jax.Array) -> jax.Array:
+        """Compute the entropies `[*batch]`, in nats; the key is for estimates."""
+
+    def mode(self) -> jax.Array:
+        """Return the most likely actions `[*batch, ...]`."""
+
+    def kl_divergence(self, other_dist: Any) -> jax.Array:
+        """Compute the divergences `[*batch]` from another policy of the same kind, in nats."""
+
+
 class NetworkOutputs(NamedTuple):
     """What the networks of a system compute for observations `[B, ...]`, each the first of its episode.
 
@@ -196,10 +226,10 @@ class System(NamedTuple):
     """
 
     init: Callable[[jax.Array, TimeStep], Agent]
-    act: Callable[[PyTree, RolloutState, jax.Array], tuple[PyTree, jax.Array, PyTree]]
+    act: Callable[[PyTree, RolloutState, jax.Array], Acted]
     observe: Callable[[Agent, Trajectory], Agent]
     update: Callable[[Agent, Trajectory, jax.Array], tuple[Agent, Metrics]]
-    eval_act: Callable[[PyTree, RolloutState, jax.Array], tuple[PyTree, jax.Array, PyTree]]
+    eval_act: Callable[[PyTree, RolloutState, jax.Array], Acted]
     init_carry: Callable[[int], PyTree]
     inspect: Callable[[PyTree, Observation], NetworkOutputs] | None = None
     search: Callable[[PyTree, RolloutState, jax.Array], SearchOutput] | None = None
@@ -372,11 +402,11 @@ class SystemConfig:
         finals = {name: getattr(self, f"final_{name}") for name in self.annealed}
         return {name: value for name, value in finals.items() if value is not None}
 
-    def init_updates(self) -> Any:
+    def init_updates(self) -> PyTree:
         """Return the count of updates that `at` needs, `()` if nothing changes."""
         return jnp.zeros((), jnp.int32) if self.final_values else ()
 
-    def at(self, updates: Any, num_updates: int) -> Self:
+    def at(self, updates: PyTree, num_updates: int) -> Self:
         """Return the hyperparameters after a number of updates: `x + (final_x - x) min(1, updates / num_updates)`."""
         finals = self.final_values
         if not finals:

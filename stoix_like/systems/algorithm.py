@@ -11,7 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 
 from stoix_like.base_types import (
+    Acted,
     Agent,
+    Dream,
     Metrics,
     NetworkOutputs,
     Observation,
@@ -19,6 +21,7 @@ from stoix_like.base_types import (
     RolloutState,
     SearchOutput,
     System,
+    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -34,7 +37,7 @@ class Algorithm(ABC):
     """An algorithm with its hyperparameters, networks and optimisers; its methods are the functions of a `System`."""
 
     # `System.dream` of a model that draws observations.
-    dream: ClassVar[Any] = None
+    dream: ClassVar[Callable[..., Dream] | None] = None
 
     @abstractmethod
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
@@ -46,10 +49,10 @@ class Algorithm(ABC):
         return ()
 
     @abstractmethod
-    def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
+    def act(self, shared: PyTree, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose an action for each environment; also return the carry and what the update needs to know."""
 
-    def eval_act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool) -> tuple[Any, jax.Array, Any]:
+    def eval_act(self, shared: PyTree, state: RolloutState, key: jax.Array, greedy: bool) -> Acted:
         """Choose actions in evaluation, by default as `act` does."""
         return self.act(shared, state, key, greedy=greedy)
 
@@ -71,7 +74,7 @@ class Algorithm(ABC):
         return observation
 
     @abstractmethod
-    def inspect(self, shared: Any, observation: Observation) -> NetworkOutputs:
+    def inspect(self, shared: PyTree, observation: Observation) -> NetworkOutputs:
         """Return the policy and the values of first observations `[B, ...]`."""
 
     def evaluation_search(self, greedy: bool) -> Callable[..., SearchOutput] | None:
@@ -106,7 +109,7 @@ class EntryPoints(NamedTuple):
         hydra_entry_point: trains with the arguments of the command line.
     """
 
-    build: Callable[[Any, Any], System]
+    build: Callable[[SystemConfig, SystemSpec], System]
     run_experiment: Callable[[Any], float]
     hydra_entry_point: Callable[[], None]
 
@@ -121,7 +124,7 @@ def entry_points(system: str, make_algorithm: Callable[..., Algorithm]) -> Entry
     """
 
     @wraps(make_algorithm)
-    def build(config: Any, spec: Any) -> System:
+    def build(config: SystemConfig, spec: SystemSpec) -> System:
         return make_system(make_algorithm(config, spec), spec)
 
     # As the module calls it, for messages and for pickle.

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import Agent, Axes, Metrics, System, Trajectory
+from stoix_like.base_types import Agent, Axes, Metrics, Observation, PyTree, System, Trajectory
 from stoix_like.networks import units
 
 Path = tuple[Any, ...]
@@ -25,7 +25,7 @@ _RANK_FRACTION = 0.99
 _ADAM_B2 = 0.999
 
 
-def diagnose(system: System, axes: Axes, before: Any, after: Any, observation: Any) -> Metrics:
+def diagnose(system: System, axes: Axes, before: PyTree, after: PyTree, observation: Observation | None) -> Metrics:
     """Compute diagnostics of the networks of a system after an update.
 
     Args:
@@ -56,14 +56,14 @@ def diagnose(system: System, axes: Axes, before: Any, after: Any, observation: A
     return {name: jnp.mean(jnp.stack(values)) for name, values in found.items()}
 
 
-def batch_of(system: System, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Any:
+def batch_of(system: System, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation | None:
     """Return observations `[B, ...]` that a system learns from in an update; None where it does not tell."""
     if system.observations is None:
         return None
     return system.observations(agent, trajectory, jax.random.fold_in(key, 1))
 
 
-def _record_units(system: System, shared: Any, observation: Any) -> list[units.Recorded]:
+def _record_units(system: System, shared: PyTree, observation: Observation | None) -> list[units.Recorded]:
     """Apply the networks of a system to observations that it learns from, and return what their units compute."""
     if system.inspect is None or observation is None:
         return []
@@ -72,7 +72,7 @@ def _record_units(system: System, shared: Any, observation: Any) -> list[units.R
     return records
 
 
-def _weights(params: Any) -> dict[str, list[jax.Array]]:
+def _weights(params: PyTree) -> dict[str, list[jax.Array]]:
     """Return the parameters of each network, without targets."""
     found: dict[str, list[jax.Array]] = defaultdict(list)
     for path, leaf in jax.tree.leaves_with_path(params):
@@ -81,7 +81,7 @@ def _weights(params: Any) -> dict[str, list[jax.Array]]:
     return dict(found)
 
 
-def gradient_norms(shared: Any) -> dict[str, jax.Array]:
+def gradient_norms(shared: PyTree) -> dict[str, jax.Array]:
     """Compute the root mean squares of the norms of gradients after clipping, from the second moments of each Adam.
 
     Args:
@@ -91,7 +91,7 @@ def gradient_norms(shared: Any) -> dict[str, jax.Array]:
         By network, the norm over about the last 1,000 gradient steps: `max_grad_norm` where all of them were clipped.
     """
 
-    def is_adam(state: Any) -> bool:
+    def is_adam(state: PyTree) -> bool:
         return isinstance(state, optax.ScaleByAdamState)
 
     states = jax.tree.leaves_with_path(shared, is_leaf=is_adam)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import OnlineAndTarget
+from stoix_like.base_types import OnlineAndTarget, PyTree
 
 
 class DDPGParams(NamedTuple):
@@ -20,8 +20,8 @@ class DDPGParams(NamedTuple):
 class DDPGOptStates(NamedTuple):
     """Optimiser states of policy and critics."""
 
-    actor_opt_state: Any
-    q_opt_state: Any
+    actor_opt_state: PyTree
+    q_opt_state: PyTree
 
 
 class ActionRange(NamedTuple):

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import rlax
 from jaxtyping import Array, Float
 
-from stoix_like.base_types import Axes
+from stoix_like.base_types import Axes, PyTree
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.weights import LIFETIME, RULE
 
-Weights = Mapping[str, Any]
+Weights = Mapping[str, np.ndarray]
 """The arrays of `weights.SHAPES`."""
 _HIDDEN, _LIFETIME_HIDDEN = 256, 128
 
@@ -36,8 +37,8 @@ class LSTMState(NamedTuple):
 class Pair(NamedTuple):
     """Arrays of the observations, and of their true successors; `[T, B, ...]` each."""
 
-    now: Any
-    after: Any
+    now: PyTree
+    after: PyTree
 
 
 class RuleInputs(NamedTuple):
@@ -185,5 +186,5 @@ def _dense(weights: Weights, name: str, x: jax.Array) -> jax.Array:
     return _affine(x, weights[f"{name}/w"], weights[f"{name}/b"])
 
 
-def _affine(x: jax.Array, kernel: Any, bias: Any) -> jax.Array:
+def _affine(x: jax.Array, kernel: np.ndarray, bias: np.ndarray) -> jax.Array:
     return jnp.dot(x, kernel) + jnp.asarray(bias).reshape((1,) * (x.ndim - 1) + (-1,))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import optax
 
-from stoix_like.base_types import Axes
+from stoix_like.base_types import Axes, PyTree, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, Range, above, between
 from stoix_like.systems.parts.return_scale import ReturnScale, make_percentile_scale
@@ -30,7 +30,7 @@ class TrainRatioConfig(StreamReplayConfig):
         replayed = self.train_ratio * rollout_length * num_envs * num_shards
         return replayed // (self.total_batch_size * self.sequence_length)
 
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that an update consists of whole gradient steps; see `Part.check`."""
         super().check(config, num_envs, num_shards)
         steps, batch = config.rollout_length * num_envs * num_shards, self.total_batch_size * self.sequence_length
@@ -95,7 +95,7 @@ class ReturnScaleConfig(Part):
     return_percentile_high: Annotated[float, between(0.0, 100.0)]
     min_return_range: Annotated[float, above(0.0)]
 
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check the order of the percentiles; see `Part.check`."""
         if self.return_percentile_low >= self.return_percentile_high:
             raise ConfigError(
@@ -113,15 +113,15 @@ def make_return_scale(config: ReturnScaleConfig, axes: Axes) -> ReturnScale:
 class DreamerParams(NamedTuple):
     """Parameters of the world model, the policy and the critic."""
 
-    model_params: Any
-    actor_params: Any
-    critic_params: Any
+    model_params: PyTree
+    actor_params: PyTree
+    critic_params: PyTree
 
 
 class DreamerShared(NamedTuple):
     """The shared state: parameters, the slow average of the critic's, optimiser state, percentiles of returns."""
 
     params: DreamerParams
-    slow_critic: Any
-    opt_state: Any
-    return_scale: Any
+    slow_critic: PyTree
+    opt_state: PyTree
+    return_scale: PyTree

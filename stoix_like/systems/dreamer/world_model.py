@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from stoix_like.base_types import Dream, Metrics, Observation, PyTree, SystemSpec
-from stoix_like.envs.spaces import Box, Mixed, choices
+from stoix_like.envs.spaces import Box, Mixed, ObservationSpace, Space, choices
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.distributions import mix_uniform
 from stoix_like.networks.latents import mode, sample_straight_through
@@ -135,7 +135,7 @@ class _Networks(nn.Module):
         """See `RSSM.posterior`."""
         return self.dynamics.posterior(deterministic, embedding)
 
-    def decode(self, features: jax.Array) -> Any:
+    def decode(self, features: jax.Array) -> PyTree:
         """Return the predictions of the decoder."""
         return self.decoder(features)
 
@@ -161,8 +161,8 @@ class WorldModel:
     networks: _Networks
     reward_network: FeedForwardCritic
     continue_network: FeedForwardCritic
-    observation_space: Any
-    action_space: Any
+    observation_space: ObservationSpace
+    action_space: Space
 
     def init(self, key: jax.Array, observation: Observation) -> PyTree:
         """Initialise the parameters for observations `[N, ...]`."""
@@ -218,7 +218,7 @@ class WorldModel:
         """
         embedding, vector = self._apply("embed", params, observation.agent_view), self._vector(action)
 
-        def step(latent: Latent, inputs: Any) -> tuple[Latent, tuple[Latent, jax.Array]]:
+        def step(latent: Latent, inputs: PyTree) -> tuple[Latent, tuple[Latent, jax.Array]]:
             embedding, vector, is_first, key = inputs
             deterministic = self._advance(params, latent, vector, is_first)
             logits = self._logits("posterior", params, deterministic, embedding)
@@ -246,7 +246,7 @@ class WorldModel:
             The trajectories.
         """
 
-        def step(carry: tuple[Latent, Any], key: jax.Array) -> tuple[Any, Any]:
+        def step(carry: tuple[Latent, jax.Array | None], key: jax.Array) -> tuple[PyTree, PyTree]:
             (latent, mask), (act_key, key) = carry, jax.random.split(key)
             action = policy(latent, mask, act_key)
             deterministic = self._apply("advance", params, latent, self._vector(action))
@@ -316,7 +316,7 @@ class WorldModel:
         embedding, vector = self._apply("embed", params, observation.agent_view), self._vector(action)
         times = jnp.arange(len(vector))
 
-        def step(latent: Latent, inputs: Any) -> tuple[Latent, Latent]:
+        def step(latent: Latent, inputs: PyTree) -> tuple[Latent, Latent]:
             embedding, vector, time = inputs
             deterministic = self._advance(params, latent, vector, jnp.full(len(vector), time == 0))
             known = self._logits("posterior", params, deterministic, embedding)
@@ -359,14 +359,14 @@ class WorldModel:
     def _logits(self, name: str, params: PyTree, *args: jax.Array) -> jax.Array:
         return mix_uniform(self._apply(name, params, *args), self.config.uniform_mix)
 
-    def _apply(self, method: str, params: PyTree, *args: Any) -> Any:
+    def _apply(self, method: str, params: PyTree, *args: PyTree) -> PyTree:
         return self.networks.apply(unpack(params)["latents"], *args, method=method)
 
     def _vector(self, action: jax.Array) -> jax.Array:
         return action_vector(self.action_space, action)
 
 
-def action_vector(space: Any, action: jax.Array) -> jax.Array:
+def action_vector(space: Space, action: jax.Array) -> jax.Array:
     """Return actions as vectors.
 
     Args:

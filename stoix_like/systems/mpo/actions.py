@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.base_types import Distribution
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import prepend_dims
 
 
-def as_vector(space: Any, action: jax.Array) -> jax.Array:
+def as_vector(space: Space, action: jax.Array) -> jax.Array:
     """Return actions as vectors, the concatenated one-hot vectors of discrete choices.
 
     Args:
@@ -30,7 +29,7 @@ def as_vector(space: Any, action: jax.Array) -> jax.Array:
     return action
 
 
-def proposals(space: Any, pi: Any, num_samples: int, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+def proposals(space: Space, pi: Distribution, num_samples: int, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return actions whose weighted sums are expectations of a policy: all of a discrete space, otherwise samples.
 
     Samples of a nearly deterministic policy would all be the same action, and nothing could be learned from them.
@@ -71,7 +70,7 @@ def excess(space: Box, action: jax.Array) -> jax.Array:
     return jnp.linalg.norm(flat, axis=-1)
 
 
-def check_bounded(space: Any, key: str) -> None:
+def check_bounded(space: Space, key: str) -> None:
     """Refuse an option for bounded continuous actions where actions have no bounds.
 
     Args:

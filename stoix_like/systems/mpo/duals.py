@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics
+from stoix_like.base_types import Distribution, Loss, PyTree
 from stoix_like.networks import distributions
 from stoix_like.schema import Part, above
 from stoix_like.utils.jax_utils import Scalar
@@ -62,10 +62,10 @@ class Duals(NamedTuple):
 
     temperature: jax.Array
     alphas: dict[str, jax.Array]
-    penalty_temperature: Any = ()
+    penalty_temperature: PyTree = ()
 
 
-def init_duals(config: DualConfig, pi: Any) -> Duals:
+def init_duals(config: DualConfig, pi: Distribution) -> Duals:
     """Return the initial temperature and multipliers.
 
     Args:
@@ -95,8 +95,8 @@ def inverse_softplus(value: Scalar) -> jax.Array:
 
 
 def constrained_policy_loss(
-    config: DualConfig, duals: Duals, pi: Any, b_pi: Any, cross_entropy: Callable[[Any], jax.Array]
-) -> tuple[jax.Array, Metrics]:
+    config: DualConfig, duals: Duals, pi: Distribution, b_pi: Distribution, cross_entropy: Callable[[Any], jax.Array]
+) -> Loss:
     """Compute the loss of the M-step: policy loss, penalties on divergences, and the losses of their multipliers.
 
         L = sum_parts [L_pi(part) + sum_d alpha_d KL_d(b_pi || part) + alpha_d (epsilon - KL_d)]

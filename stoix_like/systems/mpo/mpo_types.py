@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from stoix_like.base_types import OnlineAndTarget
+from stoix_like.base_types import OnlineAndTarget, PyTree
 from stoix_like.systems.mpo.duals import Duals
 
 
@@ -19,6 +19,6 @@ class MPOParams(NamedTuple):
 class MPOOptStates(NamedTuple):
     """Optimiser states of policy, critic and duals."""
 
-    actor_opt_state: Any
-    q_opt_state: Any
-    dual_opt_state: Any
+    actor_opt_state: PyTree
+    q_opt_state: PyTree
+    dual_opt_state: PyTree

@@ -15,6 +15,7 @@ import optax
 from stoix_like.base_types import (
     Agent,
     Axes,
+    Distribution,
     Metrics,
     NetworkOutputs,
     Observation,
@@ -83,12 +84,12 @@ class OffPolicyShared(NamedTuple):
         parts: what other options need, by name.
     """
 
-    params: Any
-    opt_states: Any
+    params: PyTree
+    opt_states: PyTree
     steps: jax.Array
-    statistics: Any = ()
-    return_statistics: Any = ()
-    parts: Any = ()
+    statistics: PyTree = ()
+    return_statistics: PyTree = ()
+    parts: PyTree = ()
 
 
 class OffPolicyLocal(NamedTuple):
@@ -101,7 +102,7 @@ class OffPolicyLocal(NamedTuple):
     """
 
     buffer: PyTree
-    returns: Any = ()
+    returns: PyTree = ()
     critic_hidden_state: PyTree = ()
 
 
@@ -126,19 +127,19 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
     q_optim: optax.GradientTransformation
 
     @abstractmethod
-    def init_shared(self, key: jax.Array, observation: Observation) -> Any:
+    def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
         """Initialise the shared state, without statistics, for observations `[N, ...]`."""
 
     @abstractmethod
-    def pi(self, params: Any, observation: Observation) -> Any:
+    def pi(self, params: PyTree, observation: Observation) -> Distribution:
         """Return the policy, a distribution for each observation."""
 
     @abstractmethod
-    def value(self, params: Any, observation: Observation, action: jax.Array) -> jax.Array:
+    def value(self, params: PyTree, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the values `[B]` of actions, as the policy maximises them; or `[B, A]`, those of all actions."""
 
     @abstractmethod
-    def sgd_step(self, shared: Any, batch: Any, key: jax.Array) -> tuple[Any, Metrics]:
+    def sgd_step(self, shared: OffPolicyShared, batch: PyTree, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Take one gradient step on a batch."""
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
@@ -154,7 +155,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         """Return the noise keys at the start of an episode."""
         return initial_noise_keys(num_envs)
 
-    def inspect(self, shared: Any, observation: Observation) -> NetworkOutputs:
+    def inspect(self, shared: OffPolicyShared, observation: Observation) -> NetworkOutputs:
         """Return the policy and the values of observations `[B, ...]`."""
         observation = self.normalizer.apply(shared.statistics, observation)
         pi = self.pi(shared.params, observation)
@@ -168,7 +169,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         shared = shared._replace(statistics=statistics, return_statistics=return_statistics)
         return Agent(shared, local._replace(buffer=self.replay.add(local.buffer, trajectory), returns=returns))
 
-    def draw(self, buffer: PyTree, key: jax.Array) -> Any:
+    def draw(self, buffer: PyTree, key: jax.Array) -> PyTree:
         """Draw a batch from the replay buffer."""
         return self.replay.sample(buffer, key)
 
@@ -178,7 +179,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         observation: Observation = self.draw(agent.local.buffer, key).observation
         return observation
 
-    def sample(self, agent: Agent, key: jax.Array) -> Any:
+    def sample(self, agent: Agent, key: jax.Array) -> PyTree:
         """Sample a batch of normalised observations and rewards."""
         batch = self.draw(agent.local.buffer, key)
         normalize = partial(self.normalizer.apply, agent.shared.statistics)
@@ -192,7 +193,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         """Take several gradient steps, each on a new batch, and average their metrics."""
         del trajectory
 
-        def step(shared: Any, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[Any, Metrics]:
+        def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[PyTree, Metrics]:
             del count
             return self.sgd_step(shared, self.sample(agent, sample_key), step_key)
 

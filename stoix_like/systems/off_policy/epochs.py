@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,8 @@ from stoix_like.base_types import Agent, Metrics, OnlineAndTarget, PyTree
 from stoix_like.utils.accelerate.packing import pack_metrics, pack_params, scan, unpack
 from stoix_like.utils.accelerate.randomness import hoist
 from stoix_like.utils.jax_utils import Scalar
+
+T = TypeVar("T")
 
 # The random numbers of all gradient steps of an update are drawn together, if they take less.
 _MAX_RANDOM_BYTES = 2**20
@@ -44,8 +46,8 @@ def make_soft_target(tau: Scalar) -> Target:
 
 
 def replay_epochs(
-    step: Callable[..., tuple[Any, Metrics]], carry: Any, key: jax.Array, epochs: int, counts: jax.Array | None = None
-) -> tuple[Any, Metrics]:
+    step: Callable[..., tuple[T, Metrics]], carry: T, key: jax.Array, epochs: int, counts: jax.Array | None = None
+) -> tuple[T, Metrics]:
     """Take several gradient steps, each on a new batch of a replay buffer, and average their metrics.
 
     Args:
@@ -63,7 +65,7 @@ def replay_epochs(
 
     keys = jax.random.split(key, epochs)
 
-    def epoch(state: tuple[Any, jax.Array | None], key: jax.Array) -> tuple[Any, Any]:
+    def epoch(state: tuple[PyTree, jax.Array | None], key: jax.Array) -> tuple[PyTree, PyTree]:
         carry, count = state
         carry, metrics = step(carry, *jax.random.split(key), count)
         return carry, pack_metrics(metrics)

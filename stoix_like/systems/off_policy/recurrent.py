@@ -20,11 +20,14 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import (
+    Acted,
     ActorCriticHiddenStates,
     Agent,
+    Distribution,
     Observation,
     PyTree,
     RolloutState,
+    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -34,7 +37,12 @@ from stoix_like.networks.base import FeedForwardActor, MultiNetwork, RecurrentCr
 from stoix_like.networks.inputs import ArrayInput, EmbeddingActionInput
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import between
-from stoix_like.systems.off_policy.actor_critic import ActorAndCritics, OffPolicyActorCritic, make_critics
+from stoix_like.systems.off_policy.actor_critic import (
+    ActorAndCritics,
+    OffPolicyActorCritic,
+    OffPolicyShared,
+    make_critics,
+)
 from stoix_like.systems.parts import recurrent
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.replay import Batch, SequenceReplayConfig, make_sequence_replay
@@ -52,7 +60,7 @@ class RecurrentReplayConfig(SequenceReplayConfig):
     prioritised: bool = False
     n_step: Annotated[int, between(1, 1)] = 1
 
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check sizes, and that nothing asks for priorities; see `Part.check`."""
         if self.prioritised:
             raise ConfigError("system.prioritised=true: this system samples sequences uniformly: use false")
@@ -117,20 +125,20 @@ class RecurrentNetwork:
     burn_in_length: int
     state_of: Callable[[ActorCriticHiddenStates], PyTree]
 
-    def init(self, key: jax.Array, observation: Observation, *inputs: Any) -> RecurrentParams:
+    def init(self, key: jax.Array, observation: Observation, *inputs: PyTree) -> RecurrentParams:
         """Initialise the parameters, for observations `[N, ...]` and further inputs of the head."""
         cells_key, head_key = jax.random.split(key)
         cells = recurrent.init_params(self.cells, cells_key, observation)
         embedding = recurrent.first_output(self.cells, cells, observation)
         return RecurrentParams(cells, self.head.init(head_key, embedding, *inputs))
 
-    def step(self, params: RecurrentParams, state: PyTree, timestep: TimeStep) -> tuple[PyTree, Any]:
+    def step(self, params: RecurrentParams, state: PyTree, timestep: TimeStep) -> tuple[PyTree, PyTree]:
         """Return the state after one time step `[N, ...]`, and the output of the head."""
         starts = timestep.starts_episode
         state, embedding = recurrent.step(self.cells, params.cells, state, timestep.observation, starts)
         return state, self.head.apply(params.head, embedding)
 
-    def apply(self, params: RecurrentParams, observation: Any, *inputs: Any, rngs: None = None) -> Any:
+    def apply(self, params: RecurrentParams, observation: PyTree, *inputs: PyTree, rngs: None = None) -> PyTree:
         """Compute the output of the head.
 
         Args:
@@ -181,11 +189,11 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
     """
 
     @abstractmethod
-    def online_actor(self, params: Any) -> RecurrentParams:
+    def online_actor(self, params: PyTree) -> RecurrentParams:
         """Return the parameters of the policy that acts."""
 
     @abstractmethod
-    def explore(self, pi: Any, key: jax.Array) -> jax.Array:
+    def explore(self, pi: Distribution, key: jax.Array) -> jax.Array:
         """Draw actions `[N, ...]` of training from the policy."""
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
@@ -198,7 +206,7 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
         """Return the state of the policy at the start of an episode."""
         return self.actor.cells.initialize_carry(num_envs)
 
-    def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
+    def act(self, shared: OffPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose an action for each environment; the extras are the state before it."""
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
         timestep = state.timestep._replace(observation=observation)
@@ -217,7 +225,7 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
         agent = Agent(shared, local._replace(critic_hidden_state=jax.tree.map(lambda after: after[-1], states)))
         return super().observe(agent, trajectory._replace(transitions=steps))
 
-    def draw(self, buffer: PyTree, key: jax.Array) -> Any:
+    def draw(self, buffer: PyTree, key: jax.Array) -> PyTree:
         """Draw sequences from the replay buffer."""
         return self.replay.sample(buffer, key, 1.0)
 
@@ -254,7 +262,7 @@ def remember(algorithm: AlgorithmT, spec: SystemSpec) -> AlgorithmT:
     config = algorithm.config
     networks = make_recurrent_networks(spec.networks, len(algorithm.critics.networks), config.replay.burn_in_length)
     carry = ActorCriticHiddenStates(*(network.cells.initialize_carry(1) for network in networks))
-    replay: Any = make_sequence_replay(
+    replay = make_sequence_replay(
         config.replay, spec, jax.tree.map(lambda x: x[0], carry), reward_scale=config.reward_scale
     )
     actor, critics = networks

@@ -12,14 +12,17 @@ import jax
 import optax
 
 from stoix_like.base_types import (
+    Acted,
     ActorCriticOptStates,
     ActorCriticParams,
     Agent,
     Axes,
+    Distribution,
     Metrics,
     NetworkOutputs,
     Observation,
     PyTree,
+    RolloutState,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -89,7 +92,7 @@ class ActorAndCritic(Descends, Protocol):
     def final_values(self) -> dict[str, float | jax.Array]:
         """The values at the end of the run, of the hyperparameters that change."""
 
-    def init_updates(self) -> Any:
+    def init_updates(self) -> PyTree:
         """Return the count of updates that annealed hyperparameters need."""
 
 
@@ -106,7 +109,7 @@ class Values(NamedTuple):
         states: `[T, N, H]`, the states of a recurrent critic after each step; `()` without cells.
     """
 
-    obs: Any
+    obs: PyTree
     v_tm1: jax.Array
     v_t: jax.Array
     states: PyTree = ()
@@ -154,28 +157,28 @@ class ActorCriticNetworks:
         del num_envs
         return ()
 
-    def step(self, params: ActorCriticParams, carry: PyTree, timestep: TimeStep) -> tuple[PyTree, Any]:
+    def step(self, params: ActorCriticParams, carry: PyTree, timestep: TimeStep) -> tuple[PyTree, Distribution]:
         """Return the carry after one time step `[N, ...]`, and the policy."""
         return carry, self.policy(params, timestep.observation)
 
-    def first(self, params: ActorCriticParams, observation: Observation) -> tuple[Any, jax.Array]:
+    def first(self, params: ActorCriticParams, observation: Observation) -> tuple[Distribution, jax.Array]:
         """Compute the policy and the values at first observations of episodes."""
         pi, output = self.both(params, observation)
         return pi, self.output.value(output)
 
-    def policy(self, params: ActorCriticParams, obs: Any) -> Any:
+    def policy(self, params: ActorCriticParams, obs: PyTree) -> Distribution:
         """Compute the policy."""
         return self.actor.apply(params.actor_params, obs)
 
-    def value(self, params: ActorCriticParams, obs: Any) -> Any:
+    def value(self, params: ActorCriticParams, obs: PyTree) -> PyTree:
         """Compute the output of the critic, by default values."""
         return self.critic.apply(self.critic_params(params), obs)
 
-    def values(self, params: ActorCriticParams, obs: Any) -> jax.Array:
+    def values(self, params: ActorCriticParams, obs: PyTree) -> jax.Array:
         """Compute values, the means of the outputs of the critic."""
         return self.output.value(self.value(params, obs))
 
-    def both(self, params: ActorCriticParams, obs: Any) -> tuple[Any, Any]:
+    def both(self, params: ActorCriticParams, obs: PyTree) -> tuple[Distribution, PyTree]:
         """Compute the policy and the output of the critic, in one pass where they share cells or have like torsos."""
         if self.shared or on_cpu() or not alike(self.actor, self.critic):
             return self.policy(params, obs), self.value(params, obs)
@@ -204,12 +207,12 @@ class ActorCriticNetworks:
         v_tm1, values = value(steps.observation), value(steps.next_observation)
         return critic_state, Values(steps.observation, v_tm1, successor_values(values, v_tm1, steps.truncated))
 
-    def examples(self, params: ActorCriticParams, batch: Any, values: Values) -> Any:
+    def examples(self, params: ActorCriticParams, batch: OnPolicyTransition, values: Values) -> OnPolicyTransition:
         """Return the steps `[B]` of a rollout `[T, N]`, from which minibatches are drawn."""
         del params, values
         return jax.tree.map(lambda x: merge_leading_dims(x, 2), batch)
 
-    def arrange(self, minibatch: Any) -> Any:
+    def arrange(self, minibatch: OnPolicyTransition) -> OnPolicyTransition:
         """Return a minibatch with the axes that the networks take."""
         return minibatch
 
@@ -238,10 +241,10 @@ class OnPolicyTransition(NamedTuple):
         target: value target.
     """
 
-    obs: Any
+    obs: PyTree
     action: jax.Array
     log_prob: jax.Array
-    value: Any
+    value: PyTree
     advantage: jax.Array
     target: jax.Array
 
@@ -263,13 +266,13 @@ class OnPolicyShared(NamedTuple):
 
     params: ActorCriticParams
     opt_states: ActorCriticOptStates
-    statistics: Any
-    return_statistics: Any = ()
-    updates: Any = ()
-    learning_rate: Any = ()
-    intrinsic: Any = ()
-    own: Any = ()
-    parts: Any = ()
+    statistics: PyTree
+    return_statistics: PyTree = ()
+    updates: PyTree = ()
+    learning_rate: PyTree = ()
+    intrinsic: PyTree = ()
+    own: PyTree = ()
+    parts: PyTree = ()
 
 
 class OnPolicyLocal(NamedTuple):
@@ -281,9 +284,9 @@ class OnPolicyLocal(NamedTuple):
         intrinsic: the memory of an intrinsic reward.
     """
 
-    returns: Any = ()
+    returns: PyTree = ()
     critic_hidden_state: PyTree = ()
-    intrinsic: Any = ()
+    intrinsic: PyTree = ()
 
 
 @dataclass(frozen=True)
@@ -319,7 +322,17 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         """Return the carry of `act` at the start of an episode: a recurrent state, or the keys of persistent noise."""
         return self.exploration.init_carry(num_envs)
 
-    def inspect(self, shared: Any, observation: Observation) -> NetworkOutputs:
+    def act(self, shared: OnPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
+        """Choose an action for each environment; the extras are the log-probabilities."""
+        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
+        timestep = state.timestep._replace(observation=observation)
+        carry, pi = self.networks.step(shared.params, state.carry, timestep)
+        if greedy:
+            return carry, pi.mode(), ()
+        carry, action = self.exploration.sample(pi, carry, timestep, key)
+        return carry, action, pi.log_prob(action)
+
+    def inspect(self, shared: OnPolicyShared, observation: Observation) -> NetworkOutputs:
         """Return the policy and the values of first observations `[B, ...]`."""
         observation = self.normalizer.apply(shared.statistics, observation)
         return NetworkOutputs(*self.networks.first(shared.params, observation))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import jax
 
-from stoix_like.base_types import Metrics, PyTree
+from stoix_like.base_types import Metrics, PyTree, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, between
 from stoix_like.systems.parts.kl_stop import NEVER, Stop
 from stoix_like.utils.accelerate.packing import pack_metrics, pack_params, pack_steps, scan, unpack
 from stoix_like.utils.jax_utils import random_order
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,7 @@ class MinibatchConfig(Part):
         """Gradient steps per update."""
         return self.epochs * self.num_minibatches
 
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that minibatches divide the rollout; see `Part.check`."""
         batch = config.rollout_length * num_envs
         if batch % self.num_minibatches:
@@ -51,14 +53,14 @@ class Passes(NamedTuple):
 
 
 def minibatch_epochs(
-    sgd_step: Callable[..., tuple[Any, Metrics]],
-    shared: Any,
+    sgd_step: Callable[..., tuple[T, Metrics]],
+    shared: T,
     batch: PyTree,
     key: jax.Array,
     config: MinibatchConfig | Passes,
     stop: Stop = NEVER,
     step_keys: bool = True,
-) -> tuple[Any, Metrics]:
+) -> tuple[T, Metrics]:
     """Take gradient steps on the shuffled minibatches of a rollout, for several epochs.
 
     Args:
@@ -75,11 +77,11 @@ def minibatch_epochs(
     """
     step = stop.guard(lambda shared, inputs: sgd_step(shared, *inputs))
 
-    def packed_step(carry: Any, inputs: Any) -> tuple[Any, Any]:
+    def packed_step(carry: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
         carry, metrics = step(carry, unpack(inputs))
         return carry, pack_metrics(metrics)
 
-    def epoch(carry: Any, key: jax.Array) -> tuple[Any, Any]:
+    def epoch(carry: PyTree, key: jax.Array) -> tuple[PyTree, PyTree]:
         shuffle_key, loss_key = jax.random.split(key) if step_keys else (key, None)
         order = random_order(shuffle_key, jax.tree.leaves(batch)[0].shape[0])
         shuffled = jax.tree.map(lambda x: x[order].reshape(config.num_minibatches, -1, *x.shape[1:]), rows)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import Axes, Metrics, Observation, PyTree, SystemSpec, TimeStep, Transition
+from stoix_like.base_types import Axes, Loss, Metrics, Observation, PyTree, SystemSpec, TimeStep, Transition
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.heads import ScalarCriticHead
 from stoix_like.schema import Part, above, at_least, between, one_of
@@ -225,13 +225,13 @@ class _Bonus:
         v_tm1, v_t = (self.value.apply(params, x) for x in (steps.observation, steps.next_observation))
         return self.advantages(steps, v_tm1, v_t, lambda: None)
 
-    def sgd_step(self, fixed: PyTree, learned: tuple[Any, Any], batch: _Sample, key: None) -> tuple[Any, Metrics]:
+    def sgd_step(self, fixed: PyTree, learned: PyTree, batch: _Sample, key: None) -> tuple[PyTree, Metrics]:
         """Take one gradient step of the value function and the networks of the bonus."""
         del key
         params, opt_state, metrics = gradient_step(self.loss, self.optim, self.axes, *learned, fixed, batch)
         return (params, opt_state), metrics
 
-    def loss(self, params: dict[str, PyTree], fixed: PyTree, batch: _Sample) -> tuple[jax.Array, Metrics]:
+    def loss(self, params: dict[str, PyTree], fixed: PyTree, batch: _Sample) -> Loss:
         """Compute the losses of the value function and of the networks of the bonus."""
         value_loss = baseline_loss(self.value.apply(params["value"], batch.observation), batch.target)
         bonus_loss = self.bonus_loss(params, fixed, batch)

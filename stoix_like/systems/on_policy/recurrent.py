@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import (
     ActorCriticHiddenStates,
     ActorCriticParams,
+    Distribution,
     Observation,
     PyTree,
     TimeStep,
@@ -122,28 +123,28 @@ class RecurrentNetworks(ActorCriticNetworks):
         """Return the state of the actor at the start of an episode, `[N, H]`."""
         return self.actor.initialize_carry(num_envs)
 
-    def step(self, params: ActorCriticParams, carry: PyTree, timestep: TimeStep) -> tuple[PyTree, Any]:
+    def step(self, params: ActorCriticParams, carry: PyTree, timestep: TimeStep) -> tuple[PyTree, Distribution]:
         """Return the state of the actor after one time step `[N, ...]`, and the policy."""
         starts, actor_params = timestep.starts_episode, params.actor_params
         return recurrent.step(self.actor, actor_params, carry, timestep.observation, starts)
 
-    def first(self, params: ActorCriticParams, observation: Observation) -> tuple[Any, jax.Array]:
+    def first(self, params: ActorCriticParams, observation: Observation) -> tuple[Distribution, jax.Array]:
         """Compute the policy and the values at first observations of episodes."""
         pi = recurrent.first_output(self.actor, params.actor_params, observation)
         output = recurrent.first_output(self.critic, self.critic_params(params), observation)
         return pi, self.output.value(output)
 
-    def policy(self, params: ActorCriticParams, obs: Sequences) -> Any:
+    def policy(self, params: ActorCriticParams, obs: Sequences) -> Distribution:
         """Compute the policy of sequences."""
         state = obs.hidden_states.policy_hidden_state
         return recurrent.unroll(self.actor, params.actor_params, state, obs.observation, obs.is_first)[1]
 
-    def value(self, params: ActorCriticParams, obs: Sequences, network: RecurrentNetwork | None = None) -> Any:
+    def value(self, params: ActorCriticParams, obs: Sequences, network: RecurrentNetwork | None = None) -> PyTree:
         """Compute the output of the critic, or of another network with all its parameters, for sequences."""
         network, state = network or self.critic, obs.hidden_states.critic_hidden_state
         return recurrent.unroll(network, self.critic_params(params), state, obs.observation, obs.is_first)[1]
 
-    def both(self, params: ActorCriticParams, obs: Sequences) -> tuple[Any, Any]:
+    def both(self, params: ActorCriticParams, obs: Sequences) -> tuple[Distribution, PyTree]:
         """Compute the policy and the output of the critic, in one pass if they share or batch their cells."""
         if self.pair is None and (on_cpu() or not same_body(self.actor, self.critic)):
             return self.policy(params, obs), self.value(params, obs)

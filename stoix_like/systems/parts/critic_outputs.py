@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics
+from stoix_like.base_types import Metrics, PyTree
 from stoix_like.networks.requirements import VALUE_ATOMS, VALUE_DISTRIBUTION, VALUE_QUANTILES, HeadRequirement
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss import (
@@ -31,12 +31,12 @@ class CriticOutput(NamedTuple):
         metrics: `(output, target [...]) -> metrics`, each `[...]`.
     """
 
-    value: Callable[[Any], jax.Array]
-    loss: Callable[[Any, jax.Array], jax.Array]
-    metrics: Callable[[Any, jax.Array], Metrics] = lambda output, target: {}
+    value: Callable[[PyTree], jax.Array]
+    loss: Callable[[PyTree, jax.Array], jax.Array]
+    metrics: Callable[[PyTree, jax.Array], Metrics] = lambda output, target: {}
 
 
-def _hl_gauss(output: Any, target: jax.Array) -> jax.Array:
+def _hl_gauss(output: PyTree, target: jax.Array) -> jax.Array:
     """Compute the cross-entropies of distributions over atoms and a normal distribution around each target."""
     logits, atoms = (x.reshape(-1, x.shape[-1]) for x in output[1:])
     return hl_gauss_loss_per_example(logits, atoms, target.reshape(-1)).reshape(target.shape)
@@ -47,7 +47,7 @@ def _clipped(atoms: jax.Array, target: jax.Array) -> Metrics:
     return {"clipped_targets": is_outside(target, atoms)}
 
 
-def _quantiles(output: Any, target: jax.Array) -> jax.Array:
+def _quantiles(output: PyTree, target: jax.Array) -> jax.Array:
     """Compute the quantile regression losses of quantiles, each target one sample of the return; their mean."""
     quantiles, levels = (x.reshape(-1, x.shape[-1]) for x in output)
     losses = quantile_regression_loss(quantiles, levels, target.reshape(-1, 1), 1.0)

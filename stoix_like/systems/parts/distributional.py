@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from stoix_like.base_types import SystemConfig
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, between, one_of
@@ -31,13 +32,13 @@ class AtomsConfig(Part):
     vmin: float
     vmax: float
 
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that the support is not empty; see `Part.check`."""
         if self.vmin >= self.vmax:
             raise ConfigError(f"system.vmin={self.vmin} must be less than system.vmax={self.vmax}")
 
     @property
-    def support(self) -> dict[str, Any]:
+    def support(self) -> dict[str, float | jax.Array]:
         """Attributes of a distributional head by name; the values may be traced."""
         return {"num_atoms": self.num_atoms, "vmin": self.vmin, "vmax": self.vmax}
 

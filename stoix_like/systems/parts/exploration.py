@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import PyTree, TimeStep
+from stoix_like.base_types import Distribution, PyTree, TimeStep
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import Scalar
 
@@ -25,7 +25,7 @@ class Exploration(NamedTuple):
     """
 
     init_carry: Callable[[int], PyTree]
-    sample: Callable[[Any, PyTree, TimeStep, jax.Array], tuple[PyTree, jax.Array]]
+    sample: Callable[[Distribution, PyTree, TimeStep, jax.Array], tuple[PyTree, jax.Array]]
 
 
 def make_exploration(steps: int | None, init_carry: Callable[[int], PyTree]) -> Exploration:
@@ -41,7 +41,7 @@ def make_exploration(steps: int | None, init_carry: Callable[[int], PyTree]) -> 
     if steps is None:
         return Exploration(init_carry, lambda pi, carry, timestep, key: (carry, pi.sample(seed=key)))
 
-    def sample(pi: Any, keys: jax.Array, timestep: TimeStep, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def sample(pi: Distribution, keys: jax.Array, timestep: TimeStep, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         renew = timestep.starts_episode | (timestep.episode.episode_length % steps == 0)
         keys = jnp.where(renew, jax.random.split(key, keys.shape), keys)
         return keys, jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys)
@@ -76,11 +76,11 @@ def make_normal_noise(scale: Scalar, max_scale: Scalar | None, correlation: Scal
         The functions; the carry holds the keys of the noise, and the scales of the environments where they differ.
     """
 
-    def draw(keys: jax.Array, timestep: TimeStep, key: jax.Array, shape: tuple[int, ...]) -> Any:
+    def draw(keys: jax.Array, timestep: TimeStep, key: jax.Array, shape: tuple[int, ...]) -> PyTree:
         keys = persist_noise_keys(keys, timestep, key, correlation)
         return keys, jax.vmap(lambda key: jax.random.normal(key, shape))(keys)
 
-    def draw_same(keys: jax.Array, timestep: TimeStep, key: jax.Array, shape: tuple[int, ...]) -> Any:
+    def draw_same(keys: jax.Array, timestep: TimeStep, key: jax.Array, shape: tuple[int, ...]) -> PyTree:
         keys, noise = draw(keys, timestep, key, shape)
         return keys, scale * noise
 
@@ -88,7 +88,7 @@ def make_normal_noise(scale: Scalar, max_scale: Scalar | None, correlation: Scal
         return NormalNoise(initial_noise_keys, draw_same)
     span = max_scale - scale
 
-    def draw_own(carry: Any, timestep: TimeStep, key: jax.Array, shape: tuple[int, ...]) -> Any:
+    def draw_own(carry: PyTree, timestep: TimeStep, key: jax.Array, shape: tuple[int, ...]) -> PyTree:
         keys, scales = carry
         # Folded: the key itself draws the noise.
         new = scale + span * jax.random.uniform(jax.random.fold_in(key, 1), scales.shape)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import Axes, Metrics, PyTree
+from stoix_like.base_types import Axes, Distribution, Metrics, PyTree
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import Scalar
 
@@ -28,7 +28,7 @@ class LearningRate(NamedTuple):
     """
 
     init: Callable[[], PyTree]
-    measure: Callable[[Any, Callable[[], Any]], Metrics]
+    measure: Callable[[Distribution, Callable[[], Distribution]], Metrics]
     adapt: Callable[[PyTree, Metrics], tuple[PyTree, Metrics]]
     apply: Callable[[optax.GradientTransformation, PyTree], optax.GradientTransformation]
 
@@ -95,7 +95,7 @@ def make_kl_rate(
 
         return optax.GradientTransformation(optim.init, update)
 
-    def measure(pi: Any, behaviour: Callable[[], Any]) -> Metrics:
+    def measure(pi: Distribution, behaviour: Callable[[], Distribution]) -> Metrics:
         return {"kl": behaviour().kl_divergence(pi)}
 
     return LearningRate(lambda: jnp.asarray(learning_rate, jnp.float32), measure, adapt, apply)

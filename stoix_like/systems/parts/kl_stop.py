@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.training import advance_schedules
 
-Step = Callable[[Any, Any], tuple[Any, Metrics]]
+Step = Callable[[PyTree, PyTree], tuple[PyTree, Metrics]]
 """A gradient step `(carry, inputs) -> (carry, metrics)`, the body of a loop over minibatches."""
 
 
@@ -27,9 +27,9 @@ class Stop(NamedTuple):
         finish: `(carry, packed metrics of all steps) -> (shared, packed mean metrics)`.
     """
 
-    start: Callable[[Any], Any]
+    start: Callable[[PyTree], PyTree]
     guard: Callable[[Step], Step]
-    finish: Callable[[Any, Metrics], tuple[Any, Metrics]]
+    finish: Callable[[PyTree, Metrics], tuple[PyTree, Metrics]]
 
 
 def _mean(metrics: PyTree) -> PyTree:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Axes, Observation, Transition
+from stoix_like.base_types import Axes, Observation, PyTree, Transition
 from stoix_like.schema import Part, above
 from stoix_like.utils import running_statistics
+from stoix_like.utils.jax_utils import Scalar
 
 MAX_ABS_VALUE = 10.0
 """Clipping limit of normalised observations, in standard deviations."""
@@ -26,9 +27,9 @@ class Normalizer(NamedTuple):
         apply: `(state, observation [..., ...]) -> observation`.
     """
 
-    init: Callable[[Observation], Any]
-    update: Callable[[Any, Observation], Any]
-    apply: Callable[[Any, Observation], Observation]
+    init: Callable[[Observation], PyTree]
+    update: Callable[[PyTree, Observation], PyTree]
+    apply: Callable[[PyTree, Observation], Observation]
 
 
 def make_normalizer(enabled: bool, axes: Axes, max_abs_value: float = MAX_ABS_VALUE) -> Normalizer:
@@ -45,13 +46,13 @@ def make_normalizer(enabled: bool, axes: Axes, max_abs_value: float = MAX_ABS_VA
     if not enabled:
         return Normalizer(lambda _: (), lambda state, _: state, lambda _, observation: observation)
 
-    def init(observation: Observation) -> Any:
+    def init(observation: Observation) -> PyTree:
         return running_statistics.initialize_statistics(jax.tree.map(lambda x: x[0], observation.agent_view))
 
-    def update(state: Any, observation: Observation) -> Any:
+    def update(state: PyTree, observation: Observation) -> PyTree:
         return running_statistics.update_statistics(state, observation.agent_view, pmap_axes=axes.names or None)
 
-    def apply(state: Any, observation: Observation) -> Observation:
+    def apply(state: PyTree, observation: Observation) -> Observation:
         view = running_statistics.normalize(observation.agent_view, state, max_abs_value)
         return observation._replace(agent_view=view)
 
@@ -71,12 +72,12 @@ class RewardNormalizer(NamedTuple):
             batch of all shards and normalises it.
     """
 
-    init: Callable[[], Any]
-    init_returns: Callable[[int], Any]
-    apply: Callable[[Any, Any, Transition], tuple[jax.Array, Any, Any]]
+    init: Callable[[], PyTree]
+    init_returns: Callable[[int], PyTree]
+    apply: Callable[[PyTree, PyTree, Transition], tuple[jax.Array, PyTree, PyTree]]
 
 
-def make_reward_normalizer(enabled: bool, gamma: Any, axes: Axes, max_abs_value: float = 10.0) -> RewardNormalizer:
+def make_reward_normalizer(enabled: bool, gamma: Scalar, axes: Axes, max_abs_value: float = 10.0) -> RewardNormalizer:
     """Build a normaliser of rewards, or the identity with an empty state.
 
     Args:
@@ -91,7 +92,7 @@ def make_reward_normalizer(enabled: bool, gamma: Any, axes: Axes, max_abs_value:
     if not enabled:
         return RewardNormalizer(lambda: (), lambda _: (), lambda state, returns, steps: (steps.reward, state, returns))
 
-    def apply(state: Any, returns: jax.Array, steps: Transition) -> tuple[jax.Array, Any, jax.Array]:
+    def apply(state: PyTree, returns: jax.Array, steps: Transition) -> tuple[jax.Array, PyTree, jax.Array]:
         returns, each = _running_returns(gamma, returns, steps.reward, steps.is_first)
         state = running_statistics.update_statistics(state, each, pmap_axes=axes.names or None)
         return jnp.clip(steps.reward / state.std, -max_abs_value, max_abs_value), state, returns
@@ -104,7 +105,7 @@ def make_reward_normalizer(enabled: bool, gamma: Any, axes: Axes, max_abs_value:
 
 
 def _running_returns(
-    gamma: Any, returns: jax.Array, reward: jax.Array, is_first: jax.Array
+    gamma: Scalar, returns: jax.Array, reward: jax.Array, is_first: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return the returns `[N]` after the last step of a rollout `[T, N]`, and those after each step."""
 
@@ -124,7 +125,7 @@ class ReturnStatistics(NamedTuple):
         largest: its largest magnitude so far.
     """
 
-    moments: Any
+    moments: running_statistics.RunningStatisticsState
     largest: jax.Array
 
 
@@ -138,10 +139,10 @@ class ReturnScaler(NamedTuple):
         apply: `(statistics, reward) -> reward`.
     """
 
-    init: Callable[[], Any]
-    init_returns: Callable[[int], Any]
-    update: Callable[[Any, Any, Transition], tuple[Any, Any]]
-    apply: Callable[[Any, jax.Array], jax.Array]
+    init: Callable[[], PyTree]
+    init_returns: Callable[[int], PyTree]
+    update: Callable[[PyTree, PyTree, Transition], tuple[PyTree, PyTree]]
+    apply: Callable[[PyTree, jax.Array], jax.Array]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +163,7 @@ class ReplayNormalisation(Part):
 
 
 def make_return_scaler(
-    config: ReplayNormalisation, gamma: Any, reward_scale: Any, axes: Axes, epsilon: float = 1e-8
+    config: ReplayNormalisation, gamma: Scalar, reward_scale: Scalar, axes: Axes, epsilon: float = 1e-8
 ) -> ReturnScaler:
     """Build a scaler of replayed rewards, or the identity with an empty state.
 
@@ -189,7 +190,7 @@ def make_return_scaler(
             apply=lambda _, reward: reward,
         )
 
-    def update(statistics: ReturnStatistics, returns: jax.Array, steps: Transition) -> tuple[Any, Any]:
+    def update(statistics: ReturnStatistics, returns: jax.Array, steps: Transition) -> tuple[PyTree, PyTree]:
         returns, each = _running_returns(gamma, returns, reward_scale * steps.reward, steps.is_first)
         moments = running_statistics.update_statistics(statistics.moments, each, pmap_axes=axes.names or None)
         largest = jnp.max(jnp.abs(each))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 import jax
 import optax
 from optax.contrib import MuonDimensionNumbers
 
-from stoix_like.base_types import Axes, PartT, PyTree, SystemSpec
+from stoix_like.base_types import Axes, PartT, PyTree, SystemConfig, SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.networks.hyperspherical import project_weights
 from stoix_like.schema import Part, Range, above, at_least, one_of
@@ -20,9 +20,10 @@ from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_sc
 
 _MUON_RMS = 0.2
 
-Loss = Callable[..., tuple[jax.Array, Any]]
+AuxT = TypeVar("AuxT")
+LossFn = Callable[..., tuple[jax.Array, AuxT]]
 """A function `(params, ...) -> (loss, metrics)`."""
-Transform = Callable[[Any], optax.GradientTransformation]
+Transform = Callable[[optax.ScalarOrSchedule], optax.GradientTransformation]
 """A function `(learning_rate) -> GradientTransformation`."""
 
 
@@ -44,7 +45,7 @@ class Gradients(Part):
     optimiser: Annotated[str, one_of("adam", "radam", "adamw", "muon")] = "adam"
     weight_decay: Annotated[float, at_least(0.0)] = 0.0
 
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that the optimiser has a weight decay if one is set; see `Part.check`."""
         if self.weight_decay and self.optimiser not in ("adamw", "muon"):
             raise ConfigError(
@@ -107,7 +108,7 @@ def make_optimiser(
     if gradients.decay_learning_rates:
         schedule = make_learning_rate_schedule(lr, spec.num_updates, config.gradient_steps, 1, gradients.final_rate)
 
-        def rate(count: Any) -> jax.Array:
+        def rate(count: jax.Array) -> jax.Array:
             return schedule(count * period)
 
     step = make_transform(gradients, rate, b1) if transform is None else transform(rate)
@@ -115,7 +116,7 @@ def make_optimiser(
     return optax.chain(clip, step)
 
 
-def make_transform(config: Gradients, rate: Any, b1: Scalar = 0.9) -> optax.GradientTransformation:
+def make_transform(config: Gradients, rate: optax.ScalarOrSchedule, b1: Scalar = 0.9) -> optax.GradientTransformation:
     """Build the transformation of `config.optimiser`.
 
     `adam`, `radam`, `adamw` and `muon` are those of optax. The decay acts on leaves with two or more axes, the weights,
@@ -170,8 +171,8 @@ def _matrices(tree: PyTree) -> PyTree:
 
 
 def gradient_step(
-    loss: Loss, optim: optax.GradientTransformation, axes: Axes, params: PyTree, opt_state: PyTree, *args: Any
-) -> tuple[PyTree, PyTree, Any]:
+    loss: LossFn[AuxT], optim: optax.GradientTransformation, axes: Axes, params: PyTree, opt_state: PyTree, *args: Any
+) -> tuple[PyTree, PyTree, AuxT]:
     """Take one gradient step on a loss, averaging the gradient over all shards; see also `project_weights`.
 
     Args:
@@ -189,7 +190,7 @@ def gradient_step(
     return *descend(optim, grads, params, opt_state), metrics
 
 
-def mean_gradient(loss: Loss, axes: Axes, params: PyTree, *args: Any) -> tuple[PyTree, Any]:
+def mean_gradient(loss: LossFn[AuxT], axes: Axes, params: PyTree, *args: Any) -> tuple[PyTree, AuxT]:
     """Return the gradient of a loss, averaged over all shards, and its metrics; see `gradient_step`."""
     grads, metrics = jax.grad(lambda params: loss(unpack(params), *args), has_aux=True)(params)
     return axes.mean(grads), metrics

@@ -76,7 +76,7 @@ def _all_first(observation: Observation) -> jax.Array:
     return jnp.ones(jax.tree.leaves(observation.agent_view)[0].shape[:1], bool)
 
 
-def first_output(network: RecurrentNetwork, params: PyTree, observation: Observation, **kwargs: Any) -> Any:
+def first_output(network: RecurrentNetwork, params: PyTree, observation: Observation, **kwargs: Any) -> PyTree:
     """Apply a recurrent network to the first observations of episodes.
 
     Args:
@@ -99,7 +99,7 @@ def step(
     observation: Observation,
     is_first: jax.Array,
     **kwargs: Any,
-) -> tuple[PyTree, Any]:
+) -> tuple[PyTree, PyTree]:
     """Apply a recurrent network to one time step, with the state reset where an episode starts.
 
     Args:
@@ -124,7 +124,7 @@ def unroll(
     is_first: jax.Array,
     every: int = 1,
     **kwargs: Any,
-) -> tuple[PyTree, Any]:
+) -> tuple[PyTree, PyTree]:
     """Apply a recurrent network to sequences, with the state reset where episodes start.
 
     Args:
@@ -151,7 +151,7 @@ def unroll_with_successors(
     next_observation: Observation,
     every: int = 1,
     **kwargs: Any,
-) -> tuple[PyTree, Any, Any]:
+) -> tuple[PyTree, PyTree, PyTree]:
     """Apply a recurrent network to sequences and to the true successor of each of their steps.
 
         h_t = cell(h_{t-1}, o_t),   y_t = head(h_t),   y'_t = head(cell(h_t, o'_t))

@@ -16,6 +16,7 @@ from stoix_like.base_types import (
     Agent,
     EpisodeMetrics,
     Metrics,
+    PyTree,
     System,
     SystemConfig,
     SystemSpec,
@@ -28,7 +29,7 @@ from stoix_like.utils.jax_utils import any_of_batch
 from stoix_like.utils.training import is_schedule
 
 Path = tuple[Any, ...]
-Fresh = Callable[[Mapping[str, Any], jax.Array, TimeStep], Any]
+Fresh = Callable[[Mapping[str, Any], jax.Array, TimeStep], PyTree]
 """`(hyperparams, key, timestep) -> shared`, a new agent's shared state."""
 
 NAME = "resets"
@@ -47,7 +48,7 @@ class PeriodicResets(Part):
     reset_every: Annotated[int | None, between(1, INT32_MAX)] = None
     reset: Annotated[str, one_of("full", "last_layers")] = "full"
 
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """See `Part.check`."""
         if self.reset_every is None and self.reset != "full":
             raise ConfigError(f"system.reset={self.reset} has no effect: set system.reset_every to gradient steps")
@@ -61,7 +62,7 @@ class Resets(NamedTuple):
 
 
 def with_resets(
-    build: Callable[[Any, SystemSpec], System],
+    build: Callable[[SystemConfig, SystemSpec], System],
     config: SystemConfig,
     hyperparams: Mapping[str, Any],
     spec: SystemSpec,
@@ -92,7 +93,7 @@ def with_resets(
 
     # One member after the other: batches of QR decompositions deadlock on several devices of one CPU (jax 0.10).
     @jax.custom_batching.sequential_vmap  # type: ignore[untyped-decorator]
-    def fresh(hyperparams: Mapping[str, Any], key: jax.Array, timestep: TimeStep) -> Any:
+    def fresh(hyperparams: Mapping[str, Any], key: jax.Array, timestep: TimeStep) -> PyTree:
         return build(replace_values(config, hyperparams), spec).init(key, timestep).shared
 
     reset = {"full": _reset_all, "last_layers": _reset_heads}[part.reset]
@@ -102,7 +103,7 @@ def with_resets(
         agent = system.init(key, timestep)
         if not hasattr(agent.shared, "parts"):
             raise ConfigError(
-                f"system.reset_every={every} needs a shared state with a field parts: add `parts: Any = ()` to"
+                f"system.reset_every={every} needs a shared state with a field parts: add `parts: PyTree = ()` to"
                 f" {type(agent.shared).__name__}, or use null"
             )
         return _with(agent, agent.shared, Resets(jnp.zeros((), jnp.int32), reset_key))
@@ -112,7 +113,7 @@ def with_resets(
         resets = agent.shared.parts[NAME]
         steps = resets.steps + member.gradient_steps
 
-        def renew(shared: Any, reset_key: jax.Array) -> tuple[Any, jax.Array]:
+        def renew(shared: PyTree, reset_key: jax.Array) -> tuple[PyTree, jax.Array]:
             reset_key, fresh_key = jax.random.split(reset_key)
             new = fresh(dict(hyperparams), fresh_key, _example(trajectory))
             return reset(shared, new), reset_key
@@ -124,7 +125,7 @@ def with_resets(
     return system._replace(init=init, update=update)
 
 
-def _with(agent: Agent, shared: Any, resets: Resets) -> Agent:
+def _with(agent: Agent, shared: PyTree, resets: Resets) -> Agent:
     return agent._replace(shared=shared._replace(parts={**(shared.parts or {}), NAME: resets}))
 
 
@@ -136,14 +137,14 @@ def _example(trajectory: Trajectory) -> TimeStep:
     return TimeStep(first.observation, first.reward, first.terminated, first.truncated, first.observation, episode)
 
 
-def _learned(shared: Any) -> dict[str, Any]:
+def _learned(shared: PyTree) -> dict[str, PyTree]:
     return {name: getattr(shared, name) for name in shared._fields if name in _LEARNED}
 
 
-def _reset_all(shared: Any, fresh: Any) -> Any:
+def _reset_all(shared: PyTree, fresh: PyTree) -> PyTree:
     """Take everything that is learned from a new agent, but for the counts of schedules."""
 
-    def keep_schedules(old: Any, new: Any) -> Any:
+    def keep_schedules(old: PyTree, new: PyTree) -> PyTree:
         return old if is_schedule(old) else new
 
     return shared._replace(
@@ -154,7 +155,7 @@ def _reset_all(shared: Any, fresh: Any) -> Any:
     )
 
 
-def _reset_heads(shared: Any, fresh: Any) -> Any:
+def _reset_heads(shared: PyTree, fresh: PyTree) -> PyTree:
     """Take the heads of all networks, and their moments, from a new agent."""
     heads = [path for path, _ in jax.tree.leaves_with_path(shared.params) if _in_head(path)]
     if not heads:
@@ -162,7 +163,7 @@ def _reset_heads(shared: Any, fresh: Any) -> Any:
             "system.reset=last_layers: the networks of this system have no heads of their own: use system.reset=full"
         )
 
-    def pick(path: Path, old: Any, new: Any) -> Any:
+    def pick(path: Path, old: PyTree, new: PyTree) -> PyTree:
         return new if _in_head(path) else old
 
     return shared._replace(

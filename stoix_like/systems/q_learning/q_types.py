@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -13,9 +13,9 @@ class QShared(NamedTuple):
     """The shared state of the agent: parameters, optimiser state, updates so far, and what options need, by name."""
 
     params: OnlineAndTarget
-    opt_state: Any
+    opt_state: PyTree
     updates: jax.Array
-    parts: Any = ()
+    parts: PyTree = ()
 
 
 class ContinuousPQNShared(NamedTuple):
@@ -23,11 +23,11 @@ class ContinuousPQNShared(NamedTuple):
 
     actor_params: PyTree
     q_params: PyTree
-    actor_opt_state: Any
-    q_opt_state: Any
-    updates: Any = ()
-    statistics: Any = ()
-    return_statistics: Any = ()
+    actor_opt_state: PyTree
+    q_opt_state: PyTree
+    updates: PyTree = ()
+    statistics: PyTree = ()
+    return_statistics: PyTree = ()
 
 
 class ContinuousPQNTransition(NamedTuple):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
-from stoix_like.base_types import Observation
+from stoix_like.base_types import Distribution, Observation, PyTree
 
 
 class REPPOParams(NamedTuple):
@@ -19,8 +19,8 @@ class REPPOParams(NamedTuple):
         log_kl_multiplier: log-multiplier of the constraint on the divergence from the behaviour policy.
     """
 
-    actor_params: Any
-    q_params: Any
+    actor_params: PyTree
+    q_params: PyTree
     log_alpha: jax.Array
     log_kl_multiplier: jax.Array
 
@@ -28,9 +28,9 @@ class REPPOParams(NamedTuple):
 class REPPOOptStates(NamedTuple):
     """Optimiser states of policy, critic and multipliers."""
 
-    actor_opt_state: Any
-    q_opt_state: Any
-    dual_opt_state: Any
+    actor_opt_state: PyTree
+    q_opt_state: PyTree
+    dual_opt_state: PyTree
 
 
 class REPPOShared(NamedTuple):
@@ -38,8 +38,8 @@ class REPPOShared(NamedTuple):
 
     params: REPPOParams
     opt_states: REPPOOptStates
-    statistics: Any
-    return_statistics: Any
+    statistics: PyTree
+    return_statistics: PyTree
 
 
 class REPPOTransition(NamedTuple):
@@ -59,6 +59,6 @@ class REPPOTransition(NamedTuple):
 class SoftValue(NamedTuple):
     """The policy, its value `[...]` without the entropy, and log-probabilities `[...]`."""
 
-    pi: Any
+    pi: Distribution
     q: jax.Array
     log_prob: jax.Array

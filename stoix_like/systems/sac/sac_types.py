@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import OnlineAndTarget
+from stoix_like.base_types import OnlineAndTarget, PyTree
 
 
 class SACParams(NamedTuple):
     """Parameters of the policy and the critics, and the log-temperature, a scalar."""
 
-    actor_params: Any
+    actor_params: PyTree
     q_params: OnlineAndTarget
     log_alpha: jax.Array
 
@@ -22,9 +22,9 @@ class SACParams(NamedTuple):
 class SACOptStates(NamedTuple):
     """Optimiser states of policy, critics and temperature."""
 
-    actor_opt_state: Any
-    q_opt_state: Any
-    alpha_opt_state: Any
+    actor_opt_state: PyTree
+    q_opt_state: PyTree
+    alpha_opt_state: PyTree
 
 
 class Ensemble(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stoix_like.base_types import Distribution
 from stoix_like.envs.spaces import Box, Discrete, Space
 
 
@@ -52,7 +53,7 @@ def all_actions(space: Discrete) -> Candidates:
 def samples_of_the_policy(space: Space, num_samples: int) -> Candidates:
     """Consider `num_samples` actions that the policy samples in each node, with `sampled_prior`."""
 
-    def choose(pi: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def choose(pi: Distribution, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         actions = sample_actions(pi, num_samples, key)
         return sampled_prior(space, actions), actions
 
@@ -61,12 +62,12 @@ def samples_of_the_policy(space: Space, num_samples: int) -> Candidates:
     return Candidates(choose, Found(candidates, jnp.zeros((num_samples,)), jnp.zeros(())))
 
 
-def sample_actions(pi: Any, num_samples: int, key: jax.Array) -> jax.Array:
+def sample_actions(pi: Distribution, num_samples: int, key: jax.Array) -> jax.Array:
     """Sample actions of a policy with the batch shape `[B]`: `[B, K, ...]`, of which discrete ones may be equal."""
     return jnp.moveaxis(pi.sample(seed=key, sample_shape=(num_samples,)), 0, 1)
 
 
-def sampled_prior(space: Any, actions: jax.Array) -> jax.Array:
+def sampled_prior(space: Space, actions: jax.Array) -> jax.Array:
     """Compute the logarithms of the corrected prior, up to a constant.
 
         log |{j: a_j = a_k}| for the first of equal actions, and the lowest float for its duplicates

@@ -14,11 +14,14 @@ import mctx
 import optax
 
 from stoix_like.base_types import (
+    Acted,
     Agent,
     Axes,
+    Distribution,
     Metrics,
     NetworkOutputs,
     Observation,
+    PyTree,
     RolloutState,
     SearchOutput,
     SystemSpec,
@@ -38,8 +41,8 @@ from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns
 from stoix_like.utils.replay import BlockReplayConfig, Remembered, SequenceBatch, SequenceReplay, make_sequence_replay
 
-Losses = tuple[Metrics, jax.Array]
-"""Metrics by name, and the absolute errors of values, whose mean over the first axis is that of sequences `[B]`."""
+Losses = tuple[jax.Array, tuple[Metrics, jax.Array]]
+"""A loss, its metrics, and the absolute errors of values, whose mean over the first axis is that of sequences `[B]`."""
 
 
 class Plans(Protocol):
@@ -76,11 +79,11 @@ class SearchShared(NamedTuple):
         parts: what options need, by name.
     """
 
-    params: Any
-    opt_states: Any
-    statistics: Any
+    params: PyTree
+    opt_states: PyTree
+    statistics: PyTree
     updates: jax.Array
-    parts: Any = ()
+    parts: PyTree = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class Planner(Algorithm, Generic[ConfigT]):
         key: jax.Array,
         num_simulations: int,
         greedy: bool = False,
-    ) -> tuple[mctx.RootFnOutput, mctx.PolicyOutput[Any]]:
+    ) -> tuple[mctx.RootFnOutput, mctx.PolicyOutput]:
         """Search from observations `[B, ...]` of a `RolloutState`, which a learned model does not need."""
         root_key, key = jax.random.split(key)
         params = shared.params, shared.statistics
@@ -124,21 +127,17 @@ class Planner(Algorithm, Generic[ConfigT]):
         """Search from the states of the environments, and describe what was found."""
         return self.describe(*self.tree(shared, state, state.timestep.observation, key, num_simulations, greedy))
 
-    def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput[Any]) -> SearchOutput:
+    def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput) -> SearchOutput:
         """Describe what a search found."""
         candidates = unpack(root.embedding).actions
         return describe(root, output, take_action(candidates, output.action), candidates)
 
-    def act(
-        self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[Any, jax.Array, Any]:
+    def act(self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose actions by a search; the extras are what it found."""
         found = self.search(shared, state, key, self.config.search.num_simulations, greedy)
         return state.carry, found.action, Remembered((), Found(found.candidates, found.weights, found.value))
 
-    def eval_act(
-        self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool
-    ) -> tuple[Any, jax.Array, Any]:
+    def eval_act(self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool) -> Acted:
         """Choose actions by a search of `evaluation_simulations`, or without one by the policy alone."""
         if simulations := self.config.search.evaluation_simulations:
             return state.carry, self.search(shared, state, key, simulations, greedy).action, ()
@@ -194,15 +193,15 @@ class Planner(Algorithm, Generic[ConfigT]):
         agent, metrics = replay_epochs(step, agent, key, config.epochs)
         return agent._replace(shared=agent.shared._replace(updates=agent.shared.updates + 1)), metrics
 
-    def sample(self, agent: Agent, key: jax.Array, importance_exponent: Any) -> SequenceBatch:
+    def sample(self, agent: Agent, key: jax.Array, importance_exponent: Scalar) -> SequenceBatch:
         """Sample a batch of sequences."""
         return self.replay.sample(agent.local, key, importance_exponent)
 
     @abstractmethod
-    def loss(self, params: Any, statistics: Any, batch: SequenceBatch, key: jax.Array) -> tuple[jax.Array, Losses]:
+    def loss(self, params: PyTree, statistics: PyTree, batch: SequenceBatch, key: jax.Array) -> Losses:
         """Compute the loss of sequences `[W, B]`, with its metrics, and the absolute errors of values."""
 
-    def policy_loss(self, pi: Any, found: Found) -> jax.Array:
+    def policy_loss(self, pi: Distribution, found: Found) -> jax.Array:
         """Compute cross-entropies to the probabilities that the search found."""
         return search_policy_loss(pi, found.candidates, found.weights)
 

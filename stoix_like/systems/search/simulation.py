@@ -5,10 +5,10 @@ Shape letters: N environments, K actions of a node.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ class Expansion(NamedTuple):
     actions: jax.Array | None = None
 
 
-Expand = Callable[[Any, Observation, jax.Array], Expansion]
+Expand = Callable[[PyTree, Observation, jax.Array], Expansion]
 """`(params, observation [N, ...], key) -> Expansion`."""
 
 
@@ -48,7 +48,7 @@ class _KeyData:
     """The data of PRNG keys, which mctx can store, and their kind."""
 
     data: jax.Array
-    kind: Any
+    kind: Hashable
 
 
 class Node(NamedTuple):
@@ -74,7 +74,7 @@ class Simulation(NamedTuple):
         step: the recurrent function of mctx.
     """
 
-    root: Callable[[Any, RolloutState, Observation, jax.Array], mctx.RootFnOutput]
+    root: Callable[[PyTree, RolloutState, Observation, jax.Array], mctx.RootFnOutput]
     step: RecurrentFn
 
 
@@ -94,12 +94,12 @@ def make_simulation(model: Model, expand: Expand, discount: Scalar, reward_scale
         The functions.
     """
 
-    def root(params: Any, state: RolloutState, observation: Observation, key: jax.Array) -> mctx.RootFnOutput:
+    def root(params: PyTree, state: RolloutState, observation: Observation, key: jax.Array) -> mctx.RootFnOutput:
         new = expand(params, observation, key)
         node = Node(_without_keys(model.state_of(state.env_state)), new.actions, jnp.full_like(new.value, jnp.nan))
         return mctx.RootFnOutput(prior_logits=new.prior_logits, value=new.value, embedding=_pack(node))
 
-    def step(params: Any, key: jax.Array, index: jax.Array, packed: Any) -> tuple[mctx.RecurrentFnOutput, Any]:
+    def step(params: PyTree, key: jax.Array, index: jax.Array, packed: PyTree) -> tuple[mctx.RecurrentFnOutput, PyTree]:
         node, (step_key, expand_key) = unpack(packed), jax.random.split(key)
         action = take_action(node.actions, index)
         state, timestep = model.step(jax.random.split(step_key, len(index)), _with_keys(node.state), action)
@@ -118,13 +118,13 @@ def make_simulation(model: Model, expand: Expand, discount: Scalar, reward_scale
     return Simulation(root, step)
 
 
-def _pack(node: Node) -> Any:
+def _pack(node: Node) -> PyTree:
     # A CPU copies longer rows more slowly than it starts one more operation.
     return pack_rows(node, 1, _LARGEST_CPU_ROW) if on_cpu() else pack_rows(node, 1)
 
 
 def _without_keys(state: PyTree) -> PyTree:
-    def replace(leaf: jax.Array) -> Any:
+    def replace(leaf: jax.Array) -> jax.Array | _KeyData:
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         return _KeyData(jax.random.key_data(leaf), jax.random.key_impl(leaf)) if is_key else leaf
 
@@ -132,7 +132,7 @@ def _without_keys(state: PyTree) -> PyTree:
 
 
 def _with_keys(state: PyTree) -> PyTree:
-    def replace(node: Any) -> jax.Array:
+    def replace(node: jax.Array | _KeyData) -> jax.Array:
         return jax.random.wrap_key_data(node.data, impl=node.kind) if isinstance(node, _KeyData) else node
 
     return jax.tree.map(replace, state, is_leaf=lambda node: isinstance(node, _KeyData))

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import mctx
 
-from stoix_like.base_types import SearchOutput
+from stoix_like.base_types import PyTree, SearchOutput, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, Range, above, at_least, between, one_of
 
-RecurrentFn = Callable[[Any, jax.Array, jax.Array, Any], tuple[mctx.RecurrentFnOutput, Any]]
+RecurrentFn = Callable[[PyTree, jax.Array, jax.Array, PyTree], tuple[mctx.RecurrentFnOutput, PyTree]]
 """`(params, key, action [N], node) -> (output, node)`: the node that an action leads to, and the way there."""
 
 
@@ -57,7 +57,7 @@ class SearchConfig(Part):
     pb_c_base: Annotated[float, above(0.0)]
     search_temperature: Annotated[float, Range(0.0, 1e6, without_low=True)]
 
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that the depth can be reached; see `Part.check`."""
         if self.max_depth is not None and self.max_depth > self.num_simulations:
             raise ConfigError(
@@ -68,13 +68,13 @@ class SearchConfig(Part):
 
 def search(
     config: SearchConfig,
-    params: Any,
+    params: PyTree,
     key: jax.Array,
     root: mctx.RootFnOutput,
     recurrent_fn: RecurrentFn,
     num_simulations: int,
     greedy: bool = False,
-) -> mctx.PolicyOutput[Any]:
+) -> mctx.PolicyOutput:
     """Search from N states at once.
 
     An action whose prior logit is the lowest finite number is illegal: mctx takes it neither at the root, nor in the
@@ -94,7 +94,7 @@ def search(
     """
     illegal = is_illegal(root.prior_logits)
     depth = None if config.max_depth is None else min(config.max_depth, num_simulations)
-    arguments: Any = (params, key, root, recurrent_fn, num_simulations, illegal, depth)
+    arguments = (params, key, root, recurrent_fn, num_simulations, illegal, depth)
     with jax.numpy_rank_promotion("allow"):
         if config.search_method == "gumbel":
             return mctx.gumbel_muzero_policy(
@@ -123,7 +123,7 @@ def is_illegal(prior_logits: jax.Array) -> jax.Array:
 
 
 def describe(
-    root: mctx.RootFnOutput, output: mctx.PolicyOutput[Any], action: jax.Array, candidates: jax.Array | None = None
+    root: mctx.RootFnOutput, output: mctx.PolicyOutput, action: jax.Array, candidates: jax.Array | None = None
 ) -> SearchOutput:
     """Describe what a search found out about the actions of its roots.
 

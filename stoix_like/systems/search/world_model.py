@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from stoix_like.base_types import Observation, SystemSpec
-from stoix_like.envs.spaces import Box
+from stoix_like.base_types import Distribution, Observation, PyTree, SystemSpec
+from stoix_like.envs.spaces import Box, Space
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import CompositeNetwork, FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.heads import mask_argument
@@ -71,10 +71,10 @@ class WorldModel:
     reward_head: FeedForwardCritic
     actor: FeedForwardActor
     critic: FeedForwardCritic
-    action_space: Any
+    action_space: Space
     target_distribution: str
 
-    def init(self, key: jax.Array, observation: Observation) -> dict[str, Any]:
+    def init(self, key: jax.Array, observation: Observation) -> dict[str, PyTree]:
         """Initialise the parameters.
 
         Raises:
@@ -96,45 +96,45 @@ class WorldModel:
             name: head.init(key, latent) for (name, head), key in zip(heads.items(), keys[2:], strict=True)
         }
 
-    def represent(self, params: Any, observation: Observation) -> jax.Array:
+    def represent(self, params: PyTree, observation: Observation) -> jax.Array:
         """Return the latent states `[..., D]` of observations."""
         return scale_to_unit(self.representation.apply(params["representation"], observation))
 
-    def step(self, params: Any, latent: jax.Array, action: jax.Array) -> jax.Array:
+    def step(self, params: PyTree, latent: jax.Array, action: jax.Array) -> jax.Array:
         """Return the latent states `[..., D]` after actions."""
         return scale_to_unit(self.dynamics.apply(params["dynamics"], self._with_action(latent, action)))
 
-    def policy(self, params: Any, observation: Observation) -> Any:
+    def policy(self, params: PyTree, observation: Observation) -> Distribution:
         """Compute the policy at observations `[B, ...]`."""
         return self.policy_at(params, self.represent(params, observation), observation.action_mask)
 
-    def first(self, params: Any, observation: Observation) -> tuple[Any, jax.Array]:
+    def first(self, params: PyTree, observation: Observation) -> tuple[Distribution, jax.Array]:
         """Return the policy and the values `[...]` of observations."""
         latent = self.represent(params, observation)
         return self.policy_at(params, latent, observation.action_mask), self.value_at(params, latent)
 
-    def values(self, params: Any, observation: Observation) -> jax.Array:
+    def values(self, params: PyTree, observation: Observation) -> jax.Array:
         """Compute the values `[...]` of observations."""
         return self.value_at(params, self.represent(params, observation))
 
-    def policy_at(self, params: Any, latent: jax.Array, action_mask: jax.Array | None = None) -> Any:
+    def policy_at(self, params: PyTree, latent: jax.Array, action_mask: jax.Array | None = None) -> Distribution:
         """Return the policy in latent states; only observations tell which actions are legal."""
         masked = mask_argument(self.actor.action_head, action_mask)
         return self.actor.apply(params["actor"], latent, head_kwargs=masked)
 
-    def value_at(self, params: Any, latent: jax.Array) -> jax.Array:
+    def value_at(self, params: PyTree, latent: jax.Array) -> jax.Array:
         """Compute the values `[...]` of latent states."""
         return mean(self.critic.apply(params["critic"], latent))
 
-    def reward_at(self, params: Any, latent: jax.Array) -> jax.Array:
+    def reward_at(self, params: PyTree, latent: jax.Array) -> jax.Array:
         """Compute the rewards `[...]` of the steps that led to latent states."""
         return mean(self.reward_head.apply(params["reward"], latent))
 
-    def value_loss(self, params: Any, latent: jax.Array, target: jax.Array) -> jax.Array:
+    def value_loss(self, params: PyTree, latent: jax.Array, target: jax.Array) -> jax.Array:
         """Compute the cross-entropies `[T, B]` of the values of latent states and their targets."""
         return self._loss(self.critic.apply(params["critic"], latent), target)
 
-    def reward_loss(self, params: Any, latent: jax.Array, target: jax.Array) -> jax.Array:
+    def reward_loss(self, params: PyTree, latent: jax.Array, target: jax.Array) -> jax.Array:
         """Compute the cross-entropies `[T, B]` of the rewards that led to latent states and their targets."""
         return self._loss(self.reward_head.apply(params["reward"], latent), target)
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Model, Observation, PyTree, RolloutState, SearchOutput
+from stoix_like.base_types import Distribution, Model, Observation, PyTree, RolloutState, SearchOutput
 from stoix_like.schema import Part, Range, between, one_of
 from stoix_like.utils.jax_utils import Scalar
 
-Networks = Callable[[Observation], tuple[Any, jax.Array]]
+Networks = Callable[[Observation], tuple[Distribution, jax.Array]]
 """`(observation [S, ...]) -> (policy, value [S])`."""
 
 
@@ -51,10 +51,10 @@ class Proposal(NamedTuple):
             probability of the action to that of the proposal corrects the weight.
     """
 
-    sample: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
+    sample: Callable[[Distribution, jax.Array], tuple[jax.Array, jax.Array]]
 
 
-def _sample_policy(pi: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _sample_policy(pi: Distribution, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     action = pi.sample(seed=key)
     return action, jnp.zeros(action.shape[:1])
 

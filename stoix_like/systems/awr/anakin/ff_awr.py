@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 
-from stoix_like.base_types import Agent, Metrics, SystemSpec, TimeStep, Trajectory
+from stoix_like.base_types import Agent, Distribution, Loss, Metrics, PyTree, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError
 from stoix_like.schema import above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
@@ -72,7 +72,7 @@ class AWR(ff_a2c.A2C[Config]):
         """Take several gradient steps, each on new windows of the replay buffer, and average their metrics."""
         del trajectory
 
-        def step(shared: Any, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[Any, Metrics]:
+        def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[PyTree, Metrics]:
             del count
             windows = Trajectory(self.replay.sample_steps(agent.local, sample_key), ())
             _, batch, _ = self.targets(Agent(unpack(shared), OnPolicyLocal()), windows, step_key)
@@ -82,7 +82,7 @@ class AWR(ff_a2c.A2C[Config]):
         shared = shared._replace(updates=jax.tree.map(lambda count: count + 1, shared.updates))
         return agent._replace(shared=shared), metrics
 
-    def policy_loss(self, pi: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+    def policy_loss(self, pi: Distribution, batch: OnPolicyTransition) -> Loss:
         """Compute the weighted log-likelihood of the actions taken (algorithm 1)."""
         return awr_loss(pi.log_prob(batch.action), batch.advantage, self.config.beta, self.config.weight_max), {}
 

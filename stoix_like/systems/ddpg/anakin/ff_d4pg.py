@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, Observation, SystemSpec
+from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg
@@ -50,7 +50,7 @@ class D4PG(ff_ddpg.DDPG[ConfigT]):
         """What the policy maximises, and what the critics learn."""
         return MEAN
 
-    def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def critic_loss(self, q_params: PyTree, params: DDPGParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute cross-entropies to the projected target distributions (equation 4, algorithm 1)."""
         action = self.target_action(params.actor_params.target, batch.next_observation, key)
         _, logits_t, _ = self.distribution(params.q_params.target, batch.next_observation, action)
@@ -64,11 +64,11 @@ class D4PG(ff_ddpg.DDPG[ConfigT]):
         clipped = jnp.mean(clipped_probability(batch.reward, batch.discount, atoms, probs_t))
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), "clipped_targets": clipped}
 
-    def q_values(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
+    def q_values(self, q_params: PyTree, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the means `[B, 1]` of the return distributions."""
         return self.reduction.value(self.distribution(q_params, observation, action)[0])[:, None]
 
-    def distribution(self, q_params: Any, observation: Observation, action: jax.Array) -> Any:
+    def distribution(self, q_params: PyTree, observation: Observation, action: jax.Array) -> PyTree:
         """Compute means `[B, C]`, logits and atoms `[B, K, C]` of the critics."""
         return self.critics.apply(q_params, observation, {"action": action})
 

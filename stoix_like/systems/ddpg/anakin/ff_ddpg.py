@@ -10,18 +10,23 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, Observation, PyTree, RolloutState, SystemConfig, SystemSpec
+from stoix_like.base_types import (
+    Acted,
+    Distribution,
+    Loss,
+    Metrics,
+    Observation,
+    PyTree,
+    RolloutState,
+    SystemConfig,
+    SystemSpec,
+)
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, action_range
-from stoix_like.systems.off_policy.actor_critic import (
-    OffPolicyActorCritic,
-    OffPolicyShared,
-    make_critics,
-    make_parts,
-)
+from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
 from stoix_like.systems.off_policy.epochs import Target, make_soft_target
 from stoix_like.systems.parts.exploration import NormalNoise, check_noise, make_normal_noise
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
@@ -108,7 +113,7 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         params = DDPGParams(self.target.init(actor_params), self.target.init(q_params))
         return OffPolicyShared(params, opt_states, jnp.zeros((), jnp.int32))
 
-    def pi(self, params: DDPGParams, observation: Observation) -> Any:
+    def pi(self, params: DDPGParams, observation: Observation) -> Distribution:
         """Return the policy, which is deterministic."""
         return self.actor.apply(params.actor_params.online, observation)
 
@@ -116,9 +121,7 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         """Compute the values of actions under the first critic."""
         return self.q_values(params.q_params.online, observation, action)[:, 0]
 
-    def act(
-        self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[PyTree, jax.Array, tuple[()]]:
+    def act(self, shared: OffPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Add normal noise, persistent if configured, to the actions of the policy."""
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
         if greedy:
@@ -157,7 +160,7 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         """Take a step of the target parameters, after one of the policy."""
         return DDPGParams(self.target.update(params.actor_params), self.target.update(params.q_params))
 
-    def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def critic_loss(self, q_params: PyTree, params: DDPGParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute squared errors to the minimum of the target critics (equations 4 and 5)."""
         action = self.target_action(params.actor_params.target, batch.next_observation, key)
         q_t = self.q_values(params.q_params.target, batch.next_observation, action)
@@ -166,21 +169,21 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         loss = jnp.mean(batch.weight * losses)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
 
-    def actor_loss(self, actor_params: Any, q_params: Any, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def actor_loss(self, actor_params: PyTree, q_params: PyTree, batch: Batch) -> Loss:
         """Compute the negative value of the policy under the first critic; its gradient is equation 6."""
         action = self.policy(actor_params, batch.observation)
         loss = -jnp.mean(batch.weight * self.q_values(q_params, batch.observation, action)[:, 0])
         return loss, {"actor_loss": loss}
 
-    def q_values(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
+    def q_values(self, q_params: PyTree, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute action values `[B, C]`, one per critic."""
         return self.critics.apply(q_params, observation, {"action": action})
 
-    def policy(self, actor_params: Any, observation: Observation) -> jax.Array:
+    def policy(self, actor_params: PyTree, observation: Observation) -> jax.Array:
         """Compute the actions of the policy, without noise."""
         return self.actor.apply(actor_params, observation).mode()
 
-    def target_action(self, actor_params: Any, observation: Observation, key: jax.Array) -> jax.Array:
+    def target_action(self, actor_params: PyTree, observation: Observation, key: jax.Array) -> jax.Array:
         """Compute the actions for the critic targets."""
         return self.smooth(self.policy(actor_params, observation), key, self.actions)
 

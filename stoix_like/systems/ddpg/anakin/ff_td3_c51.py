@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 
-from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, SystemSpec
+from stoix_like.base_types import Loss, Metrics, Observation, OnlineAndTarget, PyTree, SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_d4pg, ff_ddpg, ff_td3
@@ -64,7 +64,7 @@ class CategoricalTD3(ff_d4pg.D4PG[Config]):
         """Leave the targets of the critics as they are, after a step of the policy."""
         return params
 
-    def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def critic_loss(self, q_params: PyTree, params: DDPGParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute cross-entropies to the projected target distributions of the current policy."""
         online = params.actor_params.online
         return super().critic_loss(q_params, params._replace(actor_params=OnlineAndTarget(online, online)), batch, key)

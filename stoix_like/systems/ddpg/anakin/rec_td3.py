@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 
-from stoix_like.base_types import SystemSpec
+from stoix_like.base_types import Distribution, SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
@@ -53,7 +53,7 @@ class RecurrentTD3(RecurrentOffPolicy[Config], ff_ddpg.DDPG[Config]):
         online: RecurrentParams = params.actor_params.online
         return online
 
-    def explore(self, pi: Any, key: jax.Array) -> jax.Array:
+    def explore(self, pi: Distribution, key: jax.Array) -> jax.Array:
         """Add normal noise to the actions of the policy."""
         action: jax.Array = pi.mode()
         noise = self.config.exploration_noise * jax.random.normal(key, action.shape)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import rlax
 
 from stoix_like import weights
 from stoix_like.base_types import (
+    Acted,
     Agent,
     Axes,
     Metrics,
@@ -122,10 +123,10 @@ class DiscoShared(NamedTuple):
     """
 
     params: OnlineAndTarget
-    opt_state: Any
+    opt_state: PyTree
     lifetime: LSTMState
     moments: Moments
-    parts: Any = ()
+    parts: PyTree = ()
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,7 @@ class Disco103(Algorithm):
         shared = DiscoShared(params, opt_state, meta_network.initial_lifetime(), initial_moments())
         return Agent(shared, self.replay.init(timestep))
 
-    def act(
-        self, shared: DiscoShared, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[PyTree, jax.Array, PyTree]:
+    def act(self, shared: DiscoShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose an action for each environment; the extras are the actions and the logits of the policy."""
         pi = self.network.apply(shared.params.online, state.timestep.observation).policy
         action = pi.mode() if greedy else pi.sample(seed=key)
@@ -173,7 +172,7 @@ class Disco103(Algorithm):
         """Take several gradient steps, each on a new batch of trajectories, and average their metrics."""
         del trajectory
 
-        def step(shared: DiscoShared, sample_key: jax.Array, *_: Any) -> tuple[DiscoShared, Metrics]:
+        def step(shared: DiscoShared, sample_key: jax.Array, *_: jax.Array | None) -> tuple[DiscoShared, Metrics]:
             return self.sgd_step(shared, self.replay.sample(agent.local, sample_key, 1.0))
 
         shared, metrics = replay_epochs(step, agent.shared, key, self.config.replay.epochs)
@@ -251,7 +250,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         network.action_head, {"num_atoms": config.atoms.num_atoms, "num_predictions": weights.NUM_PREDICTIONS}
     )
 
-    def adam(rate: Any) -> optax.GradientTransformation:
+    def adam(rate: optax.ScalarOrSchedule) -> optax.GradientTransformation:
         return optax.chain(
             optax.scale_by_adam(eps=config.gradients.adam_eps),
             optax.clip(config.max_abs_update),

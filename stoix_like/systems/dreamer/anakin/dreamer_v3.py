@@ -19,19 +19,23 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import (
+    Acted,
     Agent,
     Axes,
+    Distribution,
     Dream,
     LastAction,
     Metrics,
     NetworkOutputs,
     Observation,
+    PyTree,
     RolloutState,
     SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
 )
+from stoix_like.envs.spaces import Space
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DISTRIBUTION, HeadRequirement
@@ -112,7 +116,7 @@ class Dreamer(Algorithm):
     optim: optax.GradientTransformation
     returns: ReturnScale
     replay: StreamReplay
-    action_space: Any
+    action_space: Space
     gradient_steps: int
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
@@ -129,9 +133,7 @@ class Dreamer(Algorithm):
         action = jax.eval_shape(self.action_space.sample, jax.random.key(0))
         return LastAction(self.model.initial((num_envs,)), jnp.zeros((num_envs, *action.shape), action.dtype))
 
-    def act(
-        self, shared: DreamerShared, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[LastAction, jax.Array, Any]:
+    def act(self, shared: DreamerShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose actions by the latents of the last observations; the extras are these latents."""
         latent_key, act_key = jax.random.split(key)
         params, timestep = shared.params, state.timestep
@@ -141,12 +143,12 @@ class Dreamer(Algorithm):
         action = pi.mode() if greedy else pi.sample(seed=act_key)
         return LastAction(latent, action), action, self.model.stored(latent)
 
-    def policy(self, params: Any, latent: Latent, action_mask: jax.Array | None) -> Any:
+    def policy(self, params: PyTree, latent: Latent, action_mask: jax.Array | None) -> Distribution:
         """Return the policy in latents."""
         masked = mask_argument(self.actor.action_head, action_mask)
         return self.actor.apply(params, latent.features, head_kwargs=masked)
 
-    def sample_action(self, params: Any, latent: Latent, action_mask: jax.Array | None, key: jax.Array) -> jax.Array:
+    def sample_action(self, params: PyTree, latent: Latent, action_mask: jax.Array | None, key: jax.Array) -> jax.Array:
         """Draw actions of the policy in latents."""
         action: jax.Array = self.policy(params, latent, action_mask).sample(seed=key)
         return action
@@ -188,8 +190,8 @@ class Dreamer(Algorithm):
         return Agent(DreamerShared(params, slow_critic, opt_state, return_scale), local), metrics
 
     def loss(
-        self, params: DreamerParams, slow_critic: Any, return_scale: Any, batch: StreamBatch, key: jax.Array
-    ) -> tuple[jax.Array, Any]:
+        self, params: DreamerParams, slow_critic: PyTree, return_scale: PyTree, batch: StreamBatch, key: jax.Array
+    ) -> tuple[jax.Array, PyTree]:
         """Compute the sum of all losses; also metrics, the new latents `[T, B]` and the percentiles of returns."""
         config, entries = self.config, batch.entries
         model_key, imagine_key, entropy_key = jax.random.split(key, 3)
@@ -238,7 +240,7 @@ class Dreamer(Algorithm):
         }
         return loss, (metrics, jax.lax.stop_gradient(latent), return_scale)
 
-    def value_losses(self, critic: Any, slow_params: Any, latent: Latent, returns: jax.Array) -> jax.Array:
+    def value_losses(self, critic: Any, slow_params: PyTree, latent: Latent, returns: jax.Array) -> jax.Array:
         """Compute the losses of values towards their returns, and towards the slow average of the critic."""
         slow = jax.lax.stop_gradient(self.critic.apply(slow_params, latent.features).mean())
         return two_hot_loss(critic, returns, slow, weights=(1.0, self.config.slow_critic_coef))

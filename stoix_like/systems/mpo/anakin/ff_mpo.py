@@ -12,7 +12,10 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import (
+    Acted,
     Agent,
+    Distribution,
+    Loss,
     Metrics,
     Observation,
     PyTree,
@@ -36,12 +39,7 @@ from stoix_like.systems.mpo.duals import (
     positive,
 )
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
-from stoix_like.systems.off_policy.actor_critic import (
-    OffPolicyActorCritic,
-    OffPolicyShared,
-    make_critics,
-    make_parts,
-)
+from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
 from stoix_like.systems.off_policy.epochs import Target, make_soft_target
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
@@ -126,7 +124,7 @@ class MPO(OffPolicyActorCritic[Config]):
         )
         return OffPolicyShared(params, opt_states, jnp.zeros((), jnp.int32))
 
-    def pi(self, params: MPOParams, observation: Observation) -> Any:
+    def pi(self, params: MPOParams, observation: Observation) -> Distribution:
         """Return the policy."""
         return self.actor.apply(params.actor_params.online, observation)
 
@@ -134,7 +132,7 @@ class MPO(OffPolicyActorCritic[Config]):
         """Compute the values of actions."""
         return self.q_value(params.q_params.online, observation, action)
 
-    def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
+    def act(self, shared: OffPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose an action for each environment; the extras are the actions and their log-probabilities."""
         pi = self.pi(shared.params, self.normalizer.apply(shared.statistics, state.timestep.observation))
         if greedy:
@@ -158,11 +156,11 @@ class MPO(OffPolicyActorCritic[Config]):
         observation: Observation = jax.tree.map(partial(merge_leading_dims, num_dims=2), windows)
         return observation
 
-    def draw(self, buffer: PyTree, key: jax.Array) -> Any:
+    def draw(self, buffer: PyTree, key: jax.Array) -> Transition:
         """Draw windows `[W, B]` from the replay buffer."""
         return self.replay.sample_steps(buffer, key)
 
-    def sgd_step(self, shared: OffPolicyShared, batch: Any, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
+    def sgd_step(self, shared: OffPolicyShared, batch: Transition, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the critic and its target, and every `policy_frequency` steps the policy, its target and the duals."""
         q_key, actor_key = jax.random.split(key)
         params, opt_states = shared.params, shared.opt_states
@@ -196,9 +194,7 @@ class MPO(OffPolicyActorCritic[Config]):
         opt_states = MPOOptStates(actor_opt_state, opt_states.q_opt_state, dual_opt_state)
         return shared._replace(params=params, opt_states=opt_states), metrics
 
-    def critic_loss(
-        self, q_params: Any, params: MPOParams, steps: Transition, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+    def critic_loss(self, q_params: PyTree, params: MPOParams, steps: Transition, key: jax.Array) -> Loss:
         """Compute squared errors to the Retrace returns of the target policy (equation 14)."""
         actor_target, q_target = params.actor_params.target, params.q_params.target
         _, log_prior, q_t = self.evaluate_policy(actor_target, q_target, steps.next_observation, key)
@@ -219,8 +215,8 @@ class MPO(OffPolicyActorCritic[Config]):
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
 
     def policy_loss(
-        self, learned: tuple[Any, Duals], params: MPOParams, observation: Observation, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+        self, learned: tuple[PyTree, Duals], params: MPOParams, observation: Observation, key: jax.Array
+    ) -> Loss:
         """Compute the losses of the temperature, the policy and its multipliers (equations 8 to 12)."""
         (actor_params, duals), targets = learned, (params.actor_params.target, params.q_params.target)
         action, log_prior, q = self.evaluate_policy(*targets, observation, key)
@@ -232,7 +228,7 @@ class MPO(OffPolicyActorCritic[Config]):
         metrics |= {"policy_loss": policy_loss, "temperature": positive(duals.temperature)}
         return temperature_loss + policy_loss, metrics
 
-    def weigh(self, duals: Duals, action: jax.Array, log_prior: Any, q: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def weigh(self, duals: Duals, action: jax.Array, log_prior: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Compute the loss of the temperatures and the weights `[S, B]` of actions, by value and by penalty."""
         config = self.config
         loss, weights = mpo_temperature_loss(q, positive(duals.temperature), config.duals.epsilon, log_prior)
@@ -244,18 +240,18 @@ class MPO(OffPolicyActorCritic[Config]):
         return loss + penalty_loss, weights + penalty_weights
 
     def evaluate_policy(
-        self, actor_params: Any, q_params: Any, observation: Observation, key: jax.Array
+        self, actor_params: PyTree, q_params: PyTree, observation: Observation, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return actions `[S, ...]` of a policy for each observation, their log-weights and their values."""
         pi = self.actor.apply(actor_params, observation)
         action, log_prior = proposals(self.action_space, pi, self.config.num_samples, key)
         return action, log_prior, jax.vmap(partial(self.q_value, q_params, observation))(action)
 
-    def q_value(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
+    def q_value(self, q_params: PyTree, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the values of actions."""
         return self.critics.apply(q_params, *self.critic_input(observation, action))[..., 0]
 
-    def critic_input(self, observation: Observation, action: jax.Array) -> tuple[Any, ...]:
+    def critic_input(self, observation: Observation, action: jax.Array) -> tuple[PyTree, ...]:
         """Return the inputs of the critic; discrete actions are one-hot."""
         return observation, {"action": as_vector(self.action_space, action)}
 

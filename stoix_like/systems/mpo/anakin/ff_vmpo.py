@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import ActorCriticParams, Agent, Metrics, SystemSpec, TimeStep
+from stoix_like.base_types import ActorCriticParams, Agent, Loss, Metrics, PyTree, SystemSpec, TimeStep
 from stoix_like.schema import Range, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
@@ -44,7 +44,7 @@ class LearnedDuals(NamedTuple):
     """The dual variables and the state of their optimiser."""
 
     duals: Duals
-    opt_state: Any
+    opt_state: PyTree
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class VMPO(ff_a2c.A2C[Config]):
         behaviour: OnPolicyShared,
         batch: OnPolicyTransition,
         key: jax.Array,
-    ) -> tuple[jax.Array, Metrics]:
+    ) -> Loss:
         """Compute the losses of the temperature, the policy and its multipliers, and the value (equations 1 to 5)."""
         (params, duals), config, axis_names = learned, self.config, self.axes.names
         pi, b_pi = (self.networks.policy(p, batch.obs) for p in (params, behaviour.params))

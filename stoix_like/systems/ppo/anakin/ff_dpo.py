@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-import jax
-
-from stoix_like.base_types import Metrics, SystemSpec
+from stoix_like.base_types import Distribution, Loss, SystemSpec
 from stoix_like.schema import above
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.on_policy.actor_critic import OnPolicyTransition
+from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, OnPolicyTransition
 from stoix_like.systems.ppo.anakin import ff_ppo
 from stoix_like.utils.loss import approximate_kl_per_example, dpo_loss_per_example
 
@@ -31,7 +29,7 @@ class Config(ff_ppo.Config):
 class DPO(ff_ppo.PPO[Config]):
     """PPO with the discovered drift function in place of the clipped ratio."""
 
-    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+    def policy_loss(self, pi: Distribution, behaviour: OnPolicyShared, batch: OnPolicyTransition) -> Loss:
         """Compute the surrogate losses with their drift (section 5); see `PPO.policy_loss`."""
         del behaviour
         log_prob, config = pi.log_prob(batch.action), self.config

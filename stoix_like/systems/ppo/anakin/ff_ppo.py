@@ -13,8 +13,10 @@ import jax.numpy as jnp
 from stoix_like.base_types import (
     ActorCriticParams,
     Agent,
+    Distribution,
+    Loss,
     Metrics,
-    RolloutState,
+    PyTree,
     SystemConfig,
     SystemSpec,
     TimeStep,
@@ -28,6 +30,7 @@ from stoix_like.systems.on_policy.actor_critic import (
     NETWORK_HEADS,
     ActorCriticNetworks,
     OnPolicyActorCritic,
+    OnPolicyShared,
     OnPolicyTransition,
     make_parts,
 )
@@ -39,11 +42,7 @@ from stoix_like.systems.parts.kl_rate import FIXED, LearningRate, check_kl_rate,
 from stoix_like.systems.parts.kl_stop import NEVER, Stop, make_kl_stop
 from stoix_like.systems.parts.optimiser import Gradients, descend, mean_gradient
 from stoix_like.utils.jax_utils import means
-from stoix_like.utils.loss import (
-    approximate_kl_per_example,
-    clipped_value_loss_per_example,
-    ppo_clip_loss_per_example,
-)
+from stoix_like.utils.loss import approximate_kl_per_example, clipped_value_loss_per_example, ppo_clip_loss_per_example
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,16 +136,6 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         agent = super().init(key, timestep)
         return agent._replace(shared=agent.shared._replace(learning_rate=self.rate.init()))
 
-    def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
-        """Choose an action for each environment; the extras are the log-probabilities."""
-        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
-        timestep = state.timestep._replace(observation=observation)
-        carry, pi = self.networks.step(shared.params, state.carry, timestep)
-        if greedy:
-            return carry, pi.mode(), ()
-        carry, action = self.exploration.sample(pi, carry, timestep, key)
-        return carry, action, pi.log_prob(action)
-
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
         agent, batch, others = self.targets(agent, trajectory, key, self.config.minibatches.num_minibatches)
@@ -157,7 +146,9 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         shared, metrics = minibatch_epochs(sgd_step, behaviour, drawn, key, config.minibatches, self.stop)
         return self.finish(Agent(shared, agent.local), trajectory), metrics | others | self.describe(config, batch)
 
-    def sgd_step(self, behaviour: Any, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
+    def sgd_step(
+        self, behaviour: OnPolicyShared, shared: OnPolicyShared, batch: OnPolicyTransition, key: jax.Array
+    ) -> tuple[OnPolicyShared, Metrics]:
         """Take one gradient step on one minibatch; `behaviour` is the state before the update."""
         batch = batch._replace(advantage=self.standardize(batch.advantage, ("minibatch",)))
         grads, metrics = mean_gradient(self.loss, self.axes, shared.params, behaviour, batch, key)
@@ -166,8 +157,8 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         return shared._replace(params=params, opt_states=opt_states, learning_rate=rate), metrics
 
     def loss(
-        self, params: ActorCriticParams, behaviour: Any, batch: OnPolicyTransition, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+        self, params: ActorCriticParams, behaviour: OnPolicyShared, batch: OnPolicyTransition, key: jax.Array
+    ) -> Loss:
         """Compute the policy loss, the value loss and the entropy bonus (equation 9)."""
         batch = self.networks.arrange(batch)
         pi, value = self.networks.both(params, batch.obs)
@@ -179,7 +170,7 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         loss = metrics["policy_loss"] + self.config.vf_coef * metrics["value_loss"]
         return loss - self.config.ent_coef * metrics["entropy"], metrics
 
-    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+    def policy_loss(self, pi: Distribution, behaviour: OnPolicyShared, batch: OnPolicyTransition) -> Loss:
         """Compute the clipped surrogate losses (equation 7), and how far the policy is from the behaviour policy.
 
         Returns:
@@ -192,7 +183,7 @@ class PPO(OnPolicyActorCritic[ConfigT]):
             "clip_fraction": jnp.abs(jnp.expm1(log_prob - batch.log_prob)) > clip_eps,
         }
 
-    def value_loss(self, value: Any, batch: OnPolicyTransition) -> jax.Array:
+    def value_loss(self, value: PyTree, batch: OnPolicyTransition) -> jax.Array:
         """Compute the losses `[B]` of the critic, by default half its squared errors, clipped if configured."""
         if self.config.clip_value:
             return clipped_value_loss_per_example(value, batch.value, batch.target, self.config.clip_eps)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import (
-    Agent,
-    Metrics,
-    SystemSpec,
-    TimeStep,
-    Trajectory,
-)
+from stoix_like.base_types import Agent, Distribution, Loss, Metrics, SystemSpec, TimeStep, Trajectory
 from stoix_like.schema import above, at_least
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.on_policy.actor_critic import OnPolicyTransition
+from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, OnPolicyTransition
 from stoix_like.systems.parts.kl_stop import NEVER
 from stoix_like.systems.ppo.anakin import ff_ppo
 from stoix_like.utils.loss import ppo_penalty_loss
@@ -68,14 +62,14 @@ class PenaltyPPO(ff_ppo.PPO[Config]):
             agent = agent._replace(shared=agent.shared._replace(own=Penalty(kl_coef)))
         return agent, metrics | {"kl": kl, "kl_coef": before.own.kl_coef}
 
-    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+    def policy_loss(self, pi: Distribution, behaviour: OnPolicyShared, batch: OnPolicyTransition) -> Loss:
         """Compute the surrogate loss with its penalty (equation 8); see `PPO.policy_loss`."""
         log_prob, b_pi = pi.log_prob(batch.action), self.networks.policy(behaviour.params, batch.obs)
         loss, _ = ppo_penalty_loss(log_prob, batch.log_prob, batch.advantage, behaviour.own.kl_coef, pi, b_pi)
         return loss, {}
 
 
-def adapt_coefficient(kl_coef: jax.Array, kl: jax.Array, target_kl: Any) -> jax.Array:
+def adapt_coefficient(kl_coef: jax.Array, kl: jax.Array, target_kl: float | jax.Array) -> jax.Array:
     """Double the weight of the divergence where it exceeds 1.5 times its target, halve it where it is 1.5 times below.
 
     Source: Schulman et al. 2017 (PPO), section 4.

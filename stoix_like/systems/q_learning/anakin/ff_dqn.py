@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import (
+    Acted,
     Agent,
     Axes,
     Metrics,
@@ -121,9 +122,7 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
         """Initialise the parameters of the network."""
         return self.network.init(key, observation)
 
-    def act(
-        self, shared: QShared, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[PyTree, jax.Array, PyTree]:
+    def act(self, shared: QShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose the greedy action, or a random one with probability epsilon; `greedy` without parameter noise."""
         params, observation = shared.params.online, state.timestep.observation
         if greedy:
@@ -185,7 +184,7 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
         return params._replace(target=target)
 
     @abstractmethod
-    def losses(self, params: OnlineAndTarget, batch: Any, key: jax.Array) -> Losses:
+    def losses(self, params: OnlineAndTarget, batch: PyTree, key: jax.Array) -> Losses:
         """Compute the losses `[B]`, and by name metrics `[B]`: `q_value`, the values of the actions."""
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
@@ -198,13 +197,13 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
         exponent = self.config.replay.importance_exponent(agent.shared.updates, self.num_updates)
         return self.replay.sample(agent.local, key, exponent)
 
-    def set_priorities(self, local: PyTree, batch: Batch, losses: jax.Array) -> PyTree:
+    def set_priorities(self, local: PyTree, batch: PyTree, losses: jax.Array) -> PyTree:
         """Set the priorities of a batch from its losses."""
         return self.replay.set_priorities(local, batch.indices, self.config.replay.priorities(losses, batch.weight))
 
     def q(
         self, params: PyTree, observation: Observation, noise_key: jax.Array | None = None, **head_kwargs: Any
-    ) -> tuple[Any, ...]:
+    ) -> tuple[jax.Array, ...]:
         """Compute action values `[B, A]`, with illegal actions masked, and the other outputs of the head.
 
         Noisy layers take their noise from `noise_key`; None for no noise.
@@ -228,7 +227,7 @@ class DQN(BaseDQN[Config]):
         return losses, {"q_value": values_of_actions(q_tm1, batch.action)}
 
 
-def _policy(output: Any) -> Any:
+def _policy(output: PyTree) -> Any:
     return output[0] if isinstance(output, tuple) else output
 
 

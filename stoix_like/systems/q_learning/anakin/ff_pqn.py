@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import (
+    Acted,
     Agent,
     Axes,
+    Loss,
     Metrics,
     NetworkOutputs,
     Observation,
@@ -75,9 +77,9 @@ class PQNShared(NamedTuple):
     """The shared state of the agent: parameters, optimiser state, updates so far, and statistics of returns."""
 
     params: PyTree
-    opt_state: Any
+    opt_state: PyTree
     updates: jax.Array
-    return_statistics: Any = ()
+    return_statistics: PyTree = ()
 
 
 class PQNTransition(NamedTuple):
@@ -109,9 +111,7 @@ class PQN(Algorithm):
         """Initialise the parameters of the network."""
         return self.network.init(key, observation)
 
-    def act(
-        self, shared: PQNShared, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[PyTree, jax.Array, tuple[()]]:
+    def act(self, shared: PQNShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose the greedy action, or a random one with probability epsilon."""
         epsilon = self.config.exploration.evaluation_epsilon if greedy else self.epsilon(shared.updates)
         pi = self.network.apply(shared.params, state.timestep.observation, head_kwargs={"epsilon": epsilon})
@@ -134,7 +134,7 @@ class PQN(Algorithm):
         metrics |= {"epsilon": self.epsilon(shared.updates)}
         return Agent(shared._replace(updates=shared.updates + 1), agent.local), metrics
 
-    def evaluate(self, params: PyTree, trajectory: Trajectory) -> Any:
+    def evaluate(self, params: PyTree, trajectory: Trajectory) -> PyTree:
         """Return what minibatches are drawn from: the steps of the rollout with their lambda-returns."""
         steps = trajectory.transitions
         target = self.lambda_returns(steps, self.q(params, steps.next_observation))
@@ -153,7 +153,7 @@ class PQN(Algorithm):
             associative=not on_cpu(),
         )
 
-    def sgd_step(self, shared: PQNShared, batch: Any, key: None) -> tuple[PQNShared, Metrics]:
+    def sgd_step(self, shared: PQNShared, batch: PyTree, key: None) -> tuple[PQNShared, Metrics]:
         """Take one gradient step on one minibatch; it needs no key."""
         del key
         params, opt_state, metrics = gradient_step(
@@ -161,13 +161,13 @@ class PQN(Algorithm):
         )
         return shared._replace(params=params, opt_state=opt_state), metrics
 
-    def loss(self, params: PyTree, batch: Any) -> tuple[jax.Array, Metrics]:
+    def loss(self, params: PyTree, batch: PyTree) -> Loss:
         """Compute half the squared error to the lambda-return (equation 10)."""
         q = values_of_actions(self.q_of_batch(params, batch), batch.action)
         loss = baseline_loss(q, batch.target)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q)}
 
-    def q_of_batch(self, params: PyTree, batch: Any) -> jax.Array:
+    def q_of_batch(self, params: PyTree, batch: PyTree) -> jax.Array:
         """Compute the action values of a minibatch."""
         return self.q(params, batch.observation)
 

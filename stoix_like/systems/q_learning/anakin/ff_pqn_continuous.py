@@ -14,15 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import (
+    Acted,
     Agent,
     Axes,
+    Loss,
     Metrics,
     NetworkOutputs,
     Observation,
@@ -122,9 +124,7 @@ class ContinuousPQN(Algorithm):
         shared = ContinuousPQNShared(actor_params, q_params, *opt_states, *others)
         return Agent(shared, self.rewards.init_returns(len(timestep.reward)))
 
-    def act(
-        self, shared: ContinuousPQNShared, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[PyTree, jax.Array, Any]:
+    def act(self, shared: ContinuousPQNShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Add normal noise to the actions of the policy; the extras are these actions without noise."""
         action = self.policy(shared.actor_params, self.normalizer.apply(shared.statistics, state.timestep.observation))
         if greedy:
@@ -193,15 +193,13 @@ class ContinuousPQN(Algorithm):
         shared = shared._replace(actor_params=actor_params, actor_opt_state=actor_opt_state)
         return shared._replace(q_params=q_params, q_opt_state=q_opt_state), metrics | q_metrics
 
-    def critic_loss(self, q_params: PyTree, batch: ContinuousPQNTransition) -> tuple[jax.Array, Metrics]:
+    def critic_loss(self, q_params: PyTree, batch: ContinuousPQNTransition) -> Loss:
         """Compute the Huber losses of the errors to the lambda-return, summed over the critics."""
         q = self.q(q_params, batch.observation, batch.action)
         loss = jnp.sum(jnp.mean(squared_or_huber(q - batch.target[:, None], 1.0), axis=0))
         return loss, {"q_loss": loss, "q_value": jnp.mean(q)}
 
-    def actor_loss(
-        self, actor_params: PyTree, q_params: PyTree, batch: ContinuousPQNTransition
-    ) -> tuple[jax.Array, Metrics]:
+    def actor_loss(self, actor_params: PyTree, q_params: PyTree, batch: ContinuousPQNTransition) -> Loss:
         """Compute the negative value of the policy's actions, with a penalty where they leave the trust region.
 
             L = mean(-q(s, pi(s)) + c [mean_a |d_a| > max_action_change] mean_a huber(d_a)),  d = (pi(s) - b(s)) / unit

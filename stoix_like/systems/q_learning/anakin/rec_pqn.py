@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import NetworkOutputs, Observation, PyTree, RolloutState, SystemSpec, Trajectory
+from stoix_like.base_types import Acted, NetworkOutputs, Observation, PyTree, RolloutState, SystemSpec, Trajectory
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
@@ -62,9 +62,7 @@ class RecurrentPQN(ff_pqn.PQN):
         """Initialise the parameters of the network."""
         return recurrent.init_params(self.network, key, observation)
 
-    def act(
-        self, shared: ff_pqn.PQNShared, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[PyTree, jax.Array, tuple[()]]:
+    def act(self, shared: ff_pqn.PQNShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose the greedy action, or a random one with probability epsilon."""
         epsilon = self.config.exploration.evaluation_epsilon if greedy else self.epsilon(shared.updates)
         timestep, head_kwargs = state.timestep, {"epsilon": epsilon}

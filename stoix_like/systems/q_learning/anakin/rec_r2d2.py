@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import rlax
 
 from stoix_like.base_types import (
+    Acted,
     Agent,
     NetworkOutputs,
     Observation,
@@ -36,7 +37,7 @@ from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.accelerate.platform import on_cpu
-from stoix_like.utils.jax_utils import merge_leading_dims
+from stoix_like.utils.jax_utils import Scalar, merge_leading_dims
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns, batch_transformed_n_step_returns
 from stoix_like.utils.replay import SequenceBatch, SequenceReplayConfig, Step, make_sequence_replay
@@ -46,7 +47,7 @@ from stoix_like.utils.replay import SequenceBatch, SequenceReplayConfig, Step, m
 class Replay(SequenceReplayConfig):
     """Hyperparameters of the replay buffer."""
 
-    def importance_exponent(self, updates: Any, num_updates: int) -> Any:
+    def importance_exponent(self, updates: jax.Array, num_updates: int) -> Scalar:
         """Return the exponent of the importance weights, which is constant."""
         del updates, num_updates
         return self.importance_sampling_exponent
@@ -82,9 +83,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         """Initialise the parameters of the network."""
         return recurrent.init_params(self.network, key, observation)
 
-    def act(
-        self, shared: QShared, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[PyTree, jax.Array, PyTree]:
+    def act(self, shared: QShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose the greedy action, or a random one with probability epsilon; the extras are the state before it."""
         epsilon = self.config.exploration.evaluation_epsilon if greedy else self.epsilon(shared.updates)
         params, timestep = shared.params.online, state.timestep
@@ -102,7 +101,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         """The scale that values are learned on."""
         return rlax.SIGNED_HYPERBOLIC_PAIR if self.config.rescale_values else rlax.IDENTITY_PAIR
 
-    def losses(self, params: OnlineAndTarget, batch: Any, key: jax.Array) -> ff_dqn.Losses:
+    def losses(self, params: OnlineAndTarget, batch: SequenceBatch, key: jax.Array) -> ff_dqn.Losses:
         """Compute the losses and the values of the actions `[T, B]`.
 
         The losses are half the squared errors to transformed n-step returns; zero where there is no target.
@@ -168,7 +167,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         observation: Observation = jax.tree.map(partial(merge_leading_dims, num_dims=2), batch.steps.observation)
         return observation
 
-    def set_priorities(self, local: PyTree, batch: Any, losses: jax.Array) -> PyTree:
+    def set_priorities(self, local: PyTree, batch: SequenceBatch, losses: jax.Array) -> PyTree:
         """Set the priorities of a batch from the absolute errors of its steps (section 2.3)."""
         errors, eta = jnp.sqrt(2.0 * losses), self.config.max_priority_weight
         mixed = eta * jnp.max(errors, axis=0) + (1.0 - eta) * jnp.mean(errors, axis=0)
@@ -185,7 +184,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     Returns:
         The algorithm.
     """
-    network: Any = recurrent.make_actor(spec.networks.actor_network)
+    network = recurrent.make_actor(spec.networks.actor_network)
     carry = jax.tree.map(lambda x: x[0], network.initialize_carry(1))
     replay: Any = make_sequence_replay(config.replay, spec, carry, reward_scale=config.reward_scale)
     r2d2 = R2D2(

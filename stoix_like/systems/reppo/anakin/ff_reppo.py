@@ -18,18 +18,21 @@ import numpy as np
 import optax
 
 from stoix_like.base_types import (
+    Acted,
     Agent,
     Axes,
+    Loss,
     Metrics,
     NetworkOutputs,
     Observation,
+    PyTree,
     RolloutState,
     SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
 )
-from stoix_like.envs.spaces import Box
+from stoix_like.envs.spaces import Box, Space
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import above, at_least, between
@@ -96,7 +99,7 @@ class Config(SystemConfig):
     min_kl_multiplier: Annotated[float, at_least(0.0)]
     normalize_observations: bool
 
-    def notes(self, action_space: Any) -> tuple[str, ...]:
+    def notes(self, action_space: Space) -> tuple[str, ...]:
         """See `entropy_notes`."""
         if not isinstance(action_space, Box):
             return ()
@@ -134,9 +137,7 @@ class REPPO(Algorithm):
         shared = REPPOShared(REPPOParams(actor_params, q_params, *duals), opt_states, *statistics)
         return Agent(shared, self.reward_normalizer.init_returns(len(timestep.reward)))
 
-    def act(
-        self, shared: REPPOShared, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[Any, jax.Array, tuple[()]]:
+    def act(self, shared: REPPOShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose an action for each environment."""
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
         pi = self.actor.apply(shared.params.actor_params, observation)
@@ -148,7 +149,7 @@ class REPPO(Algorithm):
         pi = self.actor.apply(shared.params.actor_params, observation)
         return NetworkOutputs(pi, self.value(shared.params.q_params, observation, pi.mode()))
 
-    def value(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
+    def value(self, q_params: PyTree, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the mean values of actions."""
         return self.output(q_params, observation, action)[0]
 
@@ -181,7 +182,7 @@ class REPPO(Algorithm):
         return REPPOTransition(observation, steps.action, target)
 
     def sgd_step(
-        self, b_actor_params: Any, shared: REPPOShared, batch: REPPOTransition, key: jax.Array
+        self, b_actor_params: PyTree, shared: REPPOShared, batch: REPPOTransition, key: jax.Array
     ) -> tuple[REPPOShared, Metrics]:
         """Update the critic, then the policy, then both multipliers; the first argument is the behaviour policy."""
         params, opt_states = shared.params, shared.opt_states
@@ -204,7 +205,7 @@ class REPPO(Algorithm):
         opt_states = REPPOOptStates(actor_opt_state, q_opt_state, dual_opt_state)
         return shared._replace(params=params, opt_states=opt_states), q_metrics | metrics | dual_metrics
 
-    def critic_loss(self, q_params: Any, batch: REPPOTransition) -> tuple[jax.Array, Metrics]:
+    def critic_loss(self, q_params: PyTree, batch: REPPOTransition) -> Loss:
         """Compute cross-entropies to the targets, smoothed over the atoms."""
         q, logits, atoms = self.taken(q_params, batch)
         loss = hl_gauss_loss(logits, atoms, batch.target)
@@ -212,8 +213,8 @@ class REPPO(Algorithm):
         return loss, {"q_loss": loss, "q_value": jnp.mean(q), "clipped_targets": clipped}
 
     def policy_loss(
-        self, actor_params: Any, params: REPPOParams, b_actor_params: Any, batch: REPPOTransition, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+        self, actor_params: PyTree, params: REPPOParams, b_actor_params: PyTree, batch: REPPOTransition, key: jax.Array
+    ) -> Loss:
         """Compute the negative soft value, or the divergence where it exceeds its bound."""
         soft = self.evaluate_policy(actor_params, params.q_params, batch.observation, key)
         b_pi = self.actor.apply(b_actor_params, batch.observation)
@@ -224,8 +225,8 @@ class REPPO(Algorithm):
         return loss, {"policy_loss": loss, "entropy": -jnp.mean(soft.log_prob), "kl": jnp.mean(kl)}
 
     def dual_loss(
-        self, duals: tuple[jax.Array, jax.Array], metrics: Metrics, target_entropy: Any
-    ) -> tuple[jax.Array, Metrics]:
+        self, duals: tuple[jax.Array, jax.Array], metrics: Metrics, target_entropy: float | jax.Array
+    ) -> Loss:
         """Compute the dual losses of both constraints."""
         log_alpha, log_kl_multiplier = duals
         entropy_loss = sac_temperature_loss(log_alpha, -metrics["entropy"], target_entropy)
@@ -233,29 +234,31 @@ class REPPO(Algorithm):
         values = {"temperature": jnp.exp(log_alpha), "kl_multiplier": jnp.exp(log_kl_multiplier)}
         return entropy_loss + kl_loss, values
 
-    def target_entropy(self, observation: Observation) -> Any:
+    def target_entropy(self, observation: Observation) -> float | jax.Array:
         """Return the target entropy in nats; the mean over a batch of observations."""
         del observation
         half_width = self.action_space.half_width
         return float(np.log(half_width).sum()) - self.config.target_entropy_scale * half_width.size
 
-    def evaluate_policy(self, actor_params: Any, q_params: Any, observation: Observation, key: jax.Array) -> SoftValue:
+    def evaluate_policy(
+        self, actor_params: PyTree, q_params: PyTree, observation: Observation, key: jax.Array
+    ) -> SoftValue:
         """Compute the value of one sampled action per observation, and its log-probability."""
         pi = self.actor.apply(actor_params, observation)
         action, log_prob = pi.sample_and_log_prob(seed=key)
         return SoftValue(pi, self.output(q_params, observation, action)[0], log_prob)
 
-    def taken(self, q_params: Any, batch: REPPOTransition) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def taken(self, q_params: PyTree, batch: REPPOTransition) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Compute means `[B]`, logits and atoms `[B, K]` of the actions taken."""
         mean, logits, atoms = self.output(q_params, batch.observation, batch.action)
         return mean, logits, atoms
 
-    def output(self, q_params: Any, observation: Observation, action: Any) -> Any:
+    def output(self, q_params: PyTree, observation: Observation, action: jax.Array | None) -> PyTree:
         """Compute the output of the critic: means `[...]`, logits and atoms `[..., K]`."""
         output = self.critic.apply(q_params, *self.critic_input(observation, action))
         return jax.tree.map(lambda x: x[..., 0], output)
 
-    def critic_input(self, observation: Observation, action: Any) -> tuple[Any, ...]:
+    def critic_input(self, observation: Observation, action: jax.Array | None) -> tuple[PyTree, ...]:
         """Return the inputs of the critic."""
         return observation, {"action": action}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Observation, SystemSpec
+from stoix_like.base_types import Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.distributions import legal_actions
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, STOCHASTIC_POLICY, HeadRequirement
@@ -41,24 +41,26 @@ class Config(ff_reppo.Config):
 class DiscreteREPPO(ff_reppo.REPPO):
     """REPPO with a critic that evaluates all actions at once."""
 
-    def target_entropy(self, observation: Observation) -> Any:
+    def target_entropy(self, observation: Observation) -> float | jax.Array:
         """Return the mean over a batch of `target_entropy_scale` times the entropy of the uniform legal policy."""
         if observation.action_mask is None:
             return self.config.target_entropy_scale * math.log(self.action_space.n)
         num_legal = legal_actions(observation.action_mask).sum(-1)
         return self.config.target_entropy_scale * jnp.mean(jnp.log(num_legal))
 
-    def value(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
+    def value(self, q_params: PyTree, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the mean values `[..., A]` of all actions."""
         return self.output(q_params, observation, None)[0].preferences
 
-    def evaluate_policy(self, actor_params: Any, q_params: Any, observation: Observation, key: jax.Array) -> SoftValue:
+    def evaluate_policy(
+        self, actor_params: PyTree, q_params: PyTree, observation: Observation, key: jax.Array
+    ) -> SoftValue:
         """Compute the expected value of the policy, and its negative entropy."""
         pi = self.actor.apply(actor_params, observation)
         q = jnp.sum(pi.probs * self.output(q_params, observation, None)[0].preferences, axis=-1)
         return SoftValue(pi, q, -pi.entropy())
 
-    def taken(self, q_params: Any, batch: REPPOTransition) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def taken(self, q_params: PyTree, batch: REPPOTransition) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Compute means `[B]`, logits and atoms `[B, K]` of the actions taken."""
         policy, logits, atoms = self.output(q_params, batch.observation, None)
 
@@ -67,7 +69,7 @@ class DiscreteREPPO(ff_reppo.REPPO):
 
         return select(policy.preferences), select(logits), atoms
 
-    def critic_input(self, observation: Observation, action: Any) -> tuple[Any, ...]:
+    def critic_input(self, observation: Observation, action: jax.Array | None) -> tuple[PyTree, ...]:
         """Return the inputs of the critic."""
         return (observation,)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, SystemSpec
+from stoix_like.base_types import Loss, Metrics, PyTree, SystemSpec
 from stoix_like.networks.normalisation import STATISTICS
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import Range
@@ -58,12 +58,12 @@ class CrossQ(ff_sac.SAC[Config]):
         actor_params, metrics = self.with_statistics(shared.params.actor_params, metrics)
         return shared._replace(params=shared.params._replace(actor_params=actor_params)), metrics
 
-    def with_statistics(self, variables: Any, metrics: dict[str, Any]) -> tuple[Any, Metrics]:
+    def with_statistics(self, variables: PyTree, metrics: dict[str, PyTree]) -> tuple[PyTree, Metrics]:
         """Move running statistics, averaged over shards, from the metrics of a loss to the variables of a network."""
         others = {name: value for name, value in metrics.items() if name != STATISTICS}
         return pack_params({**unpack(variables), STATISTICS: self.axes.mean(metrics[STATISTICS])}), others
 
-    def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def critic_loss(self, q_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute squared errors to the soft value of the successor, with both in one batch (figure 2)."""
         pi = self.actor.apply(params.actor_params, batch.next_observation)
         action_t, log_prob_t = pi.sample_and_log_prob(seed=key)
@@ -80,9 +80,7 @@ class CrossQ(ff_sac.SAC[Config]):
         loss = jnp.mean(batch.weight * losses)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), **updated}
 
-    def actor_loss(
-        self, actor_params: Any, params: SACParams, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+    def actor_loss(self, actor_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute the negative soft value of the policy, with the running statistics of the critics."""
         pi, updated = self.actor.apply(actor_params, batch.observation, mutable=STATISTICS)
         action, log_prob = pi.sample_and_log_prob(seed=key)

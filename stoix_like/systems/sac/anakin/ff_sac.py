@@ -17,19 +17,24 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stoix_like.base_types import Metrics, Observation, RolloutState, SystemConfig, SystemSpec
+from stoix_like.base_types import (
+    Acted,
+    Distribution,
+    Loss,
+    Metrics,
+    Observation,
+    PyTree,
+    RolloutState,
+    SystemConfig,
+    SystemSpec,
+)
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.networks.layers import DROPOUT
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import INT32_MAX, Part, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.actor_critic import (
-    OffPolicyActorCritic,
-    OffPolicyShared,
-    make_critics,
-    make_parts,
-)
+from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
 from stoix_like.systems.off_policy.epochs import Target, make_soft_target
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
@@ -103,7 +108,7 @@ class TargetCritics(Part):
     tau: Annotated[float, between(0.0, 1.0)]
     num_target_critics: Annotated[int, between(1, 1000)]
 
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+    def check(self, config: BaseConfig, num_envs: int, num_shards: int) -> None:
         """Check that there are as many critics as the target needs; see `Part.check`."""
         if self.num_target_critics > config.num_critics:
             raise ConfigError(
@@ -148,7 +153,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         )
         return OffPolicyShared(params, opt_states, jnp.zeros((), jnp.int32))
 
-    def pi(self, params: SACParams, observation: Observation) -> Any:
+    def pi(self, params: SACParams, observation: Observation) -> Distribution:
         """Return the policy."""
         return self.actor.apply(params.actor_params, observation)
 
@@ -157,7 +162,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         q = self.q_values(params.q_params.online, observation, action, None)
         return jnp.min(self.ensemble.policy(q), axis=-1)
 
-    def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
+    def act(self, shared: OffPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Sample an action for each environment, with persistent noise if configured; or take the mode."""
         pi = self.pi(shared.params, self.normalizer.apply(shared.statistics, state.timestep.observation))
         if greedy:
@@ -186,7 +191,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         params, opt_states = params._replace(q_params=q_params), opt_states._replace(q_opt_state=q_opt_state)
         return shared._replace(params=params, opt_states=opt_states), metrics
 
-    def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def critic_loss(self, q_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute squared errors to the soft value of the successor (equations 5 and 6); rewards are not soft."""
         q_t, log_prob_t = self.evaluate_policy(params, params.q_params.target, batch.next_observation, key)
         q_tm1 = self.q_taken(q_params, batch, key)
@@ -214,9 +219,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         opt_states = SACOptStates(actor_opt_state, opt_states.q_opt_state, alpha_opt_state)
         return shared._replace(params=params, opt_states=opt_states), metrics
 
-    def actor_loss(
-        self, actor_params: Any, params: SACParams, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
+    def actor_loss(self, actor_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute the negative soft value of the policy (equation 7)."""
         params = params._replace(actor_params=actor_params)
         q, log_prob = self.evaluate_policy(params, params.q_params.online, batch.observation, key)
@@ -224,12 +227,12 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         loss = jnp.mean(batch.weight * losses)
         return loss, {"actor_loss": loss, "entropy": -jnp.mean(log_prob)}
 
-    def alpha_loss(self, log_alpha: jax.Array, entropy: jax.Array, target_entropy: Any) -> tuple[jax.Array, Metrics]:
+    def alpha_loss(self, log_alpha: jax.Array, entropy: jax.Array, target_entropy: Scalar) -> Loss:
         """Compute the dual loss of the entropy constraint (equation 18)."""
         loss = sac_temperature_loss(log_alpha, -entropy, target_entropy)
         return loss, {"alpha_loss": loss}
 
-    def target_entropy(self, observation: Observation) -> Any:
+    def target_entropy(self, observation: Observation) -> Scalar:
         """Return the target entropy in nats, see `target_entropy_scale`; the mean over a batch of observations."""
         del observation
         half_width = self.action_space.half_width
@@ -239,22 +242,26 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         """Return the temperature, a scalar."""
         return jnp.exp(params.log_alpha) if self.config.autotune else jnp.asarray(self.config.ent_coef)
 
-    def evaluate_policy(self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array) -> Any:
+    def evaluate_policy(
+        self, params: SACParams, q_params: PyTree, observation: Observation, key: jax.Array
+    ) -> tuple[PyTree, jax.Array]:
         """Compute the values `[B, C]` of one sampled action per observation, and its log-probability `[B]`."""
         action, log_prob = self.actor.apply(params.actor_params, observation).sample_and_log_prob(seed=key)
         return self.q_values(q_params, observation, action, key), log_prob
 
-    def q_taken(self, q_params: Any, batch: Batch, key: jax.Array) -> jax.Array:
+    def q_taken(self, q_params: PyTree, batch: Batch, key: jax.Array) -> jax.Array:
         """Compute the values `[B, C]` of the actions taken."""
         # Folded: another dropout mask than that of the target.
         return self.q_values(q_params, batch.observation, batch.action, jax.random.fold_in(key, 1))
 
-    def q_values(self, q_params: Any, observation: Observation, action: Any, key: jax.Array | None) -> Any:
+    def q_values(
+        self, q_params: PyTree, observation: Observation, action: jax.Array | None, key: jax.Array | None
+    ) -> PyTree:
         """Apply the critics, with the key for their dropout, if any; None for no dropout."""
         rngs = None if key is None else {DROPOUT: key}
         return self.critics.apply(q_params, *self.critic_input(observation, action), rngs=rngs)
 
-    def critic_input(self, observation: Observation, action: Any) -> tuple[Any, ...]:
+    def critic_input(self, observation: Observation, action: jax.Array | None) -> tuple[PyTree, ...]:
         """Return the inputs of the critics."""
         return observation, {"action": action}
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, Observation, SystemSpec
+from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
@@ -53,7 +53,7 @@ class Config(ff_sac.BaseConfig):
 class CategoricalSAC(ff_sac.SAC[Config]):
     """SAC whose critics learn the distribution of soft returns."""
 
-    def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def critic_loss(self, q_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute cross-entropies to the projected soft returns `r + d (Z - alpha log pi)` of the successor."""
         target, reduction = params.q_params.target, self.config.atoms.reduction
         (_, logits_t, _), log_prob_t = super().evaluate_policy(params, target, batch.next_observation, key)
@@ -74,7 +74,7 @@ class CategoricalSAC(ff_sac.SAC[Config]):
         return self.config.atoms.reduction.value(q)
 
     def evaluate_policy(
-        self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
+        self, params: SACParams, q_params: PyTree, observation: Observation, key: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Compute the value `[B, 1]` of one sampled action per observation, and its log-probability `[B]`."""
         (q, _, _), log_prob = super().evaluate_policy(params, q_params, observation, key)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Observation, SystemSpec
+from stoix_like.base_types import Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.distributions.masks import legal_actions
 from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
@@ -49,7 +49,7 @@ class DiscreteSAC(ff_sac.SAC[Config]):
     The target entropy is a fraction of the maximum, since the entropy of discrete actions is never negative.
     """
 
-    def target_entropy(self, observation: Observation) -> Any:
+    def target_entropy(self, observation: Observation) -> float | jax.Array:
         """Return the mean over a batch of `target_entropy_scale` times the entropy of the uniform legal policy."""
         if observation.action_mask is None:
             return self.config.target_entropy_scale * math.log(self.action_space.n)
@@ -61,7 +61,7 @@ class DiscreteSAC(ff_sac.SAC[Config]):
         return jnp.min(self.q_values(params.q_params.online, observation, None, None).preferences, axis=-1)
 
     def evaluate_policy(
-        self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
+        self, params: SACParams, q_params: PyTree, observation: Observation, key: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Compute the expected value and the negative entropy of the policy (equation 10)."""
         pi = self.actor.apply(params.actor_params, observation)
@@ -69,12 +69,12 @@ class DiscreteSAC(ff_sac.SAC[Config]):
         value = jnp.sum(pi.probs * jnp.min(q, axis=-1), axis=-1)
         return jnp.broadcast_to(value[:, None], (value.shape[0], q.shape[-1])), -pi.entropy()
 
-    def q_taken(self, q_params: Any, batch: Batch, key: jax.Array) -> jax.Array:
+    def q_taken(self, q_params: PyTree, batch: Batch, key: jax.Array) -> jax.Array:
         """Compute the values `[B, C]` of the actions taken."""
         q = self.q_values(q_params, batch.observation, None, jax.random.fold_in(key, 1)).preferences
         return jnp.take_along_axis(q, batch.action[:, None, None], axis=1)[:, 0]
 
-    def critic_input(self, observation: Observation, action: Any) -> tuple[Any, ...]:
+    def critic_input(self, observation: Observation, action: jax.Array | None) -> tuple[PyTree, ...]:
         """Return the inputs of the critics."""
         return (observation,)
 

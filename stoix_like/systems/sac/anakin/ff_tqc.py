@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, Observation, SystemSpec
+from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_QUANTILES, HeadRequirement
 from stoix_like.schema import at_least, between
@@ -56,7 +56,7 @@ class Config(ff_sac.BaseConfig):
 class TQC(ff_sac.SAC[Config]):
     """SAC whose critics learn quantiles of returns, with targets that leave out the largest ones."""
 
-    def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def critic_loss(self, q_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute the quantile regression losses towards the truncated soft returns of the successor (equation 13)."""
         (dist_t, _), log_prob_t = super().evaluate_policy(params, params.q_params.target, batch.next_observation, key)
         dist_tm1, levels = self.q_taken(q_params, batch, key)
@@ -79,7 +79,7 @@ class TQC(ff_sac.SAC[Config]):
         return jnp.mean(dist, axis=(1, 2))
 
     def evaluate_policy(
-        self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
+        self, params: SACParams, q_params: PyTree, observation: Observation, key: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Estimate the value `[B, 1]`, the mean over all quantiles of all critics (equation 14), and the entropy."""
         (dist, _), log_prob = super().evaluate_policy(params, q_params, observation, key)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 
-from stoix_like.base_types import SystemSpec
+from stoix_like.base_types import Distribution, SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
@@ -52,7 +52,7 @@ class RecurrentSAC(RecurrentOffPolicy[Config], ff_sac.SAC[Config]):
         actor_params: RecurrentParams = params.actor_params
         return actor_params
 
-    def explore(self, pi: Any, key: jax.Array) -> jax.Array:
+    def explore(self, pi: Distribution, key: jax.Array) -> jax.Array:
         """Sample an action for each environment."""
         action: jax.Array = pi.sample(seed=key)
         return action

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar, cast
+from typing import Annotated, ClassVar, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Observation, SystemConfig, SystemSpec
+from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Observation, PyTree, SystemConfig, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import above, at_least, between
@@ -87,9 +87,7 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 class AlphaZero(Planner[ConfigT]):
     """AlphaZero: policy and critic learn what searches in the environment found."""
 
-    def loss(
-        self, params: ActorCriticParams, statistics: Any, batch: SequenceBatch, key: jax.Array
-    ) -> tuple[jax.Array, Losses]:
+    def loss(self, params: ActorCriticParams, statistics: PyTree, batch: SequenceBatch, key: jax.Array) -> Losses:
         """Compute the losses of policy and critic on sequences `[W, B]`; also the absolute errors of values."""
         config, steps, found = self.config, batch.steps, batch.steps.extras
         pi, output = self.networks.both(params, self.normalizer.apply(statistics, steps.observation))
@@ -110,7 +108,7 @@ def make_algorithm(config: Config, spec: SystemSpec, candidates: Candidates | No
     assert spec.model is not None
     parts, networks = make_parts(config, spec, candidates), make_networks(spec.networks)
 
-    def expand(params: Any, observation: Observation, key: jax.Array) -> Expansion:
+    def expand(params: PyTree, observation: Observation, key: jax.Array) -> Expansion:
         network_params, statistics = params
         pi, value = networks.first(network_params, parts["normalizer"].apply(statistics, observation))
         prior_logits, actions = candidates.choose(pi, key)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import Annotated, ClassVar, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import mctx
 
-from stoix_like.base_types import Agent, Observation, SearchOutput, SystemConfig, SystemSpec
+from stoix_like.base_types import Agent, Observation, PyTree, RolloutState, SearchOutput, SystemConfig, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.networks.requirements import HeadRequirement
@@ -26,13 +26,7 @@ from stoix_like.systems.parts.normalizer import Normalizer
 from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.search.candidates import Candidates, Found, all_actions, take_action
-from stoix_like.systems.search.planner import (
-    Losses,
-    Planner,
-    SearchShared,
-    following_values,
-    make_parts,
-)
+from stoix_like.systems.search.planner import Losses, Planner, SearchShared, following_values, make_parts
 from stoix_like.systems.search.simulation import Simulation
 from stoix_like.systems.search.tree import SearchConfig, expected_value
 from stoix_like.systems.search.unrolled import Targets, unrolled_targets
@@ -66,7 +60,7 @@ class Replay(BlockReplayConfig):
         """See `BlockReplayConfig`."""
         return f"system.unroll_steps={self.unroll_steps} and system.n_step={self.n_step}"
 
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that sequences to search again divide over the shards; see `Part.check`."""
         size = self.total_reanalyse_size
         if size > self.total_batch_size:
@@ -135,7 +129,7 @@ class MuZero(Planner[ConfigT]):
     model: WorldModel
     reanalyse_size: int
 
-    def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput[Any]) -> SearchOutput:
+    def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput) -> SearchOutput:
         """Describe what a search found; the value of a state is that of the policy that the search found.
 
         The mean over all simulations, many of which explore, would be a lower one.
@@ -143,7 +137,7 @@ class MuZero(Planner[ConfigT]):
         found = super().describe(root, output)
         return found._replace(value=expected_value(found))
 
-    def sample(self, agent: Agent, key: jax.Array, importance_exponent: Any) -> SequenceBatch:
+    def sample(self, agent: Agent, key: jax.Array, importance_exponent: Scalar) -> SequenceBatch:
         """Sample a batch of sequences, and search in some of them again."""
         sample_key, search_key = jax.random.split(key)
         batch = super().sample(agent, sample_key, importance_exponent)
@@ -164,7 +158,7 @@ class MuZero(Planner[ConfigT]):
         extras = jax.tree.map(lambda new, old: jnp.concatenate([new, old[:, size:]], axis=1), found, steps.extras)
         return batch._replace(steps=steps._replace(extras=extras))
 
-    def loss(self, params: Any, statistics: Any, batch: SequenceBatch, key: jax.Array) -> tuple[jax.Array, Losses]:
+    def loss(self, params: PyTree, statistics: PyTree, batch: SequenceBatch, key: jax.Array) -> Losses:
         """Compute the losses of all heads on unrolled sequences; also the absolute errors `[1, B]` of root values."""
         config, num_unrolled = self.config, self.config.replay.unroll_steps
         observation = jax.tree.map(lambda x: x[: num_unrolled + 1], batch.steps.observation)
@@ -192,7 +186,7 @@ class MuZero(Planner[ConfigT]):
         metrics |= {"entropy": jnp.mean(entropy[0]), "value": jnp.mean(value)}
         return loss, (metrics, jnp.abs(targets.value[:1] - value))
 
-    def unroll(self, params: Any, observation: Observation, actions: jax.Array) -> jax.Array:
+    def unroll(self, params: PyTree, observation: Observation, actions: jax.Array) -> jax.Array:
         """Return the latent state of observations `[B, ...]`, and after it those after actions: `[K + 1, B, D]`."""
 
         def step(latent: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -229,13 +223,13 @@ def make_simulation(model: WorldModel, normalizer: Normalizer, candidates: Candi
         The functions.
     """
 
-    def root(params: Any, _: Any, observation: Observation, key: jax.Array) -> mctx.RootFnOutput:
+    def root(params: PyTree, _: RolloutState, observation: Observation, key: jax.Array) -> mctx.RootFnOutput:
         latent = model.represent(params[0], normalizer.apply(params[1], observation))
         prior, actions = candidates.choose(model.policy_at(params[0], latent, observation.action_mask), key)
         value = model.value_at(params[0], latent)
         return mctx.RootFnOutput(prior_logits=prior, value=value, embedding=LatentNode(latent, actions))
 
-    def step(params: Any, key: jax.Array, index: jax.Array, node: LatentNode) -> tuple[Any, LatentNode]:
+    def step(params: PyTree, key: jax.Array, index: jax.Array, node: LatentNode) -> tuple[PyTree, LatentNode]:
         params, latent = params[0], model.step(params[0], node.latent, take_action(node.actions, index))
         prior, actions = candidates.choose(model.policy_at(params, latent), jax.random.split(key)[1])
         reward, value = model.reward_at(params, latent), model.value_at(params, latent)

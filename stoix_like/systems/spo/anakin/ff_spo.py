@@ -10,20 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import (
+    Acted,
     ActorCriticOptStates,
+    ActorCriticParams,
     Agent,
     Axes,
+    Distribution,
+    Loss,
     Metrics,
     NetworkOutputs,
     Observation,
     OnlineAndTarget,
+    PyTree,
     RolloutState,
     SearchOutput,
     SystemConfig,
@@ -102,9 +107,9 @@ class SPOShared(NamedTuple):
     """Parameters, optimiser states of networks and duals, statistics of observations, what options need, by name."""
 
     params: SPOParams
-    opt_states: Any
-    statistics: Any
-    parts: Any = ()
+    opt_states: PyTree
+    statistics: PyTree
+    parts: PyTree = ()
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ class SPO(Algorithm):
     ) -> tuple[SearchOutput, Found]:
         """Search from the states of the environments, with the current policy."""
 
-        def networks(observation: Observation) -> tuple[Any, jax.Array]:
+        def networks(observation: Observation) -> tuple[Distribution, jax.Array]:
             return self.networks.both(shared.params.networks.online, self.normalize(shared, observation))
 
         temperature, observation = positive(shared.params.duals.temperature), state.timestep.observation
@@ -142,12 +147,12 @@ class SPO(Algorithm):
         """Normalise observations by the current statistics."""
         return self.normalizer.apply(shared.statistics, observation)
 
-    def act(self, shared: SPOShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, Any, Any]:
+    def act(self, shared: SPOShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose actions by a search; the extras are what it found."""
         output, found = self.search(shared, state, key, self.config.smc.num_particles, greedy)
         return state.carry, output.action, Remembered((), found)
 
-    def eval_act(self, shared: SPOShared, state: RolloutState, key: jax.Array, greedy: bool) -> tuple[Any, Any, Any]:
+    def eval_act(self, shared: SPOShared, state: RolloutState, key: jax.Array, greedy: bool) -> Acted:
         """Choose actions by a search of `evaluation_particles`, or without one by the policy alone."""
         if particles := self.config.smc.evaluation_particles:
             return state.carry, self.search(shared, state, key, particles, greedy)[0].action, ()
@@ -176,7 +181,7 @@ class SPO(Algorithm):
         """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
         del trajectory
 
-        def step(shared: SPOShared, sample_key: jax.Array, loss_key: jax.Array, count: None) -> tuple[Any, Metrics]:
+        def step(shared: SPOShared, sample_key: jax.Array, loss_key: jax.Array, count: None) -> tuple[PyTree, Metrics]:
             del count
             return self.sgd_step(shared, self.replay.sample(agent.local, sample_key, 1.0), loss_key)
 
@@ -193,7 +198,9 @@ class SPO(Algorithm):
         params = SPOParams(self.target.update(networks._replace(online=online)), duals)
         return shared._replace(params=params, opt_states=opt_states), metrics
 
-    def loss(self, learned: Any, shared: SPOShared, batch: SequenceBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(
+        self, learned: tuple[ActorCriticParams, Duals], shared: SPOShared, batch: SequenceBatch, key: jax.Array
+    ) -> Loss:
         """Compute the losses of policy, multipliers, temperature and critic on sequences `[W, B]`."""
         (online, duals), target, config = learned, shared.params.networks.target, self.config
         steps, found = batch.steps, batch.steps.extras

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import ActorCriticParams, Agent, Metrics, RolloutState, SystemConfig, SystemSpec, Trajectory
+from stoix_like.base_types import (
+    ActorCriticParams,
+    Agent,
+    Distribution,
+    Loss,
+    Metrics,
+    PyTree,
+    SystemConfig,
+    SystemSpec,
+    Trajectory,
+)
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.actor_critic import (
     NETWORK_HEADS,
     OnPolicyActorCritic,
+    OnPolicyShared,
     OnPolicyTransition,
     make_parts,
 )
@@ -92,29 +103,19 @@ ConfigT = TypeVar("ConfigT", bound=BaseConfig)
 class A2C(OnPolicyActorCritic[ConfigT]):
     """A2C: one step along the policy gradient per rollout."""
 
-    def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
-        """Choose an action for each environment; the extras are the log-probabilities."""
-        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
-        timestep = state.timestep._replace(observation=observation)
-        carry, pi = self.networks.step(shared.params, state.carry, timestep)
-        if greedy:
-            return carry, pi.mode(), ()
-        carry, action = self.exploration.sample(pi, carry, timestep, key)
-        return carry, action, pi.log_prob(action)
-
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Learn from one rollout."""
         agent, batch, metrics = self.targets(agent, trajectory, key)
         shared, others = self.improve(agent.shared, batch, key)
         return self.finish(Agent(shared, agent.local), trajectory), metrics | others
 
-    def improve(self, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
+    def improve(self, shared: OnPolicyShared, batch: OnPolicyTransition, key: jax.Array) -> tuple[PyTree, Metrics]:
         """Learn from a batch `[B]` with the hyperparameters of this update."""
         config = self.config.at(shared.updates, self.num_updates)
         shared, metrics = replace(self, config=config).train(shared, batch, key)
         return shared, metrics | self.describe(config, batch)
 
-    def train(self, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
+    def train(self, shared: OnPolicyShared, batch: OnPolicyTransition, key: jax.Array) -> tuple[PyTree, Metrics]:
         """Take one gradient step on the whole rollout."""
         batch = batch._replace(advantage=self.standardize(batch.advantage, ("minibatch",)))
         params, opt_states, metrics = gradient_step(
@@ -122,7 +123,7 @@ class A2C(OnPolicyActorCritic[ConfigT]):
         )
         return shared._replace(params=params, opt_states=opt_states), metrics
 
-    def loss(self, params: ActorCriticParams, batch: OnPolicyTransition, key: jax.Array) -> tuple[jax.Array, Metrics]:
+    def loss(self, params: ActorCriticParams, batch: OnPolicyTransition, key: jax.Array) -> Loss:
         """Compute the policy loss, the value loss and the entropy bonus."""
         batch = self.networks.arrange(batch)
         pi, value = self.networks.both(params, batch.obs)
@@ -132,7 +133,7 @@ class A2C(OnPolicyActorCritic[ConfigT]):
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **metrics}
         return policy_loss - self.config.ent_coef * entropy + self.config.vf_coef * value_loss, metrics
 
-    def policy_loss(self, pi: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+    def policy_loss(self, pi: Distribution, batch: OnPolicyTransition) -> Loss:
         """Compute the policy-gradient loss of the advantages (section 4)."""
         return policy_gradient_loss(pi.log_prob(batch.action), batch.advantage), {}
 
