@@ -175,9 +175,6 @@ class Distribution(Protocol):
     def sample(self, *, seed: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Draw actions `[*sample_shape, *batch, ...]`."""
 
-    def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Draw actions `[*batch, ...]` with their log-probabilities."""
-
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Compute the log-probabilities of actions, in nats."""
 
