@@ -68,10 +68,7 @@ class Algorithm(ABC):
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return observations `[B, ...]` that the update learns from; by default, those of the rollout."""
         del agent, key
-        observation: Observation = jax.tree.map(
-            partial(merge_leading_dims, num_dims=2), trajectory.transitions.observation
-        )
-        return observation
+        return jax.tree.map(partial(merge_leading_dims, num_dims=2), trajectory.transitions.observation)
 
     @abstractmethod
     def inspect(self, shared: PyTree, observation: Observation) -> NetworkOutputs:
@@ -132,8 +129,7 @@ def entry_points(system: str, make_algorithm: Callable[..., Algorithm]) -> Entry
 
     def run_experiment(config: Any) -> float:
         """Train a composed configuration; see `stoix_like.run.experiment.run_experiment`."""
-        metric: float = _resolve(*RUNNER)(config, build)
-        return metric
+        return _resolve(*RUNNER)(config, build)
 
     def hydra_entry_point() -> None:
         """Train with the arguments of the command line; see `stoix_like.cli.launch`."""

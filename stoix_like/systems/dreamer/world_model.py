@@ -353,8 +353,7 @@ class WorldModel:
         def reset(x: jax.Array) -> jax.Array:
             return jnp.where(is_first.reshape(-1, *(1,) * (x.ndim - 1)), 0.0, x)
 
-        deterministic: jax.Array = self._apply("advance", params, jax.tree.map(reset, latent), reset(vector))
-        return deterministic
+        return self._apply("advance", params, jax.tree.map(reset, latent), reset(vector))
 
     def _logits(self, name: str, params: PyTree, *args: jax.Array) -> jax.Array:
         return mix_uniform(self._apply(name, params, *args), self.config.uniform_mix)

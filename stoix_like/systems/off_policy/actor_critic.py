@@ -176,8 +176,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of the replay buffer."""
         del trajectory
-        observation: Observation = self.draw(agent.local.buffer, key).observation
-        return observation
+        return self.draw(agent.local.buffer, key).observation
 
     def sample(self, agent: Agent, key: jax.Array) -> PyTree:
         """Sample a batch of normalised observations and rewards."""

@@ -37,12 +37,7 @@ from stoix_like.networks.base import FeedForwardActor, MultiNetwork, RecurrentCr
 from stoix_like.networks.inputs import ArrayInput, EmbeddingActionInput
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import between
-from stoix_like.systems.off_policy.actor_critic import (
-    ActorAndCritics,
-    OffPolicyActorCritic,
-    OffPolicyShared,
-    make_critics,
-)
+from stoix_like.systems.off_policy.actor_critic import ActorAndCritics, OffPolicyActorCritic, make_critics
 from stoix_like.systems.parts import recurrent
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.replay import Batch, SequenceReplayConfig, make_sequence_replay
@@ -206,7 +201,7 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
         """Return the state of the policy at the start of an episode."""
         return self.actor.cells.initialize_carry(num_envs)
 
-    def act(self, shared: OffPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
+    def act(self, shared: PyTree, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose an action for each environment; the extras are the state before it."""
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
         timestep = state.timestep._replace(observation=observation)
@@ -233,8 +228,7 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
         """Return the observations of a batch of sequences."""
         del trajectory
         drawn = self.draw(agent.local.buffer, key).steps.observation
-        observation: Observation = jax.tree.map(partial(merge_leading_dims, num_dims=2), drawn)
-        return observation
+        return jax.tree.map(partial(merge_leading_dims, num_dims=2), drawn)
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:
         """Sample the steps `[L * B]` of sequences after their burn-in, with normalised observations and rewards."""

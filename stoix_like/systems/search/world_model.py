@@ -140,8 +140,7 @@ class WorldModel:
 
     def _loss(self, distribution: Any, target: jax.Array) -> jax.Array:
         loss = two_hot_loss_per_example if self.target_distribution == "two_hot" else hl_gauss_loss_per_example
-        losses: jax.Array = jax.vmap(loss)(distribution.logits, distribution.values, SCALE.apply(target))
-        return losses
+        return jax.vmap(loss)(distribution.logits, distribution.values, SCALE.apply(target))
 
     def _with_action(self, latent: jax.Array, action: jax.Array) -> jax.Array:
         vector = as_vector(self.action_space, action)
@@ -153,8 +152,7 @@ class WorldModel:
 
 def mean(distribution: Any) -> jax.Array:
     """Return the rewards or values that distributions on the scale of `SCALE` stand for (MuZero, appendix F)."""
-    values: jax.Array = SCALE.apply_inv(distribution.mean())
-    return values
+    return SCALE.apply_inv(distribution.mean())
 
 
 def scale_to_unit(latent: jax.Array) -> jax.Array:

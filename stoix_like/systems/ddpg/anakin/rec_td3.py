@@ -50,8 +50,7 @@ class RecurrentTD3(RecurrentOffPolicy[Config], ff_ddpg.DDPG[Config]):
 
     def online_actor(self, params: DDPGParams) -> RecurrentParams:
         """Return the parameters of the policy."""
-        online: RecurrentParams = params.actor_params.online
-        return online
+        return params.actor_params.online
 
     def explore(self, pi: Distribution, key: jax.Array) -> jax.Array:
         """Add normal noise to the actions of the policy."""

@@ -257,7 +257,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
             optax.scale_by_learning_rate(rate),
         )
 
-    agent = Disco103(
+    return Disco103(
         config,
         spec.axes,
         FeedForwardActor(head, network.pre_torso, network.input_layer),
@@ -265,7 +265,6 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         target=make_soft_target(config.tau),
         replay=make_sequence_replay(config.replay, spec, (), jnp.zeros((head.action_dim,)), config.reward_scale),
     )
-    return agent
 
 
 build, run_experiment, hydra_entry_point = entry_points("disco_rl/ff_disco103", make_algorithm)

@@ -150,8 +150,7 @@ class Dreamer(Algorithm):
 
     def sample_action(self, params: PyTree, latent: Latent, action_mask: jax.Array | None, key: jax.Array) -> jax.Array:
         """Draw actions of the policy in latents."""
-        action: jax.Array = self.policy(params, latent, action_mask).sample(seed=key)
-        return action
+        return self.policy(params, latent, action_mask).sample(seed=key)
 
     def inspect(self, shared: DreamerShared, observation: Observation) -> NetworkOutputs:
         """Return the policy and the values of first observations `[B, ...]`."""
@@ -169,8 +168,7 @@ class Dreamer(Algorithm):
         """Return the observations of a batch of sequences."""
         del trajectory
         entries = self.replay.sample(agent.local, key).entries
-        observation: Observation = jax.tree.map(partial(merge_leading_dims, num_dims=2), entries.observation)
-        return observation
+        return jax.tree.map(partial(merge_leading_dims, num_dims=2), entries.observation)
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch of sequences, and average their metrics."""

@@ -153,8 +153,7 @@ class MPO(OffPolicyActorCritic[Config]):
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of windows of the replay buffer, side by side."""
         windows = super().observations(agent, trajectory, key)
-        observation: Observation = jax.tree.map(partial(merge_leading_dims, num_dims=2), windows)
-        return observation
+        return jax.tree.map(partial(merge_leading_dims, num_dims=2), windows)
 
     def draw(self, buffer: PyTree, key: jax.Array) -> Transition:
         """Draw windows `[W, B]` from the replay buffer."""

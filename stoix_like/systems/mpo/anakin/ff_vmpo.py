@@ -108,8 +108,7 @@ class VMPO(ff_a2c.A2C[Config]):
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build V-MPO; the floats of the hyperparameters may be traced."""
     advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace, weighted=False)
-    vmpo = VMPO(**make_parts(config, spec), advantages=advantages, dual_optim=optax.adam(config.duals.dual_lr))
-    return vmpo
+    return VMPO(**make_parts(config, spec), advantages=advantages, dual_optim=optax.adam(config.duals.dual_lr))
 
 
 build, run_experiment, hydra_entry_point = entry_points("mpo/ff_vmpo", make_algorithm)

@@ -226,7 +226,7 @@ class ContinuousPQN(Algorithm):
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build continuous PQN; the floats of the hyperparameters may be traced."""
     actor = spec.networks.actor_network
-    pqn = ContinuousPQN(
+    return ContinuousPQN(
         config,
         spec.axes,
         spec.num_updates,
@@ -238,7 +238,6 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         rewards=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
         actions=action_range(spec.action_space),
     )
-    return pqn
 
 
 build, run_experiment, hydra_entry_point = entry_points("q_learning/ff_pqn_continuous", make_algorithm)

@@ -164,8 +164,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         """Return the observations of a batch of sequences."""
         del trajectory
         batch: Any = self.sample(agent, key)
-        observation: Observation = jax.tree.map(partial(merge_leading_dims, num_dims=2), batch.steps.observation)
-        return observation
+        return jax.tree.map(partial(merge_leading_dims, num_dims=2), batch.steps.observation)
 
     def set_priorities(self, local: PyTree, batch: SequenceBatch, losses: jax.Array) -> PyTree:
         """Set the priorities of a batch from the absolute errors of its steps (section 2.3)."""
@@ -187,7 +186,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     network = recurrent.make_actor(spec.networks.actor_network)
     carry = jax.tree.map(lambda x: x[0], network.initialize_carry(1))
     replay: Any = make_sequence_replay(config.replay, spec, carry, reward_scale=config.reward_scale)
-    r2d2 = R2D2(
+    return R2D2(
         config,
         spec.axes,
         network,
@@ -196,7 +195,6 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         num_updates=spec.num_updates,
         epsilon=make_epsilon_schedule(config.exploration, spec.num_updates),
     )
-    return r2d2
 
 
 build, run_experiment, hydra_entry_point = entry_points("q_learning/rec_r2d2", make_algorithm)

@@ -49,13 +49,11 @@ class RecurrentSAC(RecurrentOffPolicy[Config], ff_sac.SAC[Config]):
 
     def online_actor(self, params: SACParams) -> RecurrentParams:
         """Return the parameters of the policy."""
-        actor_params: RecurrentParams = params.actor_params
-        return actor_params
+        return params.actor_params
 
     def explore(self, pi: Distribution, key: jax.Array) -> jax.Array:
         """Sample an action for each environment."""
-        action: jax.Array = pi.sample(seed=key)
-        return action
+        return pi.sample(seed=key)
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
