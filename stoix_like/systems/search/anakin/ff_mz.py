@@ -223,7 +223,7 @@ def make_simulation(model: WorldModel, normalizer: Normalizer, candidates: Candi
         The functions.
     """
 
-    def root(params: PyTree, _: RolloutState, observation: Observation, key: jax.Array) -> mctx.RootFnOutput:
+    def root(params: PyTree, _: RolloutState | None, observation: Observation, key: jax.Array) -> mctx.RootFnOutput:
         latent = model.represent(params[0], normalizer.apply(params[1], observation))
         prior, actions = candidates.choose(model.policy_at(params[0], latent, observation.action_mask), key)
         value = model.value_at(params[0], latent)
