@@ -29,9 +29,8 @@ _SIZES = frozenset(
     )
 )
 
-# Those of them that count layers, which are built one by one.
-_COUNTS = frozenset(("num_layers", "num_blocks", "blocks_per_group"))
-_MAX_LAYERS = 1000
+# The most of what is built one by one, or computed on the host.
+_MOST = {"num_layers": 1000, "num_blocks": 1000, "blocks_per_group": 1000, "num_atoms": 100_000}
 # Fields of cells that `ScannedRNN` sets.
 _OF_ALL_CELLS = frozenset(("features", "dtype", "parent", "name"))
 
@@ -81,8 +80,8 @@ def check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], ke
         optional = name in known and defaults[name] is None
         if name in _SIZES and not _positive(value) and not (optional and value is None):
             raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use integers of at least 1")
-        if name in _COUNTS and value is not None and np.max(value) > _MAX_LAYERS:
-            raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use at most {_MAX_LAYERS}")
+        if name in _MOST and value is not None and np.max(value) > _MOST[name]:
+            raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use at most {_MOST[name]}")
         value = convert(hints.get(name, Any), value, f"{key}.{name}", defaults.get(name))
         if name in _PARSERS and isinstance(value, str):
             try:

@@ -94,13 +94,14 @@ def _unroll_gru_backward(residuals: tuple[Array, ...], d_states: Array) -> tuple
     def step(d_after: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
         d_state, by_state, by_product = inputs
         d_state = d_state + d_after
-        return by_state * d_state + (by_product * _for_gates(d_state)) @ kernel.T, d_state
+        return by_state * d_state + (by_product * _for_gates(d_state)).astype(kernel.dtype) @ kernel.T, d_state
 
     zero = jnp.zeros_like(state)
     d_first, d_states = jax.lax.scan(step, zero, inputs, reverse=True, unroll=_STEPS_PER_ITERATION)
-    d_products = by_product * _for_gates(d_states)
-    d_kernel = jnp.einsum("...i,...j->ij", before, d_products)
-    return by_input * _for_gates(d_states), d_kernel, d_products.reshape(-1, len(bias)).sum(0), d_first, None
+    d_products = (by_product * _for_gates(d_states)).astype(kernel.dtype)
+    d_kernel = jnp.einsum("...i,...j->ij", before.astype(kernel.dtype), d_products)
+    d_inputs = (by_input * _for_gates(d_states)).astype(from_inputs.dtype)
+    return d_inputs, d_kernel, d_products.reshape(-1, len(bias)).sum(0), d_first, None
 
 
 def _for_gates(x: Array) -> Array:
