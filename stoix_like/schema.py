@@ -234,6 +234,10 @@ def convert(hint: Any, value: Any, key: str) -> Any:
             and (typing.get_origin(option) is tuple) == many
         ]
         return convert((fitting or others or [bool])[0], value, key)
+    if hint is type(None):
+        if value is not None:
+            raise ConfigError(f"{key}={value} has no effect here: leave it out")
+        return None
     if value is None and hint is not Any:
         raise ConfigError(f"'{key}' is not set: it must be {_describe(hint)}")
     if dataclasses.is_dataclass(hint):

@@ -175,8 +175,9 @@ def continuous_pqn_values(networks, shared, hyperparams):
     del hyperparams
     actor = networks.actor_network
     policy = FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
-    mode = policy.apply(shared.actor_params, Observation(VIEWS)).mode()
-    return make_critics(networks.q_network, 2).apply(shared.q_params, Observation(VIEWS), {"action": mode}).mean(-1)
+    actor_params, q_params = shared.params
+    mode = policy.apply(actor_params, Observation(VIEWS)).mode()
+    return make_critics(networks.q_network, 2).apply(q_params, Observation(VIEWS), {"action": mode}).mean(-1)
 
 
 def state_values(networks, shared, hyperparams):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +27,10 @@ from stoix_like.base_types import (
     Observation,
     PyTree,
     RolloutState,
-    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
 )
-from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork, RecurrentCritic
 from stoix_like.networks.inputs import ArrayInput, EmbeddingActionInput
 from stoix_like.networks.requirements import HeadRequirement
@@ -48,18 +46,14 @@ class RecurrentReplayConfig(SequenceReplayConfig):
     """Hyperparameters of the replay buffer of a recurrent policy and its critics.
 
     Attributes:
-        prioritised: see `PrioritisedReplayConfig`; sequences are sampled uniformly.
+        has_priorities: see `PrioritisedReplayConfig`.
+        prioritised: see `PrioritisedReplayConfig`.
         n_step: see `ReplayConfig`; targets have one reward.
     """
 
+    has_priorities: ClassVar[bool] = False
     prioritised: bool = False
     n_step: Annotated[int, between(1, 1)] = 1
-
-    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
-        """Check sizes, and that nothing asks for priorities; see `Part.check`."""
-        if self.prioritised:
-            raise ConfigError("system.prioritised=true: this system samples sequences uniformly: use false")
-        super().check(config, num_envs, num_shards)
 
 
 class RecurrentActorAndCritics(ActorAndCritics, Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, TypeVar
 
 import jax
 
@@ -45,19 +45,12 @@ class MinibatchConfig(Part):
             )
 
 
-class Passes(NamedTuple):
-    """How often an update passes over a rollout, and in how many minibatches."""
-
-    epochs: int
-    num_minibatches: int
-
-
 def minibatch_epochs(
     sgd_step: Callable[..., tuple[T, Metrics]],
     shared: T,
     batch: PyTree,
     key: jax.Array,
-    config: MinibatchConfig | Passes,
+    config: MinibatchConfig,
     stop: Stop = NEVER,
     step_keys: bool = True,
 ) -> tuple[T, Metrics]:

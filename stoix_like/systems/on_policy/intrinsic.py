@@ -21,7 +21,7 @@ from stoix_like.base_types import Axes, Loss, Metrics, Observation, PyTree, Syst
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.heads import ScalarCriticHead
 from stoix_like.schema import Part, above, at_least, between, one_of
-from stoix_like.systems.on_policy.epochs import MinibatchConfig, Passes, minibatch_epochs
+from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.advantages import Advantages, make_advantages
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Descends, gradient_step, make_optimiser
@@ -155,7 +155,7 @@ class _Bonus:
 
     config: IntrinsicReward
     axes: Axes
-    passes: MinibatchConfig | Passes
+    passes: MinibatchConfig
     value: FeedForwardCritic
     features: FeedForwardCritic
     inverse_model: _InverseModel
@@ -338,7 +338,7 @@ def make_intrinsic(config: IntrinsicReward, system: Descends, spec: SystemSpec) 
     bonus = _BONUSES[config.intrinsic](
         config,
         spec.axes,
-        system.find_part(MinibatchConfig) or Passes(1, 1),
+        system.find_part(MinibatchConfig) or MinibatchConfig(epochs=1, num_minibatches=1),
         value=FeedForwardCritic(ScalarCriticHead(), *body),
         features=FeedForwardCritic(_Vector(_FEATURES[config.intrinsic]), *body),
         inverse_model=_InverseModel(actor.action_head),

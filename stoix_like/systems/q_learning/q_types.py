@@ -18,18 +18,6 @@ class QShared(NamedTuple):
     parts: PyTree = ()
 
 
-class ContinuousPQNShared(NamedTuple):
-    """The shared state of the agent: parameters and optimiser states, updates so far, and statistics."""
-
-    actor_params: PyTree
-    q_params: PyTree
-    actor_opt_state: PyTree
-    q_opt_state: PyTree
-    updates: PyTree = ()
-    statistics: PyTree = ()
-    return_statistics: PyTree = ()
-
-
 class ContinuousPQNTransition(NamedTuple):
     """Steps `[B, ...]` with the action of the behaviour policy without its noise, and lambda-returns as targets."""
 

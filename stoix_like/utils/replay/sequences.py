@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -103,10 +103,12 @@ class StepSequenceConfig(SequenceConfig):
     """Hyperparameters of a buffer of sequences whose steps are stored with their true successors.
 
     Attributes:
+        has_priorities: see `PrioritisedReplayConfig`.
         n_step: see `ReplayConfig`; not used.
         store_next_observation: see `ReplayConfig`.
     """
 
+    has_priorities: ClassVar[bool] = False
     n_step: Annotated[int, between(1, 1)] = 1
     store_next_observation: bool = True
 

@@ -64,16 +64,22 @@ def test_no_gradient_flows_through_the_burn_in():
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("system", "override", "message"),
     [
-        ("+system.prioritised=true", "system.prioritised=true: this system samples sequences uniformly: use false"),
-        ("+system.n_step=3", r"system\.n_step=3 is out of range"),
-        ("+system.noise_correlation=0.5", r"system\.noise_correlation=0\.5 is out of range"),
+        (
+            "sac/rec_sac",
+            "+system.prioritised=true",
+            "system.prioritised=true: this system samples sequences uniformly: use false",
+        ),
+        ("spo/ff_spo", "+system.prioritised=true", "system.prioritised=true: this system samples sequences uniformly"),
+        ("sac/rec_sac", "+system.n_step=3", r"system\.n_step=3 is out of range"),
+        ("sac/rec_sac", "+system.noise_correlation=0.5", r"system\.noise_correlation=0\.5 is out of range"),
+        ("ddpg/rec_td3", "+system.max_exploration_noise=0.5", r"system\.max_exploration_noise=0\.5 has no effect here"),
     ],
 )
-def test_what_sequences_do_not_support_is_refused(override, message):
+def test_what_sequences_do_not_support_is_refused(system, override, message):
     with pytest.raises(ConfigError, match=message):
-        parse_config(compose_config(["system=sac/rec_sac", override])).system.check(8, 1)
+        parse_config(compose_config([f"system={system}", override])).system.check(8, 1)
 
 
 @pytest.mark.slow

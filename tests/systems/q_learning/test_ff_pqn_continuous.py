@@ -8,16 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import Axes, Observation, RolloutState, Trajectory, Transition
+from stoix_like.base_types import ActorCriticParams, Axes, Observation, RolloutState, Trajectory, Transition
 from stoix_like.config import parse_config
 from stoix_like.run.set_up.setup import set_up
-from stoix_like.systems.q_learning.q_types import ContinuousPQNShared, ContinuousPQNTransition
+from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
+from stoix_like.systems.q_learning.q_types import ContinuousPQNTransition
 from support.algorithms import make_algorithm
 from support.composed import compose_config
 from support.off_policy_runs import timestep
 from support.programs import train
 
-SHARED = ContinuousPQNShared(*[()] * 4, updates=jnp.zeros((), jnp.int32))
+SHARED = OnPolicyShared(ActorCriticParams((), ()), (), (), updates=jnp.zeros((), jnp.int32))
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,8 @@ import optax
 
 from stoix_like.base_types import (
     Acted,
+    ActorCriticOptStates,
+    ActorCriticParams,
     Agent,
     Axes,
     Loss,
@@ -42,10 +44,11 @@ from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, action_range
 from stoix_like.systems.off_policy.actor_critic import make_critics
+from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal, OnPolicyShared
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
-from stoix_like.systems.q_learning.q_types import ContinuousPQNShared, ContinuousPQNTransition
+from stoix_like.systems.q_learning.q_types import ContinuousPQNTransition
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss.common import squared_or_huber
 from stoix_like.utils.multistep import batch_lambda_returns
@@ -119,42 +122,47 @@ class ContinuousPQN(Algorithm):
         actor_key, q_key = jax.random.split(key)
         actor_params = self.actor.init(actor_key, observation := timestep.observation)
         q_params = self.critics.init(q_key, observation, {"action": self.policy(actor_params, observation)})
-        opt_states = self.actor_optim.init(actor_params), self.q_optim.init(q_params)
-        others = self.config.init_updates(), self.normalizer.init(observation), self.rewards.init()
-        shared = ContinuousPQNShared(actor_params, q_params, *opt_states, *others)
-        return Agent(shared, self.rewards.init_returns(len(timestep.reward)))
+        shared = OnPolicyShared(
+            ActorCriticParams(actor_params, q_params),
+            ActorCriticOptStates(self.actor_optim.init(actor_params), self.q_optim.init(q_params)),
+            self.normalizer.init(observation),
+            self.rewards.init(),
+            self.config.init_updates(),
+        )
+        return Agent(shared, OnPolicyLocal(self.rewards.init_returns(len(timestep.reward))))
 
-    def act(self, shared: ContinuousPQNShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
+    def act(self, shared: OnPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Add normal noise to the actions of the policy; the extras are these actions without noise."""
-        action = self.policy(shared.actor_params, self.normalizer.apply(shared.statistics, state.timestep.observation))
+        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
+        action = self.policy(shared.params.actor_params, observation)
         if greedy:
             return (), action, ()
         noise = self.noise(shared) * jax.random.normal(key, action.shape)
         return (), self.actions.add_noise(action, noise), action
 
-    def noise(self, shared: ContinuousPQNShared) -> jax.Array:
+    def noise(self, shared: OnPolicyShared) -> jax.Array:
         """Return the standard deviation of the noise, in units of half the action range."""
         return jnp.asarray(self.config.at(shared.updates, self.num_updates).exploration_noise)
 
-    def inspect(self, shared: ContinuousPQNShared, observation: Observation) -> NetworkOutputs:
+    def inspect(self, shared: OnPolicyShared, observation: Observation) -> NetworkOutputs:
         """Return the policy, and the values of its actions."""
         observation = self.normalizer.apply(shared.statistics, observation)
-        pi = self.actor.apply(shared.actor_params, observation)
-        return NetworkOutputs(pi, jnp.mean(self.q(shared.q_params, observation, pi.mode()), axis=-1))
+        pi = self.actor.apply(shared.params.actor_params, observation)
+        return NetworkOutputs(pi, jnp.mean(self.q(shared.params.critic_params, observation, pi.mode()), axis=-1))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
         steps, (noise_key, key) = trajectory.transitions, jax.random.split(key)
-        reward, statistics, returns = self.rewards.apply(agent.shared.return_statistics, agent.local, steps)
+        reward, statistics, returns = self.rewards.apply(agent.shared.return_statistics, agent.local.returns, steps)
         shared = agent.shared._replace(return_statistics=statistics)
         trajectory = trajectory._replace(transitions=steps._replace(reward=reward))
         batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(shared, trajectory, noise_key))
         after, metrics = minibatch_epochs(self.sgd_step, shared, batch, key, self.config.minibatches, step_keys=False)
         statistics = self.normalizer.update(shared.statistics, steps.observation)
         after = after._replace(statistics=statistics, updates=jax.tree.map(lambda count: count + 1, shared.updates))
-        return Agent(after, returns), metrics | {"exploration_noise": self.noise(shared)}
+        return Agent(after, OnPolicyLocal(returns)), metrics | {"exploration_noise": self.noise(shared)}
 
-    def evaluate(self, shared: ContinuousPQNShared, trajectory: Trajectory, key: jax.Array) -> ContinuousPQNTransition:
+    def evaluate(self, shared: OnPolicyShared, trajectory: Trajectory, key: jax.Array) -> ContinuousPQNTransition:
         """Compute lambda-returns `[T, N]` of the policy with noise.
 
         Bootstrap values are those of the actions that followed; at truncations and the end of the rollout, of new ones.
@@ -163,10 +171,10 @@ class ContinuousPQN(Algorithm):
         observation, successor = (
             self.normalizer.apply(shared.statistics, view) for view in (steps.observation, steps.next_observation)
         )
-        action = self.policy(shared.actor_params, successor)
+        action = self.policy(shared.params.actor_params, successor)
         action = jax.vmap(self.actions.add_noise)(action, self.noise(shared) * jax.random.normal(key, action.shape))
         inputs = (observation, steps.action), (successor, action)
-        q_tm1, q_end = (jnp.mean(self.q(shared.q_params, *views), axis=-1) for views in inputs)
+        q_tm1, q_end = (jnp.mean(self.q(shared.params.critic_params, *views), axis=-1) for views in inputs)
         q_t = jnp.where(steps.truncated, q_end, jnp.concatenate([q_tm1[1:], q_end[-1:]]))
         target = batch_lambda_returns(
             config.reward_scale * steps.reward,
@@ -179,19 +187,23 @@ class ContinuousPQN(Algorithm):
         return ContinuousPQNTransition(observation, steps.action, steps.extras, target)
 
     def sgd_step(
-        self, shared: ContinuousPQNShared, batch: ContinuousPQNTransition, key: None
-    ) -> tuple[ContinuousPQNShared, Metrics]:
+        self, shared: OnPolicyShared, batch: ContinuousPQNTransition, key: None
+    ) -> tuple[OnPolicyShared, Metrics]:
         """Take one gradient step of the policy and one of the critics on one minibatch; they need no key."""
         del key
-        loss = partial(self.actor_loss, q_params=shared.q_params, batch=batch)
+        params, opt_states = shared.params, shared.opt_states
+        loss = partial(self.actor_loss, q_params=params.critic_params, batch=batch)
         actor_params, actor_opt_state, metrics = gradient_step(
-            loss, self.actor_optim, self.axes, shared.actor_params, shared.actor_opt_state
+            loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state
         )
         q_params, q_opt_state, q_metrics = gradient_step(
-            self.critic_loss, self.q_optim, self.axes, shared.q_params, shared.q_opt_state, batch
+            self.critic_loss, self.q_optim, self.axes, params.critic_params, opt_states.critic_opt_state, batch
         )
-        shared = shared._replace(actor_params=actor_params, actor_opt_state=actor_opt_state)
-        return shared._replace(q_params=q_params, q_opt_state=q_opt_state), metrics | q_metrics
+        params, opt_states = (
+            ActorCriticParams(actor_params, q_params),
+            ActorCriticOptStates(actor_opt_state, q_opt_state),
+        )
+        return shared._replace(params=params, opt_states=opt_states), metrics | q_metrics
 
     def critic_loss(self, q_params: PyTree, batch: ContinuousPQNTransition) -> Loss:
         """Compute the Huber losses of the errors to the lambda-return, summed over the critics."""
