@@ -11,6 +11,7 @@ import pytest
 from stoix_like.config import parse_config
 from stoix_like.processes import ALONE
 from stoix_like.run import experiment
+from stoix_like.run.prepare import prepare
 from stoix_like.signals import Signals, received, stop_if_received
 from stoix_like.storage import checkpoint
 from support import toys

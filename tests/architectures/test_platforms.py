@@ -19,7 +19,10 @@ REPLAY = ["system.warmup_steps=16", "system.rollout_length=8", "system.epochs=2"
 SHARDS = ["arch.num_devices=2", "arch.update_batch_size=2", "logger.every_updates=1"]
 # Adam divides gradients by their size: those that are nearly zero would be nothing but rounding.
 MUZERO = [*REPLAY, "system.num_simulations=4", "system.unroll_steps=2", "system.n_step=2", "system.adam_eps=1e-3"]
-ALPHAZERO = [*REPLAY, "system.num_simulations=4", "system.sequence_length=8", "system.total_batch_size=16"]
+ALPHAZERO = [
+    *(*REPLAY, "system.num_simulations=4", "system.sequence_length=8", "system.total_batch_size=16"),
+    "system.adam_eps=1e-3",
+]
 MUON = ["system.optimiser=muon", "system.weight_decay=0.01"]
 SCALED = ["system.normalize_observations=true", "system.normalize_rewards=true"]
 SEQUENCES = [

@@ -1,4 +1,4 @@
-"""A run that was recorded when its layout was new: versions that write the same layout read it, and go on with it."""
+"""A run that was recorded when its layout was new: versions that write the same layout load and resume it."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def test_a_recorded_run_is_loaded(run):
 
 
 @pytest.mark.slow
-def test_a_recorded_run_goes_on(run):
+def test_a_recorded_run_is_resumed(run):
     before = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     result = stoix_like.resume(run, ["arch.total_timesteps=32", "arch.num_evaluation=4"])
     assert result.history[: len(before)] == before

@@ -5,4 +5,4 @@ from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, OnPolicyTr
 PPOShared = OnPolicyShared
 PPOTransition = OnPolicyTransition
 RNNPPOTransition = OnPolicyTransition
-"""One step of a sequence; `obs` is a `recurrent_actor_critic.Sequences`."""
+"""One step of a sequence; `obs` is a `recurrent.Sequences`."""
