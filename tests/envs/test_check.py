@@ -353,7 +353,7 @@ def test_the_command_prints_one_line_per_fault_and_exits_with_code_1(capsys):
         ]
     )
     out = capsys.readouterr().out
-    assert out.startswith("own/custom_envs.Corridor: no faults in 3 environments × 50 random steps")
+    assert out.startswith("own/support.custom_envs.Corridor: no faults in 3 environments × 50 random steps")
     assert out.count("\n") == 1
     with pytest.raises(SystemExit) as stopped:
         cli.main(["check-env", f"env._target_={__name__}.BadMask"])
