@@ -5,10 +5,9 @@ observation at `t`. `discount_t` is gamma, and zero where the episode *terminate
 which the episode was truncated: their bootstrap value `v_t` counts, and nothing after it does. `v_t` of a truncated
 step must therefore be the value of the true successor, not of the observation that a reset returned.
 
-Every function except the n-step one solves a linear recurrence backwards: as a scan over time or, with
-`associative=True`, as a parallel prefix scan of logarithmic depth. Results agree up to rounding; speed differs. On a
-CPU the default, the scan over time, was faster at every size measured; `scripts/benchmark/returns.py` compares both on
-your machine.
+Every function except the n-step one solves a linear recurrence backwards: on CPUs as a scan over time, which was faster
+there at every size measured, and on accelerators as a parallel prefix scan of logarithmic depth. `associative` chooses
+one of them. Results agree up to rounding; `scripts/benchmark/returns.py` compares both on your machine.
 """
 
 import re
@@ -19,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Real
 
+from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar, standardize
 from stoix_like.utils.shapes import check_shapes
 
@@ -52,13 +52,13 @@ class VTraceOutput(NamedTuple):
 
 
 def _reverse_recurrence(
-    bias: Float[Array, "T *S"], slope: Float[Array, "T *S"], final: Float[Array, "*S"], associative: bool
+    bias: Float[Array, "T *S"], slope: Float[Array, "T *S"], final: Float[Array, "*S"], associative: bool | None
 ) -> Float[Array, "T *S"]:
     """Solve x_t = bias_t + slope_t * x_{t+1} backwards from x_T = final, on time-major arrays."""
     dtype = jnp.result_type(bias, slope, final)
     bias, slope, final = (jnp.asarray(x, dtype) for x in (bias, slope, final))
     with jax.named_scope("returns"):
-        if associative:
+        if associative or (associative is None and not on_cpu()):
             # Fold `final` into the last bias: the product of all slopes may overflow, and inf * 0 is NaN.
             bias = bias.at[-1].add(slope[-1] * final)
             return jax.lax.associative_scan(_compose, (bias, slope), reverse=True)[0]
@@ -136,7 +136,7 @@ def batch_truncated_generalized_advantage_estimation(
     standardize_advantages: bool = False,
     *,
     axis_names: tuple[str, ...] = (),
-    associative: bool = False,
+    associative: bool | None = None,
 ) -> tuple[Sequences, Sequences]:
     """Compute truncated generalised advantage estimates.
 
@@ -158,7 +158,7 @@ def batch_truncated_generalized_advantage_estimation(
         time_major: whether every array is `[T, B]`, and `values` `[T+1, B]`.
         standardize_advantages: whether to standardise the advantages to mean 0 and variance 1.
         axis_names: mapped axes that the batch of the standardisation is spread over.
-        associative: whether to use the parallel scan.
+        associative: whether to use the parallel scan; None: on accelerators.
 
     Returns:
         Advantages and value targets (v_tm1 + advantage before standardisation), each `[B, T]`, or `[T, B]`.
@@ -306,7 +306,7 @@ def batch_general_off_policy_returns_from_q_and_v(
     *,
     truncation_t: Flags | None = None,
     time_major: bool = False,
-    associative: bool = False,
+    associative: bool | None = None,
 ) -> Sequences:
     """Compute returns under a target policy from the data of a behaviour policy.
 
@@ -325,7 +325,7 @@ def batch_general_off_policy_returns_from_q_and_v(
         stop_target_gradients: whether to stop the gradients of the result.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
         time_major: whether every array is time-major.
-        associative: whether to use the parallel scan.
+        associative: whether to use the parallel scan; None: on accelerators.
 
     Returns:
         `[B, T]` returns from the observations at `tm1`.
@@ -358,7 +358,7 @@ def batch_retrace_continuous(
     *,
     truncation_t: Flags | None = None,
     time_major: bool = False,
-    associative: bool = False,
+    associative: bool | None = None,
 ) -> Sequences:
     """Compute the errors of action values against the Retrace return.
 
@@ -377,7 +377,7 @@ def batch_retrace_continuous(
         stop_target_gradients: whether to stop the gradients of the return.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
         time_major: whether every array is time-major.
-        associative: whether to use the parallel scan.
+        associative: whether to use the parallel scan; None: on accelerators.
 
     Returns:
         `[B, T]` errors, return minus value.
@@ -407,7 +407,7 @@ def batch_lambda_returns(
     time_major: bool = False,
     *,
     truncation_t: Flags | None = None,
-    associative: bool = False,
+    associative: bool | None = None,
 ) -> Sequences:
     """Compute lambda-returns, mixtures of n-step returns with geometrically decaying weights.
 
@@ -423,7 +423,7 @@ def batch_lambda_returns(
         stop_target_gradients: whether to stop the gradients of the result.
         time_major: whether every array is `[T, B]`.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
-        associative: whether to use the parallel scan.
+        associative: whether to use the parallel scan; None: on accelerators.
 
     Returns:
         `[B, T]` returns from the observations at `tm1`.
@@ -446,7 +446,7 @@ def batch_discounted_returns(
     time_major: bool = False,
     *,
     truncation_t: Flags | None = None,
-    associative: bool = False,
+    associative: bool | None = None,
 ) -> Sequences:
     """Compute discounted returns, which bootstrap at the end of a sequence.
 
@@ -461,7 +461,7 @@ def batch_discounted_returns(
         stop_target_gradients: whether to stop the gradients of the result.
         time_major: whether every array is `[T, B]`.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
-        associative: whether to use the parallel scan.
+        associative: whether to use the parallel scan; None: on accelerators.
 
     Returns:
         `[B, T]` returns from the observations at `tm1`.
@@ -495,7 +495,7 @@ def importance_corrected_td_errors(
     stop_target_gradients: bool = False,
     *,
     v_t: Float[Array, "T"] | None = None,
-    associative: bool = False,
+    associative: bool | None = None,
 ) -> Float[Array, "T"]:
     """Compute multistep errors of one trajectory, with per-decision importance sampling.
 
@@ -514,7 +514,7 @@ def importance_corrected_td_errors(
         truncation_t: `[T]` whether the episode was truncated after the step; None if none was.
         stop_target_gradients: whether to stop all gradients except those through `v_tm1`.
         v_t: `[T]` values of the true successors; None means `values[1:]`.
-        associative: whether to use the parallel scan.
+        associative: whether to use the parallel scan; None: on accelerators.
 
     Returns:
         `[T]` errors.
@@ -541,7 +541,7 @@ def batch_q_lambda(
     time_major: bool = False,
     *,
     truncation_t: Flags | None = None,
-    associative: bool = False,
+    associative: bool | None = None,
 ) -> Sequences:
     """Compute lambda-returns that bootstrap from the value of the greedy action.
 
@@ -558,7 +558,7 @@ def batch_q_lambda(
         stop_target_gradients: whether to stop the gradients of the result.
         time_major: whether every array is time-major.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
-        associative: whether to use the parallel scan.
+        associative: whether to use the parallel scan; None: on accelerators.
 
     Returns:
         `[B, T]` returns from the observations at `tm1`.
@@ -586,7 +586,7 @@ def batch_peng_q_lambda(
     time_major: bool = False,
     *,
     truncation_t: Flags | None = None,
-    associative: bool = False,
+    associative: bool | None = None,
 ) -> Sequences:
     """Compute uncorrected lambda-returns that bootstrap from the mean value under a target policy.
 
@@ -604,7 +604,7 @@ def batch_peng_q_lambda(
         stop_target_gradients: whether to stop the gradients of the result.
         time_major: whether every array is time-major.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
-        associative: whether to use the parallel scan.
+        associative: whether to use the parallel scan; None: on accelerators.
 
     Returns:
         `[B, T]` returns from the observations at `tm1`.
@@ -634,7 +634,7 @@ def batch_vtrace(
     time_major: bool = False,
     *,
     truncation_t: Flags | None = None,
-    associative: bool = False,
+    associative: bool | None = None,
 ) -> Sequences:
     """Compute the errors of values against the V-trace target.
 
@@ -654,7 +654,7 @@ def batch_vtrace(
         stop_target_gradients: whether to stop all gradients except those through `v_tm1`.
         time_major: whether every array is `[T, B]`.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
-        associative: whether to use the parallel scan.
+        associative: whether to use the parallel scan; None: on accelerators.
 
     Returns:
         `[B, T]` errors, target minus value.
@@ -688,7 +688,7 @@ def batch_vtrace_td_error_and_advantage(
     time_major: bool = False,
     *,
     truncation_t: Flags | None = None,
-    associative: bool = False,
+    associative: bool | None = None,
 ) -> VTraceOutput:
     """Compute V-trace errors with their advantages and action values.
 
@@ -709,7 +709,7 @@ def batch_vtrace_td_error_and_advantage(
         stop_target_gradients: whether to stop all gradients except those through the `v_tm1` of the errors.
         time_major: whether every array is `[T, B]`.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
-        associative: whether to use the parallel scan.
+        associative: whether to use the parallel scan; None: on accelerators.
 
     Returns:
         Errors, advantages and action values.

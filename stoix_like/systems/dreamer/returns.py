@@ -8,7 +8,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.multistep import batch_lambda_returns
 from stoix_like.utils.replay import Stream
@@ -37,7 +36,7 @@ def imagined_returns(
         Returns and weights of the latents `0 … H - 1`, `[H, S]` each.
     """
     discount = gamma * continues
-    returns = batch_lambda_returns(reward, discount, value[1:], lambda_, time_major=True, associative=not on_cpu())
+    returns = batch_lambda_returns(reward, discount, value[1:], lambda_, time_major=True)
     return returns, jnp.cumprod(jnp.concatenate([1.0 - terminated[None], discount[:-1]]), axis=0)
 
 
@@ -62,6 +61,5 @@ def replayed_returns(entries: Stream, value: jax.Array, gamma: Scalar, lambda_: 
         *(entries.reward[1:], discount, value[1:], lambda_),
         time_major=True,
         truncation_t=entries.is_last[1:],
-        associative=not on_cpu(),
     )
     return returns, ~entries.is_last[:-1]

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Transition
-from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.multistep import (
     batch_discounted_returns,
@@ -73,7 +72,6 @@ def _generalised(
         v_t=v_t,
         truncation_t=steps.truncated,
         time_major=True,
-        associative=not on_cpu(),
     )
 
 
@@ -106,6 +104,5 @@ def _vtrace(
         *max_ratios,
         truncation_t=steps.truncated,
         time_major=True,
-        associative=not on_cpu(),
     )
     return output.pg_advantage if weighted else output.q_estimate - v_tm1, v_tm1 + output.errors

@@ -36,7 +36,6 @@ from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epoch
 from stoix_like.systems.parts.epsilon_greedy import GREEDY, NEVER_RANDOM, EpsilonGreedy, make_epsilon_schedule
 from stoix_like.systems.parts.normalizer import RewardNormalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
-from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
 from stoix_like.utils.loss.common import values_of_actions
@@ -150,7 +149,6 @@ class PQN(Algorithm):
             self.config.q_lambda,
             truncation_t=steps.truncated,
             time_major=True,
-            associative=not on_cpu(),
         )
 
     def sgd_step(self, shared: PQNShared, batch: PyTree, key: None) -> tuple[PQNShared, Metrics]:
