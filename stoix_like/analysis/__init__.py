@@ -14,7 +14,7 @@ from __future__ import annotations
 from stoix_like.analysis.comparison import Comparison, Settings, compare, compare_all
 from stoix_like.analysis.dreams import draw_dream
 from stoix_like.analysis.frame import load
-from stoix_like.analysis.groups import Algorithm, read
+from stoix_like.analysis.groups import AlgorithmRuns, read
 from stoix_like.analysis.learned import (
     critic_slice,
     draw_critic,
@@ -30,7 +30,7 @@ from stoix_like.analysis.population_plots import heat_map, hyperparameter_slices
 from stoix_like.analysis.slices import Slice, take_slice
 
 __all__ = [
-    "Algorithm",
+    "AlgorithmRuns",
     "Comparison",
     "Settings",
     "Slice",

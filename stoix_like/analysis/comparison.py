@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from stoix_like.analysis import statistics
-from stoix_like.analysis.groups import SCORES, Algorithm, common_tasks, read, sections
+from stoix_like.analysis.groups import SCORES, AlgorithmRuns, common_tasks, read, sections
 from stoix_like.analysis.scores import raw_scores, score_tables
 from stoix_like.analysis.statistics import CORRECTIONS, TESTS, TITLES, Interval
 from stoix_like.errors import ConfigError, nearest, require
@@ -125,7 +125,7 @@ class Comparison(NamedTuple):
     """
 
     settings: Settings
-    algorithms: list[Algorithm]
+    algorithms: list[AlgorithmRuns]
     tasks: list[str]
     target: float
     aggregates: dict[str, dict[str, Interval]]
@@ -187,7 +187,7 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    paths: str | Path | Iterable[str | Path] | Sequence[Algorithm],
+    paths: str | Path | Iterable[str | Path] | Sequence[AlgorithmRuns],
     settings: Settings | None = None,
     by: Sequence[str] = (),
 ) -> Comparison:
@@ -210,7 +210,7 @@ def compare(
 
 
 def compare_all(
-    paths: str | Path | Iterable[str | Path] | Sequence[Algorithm],
+    paths: str | Path | Iterable[str | Path] | Sequence[AlgorithmRuns],
     settings: Settings | None = None,
     by: Sequence[str] = (),
 ) -> list[Comparison]:
@@ -224,7 +224,7 @@ def compare_all(
     return [_compare(section, settings) for section in sections(_algorithms(paths, by))]
 
 
-def _compare(algorithms: list[Algorithm], settings: Settings) -> Comparison:
+def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
     tasks = common_tasks(algorithms)
     notes: list[str] = []
     if settings.target is not None and len(tasks) > 1:
@@ -264,39 +264,43 @@ def _compare(algorithms: list[Algorithm], settings: Settings) -> Comparison:
     return Comparison(settings, algorithms, tasks, target, found, tests, notes)
 
 
-def _pairs(algorithms: Sequence[Algorithm]) -> list[tuple[Algorithm, Algorithm]]:
+def _pairs(algorithms: Sequence[AlgorithmRuns]) -> list[tuple[AlgorithmRuns, AlgorithmRuns]]:
     """Return the pairs to test: all of a few algorithms, otherwise the first, best one and each other one."""
     pairs = itertools.combinations(algorithms, 2)
     return [pair for pair in pairs if len(algorithms) <= MAX_ALL_PAIRS or pair[0] is algorithms[0]]
 
 
-def _trained_steps(algorithm: Algorithm, tasks: Sequence[str]) -> list[float]:
+def _trained_steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> list[float]:
     return [member.value(member.run.last, "env_steps") for task in tasks for member in algorithm.tasks[task]]
 
 
-def _env_steps(algorithm: Algorithm, tasks: Sequence[str]) -> str:
+def _env_steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> str:
     steps = _trained_steps(algorithm, tasks)
     return "–".join(f"{step:,.0f}" for step in dict.fromkeys((min(steps), max(steps))))
 
 
-def _num_scores(algorithm: Algorithm, tasks: Sequence[str]) -> int:
+def _num_scores(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> int:
     return min(len(algorithm.tasks[task]) for task in tasks) * len(tasks)
 
 
-def _are_paired(first: Algorithm, second: Algorithm, task: str) -> bool:
+def _are_paired(first: AlgorithmRuns, second: AlgorithmRuns, task: str) -> bool:
     """Return whether the members of both are of the same populations and have the same seeds there."""
     runs = [[(member.run.directory, member.seed) for member in one.tasks[task]] for one in (first, second)]
     return runs[0] == runs[1]
 
 
-def _algorithms(paths: str | Path | Iterable[str | Path] | Sequence[Algorithm], by: Sequence[str]) -> list[Algorithm]:
+def _algorithms(
+    paths: str | Path | Iterable[str | Path] | Sequence[AlgorithmRuns], by: Sequence[str]
+) -> list[AlgorithmRuns]:
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    if given and all(isinstance(item, Algorithm) for item in given):
-        return [item for item in given if isinstance(item, Algorithm)]
+    if given and all(isinstance(item, AlgorithmRuns) for item in given):
+        return [item for item in given if isinstance(item, AlgorithmRuns)]
     return read([item for item in given if isinstance(item, (str, Path))], by)
 
 
-def _test(task: str, first: Algorithm, second: Algorithm, x: np.ndarray, y: np.ndarray, settings: Settings) -> Test:
+def _test(
+    task: str, first: AlgorithmRuns, second: AlgorithmRuns, x: np.ndarray, y: np.ndarray, settings: Settings
+) -> Test:
     paired = _are_paired(first, second, task)
     return Test(
         task,

@@ -19,7 +19,7 @@ from stoix_like.rendering.dreams import (
     CONTEXT,
     LENGTH,
     DreamedEpisode,
-    Dreamer,
+    DreamPlayer,
     Picture,
     draw_line,
     lines,
@@ -104,7 +104,7 @@ def dream_episode(
         raise ConfigError(f"{setup.name}: the system has no world model: use a run of system=dreamer/dreamer_v3")
     chosen, config = load_member(run, which, member), setup.config
     with contextlib.closing(with_learned_rewards(setup.env, config.env)) as env:
-        dreamer = Dreamer(setup.name, setup.build_system, env, config.arch.max_eval_steps, context, length)
+        dreamer = DreamPlayer(setup.name, setup.build_system, env, config.arch.max_eval_steps, context, length)
         episode = dreamer.dream(jax.device_put(chosen.shared), chosen.hyperparams, jax.random.key(seed))
     if len(episode.reward) <= context:
         raise ConfigError(

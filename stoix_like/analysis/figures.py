@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stoix_like.analysis import plots, population_plots
-from stoix_like.analysis.groups import Algorithm, sections
+from stoix_like.analysis.groups import AlgorithmRuns, sections
 from stoix_like.errors import ConfigError
 from stoix_like.storage.files import write_bytes
 from stoix_like.storage.recorded_runs import Member, evolves
@@ -46,7 +46,7 @@ def check_output(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
         raise ConfigError(f"--out {path}: {path.parent} is not a directory: create it first")
 
 
-def draw(algorithms: Sequence[Algorithm], kind: str, *, hyperparams: Sequence[str] = (), **options: Any) -> Figure:
+def draw(algorithms: Sequence[AlgorithmRuns], kind: str, *, hyperparams: Sequence[str] = (), **options: Any) -> Figure:
     """Draw one kind of plot, with a panel per environment, or per hyperparameter of a population.
 
     Args:
@@ -87,7 +87,7 @@ def draw(algorithms: Sequence[Algorithm], kind: str, *, hyperparams: Sequence[st
 
 
 def population_panels(
-    algorithms: Sequence[Algorithm], kind: str, hyperparams: Sequence[str] = (), **options: Any
+    algorithms: Sequence[AlgorithmRuns], kind: str, hyperparams: Sequence[str] = (), **options: Any
 ) -> list[Callable[[Axes], Any]]:
     """Return functions that draw populations, one for each environment, and for slices one for each hyperparameter.
 
@@ -127,7 +127,7 @@ def population_panels(
     return panels
 
 
-def _lineage_panels(algorithms: Sequence[Algorithm], hyperparams: Sequence[str]) -> list[Callable[[Axes], Any]]:
+def _lineage_panels(algorithms: Sequence[AlgorithmRuns], hyperparams: Sequence[str]) -> list[Callable[[Axes], Any]]:
     runs = {member.run.directory: member.run for algorithm in algorithms for member in algorithm.members}
     panels: list[Callable[[Axes], Any]] = [
         lambda ax, run=run, name=name: population_plots.lineage(run, name, ax=ax)  # type: ignore[misc]

@@ -39,7 +39,7 @@ BUDGETS = (
 )
 
 
-class Algorithm(NamedTuple):
+class AlgorithmRuns(NamedTuple):
     """A system with its settings, and the members that were trained with it.
 
     Attributes:
@@ -86,7 +86,7 @@ def score(member: Member, kind: str) -> float:
     return member.value(run.last, RETURN)
 
 
-def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> list[Algorithm]:
+def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> list[AlgorithmRuns]:
     """Read runs and group their members by configuration.
 
     Args:
@@ -119,7 +119,7 @@ def read_evaluated(paths: str | Path | Iterable[str | Path]) -> list[Run]:
     return runs
 
 
-def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[Algorithm]:
+def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[AlgorithmRuns]:
     """Group members by configuration; see `read`.
 
     Args:
@@ -157,7 +157,7 @@ def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[Algorithm]:
         [tasks for _, tasks in found.values()],
     )
     return [
-        Algorithm(
+        AlgorithmRuns(
             label,
             {key: chosen[key] for key in differing if key in chosen},
             {task: tuple(seeds[seed] for seed in sorted(seeds)) for task, seeds in tasks.items()},
@@ -178,7 +178,7 @@ def _twice(first: Member, second: Member) -> str:
     return f"seed {first.seed} occurs in several hyperparameter settings of {first.run.directory}: add {keys}"
 
 
-def common_tasks(algorithms: Sequence[Algorithm]) -> list[str]:
+def common_tasks(algorithms: Sequence[AlgorithmRuns]) -> list[str]:
     """Return the environments that every algorithm was trained on.
 
     Args:
@@ -199,7 +199,7 @@ def common_tasks(algorithms: Sequence[Algorithm]) -> list[str]:
     return tasks
 
 
-def sections(algorithms: Sequence[Algorithm]) -> list[list[Algorithm]]:
+def sections(algorithms: Sequence[AlgorithmRuns]) -> list[list[AlgorithmRuns]]:
     """Split algorithms into those that were trained on the same environments.
 
     Args:

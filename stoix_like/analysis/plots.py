@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy import stats
 
-from stoix_like.analysis.groups import Algorithm, common_tasks
+from stoix_like.analysis.groups import AlgorithmRuns, common_tasks
 from stoix_like.analysis.scores import raw_scores, score_tables
 from stoix_like.analysis.statistics import p_value, resample_counts, trimmed_mean
 from stoix_like.errors import ConfigError, nearest
@@ -39,7 +39,7 @@ CENTERS: dict[str, Callable[..., np.ndarray]] = {"iqm": _iqm, "mean": np.mean, "
 
 
 def learning_curves(
-    algorithms: Sequence[Algorithm],
+    algorithms: Sequence[AlgorithmRuns],
     task: str | None = None,
     *,
     metric: str = RETURN,
@@ -235,7 +235,7 @@ def _mark_differences(
 
 
 def performance_profiles(
-    algorithms: Sequence[Algorithm], *, kind: str = "final", level: float = 0.05, ax: Axes | None = None
+    algorithms: Sequence[AlgorithmRuns], *, kind: str = "final", level: float = 0.05, ax: Axes | None = None
 ) -> Axes:
     """Plot the share of runs that score more than tau, with stratified bootstrap bands.
 
@@ -271,7 +271,7 @@ def performance_profiles(
 
 
 def sample_efficiency(
-    algorithms: Sequence[Algorithm], *, metric: str = RETURN, level: float = 0.05, ax: Axes | None = None
+    algorithms: Sequence[AlgorithmRuns], *, metric: str = RETURN, level: float = 0.05, ax: Axes | None = None
 ) -> Axes:
     """Plot the interquartile mean over seeds and tasks against environment steps, with stratified bootstrap bands.
 
@@ -314,7 +314,7 @@ def _resampled(points: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.n
     return np.stack([np.interp(grid, points, row) for row in values])
 
 
-def _least_seeds(algorithms: Sequence[Algorithm], tasks: Sequence[str]) -> int:
+def _least_seeds(algorithms: Sequence[AlgorithmRuns], tasks: Sequence[str]) -> int:
     return min(len(algorithm.tasks[task]) for algorithm in algorithms for task in tasks)
 
 
@@ -348,7 +348,7 @@ def elo(ladders: Mapping[str, Mapping[str, Any]], *, ax: Axes | None = None) -> 
     return axes
 
 
-def _task(algorithms: Sequence[Algorithm], task: str | None) -> str:
+def _task(algorithms: Sequence[AlgorithmRuns], task: str | None) -> str:
     tasks = list(dict.fromkeys(task for algorithm in algorithms for task in algorithm.tasks))
     if task is None and len(tasks) > 1:
         raise ConfigError(f"these runs have several environments: choose one of {', '.join(tasks)}")

@@ -16,7 +16,7 @@ from stoix_like.analysis import figures, plots
 from stoix_like.analysis.comparison import HEAD, Comparison, Settings, compare_all
 from stoix_like.analysis.dreams import draw_dream, dream_episode, has_world_model
 from stoix_like.analysis.figures import as_data_url, as_svg
-from stoix_like.analysis.groups import Algorithm, read, score, sections
+from stoix_like.analysis.groups import AlgorithmRuns, read, score, sections
 from stoix_like.analysis.selection import describe_fresh, read_selected
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import center_name
@@ -114,7 +114,7 @@ def _searches(paths: Iterable[str | Path]) -> str:
     return _table(head, rows) + f'<p class="note">{note}</p>'
 
 
-def _curves(algorithms: Sequence[Algorithm]) -> str:
+def _curves(algorithms: Sequence[AlgorithmRuns]) -> str:
     panels: list[Callable[[Figure], Any]] = [
         # With two algorithms, marks where they differ.
         lambda figure, section=section, task=task: plots.learning_curves(  # type: ignore[misc]
@@ -138,7 +138,7 @@ def _curves(algorithms: Sequence[Algorithm]) -> str:
     return "\n".join(_figure(panel) for panel in panels)
 
 
-def _ladders(algorithms: Sequence[Algorithm]) -> str:
+def _ladders(algorithms: Sequence[AlgorithmRuns]) -> str:
     """Draw the ratings of checkpoints, and list those of members; empty without ladders."""
     found = [(str(run.directory), record) for run in _runs(algorithms) for record in read_ladders(run.directory)]
     rated = {name: record for name, record in found if record["of"] == "checkpoints"}
@@ -165,7 +165,7 @@ def _figure(draw: Callable[[Figure], Any]) -> str:
     return f"<figure>{as_svg(figure)}</figure>"
 
 
-def _returns(algorithms: Sequence[Algorithm]) -> str:
+def _returns(algorithms: Sequence[AlgorithmRuns]) -> str:
     rows = [
         [
             algorithm.label,
@@ -185,12 +185,12 @@ def _returns(algorithms: Sequence[Algorithm]) -> str:
     return _table(head, rows) + f'<p class="note">Absolute metric: {meaning}.</p>'
 
 
-def _varied(algorithms: Sequence[Algorithm]) -> list[str]:
+def _varied(algorithms: Sequence[AlgorithmRuns]) -> list[str]:
     members = [member for algorithm in algorithms for member in algorithm.members]
     return list(dict.fromkeys(name for member in members for name in member.hyperparams))
 
 
-def _differences(algorithms: Sequence[Algorithm]) -> str:
+def _differences(algorithms: Sequence[AlgorithmRuns]) -> str:
     """Return a table of the keys in which the configurations differ; empty for a single configuration."""
     hidden = ("arch.seed", "logger", "checkpoint", "arch.compile_cache")
     runs = _runs(algorithms)
@@ -205,7 +205,7 @@ def _value(config: dict[str, Any], key: str) -> str:
     return json.dumps(config[key]) if key in config else "–"
 
 
-def _best_policy(algorithms: Sequence[Algorithm], animation: bool) -> str:
+def _best_policy(algorithms: Sequence[AlgorithmRuns], animation: bool) -> str:
     members = [member for algorithm in algorithms for member in algorithm.members]
     ranked = sorted(members, key=_rank, reverse=True)
     best = ranked[0]
@@ -216,7 +216,7 @@ def _best_policy(algorithms: Sequence[Algorithm], animation: bool) -> str:
     return text + _best_points(algorithms) + (_animation(best) + _dream(best) if animation else "")
 
 
-def _best_points(algorithms: Sequence[Algorithm]) -> str:
+def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:
     """Name the best hyperparameter setting of each population that varies any."""
     name, lines = "eval/episode_return", []
     for run in _runs(algorithms):
@@ -269,7 +269,7 @@ def _dream(member: Member) -> str:
     return f"<figure>{as_svg(figure)}</figure>"
 
 
-def _timing(algorithms: Sequence[Algorithm]) -> str:
+def _timing(algorithms: Sequence[AlgorithmRuns]) -> str:
     rows = [
         [
             str(run.directory),
@@ -287,7 +287,7 @@ def _timing(algorithms: Sequence[Algorithm]) -> str:
     return _table(head, rows) + _phases(algorithms)
 
 
-def _phases(algorithms: Sequence[Algorithm]) -> str:
+def _phases(algorithms: Sequence[AlgorithmRuns]) -> str:
     """Return a table of the seconds that each phase of each run took; empty for runs without them."""
     timings = {run.directory: run.summary["timing"] for run in _runs(algorithms) if "timing" in run.summary}
     if not timings:
@@ -301,7 +301,7 @@ def _phases(algorithms: Sequence[Algorithm]) -> str:
     return "<p>Seconds by phase:</p>" + _table(["run", *(phase.replace("_", " ") for phase in phases)], rows)
 
 
-def _versions(algorithms: Sequence[Algorithm]) -> str:
+def _versions(algorithms: Sequence[AlgorithmRuns]) -> str:
     runs = [run for run in _runs(algorithms) if run.summary]
     names = dict.fromkeys(name for run in runs for name in run.summary.get("versions", {}))
     rows = [
@@ -311,7 +311,7 @@ def _versions(algorithms: Sequence[Algorithm]) -> str:
     return _table(["package", "version"], rows) if rows else ""
 
 
-def _runs(algorithms: Sequence[Algorithm]) -> list[Run]:
+def _runs(algorithms: Sequence[AlgorithmRuns]) -> list[Run]:
     found = {member.run.directory: member.run for algorithm in algorithms for member in algorithm.members}
     return list(found.values())
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stoix_like.analysis.groups import Algorithm
+from stoix_like.analysis.groups import AlgorithmRuns
 from stoix_like.errors import ConfigError
 
 
 def raw_scores(
-    algorithms: Sequence[Algorithm], tasks: Sequence[str], kind: str, notes: list[str]
+    algorithms: Sequence[AlgorithmRuns], tasks: Sequence[str], kind: str, notes: list[str]
 ) -> dict[str, list[np.ndarray]]:
     """Return the returns of the members of each algorithm on each task.
 
@@ -31,7 +31,7 @@ def raw_scores(
     return {algorithm.label: [_scores(algorithm, task, kind, notes) for task in tasks] for algorithm in algorithms}
 
 
-def _scores(algorithm: Algorithm, task: str, kind: str, notes: list[str]) -> np.ndarray:
+def _scores(algorithm: AlgorithmRuns, task: str, kind: str, notes: list[str]) -> np.ndarray:
     scores = algorithm.scores(task, kind)
     missing = np.isnan(scores)
     if missing.all():

@@ -18,7 +18,7 @@ _FORM: dict[str, Any] = {"trials": int, "trial": int, "value": int | float, "par
 _MAX_BYTES = 2**24
 
 
-class Selected(NamedTuple):
+class SelectedMember(NamedTuple):
     """The best setting of a search.
 
     Attributes:
@@ -40,7 +40,7 @@ class Selected(NamedTuple):
         write_json(directory / SELECTED, self._asdict())
 
 
-def read_selected(directory: Path) -> Selected | None:
+def read_selected(directory: Path) -> SelectedMember | None:
     """Read the best setting of a search.
 
     Args:
@@ -52,7 +52,7 @@ def read_selected(directory: Path) -> Selected | None:
     with contextlib.suppress(OSError, ValueError):
         found = read_json(directory / SELECTED, _MAX_BYTES, _FORM)
         fresh = [math.nan if one is None else one for one in found.pop("fresh_returns")]
-        return Selected(**found, fresh_returns=fresh)
+        return SelectedMember(**found, fresh_returns=fresh)
     return None
 
 

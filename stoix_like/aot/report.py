@@ -33,7 +33,7 @@ _BODIES = {
 }
 
 
-class Program(NamedTuple):
+class CompiledProgram(NamedTuple):
     """A program that was compiled for devices that are not in the machine.
 
     Attributes:
@@ -59,7 +59,7 @@ class Report(NamedTuple):
 
     target: Target
     setup: RunSetup
-    programs: Mapping[str, Program]
+    programs: Mapping[str, CompiledProgram]
     state: LearnerState
 
     @property
@@ -152,7 +152,9 @@ def compile_for(config: RunConfig, target: Target) -> Report:
                 compiled = traced.lower().compile()
             except jax.errors.JaxRuntimeError as error:
                 raise _refusal(error, setup, target, name) from error
-            programs[name] = Program(compiled, read_program(compiled.as_text()), count_flops(traced.jaxpr.jaxpr))
+            programs[name] = CompiledProgram(
+                compiled, read_program(compiled.as_text()), count_flops(traced.jaxpr.jaxpr)
+            )
             state = args[0] if name in ("train", "learn") else state
     finally:
         setup.env.close()

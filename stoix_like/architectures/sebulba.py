@@ -50,7 +50,7 @@ class Choice(NamedTuple):
     env_keys: jax.Array
 
 
-class Recording(NamedTuple):
+class RecordedSteps(NamedTuple):
     """The part of a rollout so far: arrays `[T, N, ...]`, of which the first `steps` are filled, and its key."""
 
     transitions: Transition
@@ -214,29 +214,29 @@ def actor_programs(
         transition = make_transition(state.timestep, choice.action, choice.extras, timestep)
         return RolloutState(env_state, timestep, choice.carry), transition
 
-    def begin(shared: Any, state: RolloutState, key: jax.Array) -> tuple[Recording, Choice, jax.Array]:
+    def begin(shared: Any, state: RolloutState, key: jax.Array) -> tuple[RecordedSteps, Choice, jax.Array]:
         choice, host_action = choose(shared, state, jax.random.fold_in(key, 0))
         outcome = steps.host.step_spec(num_envs)
         after, transition = jax.eval_shape(follow, state, choice, outcome)
         transitions, episodes = jax.tree.map(
             lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), (transition, after.timestep.episode)
         )
-        return Recording(transitions, episodes, jnp.zeros((), jnp.int32), key), choice, host_action
+        return RecordedSteps(transitions, episodes, jnp.zeros((), jnp.int32), key), choice, host_action
 
     def finish(
-        recording: Recording, state: RolloutState, choice: Choice, outcome: HostStep
-    ) -> tuple[Recording, RolloutState]:
+        recording: RecordedSteps, state: RolloutState, choice: Choice, outcome: HostStep
+    ) -> tuple[RecordedSteps, RolloutState]:
         after, transition = follow(state, choice, outcome)
         transitions, episodes = jax.tree.map(
             lambda array, row: jax.lax.dynamic_update_index_in_dim(array, row, recording.steps, 0),
             (recording.transitions, recording.episodes),
             (transition, after.timestep.episode),
         )
-        return Recording(transitions, episodes, recording.steps + 1, recording.key), after
+        return RecordedSteps(transitions, episodes, recording.steps + 1, recording.key), after
 
     def advance(
-        shared: Any, recording: Recording, state: RolloutState, choice: Choice, outcome: HostStep
-    ) -> tuple[Recording, RolloutState, Choice, jax.Array]:
+        shared: Any, recording: RecordedSteps, state: RolloutState, choice: Choice, outcome: HostStep
+    ) -> tuple[RecordedSteps, RolloutState, Choice, jax.Array]:
         recording, state = finish(recording, state, choice, outcome)
         choice, host_action = choose(shared, state, jax.random.fold_in(recording.key, recording.steps))
         return recording, state, choice, host_action

@@ -26,7 +26,7 @@ _NUM_STARTS = 64
 _SLACK = 1e-5
 
 
-class Rollout(NamedTuple):
+class CheckedRollout(NamedTuple):
     """Steps with random legal actions.
 
     Attributes:
@@ -308,7 +308,7 @@ class _Programs:
         return self._compiled[text](*args)
 
 
-def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs) -> Rollout:
+def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs) -> CheckedRollout:
     """Play random legal actions from start states that are drawn first, so that each part is compiled once."""
     resetting = HostReset(env) if env.on_host else PoolReset(env, _NUM_STARTS)
 
@@ -317,7 +317,7 @@ def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs
         env.release(states)
         return states, starts
 
-    def play(key: jax.Array, states: State, starts: TimeStep) -> Rollout:
+    def play(key: jax.Array, states: State, starts: TimeStep) -> CheckedRollout:
         reset_key, steps_key = jax.random.split(key)
         if env.on_host:
             state, first = resetting.reset(jax.random.split(reset_key, NUM_ENVS))
@@ -335,11 +335,11 @@ def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs
 
         (last, _), steps = jax.lax.scan(step, (state, first), jax.random.split(steps_key, num_steps))
         resetting.release(last)
-        return Rollout(starts, first, *steps)
+        return CheckedRollout(starts, first, *steps)
 
     key = jax.random.key(seed)
     started = programs.call(draw, jax.random.split(key, _NUM_STARTS))
-    rollout: Rollout = jax.tree.map(np.asarray, programs.call(play, key, *started))
+    rollout: CheckedRollout = jax.tree.map(np.asarray, programs.call(play, key, *started))
     return rollout
 
 
@@ -352,7 +352,7 @@ def _sample(env: VectorEnvironment, key: jax.Array, mask: jax.Array | None) -> j
     return jax.vmap(env.action_space.sample)(keys, mask)
 
 
-def _value_faults(env: VectorEnvironment, rollout: Rollout, again: Rollout) -> Iterator[str]:
+def _value_faults(env: VectorEnvironment, rollout: CheckedRollout, again: CheckedRollout) -> Iterator[str]:
     first, steps = rollout.first, rollout.steps
     yield from element_faults(env.observation_space, first.observation.agent_view, 1, "the first observation")
     yield from element_faults(env.observation_space, steps.next_observation.agent_view, 2, "the observation")
@@ -375,7 +375,7 @@ def _value_faults(env: VectorEnvironment, rollout: Rollout, again: Rollout) -> I
     yield from _successor_faults(rollout)
 
 
-def _successor_faults(rollout: Rollout) -> Iterator[str]:
+def _successor_faults(rollout: CheckedRollout) -> Iterator[str]:
     """Yield a fault if episodes end in start states, which other steps do not reach."""
     steps, ended = rollout.steps, rollout.ended
     within = ~ended

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stoix_like.envs.scenes.base import Recording, Scene
+from stoix_like.envs.scenes.base import RecordedEpisode, Scene
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage.files import write_bytes
 
@@ -85,7 +85,9 @@ def _ffmpeg() -> str | None:
     return str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
 
 
-def write_animation(path: Path, scene: Scene, recording: Recording, stopped: Callable[[], bool] = lambda: False) -> int:
+def write_animation(
+    path: Path, scene: Scene, recording: RecordedEpisode, stopped: Callable[[], bool] = lambda: False
+) -> int:
     """Write an animation of an episode.
 
     Args:

@@ -69,7 +69,7 @@ class _Entry(NamedTuple):
     ended: jax.Array
 
 
-class Dreamer:
+class DreamPlayer:
     """Episodes played with `eval_act`, and dreams of them; the program is compiled once.
 
     Args:

@@ -14,7 +14,7 @@ from stoix_like.architectures.types import Hyperparams
 from stoix_like.base_types import PyTree, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.host import HostEnvironment
-from stoix_like.envs.scenes.base import Recording
+from stoix_like.envs.scenes.base import RecordedEpisode
 
 MAX_FRAMES = 500
 # Steps per compiled call; the length of the episode is unknown in advance.
@@ -22,7 +22,7 @@ _CHUNK = 256
 
 
 class Snapshot(NamedTuple):
-    """What is kept of one step; the fields of `Recording`."""
+    """What is kept of one step; the fields of `RecordedEpisode`."""
 
     states: Any
     views: PyTree
@@ -46,7 +46,7 @@ class Recorder:
         self._start = jax.jit(self._traced_start)
         self._play = jax.jit(self._traced_play)
 
-    def record(self, shared: Any, hyperparams: Hyperparams, key: jax.Array) -> Recording:
+    def record(self, shared: Any, hyperparams: Hyperparams, key: jax.Array) -> RecordedEpisode:
         """Record one episode.
 
         Args:
@@ -71,7 +71,7 @@ class Recorder:
                 stride *= 2
                 kept = {at: each for at, each in kept.items() if at % stride == 0}
         kept[step] = snapshot
-        return Recording(np.array(list(kept)), *jax.tree.map(lambda *each: np.stack(each), *kept.values()))
+        return RecordedEpisode(np.array(list(kept)), *jax.tree.map(lambda *each: np.stack(each), *kept.values()))
 
     def _episode(self, shared: Any, hyperparams: Hyperparams, key: jax.Array) -> Iterator[tuple[int, Snapshot]]:
         """Yield the steps of an episode, from 0 to its end."""

@@ -49,7 +49,7 @@ class Budget(NamedTuple):
     steps: float | None = None
 
 
-class Plan(NamedTuple):
+class BudgetStages(NamedTuple):
     """How a budget is spent.
 
     Attributes:
@@ -107,7 +107,7 @@ def count_finalists(slots: int) -> int:
     return max(2, slots // 4)
 
 
-def plan_steps(steps: float, trial_steps: int, slots: int | None) -> Plan:
+def plan_steps(steps: float, trial_steps: int, slots: int | None) -> BudgetStages:
     """Divide a number of environment steps.
 
     Args:
@@ -124,7 +124,7 @@ def plan_steps(steps: float, trial_steps: int, slots: int | None) -> Plan:
     for number in (slots,) if slots else SLOTS:
         rounds = steps / (number * trial_steps) - tail_rounds(number)
         if rounds >= _LEAST_ROUNDS:
-            return Plan(number, min(rounds, _MOST_ROUNDS))
+            return BudgetStages(number, min(rounds, _MOST_ROUNDS))
     least = trial_steps * number * (_LEAST_ROUNDS + tail_rounds(number))
     raise ConfigError(
         f"budget={steps:g} environment steps are too few to tune trials of arch.total_timesteps={trial_steps:,}: use"
@@ -132,7 +132,7 @@ def plan_steps(steps: float, trial_steps: int, slots: int | None) -> Plan:
     )
 
 
-def plan_seconds(seconds: float, cost: Cost, slots: int, spent: float) -> Plan | None:
+def plan_seconds(seconds: float, cost: Cost, slots: int, spent: float) -> BudgetStages | None:
     """Divide a wall time.
 
     Args:
@@ -146,7 +146,7 @@ def plan_seconds(seconds: float, cost: Cost, slots: int, spent: float) -> Plan |
     """
     left = seconds - spent - _tail_seconds(cost, slots)
     rounds = _MARGIN * left / cost.round
-    return Plan(slots, min(rounds, _MOST_ROUNDS), left) if rounds >= _LEAST_ROUNDS else None
+    return BudgetStages(slots, min(rounds, _MOST_ROUNDS), left) if rounds >= _LEAST_ROUNDS else None
 
 
 def least_seconds(cost: Cost, slots: int, spent: float) -> float:

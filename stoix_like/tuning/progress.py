@@ -14,7 +14,7 @@ from stoix_like.loggers.formats import format_seconds
 _SECONDS_BETWEEN_LINES = 5.0
 
 
-class Progress(Callback):
+class TuningProgress(Callback):
     """Prints how far a stage is and how long it will take, and stops it at its deadline.
 
     Args:

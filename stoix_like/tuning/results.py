@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from stoix_like.analysis.figures import save
-from stoix_like.analysis.selection import Selected, describe_fresh
+from stoix_like.analysis.selection import SelectedMember, describe_fresh
 from stoix_like.composition import complete_overrides, parse_overrides
 from stoix_like.config import GROUPS
 from stoix_like.loggers.formats import columns
@@ -84,7 +84,7 @@ def write_results(
         path = directory / BEST
         path.parent.mkdir(parents=True, exist_ok=True)
         assert best.value is not None
-        Selected(len(done), best.number, best.value, best.params, list(fresh_returns)).write(directory)
+        SelectedMember(len(done), best.number, best.value, best.params, list(fresh_returns)).write(directory)
         about = f"Trial {best.number}, the best of {len(done)}: return {best.value:.6g} when it was selected"
         confirmed = [describe_fresh(fresh_returns)] if fresh_returns else []
         write_text(path, as_experiment(overrides, best.params, [about, *confirmed]))

@@ -47,7 +47,7 @@ _MAX_CHECKED = 100
 _DRAWING = 0.02
 
 
-class Search(Protocol):
+class SweepSearch(Protocol):
     """What a sweep trains next, and what it learns from that."""
 
     def notes(self) -> list[str]:
@@ -237,7 +237,7 @@ class Sweep:
                 f" run, and so reach the fresh seeds: use fewer evaluations or sweep.seeds, for at most {FINALISTS:,}"
             )
 
-    def _make_search(self, shapes: Sequence[Shape] | None) -> Search:
+    def _make_search(self, shapes: Sequence[Shape] | None) -> SweepSearch:
         config = self.config
         if config.sampler == HALVING:
             assert shapes is not None

@@ -32,11 +32,11 @@ from stoix_like.storage.config_file import flatten
 from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import write_json, write_text
 from stoix_like.tuning import budget as budgets
-from stoix_like.tuning.budget import SEEDS, Budget, Plan
+from stoix_like.tuning.budget import SEEDS, Budget, BudgetStages
 from stoix_like.tuning.confirm import FINALISTS, FRESH, retrain
 from stoix_like.tuning.default_space import default_space
 from stoix_like.tuning.parameters import Parameter, parse_space
-from stoix_like.tuning.progress import Progress
+from stoix_like.tuning.progress import TuningProgress
 from stoix_like.tuning.results import as_experiment, draw, importance
 from stoix_like.tuning.sweep import SweepConfig, run_sweep
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REQUEST, PICTURE, TUNED, RETURNS = "tune.json", "tuned.png", "configs/experiment/tuned.yaml", "fresh.csv"
-_PROGRESS = f"{Progress.__module__}.{Progress.__qualname__}"
+_PROGRESS = f"{TuningProgress.__module__}.{TuningProgress.__qualname__}"
 # Of every run: its last evaluation counts, and the progress is printed once.
 _QUIET = ("arch.absolute_metric=false", "logger.console.enabled=false")
 
@@ -154,7 +154,7 @@ class _Tuning:
         directory: Path,
         request: Request,
         config: RunConfig,
-        plan: Plan,
+        plan: BudgetStages,
         parameters: Sequence[Parameter],
         default: Mapping[str, float],
     ) -> None:
@@ -324,13 +324,13 @@ def _parameters(config: RunConfig, ranges: Mapping[str, Any]) -> list[Parameter]
     return parameters
 
 
-def _read_plan(directory: Path, request: Request, slots: int | None) -> Plan | None:
+def _read_plan(directory: Path, request: Request, slots: int | None) -> BudgetStages | None:
     """Return the plan that the directory holds; None if it holds nothing."""
     path = directory / REQUEST
     if path.exists():
         with reading(path, "choose another directory"):
             before = parse_json(path.read_text(), {"request": {}, "plan": {}}, REQUEST)
-            plan = Plan(**before["plan"])
+            plan = BudgetStages(**before["plan"])
         if before["request"] != request._asdict():
             changed = [name for name, value in request._asdict().items() if before["request"].get(name) != value]
             raise ConfigError(
@@ -347,7 +347,7 @@ def _read_plan(directory: Path, request: Request, slots: int | None) -> Plan | N
     return None
 
 
-def _write_plan(directory: Path, request: Request, plan: Plan) -> None:
+def _write_plan(directory: Path, request: Request, plan: BudgetStages) -> None:
     # What the search would refuse is refused before anything is written.
     population = {"size": plan.slots, "hyperparams": request.space, "halving.rounds": plan.rounds}
     own = to_overrides({f"arch.population.{name}": value for name, value in population.items()})
@@ -363,7 +363,7 @@ def _make_plan(
     slots: int | None,
     trial_steps: int,
     started: float,
-) -> Plan:
+) -> BudgetStages:
     if limits.steps is not None:
         return budgets.plan_steps(limits.steps, trial_steps, slots)
     assert limits.seconds is not None

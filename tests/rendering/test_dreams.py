@@ -9,7 +9,7 @@ from stoix_like.base_types import Axes, Dream
 from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes.base import GROUND
 from stoix_like.envs.spaces import Box, Dict
-from stoix_like.rendering.dreams import DreamedEpisode, Dreamer, lines, pictures, write_dream
+from stoix_like.rendering.dreams import DreamedEpisode, DreamPlayer, lines, pictures, write_dream
 from support import dreamers
 from support.recordings import make
 from support.toys import make_recorder
@@ -18,7 +18,9 @@ from support.toys import make_recorder
 def dreamed(env, max_steps=1000, **options):
     """Dream an episode of constant pushes to the left."""
     system = make_recorder(Axes())._replace(dream=dreamers.dream)
-    return Dreamer("toy on env", lambda hyperparams: system, env, max_steps, **options).dream({}, {}, jax.random.key(0))
+    return DreamPlayer("toy on env", lambda hyperparams: system, env, max_steps, **options).dream(
+        {}, {}, jax.random.key(0)
+    )
 
 
 def test_an_episode_is_dreamed_from_its_first_observations_up_to_its_end():
@@ -45,7 +47,9 @@ def test_an_episode_stops_at_its_length_and_at_max_steps():
         eval_act=lambda shared, state, key: (state.carry, np.ones((1, 1), np.float32), ()),
     )
     for max_steps, length, count in ((1000, 20, 20), (10, 20, 11), (2, 20, 3)):
-        episode = Dreamer("", lambda hyperparams: system, env, max_steps, 5, length).dream({}, {}, jax.random.key(0))
+        episode = DreamPlayer("", lambda hyperparams: system, env, max_steps, 5, length).dream(
+            {}, {}, jax.random.key(0)
+        )
         assert len(episode.reward) == count == len(episode.dream.reward)
         assert episode.context == min(5, count - 1)
         assert not episode.terminated.any()

@@ -6,7 +6,7 @@ import numpy as np
 from stoix_like.base_types import Axes
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
-from stoix_like.envs.scenes.base import Recording
+from stoix_like.envs.scenes.base import RecordedEpisode
 from stoix_like.rendering.episode import Recorder
 from support.composed import compose_config
 from support.toys import make_recorder
@@ -27,4 +27,4 @@ def record(env, max_steps, act=None, seed=0):
 def still(states, views=None):
     """Return a recording of the given states."""
     count = len(views if states is None else next(iter(vars(states).values())))
-    return Recording(np.arange(count), states, views, np.zeros(count), np.zeros(count))
+    return RecordedEpisode(np.arange(count), states, views, np.zeros(count), np.zeros(count))

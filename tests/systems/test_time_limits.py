@@ -27,14 +27,14 @@ from stoix_like.envs.suites import probes
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.inputs import EmbeddingActionInput
 from stoix_like.schema import flat_hints, get_value
-from stoix_like.systems.dreamer.world_model import make_world_model as make_dreamed_model
+from stoix_like.systems.dreamer.world_model import make_latent_model as make_dreamed_model
 from stoix_like.systems.off_policy.actor_critic import make_critics
-from stoix_like.systems.off_policy.recurrent import Sequences
+from stoix_like.systems.off_policy.recurrent import ReplayedSequences
 from stoix_like.systems.off_policy.recurrent import make_recurrent_networks as make_sequence_networks
 from stoix_like.systems.on_policy.actor_critic import make_networks
 from stoix_like.systems.on_policy.recurrent import make_recurrent_networks
 from stoix_like.systems.parts.recurrent import make_actor, unroll
-from stoix_like.systems.search.world_model import make_world_model
+from stoix_like.systems.search.world_model import make_latent_model
 from support import disco
 from support.composed import compose_config
 from support.programs import train
@@ -155,7 +155,7 @@ def recurrent_critic_values(networks, shared, hyperparams):
     observation = Observation(VIEWS.reshape(2, 3, 6).swapaxes(0, 1))
     starts = jnp.asarray([[True], [False], [False]]) & jnp.ones((1, 2), bool)
     states = ActorCriticHiddenStates(policy.cells.initialize_carry(2), critics.cells.initialize_carry(2))
-    sequences = Sequences(observation, starts, observation, states)
+    sequences = ReplayedSequences(observation, starts, observation, states)
     actor_params = getattr(shared.params.actor_params, "online", shared.params.actor_params)
     action = policy.apply(actor_params, sequences).mode()
     q = critics.apply(shared.params.q_params.online, sequences, {"action": action})
@@ -194,7 +194,7 @@ def model_values(networks, shared, hyperparams):
         target_distribution="two_hot",
     )
     space = Box(-1.0, 1.0, (1,)) if "num_samples" in hyperparams else Discrete(2)
-    model = make_world_model(config, SimpleNamespace(networks=networks, action_space=space))
+    model = make_latent_model(config, SimpleNamespace(networks=networks, action_space=space))
     return model.values(shared.params, Observation(VIEWS))
 
 

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from stoix_like.tuning.progress import Progress
+from stoix_like.tuning.progress import TuningProgress
 
 
 def responses(progress, seconds):
@@ -12,8 +12,8 @@ def responses(progress, seconds):
 
 
 def test_a_stage_stops_at_its_deadline_and_not_before_its_least_evaluations(capsys):
-    assert responses(Progress("search"), [1.0, 2.0, 99.0]) == [None, None, None]
-    assert responses(Progress("search", 5.0), [1.0, 6.0]) == [None, False]
+    assert responses(TuningProgress("search"), [1.0, 2.0, 99.0]) == [None, None, None]
+    assert responses(TuningProgress("search", 5.0), [1.0, 6.0]) == [None, False]
     # The evaluation at step 0 is none of them.
-    assert responses(Progress("search", 5.0, least=2), [6.0, 7.0, 8.0]) == [None, None, False]
+    assert responses(TuningProgress("search", 5.0, least=2), [6.0, 7.0, 8.0]) == [None, None, False]
     assert "search: 1 of 4 evaluations, best return 1, 0:03 left" in capsys.readouterr().out

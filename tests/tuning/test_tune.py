@@ -16,7 +16,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import members, read_run
-from stoix_like.tuning.budget import Budget, Plan
+from stoix_like.tuning.budget import Budget, BudgetStages
 from stoix_like.tuning.tune import Request, TuneResult, _make_plan, _read_plan, _Tuning, _write_plan, describe_tuned
 from support.trained_runs import SMALL
 
@@ -66,7 +66,7 @@ def test_a_setting_that_diverges_is_worse_than_any_other(tmp_path):
     study = optuna.create_study(direction="maximize")
     given = {"params": {"system.actor_lr": 0.1}, "distributions": {"system.actor_lr": FloatDistribution(0.0, 1.0)}}
     study.add_trial(optuna.trial.create_trial(value=1.0, **given))
-    plan, config = Plan(16, 2.0), parse_config(compose_config([]))
+    plan, config = BudgetStages(16, 2.0), parse_config(compose_config([]))
     told = Told(tmp_path, Request([], {}, "1e9"), config, plan, [], {"system.actor_lr": 0.9})
     for configured, tuned, best in (([math.nan] * 8, [-3.0] * 8, -3.0), ([1.0] * 8, [math.nan] * 8, 1.0)):
         told.returns = [configured, tuned]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DARK, LIGHT, ACCENT, GROUND = "#333344", "#9aa0b4", "#d1495b", "#1b1b26"
 
 
-class Recording(NamedTuple):
+class RecordedEpisode(NamedTuple):
     """An episode as K host arrays, one for each step that was kept, the reset first and the end last.
 
     Attributes:
@@ -36,7 +36,7 @@ class Recording(NamedTuple):
 
 Update = Callable[[int], None]
 """A function that updates a drawing to an entry of a recording."""
-Draw = Callable[["Axes", Recording], Update]
+Draw = Callable[["Axes", RecordedEpisode], Update]
 """A function that prepares the drawing of a recording, and returns an `Update`."""
 
 
@@ -63,7 +63,7 @@ def from_pictures(picture: Callable[[Any], Any], fps: int) -> Scene:
         The scene.
     """
 
-    def draw(axes: Axes, recording: Recording) -> Update:
+    def draw(axes: Axes, recording: RecordedEpisode) -> Update:
         def at(entry: int) -> np.ndarray:
             return np.asarray(picture(entry_of(recording.states, entry)))
 

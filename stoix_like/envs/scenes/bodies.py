@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 from scipy.spatial import ConvexHull, QhullError
 
-from stoix_like.envs.scenes.base import DARK, LIGHT, Recording, Scene, Update, entry_of, frame, show_picture
+from stoix_like.envs.scenes.base import DARK, LIGHT, RecordedEpisode, Scene, Update, entry_of, frame, show_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +35,7 @@ def find_scene(model: mujoco.MjModel, pose: Callable[[Any], dict[str, Any]], sec
         The scene.
     """
 
-    def draw(axes: Axes, recording: Recording) -> Update:
+    def draw(axes: Axes, recording: RecordedEpisode) -> Update:
         data = mujoco.MjData(model)
 
         def move_to(entry: int) -> mujoco.MjData:

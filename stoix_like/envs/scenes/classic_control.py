@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stoix_like.envs.scenes.base import ACCENT, DARK, LIGHT, Recording, Scene, Update, frame
+from stoix_like.envs.scenes.base import ACCENT, DARK, LIGHT, RecordedEpisode, Scene, Update, frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ def find_scene(name: str, params: Any) -> Scene | None:
     return None if draw is None else Scene(partial(draw, params), _FPS[name])
 
 
-def draw_cart_pole(params: Any, axes: Axes, recording: Recording) -> Update:
+def draw_cart_pole(params: Any, axes: Axes, recording: RecordedEpisode) -> Update:
     """Draw a pole on a cart, and the ends of the track."""
     state = recording.states
     limit, length = params.x_threshold, 2 * params.length
@@ -54,7 +54,7 @@ def draw_cart_pole(params: Any, axes: Axes, recording: Recording) -> Update:
     return update
 
 
-def draw_pendulum(params: Any, axes: Axes, recording: Recording) -> Update:
+def draw_pendulum(params: Any, axes: Axes, recording: RecordedEpisode) -> Update:
     """Draw a pendulum, upright at an angle of zero, and the torque as a bar below."""
     state = recording.states
     frame(axes, (-1.4, 1.4), (-1.7, 1.3))
@@ -73,7 +73,7 @@ def draw_pendulum(params: Any, axes: Axes, recording: Recording) -> Update:
     return update
 
 
-def draw_acrobot(params: Any, axes: Axes, recording: Recording) -> Update:
+def draw_acrobot(params: Any, axes: Axes, recording: RecordedEpisode) -> Update:
     """Draw two links hanging from a joint, and the height that the tip must reach."""
     state = recording.states
     frame(axes, (-2.2, 2.2), (-2.2, 2.2))
@@ -89,7 +89,7 @@ def draw_acrobot(params: Any, axes: Axes, recording: Recording) -> Update:
     return update
 
 
-def draw_mountain_car(params: Any, axes: Axes, recording: Recording) -> Update:
+def draw_mountain_car(params: Any, axes: Axes, recording: RecordedEpisode) -> Update:
     """Draw a car in a valley, and the flag at the goal."""
     state = recording.states
 

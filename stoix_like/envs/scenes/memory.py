@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stoix_like.envs.scenes.base import ACCENT, DARK, LIGHT, Recording, Update, frame
+from stoix_like.envs.scenes.base import ACCENT, DARK, LIGHT, RecordedEpisode, Update, frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FPS = 6
 
 
-def draw_plan(columns: Sequence[str], axes: Axes, recording: Recording) -> Update:
+def draw_plan(columns: Sequence[str], axes: Axes, recording: RecordedEpisode) -> Update:
     """Draw what was shown until now, and below it the right answers: a row per column, a colour per symbol."""
     plan = recording.states.plan
     rows = np.concatenate([plan.shown[0].T, plan.answer[0][None]])
@@ -34,7 +34,7 @@ def draw_plan(columns: Sequence[str], axes: Axes, recording: Recording) -> Updat
     return update
 
 
-def draw_t_maze(length: int, axes: Axes, recording: Recording) -> Update:
+def draw_t_maze(length: int, axes: Axes, recording: RecordedEpisode) -> Update:
     """Draw the corridor, the goal above or below its end, and the agent."""
     state, arm = recording.states, max(1.0, length / 8)
     frame(axes, (-0.05 * length - 0.5, 1.05 * length + 0.5), (-1.6 * arm, 1.6 * arm))

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from stoix_like.envs.scenes.base import Recording, Scene, Update, entry_of
+from stoix_like.envs.scenes.base import RecordedEpisode, Scene, Update, entry_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ def from_svg(to_svg: Callable[[Any], str], fps: int) -> Scene:
         The scene.
     """
 
-    def draw(axes: Axes, recording: Recording) -> Update:
+    def draw(axes: Axes, recording: RecordedEpisode) -> Update:
         def update(entry: int) -> None:
             title = axes.get_title()
             axes.clear()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stoix_like.envs.scenes.base import DARK, GROUND, Recording, Scene, Update, show_picture
+from stoix_like.envs.scenes.base import DARK, GROUND, RecordedEpisode, Scene, Update, show_picture
 from stoix_like.envs.spaces import ArraySpace, Box, ObservationSpace, entries
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _is_image(space: ArraySpace) -> bool:
 
 
 def _draw_grid(
-    spaces: Mapping[str, ArraySpace], name: str, names: tuple[str | None, ...], axes: Axes, recording: Recording
+    spaces: Mapping[str, ArraySpace], name: str, names: tuple[str | None, ...], axes: Axes, recording: RecordedEpisode
 ) -> Update:
     """Draw the newest view of the agent, with one colour per channel and the first channel on top."""
     height, width = spaces[name].shape[:2]
@@ -88,7 +88,7 @@ def _draw_grid(
     return update
 
 
-def _draw_image(spaces: Mapping[str, ArraySpace], name: str, axes: Axes, recording: Recording) -> Update:
+def _draw_image(spaces: Mapping[str, ArraySpace], name: str, axes: Axes, recording: RecordedEpisode) -> Update:
     """Draw an image in colour, or in grey the last of its channels, which is the newest of stacked frames."""
     space = spaces[name]
     images = newest_views(recording.views, spaces, name)

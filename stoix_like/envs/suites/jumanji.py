@@ -32,7 +32,7 @@ from stoix_like.envs.environment import (
     transition,
 )
 from stoix_like.envs.scenes import views
-from stoix_like.envs.scenes.base import Recording, Scene, Update, entry_of
+from stoix_like.envs.scenes.base import RecordedEpisode, Scene, Update, entry_of
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, scalar
@@ -115,7 +115,7 @@ class JumanjiEnvironment(Environment):
         """See `Environment.scene`; jumanji's own viewer draws."""
         return Scene(self._draw, fps=8) if self._name in _DRAWN else views.find_scene(self.observation_space)
 
-    def _draw(self, axes: Axes, recording: Recording) -> Update:
+    def _draw(self, axes: Axes, recording: RecordedEpisode) -> Update:
         viewer = self._env._viewer
         # By default, viewers open windows of their own.
         viewer._get_fig_ax = lambda *_, **__: (axes.figure, axes)

@@ -36,7 +36,7 @@ from stoix_like.schema import INT32_MAX
 _MAX_LENGTH = 100_000
 
 
-class Plan(NamedTuple):
+class DrawnTask(NamedTuple):
     """An episode that is drawn when it starts.
 
     Attributes:
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 class PlanState(NamedTuple):
     """The plan of the episode, and the steps since it started, int32."""
 
-    plan: Plan
+    plan: DrawnTask
     steps: jax.Array
 
 
@@ -80,7 +80,7 @@ class Recall(Environment):
         self.action_space = Discrete(num_actions)
 
     @abstractmethod
-    def draw(self, key: jax.Array) -> Plan:
+    def draw(self, key: jax.Array) -> DrawnTask:
         """Draw an episode."""
 
     def legend(self) -> Legend:
@@ -129,11 +129,11 @@ class RepeatFirst(Recall):
         self._length, self._num_symbols = _count(length=length), _count(2, num_symbols=num_symbols)
         super().__init__((num_symbols, 1), num_symbols, length)
 
-    def draw(self, key: jax.Array) -> Plan:
+    def draw(self, key: jax.Array) -> DrawnTask:
         """See `Recall.draw`."""
         symbols = jax.random.randint(key, (self._length,), 0, self._num_symbols)
         first = jnp.where(jnp.arange(self._length) == 0, 0, -1)
-        return Plan(jnp.stack([symbols, first], axis=-1), jnp.broadcast_to(symbols[0], symbols.shape))
+        return DrawnTask(jnp.stack([symbols, first], axis=-1), jnp.broadcast_to(symbols[0], symbols.shape))
 
 
 class RepeatPrevious(Recall):
@@ -150,11 +150,11 @@ class RepeatPrevious(Recall):
         self._length = 8 * delay if length is None else _count(delay + 1, length=length)
         super().__init__((num_symbols,), num_symbols, self._length - delay)
 
-    def draw(self, key: jax.Array) -> Plan:
+    def draw(self, key: jax.Array) -> DrawnTask:
         """See `Recall.draw`."""
         symbols = jax.random.randint(key, (self._length,), 0, self._num_symbols)
         answer = jnp.concatenate([jnp.full(self._delay, -1), symbols[: self._length - self._delay]])
-        return Plan(symbols[:, None], answer)
+        return DrawnTask(symbols[:, None], answer)
 
 
 class CountRecall(Recall):
@@ -172,13 +172,13 @@ class CountRecall(Recall):
         cards = _count(cards=num_symbols * copies)
         super().__init__((num_symbols, num_symbols), copies + 1, cards)
 
-    def draw(self, key: jax.Array) -> Plan:
+    def draw(self, key: jax.Array) -> DrawnTask:
         """See `Recall.draw`."""
         deck_key, question_key = jax.random.split(key)
         cards = jax.random.permutation(deck_key, jnp.repeat(jnp.arange(self._num_symbols), self._copies))
         questions = jax.random.randint(question_key, cards.shape, 0, self._num_symbols)
         counts = jnp.cumsum(jax.nn.one_hot(cards, self._num_symbols, dtype=jnp.int32), axis=0)
-        return Plan(jnp.stack([cards, questions], axis=-1), counts[jnp.arange(len(cards)), questions])
+        return DrawnTask(jnp.stack([cards, questions], axis=-1), counts[jnp.arange(len(cards)), questions])
 
 
 class Autoencode(Recall):
@@ -195,12 +195,12 @@ class Autoencode(Recall):
         self._length, self._num_symbols = _count(length=length), _count(2, num_symbols=num_symbols)
         super().__init__((num_symbols, 1), num_symbols, length)
 
-    def draw(self, key: jax.Array) -> Plan:
+    def draw(self, key: jax.Array) -> DrawnTask:
         """See `Recall.draw`."""
         symbols = jax.random.randint(key, (self._length,), 0, self._num_symbols)
         nothing = jnp.full_like(symbols, -1)
         shown, play = jnp.concatenate([symbols, nothing]), jnp.concatenate([nothing, jnp.zeros_like(symbols)])
-        return Plan(jnp.stack([shown, play], axis=-1), jnp.concatenate([nothing, symbols]))
+        return DrawnTask(jnp.stack([shown, play], axis=-1), jnp.concatenate([nothing, symbols]))
 
 
 class MazeState(NamedTuple):

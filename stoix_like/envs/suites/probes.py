@@ -236,7 +236,7 @@ class Action(OneStepProbe):
         return action == 1
 
 
-class Policy(OneStepProbe):
+class ProbePolicy(OneStepProbe):
     """Probe with a reward of one for action 1 at view 1 and action 0 at view -1: does the policy use the view?"""
 
     def first_view(self, key: jax.Array) -> jax.Array:
@@ -308,7 +308,7 @@ class ContinuousPolicy(OneStepProbe):
         return -((action[0] - view[0]) ** 2)
 
 
-class RepeatFirst(Environment):
+class RepeatFirstProbe(Environment):
     """Probe with a reward of one for repeating, in the last step, the cue of the first: is it remembered?
 
     The view is the cue, -1 or 1 in the first step and 0 later, and the number of steps left divided by the delay. In
@@ -347,7 +347,7 @@ class RepeatFirst(Environment):
         return gamma ** (view[..., 1] * self.delay)
 
 
-MEMORY_PROBES: dict[str, type[Environment]] = {"repeat_first": RepeatFirst}
+MEMORY_PROBES: dict[str, type[Environment]] = {"repeat_first": RepeatFirstProbe}
 PROBES: dict[str, type[Probe]] = {
     "value": Value,
     "observed_value": ObservedValue,
@@ -355,7 +355,7 @@ PROBES: dict[str, type[Probe]] = {
     "time_limit": TimeLimited,
     "termination": Terminating,
     "action": Action,
-    "policy": Policy,
+    "policy": ProbePolicy,
     "multi_discrete": MultiDiscretePolicy,
     "mixed_actions": MixedPolicy,
     "continuous_action": ContinuousAction,

@@ -24,7 +24,7 @@ CLOSE_SECONDS = 10.0
 _ACTOR_STREAM = 0xAC7
 
 
-class Policy(NamedTuple):
+class ActingPolicy(NamedTuple):
     """The agent's shared state on the device of an actor, and the number of updates that led to it."""
 
     shared: Any
@@ -71,7 +71,7 @@ class Actor:
     ) -> None:
         self._env, self._program, self.device = env, program, device
         self._num_envs, self._length, self._shardings = num_envs, length, shardings
-        self._policies: queue.SimpleQueue[Policy | None] = queue.SimpleQueue()
+        self._policies: queue.SimpleQueue[ActingPolicy | None] = queue.SimpleQueue()
         self._rollouts: queue.SimpleQueue[tuple[Rollout, Timing] | BaseException] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -93,7 +93,7 @@ class Actor:
         self._thread.daemon = True
         self._thread.start()
 
-    def ask(self, policy: Policy) -> None:
+    def ask(self, policy: ActingPolicy) -> None:
         """Ask for one more rollout, acted by a policy on this actor's device."""
         self._policies.put(policy)
 
@@ -290,7 +290,7 @@ class Pipeline:
         copies = {device: jax.device_put(shared, device) for device in {actor.device for actor in self._actors}}
         for actor in self._actors:
             for _ in range(first, last):
-                actor.ask(Policy(copies[actor.device], self._updates))
+                actor.ask(ActingPolicy(copies[actor.device], self._updates))
 
     def _clear(self) -> None:
         """Forget the metrics of the last interval."""

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from stoix_like.base_types import SystemConfig
@@ -130,10 +131,10 @@ def float_fields(schema: type[SystemConfig]) -> list[str]:
 
 
 def _is_float(hint: Any) -> bool:
-    """Return whether an annotation is a float, or an optional one, with or without ranges."""
+    """Return whether an annotation is a float, traced or not, or an optional one, with or without ranges."""
     if typing.get_origin(hint) is typing.Annotated:
         return _is_float(typing.get_args(hint)[0])
-    options = [option for option in typing.get_args(hint) if option is not type(None)]
+    options = [option for option in typing.get_args(hint) if option not in (type(None), jax.Array)]
     return all(map(_is_float, options)) if options else hint is float
 
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax
 
 from stoix_like.envs.factory import with_learned_rewards
-from stoix_like.envs.scenes.base import Recording
+from stoix_like.envs.scenes.base import RecordedEpisode
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.loggers.video import DREAM
 from stoix_like.rendering.animation import write_animation
-from stoix_like.rendering.dreams import DreamedEpisode, Dreamer, write_dream
+from stoix_like.rendering.dreams import DreamedEpisode, DreamPlayer, write_dream
 from stoix_like.rendering.episode import Recorder
 from stoix_like.run.host.saved_state import of_member
 from stoix_like.run.set_up.setup import RunSetup
@@ -55,10 +55,10 @@ class Videos:
         self._scene = scene
         max_steps = setup.config.arch.max_eval_steps
         self._recorder = Recorder(setup.build_system, self._env, max_steps)
-        self._dreamer: Dreamer | None = None
+        self._dreamer: DreamPlayer | None = None
         if setup.build_system().dream is not None:
             env = with_learned_rewards(setup.eval_env, setup.config.env)
-            self._dreamer = Dreamer(setup.parts.name, setup.build_system, env, max_steps)
+            self._dreamer = DreamPlayer(setup.parts.name, setup.build_system, env, max_steps)
         self._thread = ThreadPoolExecutor(1, "video")
         self._stopped = threading.Event()
         self._drawing: Future[Drawn] | None = None
@@ -133,7 +133,7 @@ class Videos:
             self._drop_dreams(error)
             return None
 
-    def _draw(self, recording: Recording, dream: DreamedEpisode | None, env_steps: int) -> Drawn:
+    def _draw(self, recording: RecordedEpisode, dream: DreamedEpisode | None, env_steps: int) -> Drawn:
         check_directory(self._directory)
         self._directory.mkdir(exist_ok=True)
         video = self._directory / f"{env_steps}.{self._setup.config.logger.video.format}"

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _MAX_RANDOM_BYTES = 2**20
 
 
-class Target(NamedTuple):
+class TargetParameters(NamedTuple):
     """Slowly updated copies of parameters.
 
     Attributes:
@@ -32,17 +32,17 @@ class Target(NamedTuple):
     update: Callable[[OnlineAndTarget], OnlineAndTarget]
 
 
-NO_TARGET = Target(lambda online: OnlineAndTarget(online, ()), lambda params: params)
+NO_TARGET = TargetParameters(lambda online: OnlineAndTarget(online, ()), lambda params: params)
 """There are no target parameters."""
 
 
-def make_soft_target(tau: Scalar) -> Target:
+def make_soft_target(tau: Scalar) -> TargetParameters:
     """Build target parameters that take a Polyak step of size `tau` towards the online ones."""
 
     def update(params: OnlineAndTarget) -> OnlineAndTarget:
         return params._replace(target=optax.incremental_update(params.online, params.target, tau))
 
-    return Target(lambda online: OnlineAndTarget(online, jax.tree.map(jnp.copy, online)), update)
+    return TargetParameters(lambda online: OnlineAndTarget(online, jax.tree.map(jnp.copy, online)), update)
 
 
 def replay_epochs(

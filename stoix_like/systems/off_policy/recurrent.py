@@ -76,7 +76,7 @@ class RecurrentParams(NamedTuple):
     head: PyTree
 
 
-class Sequences(NamedTuple):
+class ReplayedSequences(NamedTuple):
     """Observations of sequences, as an input of a `RecurrentNetwork`.
 
     Attributes:
@@ -95,7 +95,7 @@ class Sequences(NamedTuple):
 class Successors(NamedTuple):
     """The true successors of the steps of sequences, as an input of a `RecurrentNetwork`."""
 
-    of: Sequences
+    of: ReplayedSequences
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class RecurrentNetwork:
 
         Args:
             params: the parameters.
-            observation: first observations `[B, ...]` of episodes; or `Sequences`, or their `Successors`, after whose
-                burn-in L steps remain.
+            observation: first observations `[B, ...]` of episodes; or `ReplayedSequences`, or their `Successors`, after
+                whose burn-in L steps remain.
             *inputs: further inputs of the head, with the leading axis of its output.
             rngs: not used: nothing is dropped.
 
@@ -141,7 +141,7 @@ class RecurrentNetwork:
             The output for `[B]` or `[L * B]` observations.
         """
         del rngs
-        if isinstance(observation, Sequences):
+        if isinstance(observation, ReplayedSequences):
             embedding = self._flat(self._embed(params.cells, observation)[0])
         elif isinstance(observation, Successors):
             embedding = self._flat(self._embed(params.cells, observation.of)[1])
@@ -149,7 +149,7 @@ class RecurrentNetwork:
             embedding = recurrent.first_output(self.cells, params.cells, observation)
         return self.head.apply(params.head, embedding, *inputs)
 
-    def _embed(self, params: PyTree, sequences: Sequences) -> tuple[jax.Array, jax.Array]:
+    def _embed(self, params: PyTree, sequences: ReplayedSequences) -> tuple[jax.Array, jax.Array]:
         """Compute the outputs of the cells after the burn-in, and those at the true successors, `[L, B, H]`."""
         state, observation, is_first, next_observation = recurrent.burn_in(
             self.cells, params, self.state_of(sequences.states), *sequences[:3], self.burn_in_length
@@ -230,7 +230,7 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
         drawn = self.draw(agent.local.buffer, key)
         normalize, after = partial(self.normalizer.apply, shared.statistics), drawn.steps.next_observation
         after = None if after is None else normalize(after)
-        sequences: Any = Sequences(normalize(drawn.steps.observation), drawn.is_first, after, drawn.carry)
+        sequences: Any = ReplayedSequences(normalize(drawn.steps.observation), drawn.is_first, after, drawn.carry)
         learned = slice(first, first + replay.sequence_length)
         steps = drawn.steps._replace(observation=None, next_observation=None)
         steps = jax.tree.map(lambda x: merge_leading_dims(x[learned], 2), steps)
@@ -245,7 +245,7 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
 AlgorithmT = TypeVar("AlgorithmT", bound=RecurrentOffPolicy[Any])
 
 
-def remember(algorithm: AlgorithmT, spec: SystemSpec) -> AlgorithmT:
+def with_recurrent_networks(algorithm: AlgorithmT, spec: SystemSpec) -> AlgorithmT:
     """Replace the networks of an algorithm by recurrent ones, and its replay by that of sequences."""
     config = algorithm.config
     networks = make_recurrent_networks(spec.networks, len(algorithm.critics.networks), config.replay.burn_in_length)

@@ -78,7 +78,7 @@ class IntrinsicState(NamedTuple):
     return_statistics: PyTree
 
 
-class Memory(NamedTuple):
+class IntrinsicLocal(NamedTuple):
     """The part of an intrinsic reward in `Agent.local`.
 
     Attributes:
@@ -173,9 +173,9 @@ class _Bonus:
         statistics = self.normalizer.init(observation), self.rewards.init()
         return IntrinsicState(params, target, self.optim.init(params), *statistics)
 
-    def init_memory(self, num_envs: int) -> Memory:
+    def init_memory(self, num_envs: int) -> IntrinsicLocal:
         """Return the memory before the first rollout."""
-        return Memory(self.rewards.init_returns(num_envs), self.init_inverse(num_envs))
+        return IntrinsicLocal(self.rewards.init_returns(num_envs), self.init_inverse(num_envs))
 
     def init_bonus(self, key: jax.Array, observation: Observation) -> tuple[dict[str, PyTree], PyTree]:
         """Return the learned and the fixed parameters of the bonus."""
@@ -195,8 +195,8 @@ class _Bonus:
         raise NotImplementedError
 
     def add(
-        self, state: IntrinsicState, memory: Memory, steps: Transition, advantage: jax.Array, key: jax.Array
-    ) -> tuple[IntrinsicState, Memory, jax.Array, Metrics]:
+        self, state: IntrinsicState, memory: IntrinsicLocal, steps: Transition, advantage: jax.Array, key: jax.Array
+    ) -> tuple[IntrinsicState, IntrinsicLocal, jax.Array, Metrics]:
         """See `Intrinsic.add`; `steps` have the observations of the environment."""
         state = state._replace(statistics=self.normalizer.update(state.statistics, steps.next_observation))
         steps = steps._replace(
@@ -214,7 +214,7 @@ class _Bonus:
         learned, metrics = minibatch_epochs(sgd_step, learned, batch, key, self.passes, step_keys=False)
         state = state._replace(params=learned[0], opt_state=learned[1])
         metrics |= {"intrinsic_reward": jnp.mean(bonus)}
-        return state, Memory(returns, inverse), advantage + self.config.intrinsic_weight * added, metrics
+        return state, IntrinsicLocal(returns, inverse), advantage + self.config.intrinsic_weight * added, metrics
 
     def as_task(self, steps: Transition) -> Transition:
         """Return the transitions of the task that the intrinsic rewards pose: by default, that of the environment."""

@@ -18,7 +18,7 @@ NEVER_RANDOM = {"evaluation_epsilon": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpsilonGreedy(Part):
+class EpsilonGreedyConfig(Part):
     """Hyperparameters of epsilon-greedy exploration.
 
     Attributes:
@@ -38,7 +38,7 @@ class EpsilonGreedy(Part):
         return {"epsilon": float(make_epsilon_schedule(self, num_updates)(jnp.asarray(updates)))}
 
 
-def make_epsilon_schedule(config: EpsilonGreedy, num_updates: int) -> Callable[[jax.Array], jax.Array]:
+def make_epsilon_schedule(config: EpsilonGreedyConfig, num_updates: int) -> Callable[[jax.Array], jax.Array]:
     """Build a linear schedule of the probability of a random action.
 
         epsilon(k) = training + (initial - training) * max(0, 1 - k / (fraction * num_updates))

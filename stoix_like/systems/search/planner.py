@@ -39,7 +39,7 @@ from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.accelerate.successors import successor_values
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns
-from stoix_like.utils.replay import BlockReplayConfig, Remembered, SequenceBatch, SequenceReplay, make_sequence_replay
+from stoix_like.utils.replay import BlockReplayConfig, SequenceBatch, SequenceReplay, Stored, make_sequence_replay
 
 Losses = tuple[jax.Array, tuple[Metrics, jax.Array]]
 """A loss, its metrics, and the absolute errors of values, whose mean over the first axis is that of sequences `[B]`."""
@@ -135,7 +135,7 @@ class Planner(Algorithm, Generic[ConfigT]):
     def act(self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose actions by a search; the extras are what it found."""
         found = self.search(shared, state, key, self.config.search.num_simulations, greedy)
-        return state.carry, found.action, Remembered((), Found(found.candidates, found.weights, found.value))
+        return state.carry, found.action, Stored((), Found(found.candidates, found.weights, found.value))
 
     def eval_act(self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool) -> Acted:
         """Choose actions by a search of `evaluation_simulations`, or without one by the policy alone."""
@@ -166,7 +166,7 @@ class Planner(Algorithm, Generic[ConfigT]):
         values = self.networks.values(shared.params, self.normalizer.apply(shared.statistics, steps.next_observation))
         beyond = successor_values(values, found.value, steps.truncated)
         found = found._replace(value=following_values(found.value, beyond, steps.truncated))
-        steps = steps._replace(extras=Remembered((), found))
+        steps = steps._replace(extras=Stored((), found))
         statistics = self.normalizer.update(shared.statistics, steps.observation)
         local = self.replay.add(agent.local, trajectory._replace(transitions=steps))
         return Agent(shared._replace(statistics=statistics), local)

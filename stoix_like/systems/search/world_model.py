@@ -34,11 +34,11 @@ NETWORK_HEADS = {
     "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
     "critic_network.critic_head": _ATOMS,
 }
-"""The heads, and the torsos without one, that a `WorldModel` is built from."""
+"""The heads, and the torsos without one, that a `LatentModel` is built from."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorldModelConfig(AtomsConfig):
+class LatentModelConfig(AtomsConfig):
     """Hyperparameters of the distributions of rewards and values.
 
     Attributes:
@@ -53,7 +53,7 @@ class WorldModelConfig(AtomsConfig):
 
 
 @dataclass(frozen=True)
-class WorldModel:
+class LatentModel:
     """Networks of latent states, whose units are scaled to [0, 1]; `params` is a dictionary of their parameters.
 
     Attributes:
@@ -63,7 +63,7 @@ class WorldModel:
         actor: the policy in a latent state.
         critic: the value of a latent state.
         action_space: the action space.
-        target_distribution: see `WorldModelConfig`.
+        target_distribution: see `LatentModelConfig`.
     """
 
     representation: CompositeNetwork
@@ -172,7 +172,7 @@ def scale_to_unit(latent: jax.Array) -> jax.Array:
     return (latent - low) / jnp.maximum(high - low, 1e-5)
 
 
-def make_world_model(config: WorldModelConfig, spec: SystemSpec) -> WorldModel:
+def make_latent_model(config: LatentModelConfig, spec: SystemSpec) -> LatentModel:
     """Build the model from the networks of a configuration.
 
     Args:
@@ -187,7 +187,7 @@ def make_world_model(config: WorldModelConfig, spec: SystemSpec) -> WorldModel:
         getattr(networks, f"{name}_network") for name in ("representation", "reward", "actor", "critic")
     )
     reward_head, critic_head = (configure_head(group.critic_head, config.support) for group in (reward, critic))
-    return WorldModel(
+    return LatentModel(
         representation=CompositeNetwork((representation.input_layer, representation.pre_torso)),
         dynamics=CompositeNetwork((networks.dynamics_network.pre_torso,)),
         reward_head=FeedForwardCritic(reward_head, reward.pre_torso),

@@ -135,7 +135,7 @@ class Particles(NamedTuple):
     going: jax.Array
 
 
-class Found(NamedTuple):
+class SearchedStep(NamedTuple):
     """What a search found in N states, of which the policy and the temperature learn.
 
     Attributes:
@@ -150,7 +150,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Search:
+class ParticleSearch:
     """The search with its parts."""
 
     config: SMCConfig
@@ -169,7 +169,7 @@ class Search:
         observation: Observation,
         num_particles: int,
         greedy: bool,
-    ) -> tuple[SearchOutput, Found]:
+    ) -> tuple[SearchOutput, SearchedStep]:
         """Search from N states of the environments.
 
         Args:
@@ -193,7 +193,7 @@ class Search:
 
         end, actions = jax.lax.scan(step, start, steps)
         weights, counts = _by_root(end, jax.nn.softmax(end.log_weight)), _by_root(end, jnp.ones_like(end.log_weight))
-        found = Found(_split(actions[0], num_particles), weights, end.unselected)
+        found = SearchedStep(_split(actions[0], num_particles), weights, end.unselected)
         value = start.value[:, 0]
         advantages = _by_root(end, end.advantage * jax.nn.softmax(end.log_weight)) / weights
         output = SearchOutput(
@@ -286,7 +286,7 @@ def _by_root(particles: Particles, x: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(is_root, x[:, :, None], 0.0), axis=1)
 
 
-def _choose(found: Found, key: jax.Array, greedy: bool) -> jax.Array:
+def _choose(found: SearchedStep, key: jax.Array, greedy: bool) -> jax.Array:
     """Choose an action of each environment by the weights, or the one of the largest weight."""
     if greedy:
         num_envs, num_particles = found.weights.shape

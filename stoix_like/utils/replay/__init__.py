@@ -9,12 +9,12 @@ from stoix_like.utils.replay.config import (
 )
 from stoix_like.utils.replay.sequences import (
     BlockReplayConfig,
-    Remembered,
     SequenceBatch,
     SequenceConfig,
     SequenceReplay,
     SequenceReplayConfig,
     StepSequenceConfig,
+    Stored,
     make_sequence_replay,
 )
 from stoix_like.utils.replay.streams import Stream, StreamBatch, StreamReplay, StreamReplayConfig, make_stream_replay
@@ -26,7 +26,6 @@ __all__ = [
     "BlockReplayConfig",
     "BufferConfig",
     "PrioritisedReplayConfig",
-    "Remembered",
     "Replay",
     "ReplayConfig",
     "SequenceBatch",
@@ -35,6 +34,7 @@ __all__ = [
     "SequenceReplayConfig",
     "Step",
     "StepSequenceConfig",
+    "Stored",
     "Stream",
     "StreamBatch",
     "StreamReplay",

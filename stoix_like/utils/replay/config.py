@@ -168,8 +168,9 @@ class PrioritisedReplayConfig(ReplayConfig):
 
     has_priorities: ClassVar[bool] = True
     prioritised: bool = False
-    priority_exponent: Annotated[float, between(0.0, 1.0)] = 0.5
-    importance_sampling_exponent: Annotated[float, between(0.0, 1.0)] = 0.4
+    # Traced in populations, which type checks of this package at run time must allow.
+    priority_exponent: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.5
+    importance_sampling_exponent: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.4
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check that the system sets the priorities that windows are sampled by; see `Part.check`."""

@@ -137,7 +137,7 @@ class SequenceReplayConfig(SequenceConfig):
         return f"system.burn_in_length={self.burn_in_length} and {super().length_keys}"
 
 
-class Remembered(NamedTuple):
+class Stored(NamedTuple):
     """The extras of a transition `[T, N, ...]` whose steps are stored with extras of their own.
 
     Attributes:
@@ -187,7 +187,7 @@ class SequenceReplay(NamedTuple):
     Attributes:
         init: `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example.
         add: `(state, trajectory) -> state`; the extras of a transition are the recurrent state before it, or
-            `Remembered` where steps have extras.
+            `Stored` where steps have extras.
         sample: `(state, key, importance_exponent) -> SequenceBatch`.
         set_priorities: `(state, indices, priorities [B]) -> state`; sequences are sampled in proportion to priorities.
     """
@@ -226,7 +226,7 @@ def make_sequence_replay(
 
     def add(state: Any, trajectory: Trajectory) -> Any:
         transitions = trajectory.transitions
-        remembered = transitions.extras if extras is not None else Remembered(transitions.extras, None)
+        remembered = transitions.extras if extras is not None else Stored(transitions.extras, None)
         steps = stored_steps(config, reward_scale, transitions, state.experience.steps._replace(extras=None))
         steps = steps._replace(extras=remembered.extras)
         steps, is_first = jax.tree.map(in_blocks, (steps, transitions.is_first))

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from stoix_like.envs.factory import make_drawn
 from stoix_like.envs.scenes import bodies
-from stoix_like.envs.scenes.base import Recording
+from stoix_like.envs.scenes.base import RecordedEpisode
 from support import conformance
 from support.lazily import Lazy
 
@@ -34,7 +34,7 @@ def test_bodies_are_drawn_in_their_positions_without_opengl(monkeypatch):
     states = state.replace(pipeline_state=SimpleNamespace(q=poses))
     monkeypatch.setattr(bodies, "entry_of", lambda states, entry: states.replace(pipeline_state=at(poses[entry])))
     axes = Figure().add_subplot()
-    update = env.scene().draw(axes, Recording(np.arange(2), states, None, np.zeros(2), np.zeros(2)))
+    update = env.scene().draw(axes, RecordedEpisode(np.arange(2), states, None, np.zeros(2), np.zeros(2)))
     tips = []
     for entry in range(2):
         update(entry)

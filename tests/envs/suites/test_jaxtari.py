@@ -8,7 +8,7 @@ import pytest
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.factory import make_drawn
-from stoix_like.envs.scenes.base import Recording
+from stoix_like.envs.scenes.base import RecordedEpisode
 from stoix_like.errors import ConfigError
 from support.conformance import NUM_ENVS, check, check_time_limit, env_config
 from support.lazily import Lazy
@@ -162,7 +162,7 @@ def test_the_legend_names_objects_and_buttons():
 def pictures(env, num_envs=1):
     state, timestep = jax.jit(env.reset)(jax.random.split(jax.random.key(0), num_envs))
     states, view = jax.tree.map(np.asarray, (env.native_state(state), timestep.observation.agent_view))
-    recording = Recording(np.arange(1), states, view, np.zeros(1), np.ones(1, bool))
+    recording = RecordedEpisode(np.arange(1), states, view, np.zeros(1), np.ones(1, bool))
     axes = plt.figure().add_subplot()
     env.scene().draw(axes, recording)(0)
     shown = np.asarray(axes.images[0].get_array())

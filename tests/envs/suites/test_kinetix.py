@@ -11,7 +11,7 @@ import pytest
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.factory import make_drawn
-from stoix_like.envs.scenes.base import Recording
+from stoix_like.envs.scenes.base import RecordedEpisode
 from stoix_like.envs.spaces import Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from support.conformance import check, check_time_limit, env_config
@@ -120,7 +120,7 @@ def test_a_level_is_drawn_by_the_suite():
     state, timestep = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 1))
     states, view = jax.tree.map(np.asarray, (env.native_state(state), timestep.observation.agent_view))
     axes = plt.figure().add_subplot()
-    env.scene().draw(axes, Recording(np.arange(1), states, view, np.zeros(1), np.ones(1, bool)))(0)
+    env.scene().draw(axes, RecordedEpisode(np.arange(1), states, view, np.zeros(1), np.ones(1, bool)))(0)
     shown = np.asarray(axes.images[0].get_array())
     plt.close("all")
     assert shown.shape == (250, 250, 3)

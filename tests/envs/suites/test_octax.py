@@ -8,7 +8,7 @@ import pytest
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.factory import make_drawn
-from stoix_like.envs.scenes.base import Recording
+from stoix_like.envs.scenes.base import RecordedEpisode
 from stoix_like.errors import ConfigError
 from support.conformance import check, check_time_limit, env_config
 from support.lazily import Lazy
@@ -87,7 +87,7 @@ def test_every_game_and_level_has_a_name_and_is_drawn_by_the_suite():
     state, timestep = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 1))
     states, view = jax.tree.map(np.asarray, (env.native_state(state), timestep.observation.agent_view))
     axes = plt.figure().add_subplot()
-    env.scene().draw(axes, Recording(np.arange(1), states, view, np.zeros(1), np.ones(1, bool)))(0)
+    env.scene().draw(axes, RecordedEpisode(np.arange(1), states, view, np.zeros(1), np.ones(1, bool)))(0)
     shown = np.asarray(axes.images[0].get_array())
     plt.close("all")
     assert shown.shape == (32 * 8, 64 * 8, 3)

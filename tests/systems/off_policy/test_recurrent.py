@@ -11,7 +11,7 @@ import pytest
 from stoix_like.base_types import ActorCriticHiddenStates, Observation, RolloutState, Trajectory, Transition
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.systems.off_policy.recurrent import RecurrentNetwork, RecurrentParams, Sequences, Successors
+from stoix_like.systems.off_policy.recurrent import RecurrentNetwork, RecurrentParams, ReplayedSequences, Successors
 from stoix_like.systems.parts import recurrent
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, Accumulator, column, observed
@@ -41,7 +41,7 @@ def outputs(weight, stored, successors):
     more = [] if stored else [4]
     views, is_first = observed([*VIEWS, *more]), column([*IS_FIRST, *(0 for _ in more)], bool)
     states = ActorCriticHiddenStates((), jnp.asarray([10.0]))
-    sequences = Sequences(views, is_first, observed(NEXT_VIEWS) if stored else None, states)
+    sequences = ReplayedSequences(views, is_first, observed(NEXT_VIEWS) if stored else None, states)
     network = RecurrentNetwork(Cells(), HEAD, 1, lambda states: states.critic_hidden_state)
     return network.apply(RecurrentParams(weight, ()), Successors(sequences) if successors else sequences)
 

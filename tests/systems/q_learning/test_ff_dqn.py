@@ -16,7 +16,7 @@ from stoix_like.networks.heads import quantile_levels
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.schema import replace_values
-from stoix_like.systems.parts.epsilon_greedy import EpsilonGreedy, make_epsilon_schedule
+from stoix_like.systems.parts.epsilon_greedy import EpsilonGreedyConfig, make_epsilon_schedule
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.anakin.ff_iqn import stratified_levels
 from stoix_like.systems.q_learning.q_types import QShared
@@ -31,7 +31,7 @@ SMALL = ["network.actor_network.pre_torso.layer_sizes=[16]", "arch.total_num_env
 
 def epsilons(**values):
     defaults = {"initial_epsilon": 1.0, "training_epsilon": 0.2, "exploration_fraction": 0.5, "evaluation_epsilon": 0.0}
-    schedule = make_epsilon_schedule(EpsilonGreedy(**{**defaults, **values}), 8)
+    schedule = make_epsilon_schedule(EpsilonGreedyConfig(**{**defaults, **values}), 8)
     return [round(float(schedule(jnp.asarray(updates))), 6) for updates in range(6)]
 
 

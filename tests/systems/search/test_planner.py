@@ -11,7 +11,7 @@ import pytest
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.base_types import Observation, Trajectory, Transition
 from stoix_like.systems.search.candidates import Found
-from stoix_like.utils.replay import Remembered, SequenceBatch, Step
+from stoix_like.utils.replay import SequenceBatch, Step, Stored
 from support.off_policy_runs import timestep
 from support.searched_runs import prepare
 from support.selections import select
@@ -23,7 +23,7 @@ def steps_of(found, truncated):
     ends = no.at[1].set(truncated)
     view = Observation(jnp.arange(4.0)[:, None, None])
     successor = Observation(jnp.arange(10.0, 14.0)[:, None, None])
-    return Transition(view, no[..., :].astype(jnp.int32), nothing, no, ends, successor, no, Remembered((), found))
+    return Transition(view, no[..., :].astype(jnp.int32), nothing, no, ends, successor, no, Stored((), found))
 
 
 @pytest.mark.parametrize("truncated", [False, True])

@@ -11,7 +11,7 @@ from stoix_like.base_types import Observation
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box
 from stoix_like.run.set_up.setup import set_up
-from stoix_like.systems.search.world_model import make_world_model, mean, scale_to_unit
+from stoix_like.systems.search.world_model import make_latent_model, mean, scale_to_unit
 from support.composed import compose_config
 
 PARTS = ("representation", "dynamics", "reward", "actor", "critic")
@@ -21,7 +21,7 @@ PARTS = ("representation", "dynamics", "reward", "actor", "critic")
 def model():
     overrides = [f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in PARTS]
     setup = set_up(parse_config(compose_config(["system=search/ff_mz", "env=gymnax/cartpole", *overrides])))
-    return make_world_model(setup.config.system.atoms, setup.spec)
+    return make_latent_model(setup.config.system.atoms, setup.spec)
 
 
 @pytest.fixture(scope="module")

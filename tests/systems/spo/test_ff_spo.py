@@ -11,7 +11,7 @@ from stoix_like.base_types import Axes, Observation, RolloutState
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.setup import set_up
-from stoix_like.systems.spo.smc import Found
+from stoix_like.systems.spo.smc import SearchedStep
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.algorithms import make_algorithm
 from support.composed import compose_config
@@ -42,7 +42,7 @@ def test_losses_are_those_of_the_weights_and_of_lambda_returns():
     zero = jax.tree.map(jnp.zeros_like, shared.params.networks)
     shared = shared._replace(params=shared.params._replace(networks=zero))
     nothing, no = jnp.zeros((2, 1)), jnp.zeros((2, 1), bool)
-    found = Found(jnp.asarray([[[0, 1, 1]]] * 2), jnp.full((2, 1, 3), 1.0 / 3.0), jnp.zeros((2, 1, 3)))
+    found = SearchedStep(jnp.asarray([[[0, 1, 1]]] * 2), jnp.full((2, 1, 3), 1.0 / 3.0), jnp.zeros((2, 1, 3)))
     view = Observation(jnp.zeros((2, 1, 1)))
     compute = jax.jit(spo.loss)
     for truncated, squares in ((False, 9.0 + 16.0), (True, 1.0 + 16.0)):

@@ -27,7 +27,7 @@ from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, action_range
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
-from stoix_like.systems.off_policy.epochs import Target, make_soft_target
+from stoix_like.systems.off_policy.epochs import TargetParameters, make_soft_target
 from stoix_like.systems.parts.exploration import NormalNoise, check_noise, make_normal_noise
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step
@@ -95,7 +95,7 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
     """DDPG with its hyperparameters, networks and optimisers."""
 
     actions: ActionRange
-    target: Target
+    target: TargetParameters
     noise: NormalNoise
     smooth: Smoothing
 

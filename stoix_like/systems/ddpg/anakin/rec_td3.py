@@ -21,8 +21,8 @@ from stoix_like.systems.off_policy.recurrent import (
     RecurrentOffPolicy,
     RecurrentParams,
     RecurrentReplayConfig,
-    remember,
     with_cells,
+    with_recurrent_networks,
 )
 
 
@@ -70,7 +70,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         The algorithm.
     """
     smooth = ff_td3.make_smoothing(config.smoothing)
-    return remember(ff_ddpg.make_variant(config, spec, RecurrentTD3, num_critics=2, smooth=smooth), spec)
+    return with_recurrent_networks(ff_ddpg.make_variant(config, spec, RecurrentTD3, num_critics=2, smooth=smooth), spec)
 
 
 build, run_experiment, hydra_entry_point = entry_points("ddpg/rec_td3", make_algorithm)

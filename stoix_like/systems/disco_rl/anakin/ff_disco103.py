@@ -43,11 +43,11 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.disco_rl import meta_network
 from stoix_like.systems.disco_rl.estimates import EstimatesConfig, Moments, estimate, initial_moments
 from stoix_like.systems.disco_rl.meta_network import LSTMState, Pair
-from stoix_like.systems.off_policy.epochs import Target, make_soft_target, replay_epochs
+from stoix_like.systems.off_policy.epochs import TargetParameters, make_soft_target, replay_epochs
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
-from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceReplay, StepSequenceConfig, make_sequence_replay
+from stoix_like.utils.replay import SequenceBatch, SequenceReplay, StepSequenceConfig, Stored, make_sequence_replay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ class Disco103(Algorithm):
     axes: Axes
     network: FeedForwardActor
     optim: optax.GradientTransformation
-    target: Target
+    target: TargetParameters
     replay: SequenceReplay
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
@@ -165,7 +165,7 @@ class Disco103(Algorithm):
         uniform = mask_logits(jnp.zeros_like(logits), steps.observation.action_mask)
         # A rollout of the warm-up has random actions in place of those that the policy chose.
         logits = jnp.where(jnp.all(chosen == steps.action), logits, uniform)
-        steps = steps._replace(extras=Remembered((), logits))
+        steps = steps._replace(extras=Stored((), logits))
         return agent._replace(local=self.replay.add(agent.local, trajectory._replace(transitions=steps)))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:

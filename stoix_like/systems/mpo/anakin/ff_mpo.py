@@ -40,7 +40,7 @@ from stoix_like.systems.mpo.duals import (
 )
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
-from stoix_like.systems.off_policy.epochs import Target, make_soft_target
+from stoix_like.systems.off_policy.epochs import TargetParameters, make_soft_target
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step
@@ -107,7 +107,7 @@ class MPO(OffPolicyActorCritic[Config]):
 
     dual_optim: optax.GradientTransformation
     action_space: Any
-    target: Target
+    target: TargetParameters
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
         """Initialise parameters and optimiser states."""

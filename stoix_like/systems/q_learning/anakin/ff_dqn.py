@@ -33,7 +33,7 @@ from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.epochs import replay_epochs
-from stoix_like.systems.parts.epsilon_greedy import GREEDY, NEVER_RANDOM, EpsilonGreedy, make_epsilon_schedule
+from stoix_like.systems.parts.epsilon_greedy import GREEDY, NEVER_RANDOM, EpsilonGreedyConfig, make_epsilon_schedule
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.q_learning.q_types import QShared
@@ -71,7 +71,7 @@ class BaseConfig(SystemConfig):
     replay: PrioritisedReplayConfig
     gradients: Gradients
     resets: PeriodicResets
-    exploration: EpsilonGreedy
+    exploration: EpsilonGreedyConfig
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
     q_lr: Annotated[float, above(0.0)]

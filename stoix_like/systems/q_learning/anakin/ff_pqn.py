@@ -33,7 +33,7 @@ from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
-from stoix_like.systems.parts.epsilon_greedy import GREEDY, NEVER_RANDOM, EpsilonGreedy, make_epsilon_schedule
+from stoix_like.systems.parts.epsilon_greedy import GREEDY, NEVER_RANDOM, EpsilonGreedyConfig, make_epsilon_schedule
 from stoix_like.systems.parts.normalizer import RewardNormalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.utils.jax_utils import merge_leading_dims
@@ -62,7 +62,7 @@ class Config(SystemConfig):
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, layer_norm=True)
     }
     mode_hyperparams: ClassVar[Mapping[str, float]] = NEVER_RANDOM
-    exploration: EpsilonGreedy
+    exploration: EpsilonGreedyConfig
     minibatches: MinibatchConfig
     gradients: Gradients
     gamma: Annotated[float, between(0.0, 1.0)]

@@ -41,7 +41,7 @@ class Config(ff_pqn.Config):
         super().check(num_envs, num_shards)
 
 
-class Sequences(NamedTuple):
+class PQNSequences(NamedTuple):
     """Rollouts `[N, T, ...]` with lambda-returns as targets, and the recurrent states `[N, ...]` before them."""
 
     observation: Observation
@@ -81,7 +81,7 @@ class RecurrentPQN(ff_pqn.PQN):
         pi = recurrent.first_output(self.network, shared.params, observation, head_kwargs=GREEDY)
         return NetworkOutputs(pi, _masked(pi, observation))
 
-    def evaluate(self, params: PyTree, trajectory: Trajectory) -> Sequences:
+    def evaluate(self, params: PyTree, trajectory: Trajectory) -> PQNSequences:
         """Return the sequences of each environment with their lambda-returns."""
         steps, first_carry = trajectory
         observations = steps.observation, steps.is_first, steps.next_observation
@@ -91,9 +91,9 @@ class RecurrentPQN(ff_pqn.PQN):
         observation, is_first, action, target = jax.tree.map(
             lambda x: jnp.swapaxes(x, 0, 1), (steps.observation, steps.is_first, steps.action, target)
         )
-        return Sequences(observation, is_first, action, target, first_carry)
+        return PQNSequences(observation, is_first, action, target, first_carry)
 
-    def q_of_batch(self, params: PyTree, batch: Sequences) -> jax.Array:
+    def q_of_batch(self, params: PyTree, batch: PQNSequences) -> jax.Array:
         """Compute the action values `[N, T, A]` of a minibatch."""
         observation, is_first = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (batch.observation, batch.is_first))
         _, pi = recurrent.unroll(self.network, params, batch.first_carry, observation, is_first)

@@ -44,7 +44,7 @@ from stoix_like.utils.replay import SequenceBatch, SequenceReplayConfig, Step, m
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay(SequenceReplayConfig):
+class R2D2Replay(SequenceReplayConfig):
     """Hyperparameters of the replay buffer."""
 
     def importance_exponent(self, updates: jax.Array, num_updates: int) -> Scalar:
@@ -67,7 +67,7 @@ class Config(ff_dqn.BaseConfig):
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, recurrent=True)
     }
-    replay: Replay
+    replay: R2D2Replay
     rescale_values: bool
     max_priority_weight: Annotated[float, between(0.0, 1.0)]
 

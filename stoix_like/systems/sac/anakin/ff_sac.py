@@ -35,7 +35,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequi
 from stoix_like.schema import INT32_MAX, Part, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
-from stoix_like.systems.off_policy.epochs import Target, make_soft_target
+from stoix_like.systems.off_policy.epochs import TargetParameters, make_soft_target
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
@@ -137,7 +137,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
 
     alpha_optim: optax.GradientTransformation
     action_space: Any
-    target: Target
+    target: TargetParameters
     ensemble: Ensemble = ALL_CRITICS
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
@@ -273,7 +273,7 @@ def make_variant(
     config: BaseConfig,
     spec: SystemSpec,
     algorithm: type[SACT],
-    target: Target,
+    target: TargetParameters,
     critic_head: Any = None,
     b1: Scalar = 0.9,
     ensemble: Ensemble = ALL_CRITICS,

@@ -20,8 +20,8 @@ from stoix_like.systems.off_policy.recurrent import (
     RecurrentOffPolicy,
     RecurrentParams,
     RecurrentReplayConfig,
-    remember,
     with_cells,
+    with_recurrent_networks,
 )
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams, make_ensemble
@@ -69,7 +69,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     targets = config.targets
     ensemble, target = make_ensemble(targets.num_target_critics, config.num_critics), make_soft_target(targets.tau)
     sac = ff_sac.make_variant(config, spec, RecurrentSAC, target, ensemble=ensemble)
-    return remember(sac, spec)
+    return with_recurrent_networks(sac, spec)
 
 
 build, run_experiment, hydra_entry_point = entry_points("sac/rec_sac", make_algorithm)

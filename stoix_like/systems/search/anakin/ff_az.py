@@ -32,7 +32,7 @@ from stoix_like.utils.training import join_optimisers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay(SequenceConfig):
+class AlphaZeroReplay(SequenceConfig):
     """Hyperparameters of the replay buffer, without next observations."""
 
     store_next_observation: bool = False
@@ -69,7 +69,7 @@ class Config(SystemConfig):
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(NETWORK_HEADS)
     needs_model: ClassVar[bool] = True
     search: SearchConfig
-    replay: Replay
+    replay: AlphaZeroReplay
     gradients: Gradients
     resets: PeriodicResets
     actor_lr: Annotated[float, above(0.0)]

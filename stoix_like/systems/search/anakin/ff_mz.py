@@ -30,14 +30,14 @@ from stoix_like.systems.search.planner import Losses, Planner, SearchShared, fol
 from stoix_like.systems.search.simulation import Simulation
 from stoix_like.systems.search.tree import SearchConfig, expected_value
 from stoix_like.systems.search.unrolled import Targets, unrolled_targets
-from stoix_like.systems.search.world_model import NETWORK_HEADS, WorldModel, WorldModelConfig, make_world_model
+from stoix_like.systems.search.world_model import NETWORK_HEADS, LatentModel, LatentModelConfig, make_latent_model
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.jax_utils import Scalar, scale_gradient
 from stoix_like.utils.replay import BlockReplayConfig, SequenceBatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay(BlockReplayConfig):
+class MuZeroReplay(BlockReplayConfig):
     """Hyperparameters of the replay buffer, without next observations.
 
     Attributes:
@@ -106,8 +106,8 @@ class Config(SystemConfig):
     needs_successors: ClassVar[bool] = False
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
     search: SearchConfig
-    atoms: WorldModelConfig
-    replay: Replay
+    atoms: LatentModelConfig
+    replay: MuZeroReplay
     gradients: Gradients
     resets: PeriodicResets
     lr: Annotated[float, above(0.0)]
@@ -126,7 +126,7 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 class MuZero(Planner[ConfigT]):
     """MuZero with its hyperparameters, model and optimiser; `reanalyse_size` is that of one shard."""
 
-    model: WorldModel
+    model: LatentModel
     reanalyse_size: int
 
     def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput) -> SearchOutput:
@@ -210,7 +210,7 @@ class LatentNode(NamedTuple):
     actions: jax.Array | None
 
 
-def make_simulation(model: WorldModel, normalizer: Normalizer, candidates: Candidates, discount: Scalar) -> Simulation:
+def make_simulation(model: LatentModel, normalizer: Normalizer, candidates: Candidates, discount: Scalar) -> Simulation:
     """Build the functions with which mctx searches in a learned model.
 
     Args:
@@ -244,7 +244,7 @@ def make_simulation(model: WorldModel, normalizer: Normalizer, candidates: Candi
 def make_algorithm(config: Config, spec: SystemSpec, candidates: Candidates | None = None) -> Algorithm:
     """Build MuZero; its searches consider all actions in each node, or some candidates."""
     candidates = candidates or all_actions(cast(Discrete, spec.action_space))
-    parts, model = make_parts(config, spec, candidates), make_world_model(config.atoms, spec)
+    parts, model = make_parts(config, spec, candidates), make_latent_model(config.atoms, spec)
     return MuZero(
         **parts,
         networks=model,

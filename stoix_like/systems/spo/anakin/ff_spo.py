@@ -41,15 +41,15 @@ from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
-from stoix_like.systems.off_policy.epochs import Target, make_soft_target, replay_epochs
+from stoix_like.systems.off_policy.epochs import TargetParameters, make_soft_target, replay_epochs
 from stoix_like.systems.on_policy.actor_critic import NETWORK_HEADS, ActorCriticNetworks, make_networks
 from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
-from stoix_like.systems.spo.smc import FROM_POLICY, Found, Search, SMCConfig, make_resampling
+from stoix_like.systems.spo.smc import FROM_POLICY, ParticleSearch, SearchedStep, SMCConfig, make_resampling
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
-from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceReplay, StepSequenceConfig, make_sequence_replay
+from stoix_like.utils.replay import SequenceBatch, SequenceReplay, StepSequenceConfig, Stored, make_sequence_replay
 from stoix_like.utils.training import join_optimisers
 
 
@@ -120,10 +120,10 @@ class SPO(Algorithm):
     axes: Axes
     networks: ActorCriticNetworks
     optim: optax.GradientTransformation
-    target: Target
+    target: TargetParameters
     normalizer: Normalizer
     replay: SequenceReplay
-    searcher: Search
+    searcher: ParticleSearch
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent, with an empty replay buffer."""
@@ -134,7 +134,7 @@ class SPO(Algorithm):
 
     def search(
         self, shared: SPOShared, state: RolloutState, key: jax.Array, num_particles: int, greedy: bool = False
-    ) -> tuple[SearchOutput, Found]:
+    ) -> tuple[SearchOutput, SearchedStep]:
         """Search from the states of the environments, with the current policy."""
 
         def networks(observation: Observation) -> tuple[Distribution, jax.Array]:
@@ -150,7 +150,7 @@ class SPO(Algorithm):
     def act(self, shared: SPOShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose actions by a search; the extras are what it found."""
         output, found = self.search(shared, state, key, self.config.smc.num_particles, greedy)
-        return state.carry, output.action, Remembered((), found)
+        return state.carry, output.action, Stored((), found)
 
     def eval_act(self, shared: SPOShared, state: RolloutState, key: jax.Array, greedy: bool) -> Acted:
         """Choose actions by a search of `evaluation_particles`, or without one by the policy alone."""
@@ -248,7 +248,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     assert spec.model is not None
     action, num_particles = jax.eval_shape(spec.action_space.sample, jax.random.key(0)), config.smc.num_particles
     nothing = jnp.zeros((num_particles,))
-    found = Found(jnp.zeros((num_particles, *action.shape), action.dtype), nothing, nothing)
+    found = SearchedStep(jnp.zeros((num_particles, *action.shape), action.dtype), nothing, nothing)
     optims = (make_optimiser(config, spec, lr) for lr in (config.actor_lr, config.critic_lr))
     return SPO(
         config,
@@ -258,7 +258,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         target=make_soft_target(config.tau),
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
         replay=make_sequence_replay(config.replay, spec, (), found, config.reward_scale),
-        searcher=Search(
+        searcher=ParticleSearch(
             config.smc, spec.model, config.gamma, config.reward_scale, FROM_POLICY, make_resampling(config.smc)
         ),
     )
