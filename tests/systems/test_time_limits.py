@@ -27,7 +27,7 @@ from stoix_like.envs.suites import probes
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.inputs import EmbeddingActionInput
 from stoix_like.schema import flat_hints, get_value
-from stoix_like.systems.dreamer.world_model import make_latent_model as make_dreamed_model
+from stoix_like.systems.dreamer.world_model import make_world_model as make_dreamed_model
 from stoix_like.systems.off_policy.actor_critic import make_critics
 from stoix_like.systems.off_policy.recurrent import ReplayedSequences
 from stoix_like.systems.off_policy.recurrent import make_recurrent_networks as make_sequence_networks
