@@ -160,7 +160,8 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     drawn_env = _make_drawn(config)
     set_compile_cache(config.arch.compile_cache)
     # Members are built once they are known to fit into memory.
-    shapes = _shapes(SystemParts(config, eval_env, spec), env)
+    parts = SystemParts(config, eval_env, spec)
+    shapes = _shapes(parts, env)
     notes = (
         *plan.notes,
         *notes,
@@ -179,7 +180,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     halving.check(config, population, plan, env.on_host)
     influence, varied = Influence(), population.hyperparams
     if varied and num_members > 1:
-        influence = find_influence(SystemParts(config, eval_env, spec), env, varied)
+        influence = find_influence(parts, env, varied)
         if config.arch.population.pbt.every_evals is not None:
             influence.check_copies(varied)
         notes = (*notes, *influence.notes(varied, spec.networks))
