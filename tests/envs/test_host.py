@@ -218,7 +218,7 @@ def test_replay_holds_the_transitions_that_happened(overrides):
     with training_loop(*DQN, "arch.total_timesteps=256", *overrides) as dqn:
         dqn.train()
         stored = check_replay(dqn.state.shards.local)
-        assert stored.reward.size == dqn.env_steps * dqn.setup.num_members
+        assert stored.reward.size == dqn.env_steps * dqn.setup.population.num_members
         seeds = view(stored.observation)[0, ..., 3]
         assert len(np.unique(seeds)) == seeds.size
         # Episode 0 has one step and a reward of 1.

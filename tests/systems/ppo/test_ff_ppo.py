@@ -147,7 +147,7 @@ def test_observation_statistics_update_in_training_and_freeze_in_evaluation():
     assert (np.abs(statistics.mean) <= [1, 1, 8]).all()
     assert (statistics.std[:2] < 1).all()
     assert statistics.std[2] > 1
-    loop._evaluate()
+    loop.evaluate()
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(loop.state.shared.statistics), statistics)
 
 

@@ -1,0 +1,109 @@
+"""Evaluations of a run, and the best parameters of its members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from stoix_like.run.host.saved_state import Best
+from stoix_like.run.learner import Learner
+from stoix_like.run.population.selection import Selection
+from stoix_like.run.records import records
+from stoix_like.run.records.recording import aggregated, evaluated
+from stoix_like.run.set_up.setup import RunSetup
+
+ABSOLUTE_FACTOR = 10
+
+
+class Evaluations:
+    """Turns episodes into records, and keeps the best parameters.
+
+    Attributes:
+        best: the best parameters so far; None before the first evaluation, or where nothing asks for them.
+
+    Args:
+        setup: the run.
+        learner: its members.
+        selection: decides about the members; None: nothing does.
+    """
+
+    def __init__(self, setup: RunSetup, learner: Learner, selection: Selection | None) -> None:
+        self.best: Best | None = None
+        self._setup, self._learner, self._selection = setup, learner, selection
+        self._warmup_steps = setup.plan.warmup_steps
+
+    def record(
+        self, episodes: Any, env_steps: int, failures: Collection[int], history: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Describe an evaluation of the current parameters, and keep them where they are the best.
+
+        Args:
+            episodes: from `Learner.play`.
+            env_steps: environment steps of each member so far.
+            failures: members that diverged.
+            history: one record per evaluation before this one.
+
+        Returns:
+            The entries of a record.
+        """
+        config, population, selection = self._setup.config, self._learner.population, self._selection
+        record = records.evaluation("eval", episodes, config.arch.num_eval_episodes)
+        scores = np.asarray(record["eval/episode_return_mean"])
+        if config.arch.absolute_metric or config.checkpoint.keep_best:
+            current = self._current(scores, env_steps)
+            improved = None
+            if selection is not None and self.best is not None:
+                improved = selection.improved(population, scores, failures, history, self.best)
+            self.best = self._better(current, self.best, improved)
+        if population.num_members == 1:
+            return record
+        described = {} if selection is None else selection.describe(population)
+        return {**record, **evaluated(population, scores, failures), **described}
+
+    def absolute(self, last: Mapping[str, Any], env_steps: int, between_batches: Callable[[], None]) -> dict[str, Any]:
+        """Evaluate the best parameters over more episodes.
+
+        Args:
+            last: the record of the last evaluation.
+            env_steps: environment steps of each member so far.
+            between_batches: called after each batch of episodes.
+
+        Returns:
+            The absolute metric and what it was measured on; nothing if no parameters are kept.
+        """
+        if self.best is None:
+            return {}
+        # A member without best parameters from after an update has its last ones, as in a loaded policy. With
+        # successive halving, those are members whose slot has no complete trial.
+        untrained = self.best.env_steps <= self._warmup_steps
+        returns = np.asarray(last["eval/episode_return_mean"])
+        best = self._better(self._current(returns, env_steps), self.best, untrained)
+        count, alone = self._setup.config.arch.num_eval_episodes, self._learner.population.num_members == 1
+        # Numbers that no other evaluation of the run uses.
+        first = self._setup.plan.num_updates + 1
+        batches = []
+        for batch in range(ABSOLUTE_FACTOR):
+            batches.append(self._learner.play(first + batch, best.shared, {} if alone else best.hyperparams))
+            between_batches()
+        trimmed = [jax.tree.map(lambda leaf: leaf[..., :count], batch) for batch in batches]
+        episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=-1), *trimmed)
+        record = records.evaluation("absolute", episodes, ABSOLUTE_FACTOR * count)
+        record["absolute/env_steps"] = best.env_steps.tolist()
+        if alone:
+            return record
+        return {**record, **aggregated("absolute", self._learner.population, record["absolute/episode_return_mean"])}
+
+    def restore(self, shared: Any, host_values: Mapping[str, Any]) -> None:
+        """Take the best parameters from a checkpoint."""
+        best = Best.from_checkpoint(shared, host_values)
+        self.best = best._replace(hyperparams=self._learner.population.arrays() | dict(best.hyperparams))
+
+    def _current(self, returns: np.ndarray, env_steps: int) -> Best:
+        steps = np.full(returns.shape, env_steps)
+        return Best(self._learner.state.shared, returns, steps, self._learner.population.arrays())
+
+    def _better(self, current: Best, best: Best | None, chosen: np.ndarray | None) -> Best:
+        return current.unless_better(best, self._learner.programs.select, self._warmup_steps, chosen)

@@ -1,0 +1,146 @@
+"""The state of a run on its devices, and the compiled programs that change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.architectures.types import LearnerState
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.interpreter import no_collection
+from stoix_like.run.host.saved_state import to_items
+from stoix_like.run.population.members import Population
+from stoix_like.run.programs.compile import compile_run
+from stoix_like.run.programs.functions import make_keys, restart_size, traced_hyperparams
+from stoix_like.run.records.clock import Clock
+from stoix_like.run.set_up.setup import RunSetup
+
+
+class Learner:
+    """The members of a run: their state, their hyperparameters, and the programs.
+
+    Attributes:
+        programs: the compiled programs.
+        population: the members.
+        hyperparams: those that the programs take as arguments.
+
+    Args:
+        setup: the run.
+        clock: measures where the time goes.
+    """
+
+    def __init__(self, setup: RunSetup, clock: Clock) -> None:
+        self._setup, self._clock = setup, clock
+        with clock("compilation"), no_collection():
+            self.programs = compile_run(setup)
+        self._state: LearnerState | None = None
+        self._keys = make_keys(setup)
+        self.population, self.hyperparams = setup.population, traced_hyperparams(setup.population)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether there is a state."""
+        return self._state is not None
+
+    def start(self) -> LearnerState:
+        """Return the state; the first call initialises it."""
+        if self._state is None:
+            with self._clock("initialisation"):
+                args = traced_hyperparams(self.population), self._keys.agent, self._keys.shards
+                state: LearnerState = jax.block_until_ready(self.programs.init(*args))
+                self._check(self._setup.env)
+            self._state = state
+        return self._state
+
+    @property
+    def state(self) -> LearnerState:
+        """The state after the last update."""
+        return self.start()
+
+    @state.setter
+    def state(self, state: LearnerState) -> None:
+        self._state = state
+
+    def set_population(self, population: Population) -> None:
+        """Change the seeds or the hyperparameters of members."""
+        if population.seeds != self.population.seeds:
+            self._keys = make_keys(self._setup._replace(population=population))
+        self.population, self.hyperparams = population, traced_hyperparams(population)
+
+    def restart(self, state: LearnerState, population: Population, members: Sequence[int]) -> LearnerState:
+        """Start some members of a population anew, a few at a time."""
+        assert self.programs.restart is not None
+        size = restart_size(self._setup)
+        for first in range(0, len(members), size):
+            own = list(members[first : first + size])
+            some = population.take([*own, *own[:1] * (size - len(own))])
+            keys = make_keys(self._setup._replace(population=some))
+            # What fills the program up has no place in the population.
+            places = np.asarray([*own, *[population.num_members] * (size - len(own))], np.int32)
+            state = self.programs.restart(state, traced_hyperparams(some), keys.agent, keys.shards, places)
+        return state
+
+    def train(self, num_updates: int, new_interval: bool) -> Any:
+        """Start to train, which donates the state, and return the metrics of the interval so far; see `wait`."""
+        state = self.start()
+        self._state, interval = self.programs.train(
+            state, self.hyperparams, np.int32(num_updates), np.bool_(new_interval)
+        )
+        return interval
+
+    def wait(self, interval: Any) -> Any:
+        """Wait for the metrics of `train`.
+
+        Raises:
+            HostEnvironmentError: an environment on the host failed, in any process.
+        """
+        interval = self._setup.processes.fetch(interval)
+        self._check(self._setup.env)
+        return interval
+
+    def play(self, number: int, shared: Any = None, hyperparams: Mapping[str, Any] | None = None) -> Any:
+        """Evaluate.
+
+        Args:
+            number: of the evaluation; each has its own start states.
+            shared: what the policies are read from; by default the current state.
+            hyperparams: those of these policies; by default the current ones.
+
+        Returns:
+            The episodes.
+        """
+        shared = self.state.shared if shared is None else shared
+        hyperparams = self.hyperparams if hyperparams is None else hyperparams
+        with self._clock("evaluation"):
+            episodes = self.programs.evaluate(shared, dict(hyperparams), self._keys.evaluation, np.uint32(number))
+            episodes = self._setup.processes.fetch(episodes)
+            self._check(self._setup.eval_env)
+        return episodes
+
+    def copy_without_replay(self) -> LearnerState:
+        """Copy what the next call donates, but for a replay buffer, of which there might not be room for two."""
+        shards = self.state.shards._replace(local=())
+        return jax.tree.map(jnp.copy, self.state._replace(shards=shards))
+
+    def targets(self) -> dict[str, Any]:
+        """Return the shapes and layouts of the items of a checkpoint."""
+        state = self.programs.state
+        return to_items(state, state.shared, self._saves_local)
+
+    def items(self) -> dict[str, Any]:
+        """Return the items of a checkpoint, without the best parameters."""
+        return to_items(self.state, None, self._saves_local)
+
+    @property
+    def _saves_local(self) -> bool:
+        """Whether checkpoints hold the local state; other than a replay buffer, it is small."""
+        return self._setup.config.checkpoint.replay or not self._setup.config.system.has_replay
+
+    def _check(self, env: VectorEnvironment) -> None:
+        """Raise the failure of an environment on the host, of any process."""
+        if env.on_host:
+            self._setup.processes.together(env.check)
