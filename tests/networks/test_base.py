@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from stoix_like.base_types import Observation
 from stoix_like.envs.spaces import Discrete
-from stoix_like.networks import base, heads
+from stoix_like.networks import heads
 from stoix_like.networks.base import (
     CompositeNetwork,
     FeedForwardActor,
@@ -291,28 +291,27 @@ def test_gradients_of_sequences_are_those_of_single_steps(cell_type):
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [3, 8])
 @pytest.mark.parametrize("cell_type", ["gru", "optimised_lstm", "lru", "s5", "mlstm", "gtrxl"])
-def test_a_loop_over_cells_computes_what_one_after_the_other_does(cell_type, width, monkeypatch):
+def test_a_loop_over_cells_computes_what_one_after_the_other_does(cell_type, width):
     x, resets = jax.random.normal(KEY, (5, 2, width)), jnp.zeros((5, 2), bool).at[2, 1].set(True)
+    rnn, lone = ScannedRNN(8, cell_type, num_layers=4), ScannedRNN(8, cell_type)
+    start = rnn.initialize_carry(2)
+    params = jax.jit(rnn.init)(KEY, start, (x, resets))
 
-    def run(fewest):
-        monkeypatch.setattr(base, "_FEWEST_LOOPED", fewest)
-        rnn = ScannedRNN(8, cell_type, num_layers=4)
-        start = rnn.initialize_carry(2)
-        shapes = jax.tree.map(jnp.shape, jax.eval_shape(rnn.init, KEY, start, (x, resets)))
+    def looped(params, x, resets, method):
+        states, outputs = run(rnn.apply, params, start, (x, resets), method=method)
+        return list(states), outputs
 
-        @jax.jit
-        def outputs(params):
-            step = run(rnn.apply, params, start, (x[0], resets[0]), method="step")
-            return rnn.apply(params, start, (x, resets), method="unroll"), step
+    def one_by_one(params, x, resets, method):
+        states = []
+        for i, state in enumerate(start):
+            own = {"params": {"cells_0": params["params"][f"cells_{i}"]}}
+            state, x = run(lone.apply, own, state, (x, resets), method=method)
+            states.append(state)
+        return states, x
 
-        return rnn, shapes, outputs
-
-    rnn, shapes, looped = run(3)
-    params = jax.jit(rnn.init)(KEY, rnn.initialize_carry(2), (x, resets))
-    found = looped(params)
-    _, shapes_before, one_by_one = run(99)
-    assert shapes == shapes_before
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, one_by_one(params))
+    for inputs in ((x, resets, "unroll"), (x[0], resets[0], "step")):
+        found, expected = looped(params, *inputs), one_by_one(params, *inputs)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected)
     first, *others = (jax.tree.leaves(params["params"][f"cells_{i}"]) for i in range(1, 4))
     assert all(any((a != b).any() for a, b in zip(first, other, strict=True)) for other in others)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -58,6 +59,20 @@ def mix_uniform(
     probs = (1.0 - mix) * jax.nn.softmax(logits.astype(jnp.float32)) + mix / count
     # Without a share, probabilities vanish, whose logarithm has no finite gradient.
     return mask_logits(jnp.log(jnp.maximum(probs, jnp.finfo(probs.dtype).tiny)), legal)
+
+
+def mean_uniform_entropy(num_actions: int, action_mask: Bool[Array, "*batch A"] | None) -> Scalar:
+    """Compute the mean entropy in nats, over a batch, of the uniform policy over legal actions.
+
+        mean log |legal|
+
+    Args:
+        num_actions: A.
+        action_mask: `[..., A]`, True where an action is legal; None where all are legal.
+    """
+    if action_mask is None:
+        return math.log(num_actions)
+    return jnp.mean(jnp.log(legal_actions(action_mask).sum(-1)))
 
 
 def legal_actions(action_mask: Bool[Array, "*batch L"], sizes: Sequence[int] | None = None) -> Bool[Array, "*batch L"]:

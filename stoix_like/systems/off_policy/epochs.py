@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from stoix_like.base_types import Agent, Metrics, OnlineAndTarget, PyTree
+from stoix_like.base_types import Agent, Metrics, PyTree
 from stoix_like.utils.accelerate.packing import pack_metrics, pack_params, scan, unpack
 from stoix_like.utils.accelerate.randomness import hoist
-from stoix_like.utils.jax_utils import Scalar
 
 T = TypeVar("T")
 
 # The random numbers of all gradient steps of an update are drawn together, if they take less.
 _MAX_RANDOM_BYTES = 2**20
-
-
-class TargetParameters(NamedTuple):
-    """Slowly updated copies of parameters.
-
-    Attributes:
-        init: `(online) -> params`, with target parameters that are copies: one buffer cannot be donated twice.
-        update: `(params) -> params`, after a gradient step on the online parameters.
-    """
-
-    init: Callable[[PyTree], OnlineAndTarget]
-    update: Callable[[OnlineAndTarget], OnlineAndTarget]
-
-
-NO_TARGET = TargetParameters(lambda online: OnlineAndTarget(online, ()), lambda params: params)
-"""There are no target parameters."""
-
-
-def make_soft_target(tau: Scalar) -> TargetParameters:
-    """Build target parameters that take a Polyak step of size `tau` towards the online ones."""
-
-    def update(params: OnlineAndTarget) -> OnlineAndTarget:
-        return params._replace(target=optax.incremental_update(params.online, params.target, tau))
-
-    return TargetParameters(lambda online: OnlineAndTarget(online, jax.tree.map(jnp.copy, online)), update)
 
 
 def replay_epochs(

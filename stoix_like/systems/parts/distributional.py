@@ -10,10 +10,12 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import SystemConfig
+from stoix_like.base_types import Loss, SystemConfig
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, between, one_of
+from stoix_like.utils.loss import categorical_critics_loss_per_example, clipped_probability
+from stoix_like.utils.replay import Batch
 
 Head = TypeVar("Head", bound=Any)
 
@@ -96,6 +98,36 @@ class CategoricalCriticsConfig(AtomsConfig):
     def reduction(self) -> Reduction:
         """What the policy maximises, and what the critics learn."""
         return REDUCTIONS[self.critic_reduction]
+
+
+def categorical_loss(
+    tm1: tuple[jax.Array, jax.Array, jax.Array],
+    reward: jax.Array,
+    batch: Batch,
+    logits_t: jax.Array,
+    reduction: Reduction,
+) -> Loss:
+    """Compute the weighted cross-entropies of critics to projected distributions of targets.
+
+    Args:
+        tm1: means `[B, C]`, logits and atoms `[B, K, C]` of the actions taken.
+        reward: `[B]`, that of the targets.
+        batch: its discounts and weights.
+        logits_t: `[B, K, C]`, those of the successors.
+        reduction: what the critics learn.
+
+    Returns:
+        The loss, and metrics.
+    """
+    q_tm1, logits_tm1, atoms_tm1 = tm1
+    atoms = atoms_tm1[..., 0]
+    losses = categorical_critics_loss_per_example(
+        logits_tm1, atoms, reward, batch.discount, logits_t, reduction.clipped_double
+    )
+    loss = jnp.mean(batch.weight * losses)
+    probs_t = jnp.mean(jax.nn.softmax(logits_t, axis=1), axis=-1)
+    clipped = jnp.mean(clipped_probability(reward, batch.discount, atoms, probs_t))
+    return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), "clipped_targets": clipped}
 
 
 def configure_head(head: Head, hyperparams: Mapping[str, Any]) -> Head:

@@ -6,13 +6,15 @@ Noise persists as its key: the same key draws the same noise again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Distribution, PyTree, TimeStep
+from stoix_like.base_types import Distribution, PyTree, SystemConfig, TimeStep
 from stoix_like.errors import ConfigError
+from stoix_like.schema import Part, at_least, between
 from stoix_like.utils.jax_utils import Scalar
 
 
@@ -49,6 +51,43 @@ def make_exploration(steps: int | None, init_carry: Callable[[int], PyTree]) -> 
     return Exploration(initial_noise_keys, sample)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExplorationNoise(Part):
+    """Hyperparameters of the noise of a deterministic policy.
+
+    Attributes:
+        exploration_noise: standard deviation of the exploration noise, in units of half the action range.
+        max_exploration_noise: largest standard deviation, likewise: each environment draws its own between both, at the
+            start of each episode; None for the same in all.
+        noise_correlation: correlation of the exploration noise between successive steps.
+    """
+
+    exploration_noise: Annotated[float, at_least(0.0)]
+    max_exploration_noise: Annotated[float | None, at_least(0.0)] = None
+    noise_correlation: Annotated[float, between(0.0, 1.0)]
+
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
+        """Check the order of the scales; see `Part.check`."""
+        if self.max_exploration_noise is not None and self.max_exploration_noise < self.exploration_noise:
+            raise ConfigError(
+                f"system.max_exploration_noise={self.max_exploration_noise} must not be below"
+                f" system.exploration_noise={self.exploration_noise}: use at least that, or null"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndependentNoise(ExplorationNoise):
+    """Hyperparameters of noise that is independent between steps and has one scale; the carry has no place for more.
+
+    Attributes:
+        max_exploration_noise: none; all environments have the same noise.
+        noise_correlation: none.
+    """
+
+    max_exploration_noise: None = None
+    noise_correlation: Annotated[float, between(0.0, 0.0)] = 0.0
+
+
 class NormalNoise(NamedTuple):
     """Normal noise for the actions of a deterministic policy.
 
@@ -61,20 +100,19 @@ class NormalNoise(NamedTuple):
     draw: Callable[[PyTree, TimeStep, jax.Array, tuple[int, ...]], tuple[PyTree, jax.Array]]
 
 
-def make_normal_noise(scale: Scalar, max_scale: Scalar | None, correlation: Scalar) -> NormalNoise:
+def make_normal_noise(config: ExplorationNoise) -> NormalNoise:
     """Build normal noise, whose scale may differ between environments.
 
     Source: Seo et al. 2025 (FastTD3), arXiv:2505.22642, section 2, for the scale of each environment.
 
     Args:
-        scale: standard deviation; where environments differ, the smallest one.
-        max_scale: largest standard deviation: each environment draws its own, uniformly, at the start of an episode.
-            None for the same in all.
-        correlation: see `persist_noise_keys`.
+        config: hyperparameters; the floats may be traced.
 
     Returns:
-        The functions; the carry holds the keys of the noise, and the scales of the environments where they differ.
+        The functions; the carry holds the keys of the noise, see `persist_noise_keys`, and the scales of the
+        environments where they differ.
     """
+    scale, max_scale, correlation = config.exploration_noise, config.max_exploration_noise, config.noise_correlation
 
     def draw(keys: jax.Array, timestep: TimeStep, key: jax.Array, shape: tuple[int, ...]) -> PyTree:
         keys = persist_noise_keys(keys, timestep, key, correlation)
@@ -97,19 +135,6 @@ def make_normal_noise(scale: Scalar, max_scale: Scalar | None, correlation: Scal
         return (keys, scales), jax.vmap(jnp.multiply)(scales, noise)
 
     return NormalNoise(lambda num_envs: (initial_noise_keys(num_envs), jnp.zeros((num_envs,))), draw_own)
-
-
-def check_noise(scale: Scalar, max_scale: Scalar | None) -> None:
-    """Refuse a largest noise scale below the smallest one; see `make_normal_noise`.
-
-    Raises:
-        ConfigError: names both keys.
-    """
-    if max_scale is not None and max_scale < scale:
-        raise ConfigError(
-            f"system.max_exploration_noise={max_scale} must not be below system.exploration_noise={scale}: use at least"
-            " that, or null"
-        )
 
 
 def initial_noise_keys(num_envs: Any) -> jax.Array:

@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import Axes, Distribution, Metrics, PyTree
+from stoix_like.base_types import Axes, Distribution, Metrics, PyTree, SystemConfig
 from stoix_like.errors import ConfigError
+from stoix_like.schema import Part, above
+from stoix_like.systems.parts.optimiser import Gradients
 from stoix_like.utils.jax_utils import Scalar
 
 # As in rsl_rl.
 TOLERANCE, FACTOR = 2.0, 1.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLRate(Part):
+    """Hyperparameters of learning rates that follow the divergence from the behaviour policy.
+
+    Attributes:
+        desired_kl: divergence from the behaviour policy that the learning rates adapt to, in nats, see `make_kl_rate`;
+            None for rates that do not adapt.
+        min_lr: smallest rate of the actor while it adapts; that of the critic changes by the same factor.
+        max_lr: largest rate of the actor, likewise.
+    """
+
+    desired_kl: Annotated[float | None, above(0.0)] = None
+    min_lr: Annotated[float, above(0.0)] = 1e-5
+    max_lr: Annotated[float, above(0.0)] = 1e-2
+
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
+        """Refuse bounds in the wrong order, and a second rule for the learning rates; see `Part.check`."""
+        if self.desired_kl is None:
+            return
+        gradients = config.find_part(Gradients)
+        if gradients is not None and gradients.decay_learning_rates is not False:
+            raise ConfigError(
+                f"system.desired_kl={self.desired_kl} adapts the rates: use system.decay_learning_rates=false"
+            )
+        if self.min_lr > self.max_lr:
+            raise ConfigError(f"system.min_lr={self.min_lr} must not exceed system.max_lr={self.max_lr}")
 
 
 class LearningRate(NamedTuple):
@@ -39,26 +70,7 @@ FIXED = LearningRate(
 """The optimiser sets its own rate."""
 
 
-def check_kl_rate(desired_kl: Scalar | None, bounds: tuple[Scalar, Scalar], decays: bool) -> None:
-    """Refuse bounds in the wrong order, and a second rule for the learning rates; see `make_kl_rate`.
-
-    Args:
-        desired_kl: divergence from the behaviour policy, in nats, or None.
-        bounds: smallest and largest rate.
-        decays: whether the learning rates decay over the run.
-
-    Raises:
-        ConfigError: names the keys.
-    """
-    if desired_kl is not None and decays:
-        raise ConfigError(f"system.desired_kl={desired_kl} adapts the rates: use system.decay_learning_rates=false")
-    if desired_kl is not None and bounds[0] > bounds[1]:
-        raise ConfigError(f"system.min_lr={bounds[0]} must not exceed system.max_lr={bounds[1]}")
-
-
-def make_kl_rate(
-    desired_kl: Scalar | None, learning_rate: Scalar, bounds: tuple[Scalar, Scalar], axes: Axes
-) -> LearningRate:
+def make_kl_rate(config: KLRate, learning_rate: Scalar, axes: Axes) -> LearningRate:
     """Build a learning rate that keeps the divergence from the behaviour policy near a desired one.
 
         lr <- max(lr / 1.5, min_lr)   if KL > 2 desired_kl
@@ -70,17 +82,16 @@ def make_kl_rate(
     Source: Schwarke et al. 2025, "RSL-RL", arXiv:2509.10771; the rule of its PPO.
 
     Args:
-        desired_kl: divergence from the behaviour policy, in nats; None for a rate that the optimiser sets.
+        config: hyperparameters; the floats may be traced.
         learning_rate: the initial rate, with which the optimiser was built.
-        bounds: smallest and largest rate.
         axes: the axes that a minibatch is spread over.
 
     Returns:
         The functions; the metrics are `kl` and `learning_rate`.
     """
+    desired_kl, smallest, largest = config.desired_kl, config.min_lr, config.max_lr
     if desired_kl is None:
         return FIXED
-    smallest, largest = bounds
 
     def adapt(rate: jax.Array, metrics: Metrics) -> tuple[jax.Array, Metrics]:
         kl = axes.mean(metrics["kl"])

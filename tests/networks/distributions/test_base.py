@@ -79,7 +79,9 @@ def test_methods_support_jit_grad_and_dtypes(name, dtype):
     for scalar in scalars:
         assert scalar.shape == (2,)
         assert jnp.isfinite(scalar).all()
-    assert sample.dtype == mode.dtype == (jnp.int32 if jnp.issubdtype(sample.dtype, jnp.integer) else dtype)
+    # Vectors of a mixed space are float32, which holds every index of a choice.
+    floats = jnp.float32 if name == "mixed" else dtype
+    assert sample.dtype == mode.dtype == (jnp.int32 if jnp.issubdtype(sample.dtype, jnp.integer) else floats)
 
     def loss(pi):
         return (pi.log_prob(sample) + pi.entropy(seed=KEY)).sum().astype(jnp.float32)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stoix_like.systems.parts.exploration import (
+    ExplorationNoise,
     initial_noise_keys,
     make_exploration,
     make_normal_noise,
@@ -55,7 +56,7 @@ def test_initial_noise_keys_has_one_key_per_environment():
 def test_each_environment_has_a_noise_scale_of_its_own_for_an_episode():
     """Scales are uniform in [0.1, 0.5]; a new one is drawn where an episode starts, and only there."""
     size = 4_000
-    noise = make_normal_noise(0.1, 0.5, 0.0)
+    noise = make_normal_noise(ExplorationNoise(exploration_noise=0.1, max_exploration_noise=0.5, noise_correlation=0.0))
     carry = noise.init_carry(size)
     starts, continues = (timestep([length] * size, [False] * size) for length in (0, 3))
     carry, first = noise.draw(carry, starts, jax.random.key(1), (50,))
@@ -70,7 +71,8 @@ def test_each_environment_has_a_noise_scale_of_its_own_for_an_episode():
 
 
 def test_noise_of_one_scale_keeps_only_keys():
-    noise, step = make_normal_noise(0.2, None, 1.0), timestep([3], [False])
+    noise = make_normal_noise(ExplorationNoise(exploration_noise=0.2, noise_correlation=1.0))
+    step = timestep([3], [False])
     keys = noise.init_carry(1)
     after, drawn = noise.draw(keys, step, jax.random.key(2), (3,))
     assert (after == keys).all()

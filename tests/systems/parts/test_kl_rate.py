@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from stoix_like.base_types import Axes
-from stoix_like.systems.parts.kl_rate import FIXED, make_kl_rate
+from stoix_like.systems.parts.kl_rate import FIXED, KLRate, make_kl_rate
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from stoix_like.systems.parts.kl_rate import FIXED, make_kl_rate
     ],
 )
 def test_the_rate_falls_above_twice_the_desired_divergence_and_rises_below_half(rate, kl, expected):
-    rule = make_kl_rate(0.01, 1e-3, (1e-5, 1e-2), Axes())
+    rule = make_kl_rate(KLRate(desired_kl=0.01), 1e-3, Axes())
     after, metrics = rule.adapt(jnp.asarray(rate), {"kl": jnp.asarray(kl)})
     assert float(after) == pytest.approx(expected)
     assert metrics["learning_rate"] is after
@@ -32,7 +32,11 @@ def test_the_rate_falls_above_twice_the_desired_divergence_and_rises_below_half(
 
 def test_steps_have_the_adapted_rate_and_the_state_of_the_optimiser():
     """Two steps of Adam at half the rate are half of those at the whole rate."""
-    rule, optim, grads = make_kl_rate(0.01, 0.1, (1e-5, 1.0), Axes()), optax.adam(0.1), {"w": jnp.asarray([1.0, -2.0])}
+    rule, optim, grads = (
+        make_kl_rate(KLRate(desired_kl=0.01, max_lr=1.0), 0.1, Axes()),
+        optax.adam(0.1),
+        {"w": jnp.asarray([1.0, -2.0])},
+    )
     assert float(rule.init()) == pytest.approx(0.1)
     states = [optim.init(grads)] * 2
     for _ in range(2):
@@ -43,7 +47,7 @@ def test_steps_have_the_adapted_rate_and_the_state_of_the_optimiser():
 
 
 def test_without_a_desired_divergence_nothing_is_measured_or_kept():
-    assert make_kl_rate(None, 1e-3, (1e-5, 1e-2), Axes()) is FIXED
+    assert make_kl_rate(KLRate(), 1e-3, Axes()) is FIXED
     optim = optax.sgd(1.0)
     assert FIXED.init() == ()
     assert FIXED.measure(None, None) == {}

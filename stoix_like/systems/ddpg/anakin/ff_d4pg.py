@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 import jax
-import jax.numpy as jnp
 
 from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
-from stoix_like.systems.parts.distributional import MEAN, AtomsConfig, Reduction, configure_head
-from stoix_like.utils.loss import categorical_critics_loss_per_example, clipped_probability
+from stoix_like.systems.parts.distributional import MEAN, AtomsConfig, Reduction, categorical_loss, configure_head
 from stoix_like.utils.replay import Batch
 
 
@@ -54,15 +52,8 @@ class D4PG(ff_ddpg.DDPG[ConfigT]):
         """Compute cross-entropies to the projected target distributions (equation 4, algorithm 1)."""
         action = self.target_action(params.actor_params.target, batch.next_observation, key)
         _, logits_t, _ = self.distribution(params.q_params.target, batch.next_observation, action)
-        q_tm1, logits_tm1, atoms_tm1 = self.distribution(q_params, batch.observation, batch.action)
-        atoms, clipped_double = atoms_tm1[..., 0], self.reduction.clipped_double
-        losses = categorical_critics_loss_per_example(
-            logits_tm1, atoms, batch.reward, batch.discount, logits_t, clipped_double
-        )
-        loss = jnp.mean(batch.weight * losses)
-        probs_t = jnp.mean(jax.nn.softmax(logits_t, axis=1), axis=-1)
-        clipped = jnp.mean(clipped_probability(batch.reward, batch.discount, atoms, probs_t))
-        return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), "clipped_targets": clipped}
+        tm1 = self.distribution(q_params, batch.observation, batch.action)
+        return categorical_loss(tm1, batch.reward, batch, logits_t, self.reduction)
 
     def q_values(self, q_params: PyTree, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the means `[B, 1]` of the return distributions."""

@@ -23,15 +23,15 @@ from stoix_like.base_types import (
 )
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
-from stoix_like.schema import INT32_MAX, above, at_least, between
+from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, action_range
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
-from stoix_like.systems.off_policy.epochs import TargetParameters, make_soft_target
-from stoix_like.systems.parts.exploration import NormalNoise, check_noise, make_normal_noise
+from stoix_like.systems.parts.exploration import ExplorationNoise, NormalNoise, make_normal_noise
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step
 from stoix_like.systems.parts.resets import PeriodicResets
+from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
 from stoix_like.utils.jax_utils import periodically
 from stoix_like.utils.loss import td3_critic_loss_per_example
 from stoix_like.utils.replay import Batch, ReplayConfig
@@ -47,17 +47,14 @@ class Config(SystemConfig):
         replay: the replay buffer.
         normalisation: normalisation of observations and rewards.
         gradients: gradient descent.
+        target: the target parameters.
+        exploration: exploration noise.
         resets: periodic resets of the networks.
         actor_lr: Adam learning rate of the policy.
         q_lr: Adam learning rate of the critics.
         policy_frequency: gradient steps of the critics per step of the policy and of all target parameters.
-        noise_correlation: correlation of the exploration noise between successive steps.
         gamma: discount per step.
         reward_scale: factor by which rewards are multiplied.
-        tau: Polyak step size of the target parameters (soft update).
-        exploration_noise: standard deviation of the exploration noise, in units of half the action range.
-        max_exploration_noise: largest standard deviation, likewise: each environment draws its own between both, at the
-            start of each episode; None for the same in all.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
@@ -68,21 +65,14 @@ class Config(SystemConfig):
     replay: ReplayConfig
     normalisation: ReplayNormalisation
     gradients: Gradients
+    target: SoftTarget
+    exploration: ExplorationNoise
     resets: PeriodicResets
     actor_lr: Annotated[float, above(0.0)]
     q_lr: Annotated[float, above(0.0)]
     policy_frequency: Annotated[int, between(1, INT32_MAX)]
-    noise_correlation: Annotated[float, between(0.0, 1.0)]
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
-    tau: Annotated[float, between(0.0, 1.0)]
-    exploration_noise: Annotated[float, at_least(0.0)]
-    max_exploration_noise: Annotated[float | None, at_least(0.0)] = None
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check sizes, and the order of the noise scales; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
-        check_noise(self.exploration_noise, self.max_exploration_noise)
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -213,10 +203,11 @@ def make_variant(
         The algorithm.
     """
     critics = make_critics(spec.networks.q_network, num_critics, critic_head)
-    actions, target = action_range(spec.action_space), make_soft_target(config.tau)
-    noise = make_normal_noise(config.exploration_noise, config.max_exploration_noise, config.noise_correlation)
+    actions, target = action_range(spec.action_space), make_soft_target(config.target)
     parts = make_parts(config, spec, critics)
-    return algorithm(**parts, actions=actions, target=target, noise=noise, smooth=smooth)
+    return algorithm(
+        **parts, actions=actions, target=target, noise=make_normal_noise(config.exploration), smooth=smooth
+    )
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:

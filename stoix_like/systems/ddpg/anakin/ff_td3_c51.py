@@ -20,8 +20,8 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_d4pg, ff_ddpg, ff_td3
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
 from stoix_like.systems.off_policy.actor_critic import OffPolicyShared
-from stoix_like.systems.off_policy.epochs import NO_TARGET
 from stoix_like.systems.parts.distributional import CategoricalCriticsConfig, Reduction, configure_head
+from stoix_like.systems.parts.target import NO_TARGET
 from stoix_like.utils.replay import Batch
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import jax
 
 from stoix_like.base_types import Distribution, SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
-from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg, ff_td3
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
@@ -24,6 +23,7 @@ from stoix_like.systems.off_policy.recurrent import (
     with_cells,
     with_recurrent_networks,
 )
+from stoix_like.systems.parts.exploration import IndependentNoise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +34,13 @@ class Config(ff_ddpg.Config):
         network_heads: heads that the system needs.
         replay: the replay buffer.
         smoothing: target policy smoothing.
-        noise_correlation: none; the carry is the recurrent state.
-        max_exploration_noise: see `ff_ddpg.Config`; all environments have the same noise.
+        exploration: exploration noise; the carry is the recurrent state.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_ddpg.Config.network_heads)
     replay: RecurrentReplayConfig
     smoothing: ff_td3.TargetSmoothing
-    noise_correlation: Annotated[float, between(0.0, 0.0)] = 0.0
-    max_exploration_noise: None = None
+    exploration: IndependentNoise
 
 
 class RecurrentTD3(RecurrentOffPolicy[Config], ff_ddpg.DDPG[Config]):
@@ -55,7 +53,7 @@ class RecurrentTD3(RecurrentOffPolicy[Config], ff_ddpg.DDPG[Config]):
     def explore(self, pi: Distribution, key: jax.Array) -> jax.Array:
         """Add normal noise to the actions of the policy."""
         action: jax.Array = pi.mode()
-        noise = self.config.exploration_noise * jax.random.normal(key, action.shape)
+        noise = self.config.exploration.exploration_noise * jax.random.normal(key, action.shape)
         return self.actions.add_noise(action, noise)
 
 

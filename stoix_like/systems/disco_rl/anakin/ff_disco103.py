@@ -43,10 +43,11 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.disco_rl import meta_network
 from stoix_like.systems.disco_rl.estimates import EstimatesConfig, Moments, estimate, initial_moments
 from stoix_like.systems.disco_rl.meta_network import LSTMState, Pair
-from stoix_like.systems.off_policy.epochs import TargetParameters, make_soft_target, replay_epochs
+from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
+from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
 from stoix_like.utils.replay import SequenceBatch, SequenceReplay, StepSequenceConfig, Stored, make_sequence_replay
 
 
@@ -67,13 +68,13 @@ class Config(SystemConfig):
         estimates: values and advantages.
         atoms: the distribution of action values.
         replay: the replay buffer.
+        target: the target parameters.
         resets: periodic resets of the networks.
         weights: path of the meta-network's weights; None for those of `stoix-like fetch disco103`.
         weights_sha256: checksum of the file.
         lr: Adam learning rate.
         gamma: discount per step.
         reward_scale: factor by which rewards are multiplied.
-        tau: Polyak step size of the target parameters (soft update).
         max_abs_update: largest magnitude of Adam's step, before the learning rate multiplies it.
         gradients: gradient descent with Adam, whose steps the meta-network was trained with.
         policy_coef: weight of the divergence from the target of the policy.
@@ -90,13 +91,13 @@ class Config(SystemConfig):
     estimates: EstimatesConfig
     atoms: AtomsConfig
     replay: StepSequenceConfig
+    target: SoftTarget
     resets: PeriodicResets
     weights: str | None
     weights_sha256: str
     lr: Annotated[float, above(0.0)]
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
-    tau: Annotated[float, between(0.0, 1.0)]
     max_abs_update: Annotated[float, above(0.0)]
     gradients: AdamGradients
     policy_coef: Annotated[float, at_least(0.0)]
@@ -262,7 +263,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         spec.axes,
         FeedForwardActor(head, network.pre_torso, network.input_layer),
         optim=make_optimiser(config, spec, config.lr, transform=adam),
-        target=make_soft_target(config.tau),
+        target=make_soft_target(config.target),
         replay=make_sequence_replay(config.replay, spec, (), jnp.zeros((head.action_dim,)), config.reward_scale),
     )
 

@@ -40,11 +40,11 @@ from stoix_like.systems.mpo.duals import (
 )
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
-from stoix_like.systems.off_policy.epochs import TargetParameters, make_soft_target
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step
 from stoix_like.systems.parts.resets import PeriodicResets
+from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
 from stoix_like.utils.jax_utils import merge_leading_dims, periodically
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_retrace_continuous
@@ -63,6 +63,7 @@ class Config(SystemConfig):
         normalisation: normalisation of observations and rewards.
         duals: bounds on divergences.
         gradients: gradient descent.
+        target: the target parameters.
         resets: periodic resets of the networks.
         actor_lr: Adam learning rate of the policy.
         q_lr: Adam learning rate of the critic.
@@ -70,7 +71,6 @@ class Config(SystemConfig):
         noise_correlation: correlation of the exploration noise between successive steps.
         gamma: discount per step.
         reward_scale: factor by which rewards are multiplied.
-        tau: Polyak step size of the target parameters (soft update).
         num_samples: actions of the target policy per observation; a discrete choice takes all, by their probabilities.
         retrace_lambda: mixing parameter of the Retrace returns.
         action_penalty: whether actions out of bounds, which the environment clips, count as worse the further out they
@@ -87,6 +87,7 @@ class Config(SystemConfig):
     normalisation: ReplayNormalisation
     duals: DualConfig
     gradients: Gradients
+    target: SoftTarget
     resets: PeriodicResets
     actor_lr: Annotated[float, above(0.0)]
     q_lr: Annotated[float, above(0.0)]
@@ -94,7 +95,6 @@ class Config(SystemConfig):
     noise_correlation: Annotated[float, between(0.0, 1.0)]
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
-    tau: Annotated[float, between(0.0, 1.0)]
     num_samples: Annotated[int, between(2, 2**16)]
     retrace_lambda: Annotated[float, between(0.0, 1.0)]
     action_penalty: bool
@@ -264,7 +264,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     if config.action_penalty:
         check_bounded(spec.action_space, "system.action_penalty")
     parts = make_parts(config, spec, make_critics(spec.networks.q_network, 1))
-    target, dual_optim = make_soft_target(config.tau), optax.adam(config.duals.dual_lr)
+    target, dual_optim = make_soft_target(config.target), optax.adam(config.duals.dual_lr)
     return MPO(**parts, dual_optim=dual_optim, action_space=spec.action_space, target=target)
 
 

@@ -38,7 +38,7 @@ from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epoch
 from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
 from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.critic_outputs import SCALAR, with_distributions
-from stoix_like.systems.parts.kl_rate import FIXED, LearningRate, check_kl_rate, make_kl_rate
+from stoix_like.systems.parts.kl_rate import FIXED, KLRate, LearningRate, make_kl_rate
 from stoix_like.systems.parts.kl_stop import NEVER, Stop, make_kl_stop
 from stoix_like.systems.parts.optimiser import Gradients, descend, mean_gradient
 from stoix_like.utils.jax_utils import means
@@ -55,6 +55,7 @@ class Config(SystemConfig):
         network_heads: heads that the system needs.
         minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
         gradients: gradient descent.
+        kl_rate: learning rates that follow the divergence from the behaviour policy.
         actor_lr: Adam learning rate of the actor.
         critic_lr: Adam learning rate of the critic.
         gamma: discount per step.
@@ -65,10 +66,6 @@ class Config(SystemConfig):
         clip_value: whether the value change is clipped.
         target_kl: divergence from the behaviour policy that an update aims at, in nats, see `make_kl_stop`; None for no
             limit.
-        desired_kl: divergence from the behaviour policy that the learning rates adapt to, in nats, see `make_kl_rate`;
-            None for rates that do not adapt.
-        min_lr: smallest rate of the actor while it adapts; that of the critic changes by the same factor.
-        max_lr: largest rate of the actor, likewise.
         ent_coef: weight of the entropy bonus.
         final_ent_coef: weight of the entropy bonus at the end of the run; None keeps it constant.
         vf_coef: weight of the value loss.
@@ -88,6 +85,7 @@ class Config(SystemConfig):
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(NETWORK_HEADS)
     minibatches: MinibatchConfig
     gradients: Gradients
+    kl_rate: KLRate
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
     gamma: Annotated[float, between(0.0, 1.0)]
@@ -97,9 +95,6 @@ class Config(SystemConfig):
     final_clip_eps: Annotated[float | None, at_least(0.0)] = None
     clip_value: bool
     target_kl: Annotated[float | None, above(0.0)] = None
-    desired_kl: Annotated[float | None, above(0.0)] = None
-    min_lr: Annotated[float, above(0.0)] = 1e-5
-    max_lr: Annotated[float, above(0.0)] = 1e-2
     ent_coef: Annotated[float, at_least(0.0)]
     final_ent_coef: Annotated[float | None, at_least(0.0)] = None
     vf_coef: Annotated[float, at_least(0.0)]
@@ -114,11 +109,6 @@ class Config(SystemConfig):
     def ignores_lag(self) -> bool:
         """See `SystemConfig.ignores_lag`; the policy loss has the probability ratio."""
         return False
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check sizes, and that one rule sets the learning rates; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
-        check_kl_rate(self.desired_kl, (self.min_lr, self.max_lr), self.gradients.decay_learning_rates is not False)
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -215,10 +205,9 @@ def make_algorithm(
     # The ratio in the policy loss weights advantages already.
     advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace, weighted=False)
     stop = make_kl_stop(config.target_kl, spec.axes) if stop is None else stop
-    if stop is not NEVER and config.desired_kl is not None:
+    if stop is not NEVER and config.kl_rate.desired_kl is not None:
         raise ConfigError("system.desired_kl and system.target_kl both limit the divergence: set one of them to null")
-    rate = make_kl_rate(config.desired_kl, config.actor_lr, (config.min_lr, config.max_lr), spec.axes)
-    parts |= {"advantages": advantages, "stop": stop, "rate": rate}
+    parts |= {"advantages": advantages, "stop": stop, "rate": make_kl_rate(config.kl_rate, config.actor_lr, spec.axes)}
     return algorithm(**parts)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -12,12 +11,13 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Discrete
-from stoix_like.networks.distributions import legal_actions
+from stoix_like.networks.distributions.masks import mean_uniform_entropy
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, STOCHASTIC_POLICY, HeadRequirement
 from stoix_like.schema import Range
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.reppo.anakin import ff_reppo
 from stoix_like.systems.reppo.reppo_types import REPPOTransition, SoftValue
+from stoix_like.utils.jax_utils import Scalar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,10 @@ class Config(ff_reppo.Config):
 class DiscreteREPPO(ff_reppo.REPPO):
     """REPPO with a critic that evaluates all actions at once."""
 
-    def target_entropy(self, observation: Observation) -> float | jax.Array:
+    def target_entropy(self, observation: Observation) -> Scalar:
         """Return the mean over a batch of `target_entropy_scale` times the entropy of the uniform legal policy."""
-        if observation.action_mask is None:
-            return self.config.target_entropy_scale * math.log(self.action_space.n)
-        num_legal = legal_actions(observation.action_mask).sum(-1)
-        return self.config.target_entropy_scale * jnp.mean(jnp.log(num_legal))
+        entropy = mean_uniform_entropy(self.action_space.n, observation.action_mask)
+        return self.config.target_entropy_scale * entropy
 
     def value(self, q_params: PyTree, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the mean values `[..., A]` of all actions."""

@@ -15,7 +15,6 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequi
 from stoix_like.schema import Range
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import OffPolicyShared
-from stoix_like.systems.off_policy.epochs import NO_TARGET
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.accelerate.packing import pack_params, unpack
@@ -91,7 +90,7 @@ class CrossQ(ff_sac.SAC[Config]):
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build CrossQ; see `ff_sac.make_variant`."""
-    return ff_sac.make_variant(config, spec, CrossQ, NO_TARGET, b1=config.adam_b1)
+    return ff_sac.make_variant(config, spec, CrossQ, b1=config.adam_b1)
 
 
 build, run_experiment, hydra_entry_point = entry_points("sac/ff_crossq", make_algorithm)

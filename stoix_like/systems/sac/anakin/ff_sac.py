@@ -35,11 +35,11 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequi
 from stoix_like.schema import INT32_MAX, Part, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
-from stoix_like.systems.off_policy.epochs import TargetParameters, make_soft_target
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
+from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
 from stoix_like.systems.sac.sac_types import ALL_CRITICS, Ensemble, SACOptStates, SACParams, make_ensemble
 from stoix_like.utils.jax_utils import Scalar, periodically
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss
@@ -100,12 +100,10 @@ class TargetCritics(Part):
     """Hyperparameters of the targets of an ensemble of critics.
 
     Attributes:
-        tau: Polyak step size of the target parameters (soft update).
         num_target_critics: number of critics, drawn at random for each gradient step, whose minimum is the target. With
             fewer than `num_critics`, the policy maximises the mean of all critics instead of their minimum.
     """
 
-    tau: Annotated[float, between(0.0, 1.0)]
     num_target_critics: Annotated[int, between(1, 1000)]
 
     def check(self, config: BaseConfig, num_envs: int, num_shards: int) -> None:
@@ -122,10 +120,12 @@ class Config(BaseConfig):
     """Hyperparameters of SAC.
 
     Attributes:
-        targets: the targets of the critics.
+        target: the target parameters.
+        ensemble: which critics make targets.
     """
 
-    targets: TargetCritics
+    target: SoftTarget
+    ensemble: TargetCritics
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseConfig)
@@ -249,7 +249,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         action, log_prob = self.actor.apply(params.actor_params, observation).sample_and_log_prob(seed=key)
         return self.q_values(q_params, observation, action, key), log_prob
 
-    def q_taken(self, q_params: PyTree, batch: Batch, key: jax.Array) -> jax.Array:
+    def q_taken(self, q_params: PyTree, batch: Batch, key: jax.Array) -> PyTree:
         """Compute the values `[B, C]` of the actions taken."""
         # Folded: another dropout mask than that of the target.
         return self.q_values(q_params, batch.observation, batch.action, jax.random.fold_in(key, 1))
@@ -273,26 +273,24 @@ def make_variant(
     config: BaseConfig,
     spec: SystemSpec,
     algorithm: type[SACT],
-    target: TargetParameters,
     critic_head: Any = None,
     b1: Scalar = 0.9,
-    ensemble: Ensemble = ALL_CRITICS,
 ) -> SACT:
     """Build SAC or a variant, whose critics may have another head, and whose Adam another decay of means."""
+    ensemble = config.find_part(TargetCritics)
     critics = make_critics(spec.networks.q_network, config.num_critics, critic_head)
     return algorithm(
         **make_parts(config, spec, critics, b1),
         alpha_optim=make_optimiser(config, spec, config.alpha_lr, config.policy_frequency),
         action_space=spec.action_space,
-        target=target,
-        ensemble=ensemble,
+        target=make_soft_target(config.find_part(SoftTarget)),
+        ensemble=ALL_CRITICS if ensemble is None else make_ensemble(ensemble.num_target_critics, config.num_critics),
     )
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build SAC; the floats of the hyperparameters may be traced."""
-    ensemble = make_ensemble(config.targets.num_target_critics, config.num_critics)
-    return make_variant(config, spec, SAC, make_soft_target(config.targets.tau), ensemble=ensemble)
+    return make_variant(config, spec, SAC)
 
 
 build, run_experiment, hydra_entry_point = entry_points("sac/ff_sac", make_algorithm)

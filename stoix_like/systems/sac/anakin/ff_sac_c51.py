@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
-from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.epochs import make_soft_target
-from stoix_like.systems.parts.distributional import CategoricalCriticsConfig, configure_head
+from stoix_like.systems.parts.distributional import CategoricalCriticsConfig, categorical_loss, configure_head
+from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
-from stoix_like.utils.loss import categorical_critics_loss_per_example, clipped_probability
 from stoix_like.utils.replay import Batch
 
 
@@ -34,7 +31,7 @@ class Config(ff_sac.BaseConfig):
     Attributes:
         network_heads: heads that the system needs.
         atoms: the distribution of returns, and how the critics are reduced.
-        tau: Polyak step size of the target parameters (soft update).
+        target: the target parameters.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -42,7 +39,7 @@ class Config(ff_sac.BaseConfig):
         "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), dropout=True),
     }
     atoms: CategoricalCriticsConfig
-    tau: Annotated[float, between(0.0, 1.0)]
+    target: SoftTarget
 
     def notes(self, action_space: Any) -> tuple[str, ...]:
         """See `entropy_notes`."""
@@ -55,18 +52,11 @@ class CategoricalSAC(ff_sac.SAC[Config]):
 
     def critic_loss(self, q_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute cross-entropies to the projected soft returns `r + d (Z - alpha log pi)` of the successor."""
-        target, reduction = params.q_params.target, self.config.atoms.reduction
+        target = params.q_params.target
         (_, logits_t, _), log_prob_t = super().evaluate_policy(params, target, batch.next_observation, key)
-        q_tm1, logits_tm1, atoms_tm1 = self.q_taken(q_params, batch, key)
         reward = batch.reward - batch.discount * self.temperature(params) * log_prob_t
-        atoms, clipped_double = atoms_tm1[..., 0], reduction.clipped_double
-        losses = categorical_critics_loss_per_example(
-            logits_tm1, atoms, reward, batch.discount, logits_t, clipped_double
-        )
-        loss = jnp.mean(batch.weight * losses)
-        probs_t = jnp.mean(jax.nn.softmax(logits_t, axis=1), axis=-1)
-        clipped = jnp.mean(clipped_probability(reward, batch.discount, atoms, probs_t))
-        return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), "clipped_targets": clipped}
+        tm1 = self.q_taken(q_params, batch, key)
+        return categorical_loss(tm1, reward, batch, logits_t, self.config.atoms.reduction)
 
     def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the value of each action, as the policy maximises it."""
@@ -84,7 +74,7 @@ class CategoricalSAC(ff_sac.SAC[Config]):
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build SAC with categorical critics; see `ff_sac.make_variant`."""
     head = configure_head(spec.networks.q_network.critic_head, config.atoms.support)
-    return ff_sac.make_variant(config, spec, CategoricalSAC, make_soft_target(config.tau), head)
+    return ff_sac.make_variant(config, spec, CategoricalSAC, head)
 
 
 build, run_experiment, hydra_entry_point = entry_points("sac/ff_sac_c51", make_algorithm)

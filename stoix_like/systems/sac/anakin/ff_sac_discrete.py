@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -12,13 +11,14 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Discrete
-from stoix_like.networks.distributions.masks import legal_actions
+from stoix_like.networks.distributions.masks import mean_uniform_entropy
 from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
-from stoix_like.schema import Range, between
+from stoix_like.schema import Range
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.epochs import make_soft_target
+from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
+from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay import Batch
 
 
@@ -29,7 +29,7 @@ class Config(ff_sac.BaseConfig):
     Attributes:
         action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
-        tau: Polyak step size of the target parameters (soft update).
+        target: the target parameters.
         target_entropy_scale: target entropy as a fraction of that of the uniform policy over the legal actions.
             With the paper's 0.98 no policy solves CartPole, and the temperature diverges.
     """
@@ -39,7 +39,7 @@ class Config(ff_sac.BaseConfig):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(ACTION_VALUES, dropout=True),
     }
-    tau: Annotated[float, between(0.0, 1.0)]
+    target: SoftTarget
     target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 
@@ -49,12 +49,10 @@ class DiscreteSAC(ff_sac.SAC[Config]):
     The target entropy is a fraction of the maximum, since the entropy of discrete actions is never negative.
     """
 
-    def target_entropy(self, observation: Observation) -> float | jax.Array:
+    def target_entropy(self, observation: Observation) -> Scalar:
         """Return the mean over a batch of `target_entropy_scale` times the entropy of the uniform legal policy."""
-        if observation.action_mask is None:
-            return self.config.target_entropy_scale * math.log(self.action_space.n)
-        num_legal = legal_actions(observation.action_mask).sum(-1)
-        return self.config.target_entropy_scale * jnp.mean(jnp.log(num_legal))
+        entropy = mean_uniform_entropy(self.action_space.n, observation.action_mask)
+        return self.config.target_entropy_scale * entropy
 
     def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the smallest value `[B, A]` that a critic gives to every action."""
@@ -81,7 +79,7 @@ class DiscreteSAC(ff_sac.SAC[Config]):
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build discrete SAC; see `ff_sac.make_variant`."""
-    return ff_sac.make_variant(config, spec, DiscreteSAC, make_soft_target(config.tau))
+    return ff_sac.make_variant(config, spec, DiscreteSAC)
 
 
 build, run_experiment, hydra_entry_point = entry_points("sac/ff_sac_discrete", make_algorithm)

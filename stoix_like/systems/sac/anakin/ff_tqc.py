@@ -14,8 +14,8 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_QUANTILES, HeadRequirement
 from stoix_like.schema import at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.epochs import make_soft_target
 from stoix_like.systems.parts.distributional import configure_head
+from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.loss import quantile_critic_loss_per_example, truncate_quantiles
@@ -28,7 +28,7 @@ class Config(ff_sac.BaseConfig):
 
     Attributes:
         network_heads: heads that the system needs.
-        tau: Polyak step size of the target parameters (soft update).
+        target: the target parameters.
         num_quantiles: number of quantiles per critic.
         num_dropped_quantiles: number of the largest quantiles to leave out of the target, per critic.
         huber_loss_parameter: error below which the loss is quadratic, in units of value; 0 for an absolute loss.
@@ -38,7 +38,7 @@ class Config(ff_sac.BaseConfig):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_QUANTILES, ("num_quantiles",), dropout=True),
     }
-    tau: Annotated[float, between(0.0, 1.0)]
+    target: SoftTarget
     num_quantiles: Annotated[int, between(1, 100_000)]
     num_dropped_quantiles: Annotated[int, between(0, 99_999)]
     huber_loss_parameter: Annotated[float, at_least(0.0)]
@@ -89,7 +89,7 @@ class TQC(ff_sac.SAC[Config]):
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build TQC; see `ff_sac.make_variant`."""
     head = configure_head(spec.networks.q_network.critic_head, {"num_quantiles": config.num_quantiles})
-    return ff_sac.make_variant(config, spec, TQC, make_soft_target(config.tau), head)
+    return ff_sac.make_variant(config, spec, TQC, head)
 
 
 build, run_experiment, hydra_entry_point = entry_points("sac/ff_tqc", make_algorithm)

@@ -15,7 +15,6 @@ from stoix_like.base_types import Distribution, SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.epochs import make_soft_target
 from stoix_like.systems.off_policy.recurrent import (
     RecurrentOffPolicy,
     RecurrentParams,
@@ -23,8 +22,9 @@ from stoix_like.systems.off_policy.recurrent import (
     with_cells,
     with_recurrent_networks,
 )
+from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
-from stoix_like.systems.sac.sac_types import SACParams, make_ensemble
+from stoix_like.systems.sac.sac_types import SACParams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,15 @@ class Config(ff_sac.BaseConfig):
     Attributes:
         network_heads: heads that the system needs.
         replay: the replay buffer.
-        targets: the targets of the critics.
+        target: the target parameters.
+        ensemble: which critics make targets.
         noise_correlation: none; the carry is the recurrent state.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_sac.BaseConfig.network_heads)
     replay: RecurrentReplayConfig
-    targets: ff_sac.TargetCritics
+    target: SoftTarget
+    ensemble: ff_sac.TargetCritics
     noise_correlation: Annotated[float, between(0.0, 0.0)] = 0.0
 
 
@@ -66,10 +68,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     Returns:
         The algorithm.
     """
-    targets = config.targets
-    ensemble, target = make_ensemble(targets.num_target_critics, config.num_critics), make_soft_target(targets.tau)
-    sac = ff_sac.make_variant(config, spec, RecurrentSAC, target, ensemble=ensemble)
-    return with_recurrent_networks(sac, spec)
+    return with_recurrent_networks(ff_sac.make_variant(config, spec, RecurrentSAC), spec)
 
 
 build, run_experiment, hydra_entry_point = entry_points("sac/rec_sac", make_algorithm)

@@ -41,11 +41,12 @@ from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
-from stoix_like.systems.off_policy.epochs import TargetParameters, make_soft_target, replay_epochs
+from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.on_policy.actor_critic import NETWORK_HEADS, ActorCriticNetworks, make_networks
 from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
+from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
 from stoix_like.systems.spo.smc import FROM_POLICY, ParticleSearch, SearchedStep, SMCConfig, make_resampling
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
@@ -66,8 +67,8 @@ class Config(SystemConfig):
         duals: bounds on divergences.
         replay: the replay buffer.
         gradients: gradient descent.
+        target: the target parameters.
         resets: periodic resets of the networks.
-        tau: Polyak step size of the target parameters (soft update).
         actor_lr: Adam learning rate of the policy.
         critic_lr: Adam learning rate of the critic.
         gamma: discount per step.
@@ -85,8 +86,8 @@ class Config(SystemConfig):
     duals: DualConfig
     replay: StepSequenceConfig
     gradients: Gradients
+    target: SoftTarget
     resets: PeriodicResets
-    tau: Annotated[float, between(0.0, 1.0)]
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
     gamma: Annotated[float, between(0.0, 1.0)]
@@ -255,7 +256,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         spec.axes,
         networks=make_networks(spec.networks),
         optim=join_optimisers(join_optimisers(*optims, states=ActorCriticOptStates), optax.adam(config.duals.dual_lr)),
-        target=make_soft_target(config.tau),
+        target=make_soft_target(config.target),
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
         replay=make_sequence_replay(config.replay, spec, (), found, config.reward_scale),
         searcher=ParticleSearch(

@@ -1,0 +1,53 @@
+"""Slowly updated copies of parameters, as functions that are handed to algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stoix_like.base_types import OnlineAndTarget, PyTree
+from stoix_like.schema import Part, between
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftTarget(Part):
+    """Hyperparameters of target parameters.
+
+    Attributes:
+        tau: Polyak step size of the target parameters (soft update).
+    """
+
+    tau: Annotated[float, between(0.0, 1.0)]
+
+
+class TargetParameters(NamedTuple):
+    """Slowly updated copies of parameters.
+
+    Attributes:
+        init: `(online) -> params`, with target parameters that are copies: one buffer cannot be donated twice.
+        update: `(params) -> params`, after a gradient step on the online parameters.
+    """
+
+    init: Callable[[PyTree], OnlineAndTarget]
+    update: Callable[[OnlineAndTarget], OnlineAndTarget]
+
+
+NO_TARGET = TargetParameters(lambda online: OnlineAndTarget(online, ()), lambda params: params)
+"""There are no target parameters."""
+
+
+def make_soft_target(config: SoftTarget | None) -> TargetParameters:
+    """Build target parameters that take a Polyak step of size `tau` towards the online ones; None for no targets."""
+    if config is None:
+        return NO_TARGET
+    tau = config.tau
+
+    def update(params: OnlineAndTarget) -> OnlineAndTarget:
+        return params._replace(target=optax.incremental_update(params.online, params.target, tau))
+
+    return TargetParameters(lambda online: OnlineAndTarget(online, jax.tree.map(jnp.copy, online)), update)
