@@ -38,7 +38,8 @@ def test_a_preset_for_images_fits_its_system(network):
     env = "env._target_=support.custom_envs.Spot" if network in CONTINUOUS else "env=gymnax/breakout"
     overrides = [env, f"system={PRESETS[network]}", f"network={network}", "logger=silent"]
     networks = set_up(parse_config(compose_config(overrides))).spec.networks
-    assert 3 in networks.actor_network.pre_torso.view_dims
+    first = getattr(networks, "representation_network", networks.actor_network)
+    assert 3 in first.pre_torso.view_dims
 
 
 @pytest.mark.learn
