@@ -135,14 +135,74 @@ def set_up(config: RunConfig, started: float | None = None, device_memory: int |
 
 
 def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memory: int | None) -> RunSetup:
+    place = _choose_place(config, devices)
+    envs = _make_environments(config, place)
+    parts, notes = _assemble(config, place, envs, device_memory)
+    # Members are built once they are known to fit into memory.
+    members = _make_members(config, place, parts, envs.train)
+    set_compile_cache(config.arch.compile_cache)
+    return RunSetup(
+        config=config,
+        population=members.population,
+        mesh=place.mesh,
+        plan=place.plan._replace(notes=(*place.plan.notes, *notes, *members.notes)),
+        env=envs.train,
+        eval_env=envs.evaluation,
+        spec=parts.spec,
+        lone_shards=place.lone_shards,
+        drawn_env=envs.drawn,
+        actor_devices=devices.actors,
+        started=started,
+        device_memory=device_memory,
+        processes=devices.processes,
+        influence=members.influence,
+        callbacks=members.callbacks,
+        loggers=make_custom_loggers(config),
+    )
+
+
+class _Place(NamedTuple):
+    """Where a run trains: its devices, its sizes, and how many members there are."""
+
+    mesh: Mesh
+    plan: Plan
+    num_members: int
+
+    @property
+    def lone_shards(self) -> bool:
+        return self.num_members == 1 and self.plan.num_shards == self.mesh.size
+
+
+class _Environments(NamedTuple):
+    """Environments to train in, to evaluate in, and to record videos of."""
+
+    train: VectorEnvironment
+    evaluation: VectorEnvironment
+    drawn: VectorEnvironment | None
+
+
+class _Members(NamedTuple):
+    """Members, what their hyperparameters act on, what is called about them, and notes for the user."""
+
+    population: Population
+    influence: Influence
+    callbacks: Sequence[Callback]
+    notes: tuple[str, ...]
+
+
+def _choose_place(config: RunConfig, devices: RunDevices) -> _Place:
     num_members = count_members(config)
     spread, notes = spread_members(num_members, len(devices.learner))
     mesh = make_mesh(devices.learner, spread)
     plan = make_plan(config, mesh.shape[DEVICE_AXIS])
+    return _Place(mesh, plan._replace(notes=(*plan.notes, *notes)), num_members)
+
+
+def _make_environments(config: RunConfig, place: _Place) -> _Environments:
     made_of = (config.env, config.custom_env, config.matmul_precision)
     env, eval_env = factory.make(*made_of), factory.make_eval(*made_of)
     if isinstance(config.arch, SebulbaConfig):
-        _check_sebulba(config, config.arch, env, plan.num_shards, num_members)
+        _check_sebulba(config, config.arch, env, place.plan.num_shards, place.num_members)
     if not fits(config.system, env.action_space):
         raise ConfigError(
             f"system={config.system_name} does not fit the {describe(env.action_space)} of"
@@ -153,18 +213,19 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
             f"env.kwargs.opponent=self: system={config.system_name} learns from one seat of {config.environment_name}:"
             " use system=search/ff_az, or an opponent, env.kwargs.opponent=random"
         )
-    left_out: list[str] = []
-    lone_shards = num_members == 1 and plan.num_shards == mesh.size
-    networks, axes = _build_networks(config, env, left_out), make_axes(mesh, lone_shards)
+    return _Environments(env, eval_env, _make_drawn(config))
+
+
+def _assemble(
+    config: RunConfig, place: _Place, envs: _Environments, device_memory: int | None
+) -> tuple[SystemParts, tuple[str, ...]]:
+    """Build what the system is built from; return it with notes, once it is known to fit into memory."""
+    env, plan, left_out = envs.train, place.plan, list[str]()
+    networks, axes = _build_networks(config, env, left_out), make_axes(place.mesh, place.lone_shards)
     spec = make_spec(config, env, networks, plan.trial_updates, plan.envs_per_shard, plan.num_shards, axes)
-    drawn_env = _make_drawn(config)
-    set_compile_cache(config.arch.compile_cache)
-    # Members are built once they are known to fit into memory.
-    parts = SystemParts(config, eval_env, spec)
-    shapes = _shapes(parts, env)
-    notes = (
-        *plan.notes,
-        *notes,
+    parts = SystemParts(config, envs.evaluation, spec)
+    shapes, space = _shapes(parts, env), env.observation_space
+    return parts, (
         *env.unwrapped.faults,
         *unused_methods(env),
         *(
@@ -173,37 +234,23 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         ),
         *config.system.notes(env.action_space),
         *left_out,
-        *memory_estimate.check_estimate(config, plan, mesh, num_members, env.observation_space, shapes, device_memory),
+        *memory_estimate.check_estimate(config, plan, place.mesh, place.num_members, space, shapes, device_memory),
     )
+
+
+def _make_members(config: RunConfig, place: _Place, parts: SystemParts, env: VectorEnvironment) -> _Members:
     population = make_population(config)
-    _check_members(config, population, plan)
-    halving.check(config, population, plan, env.on_host)
-    influence, varied = Influence(), population.hyperparams
-    if varied and num_members > 1:
+    _check_members(config, population, place.plan)
+    halving.check(config, population, place.plan, env.on_host)
+    influence, varied, notes = Influence(), population.hyperparams, tuple[str, ...]()
+    if varied and place.num_members > 1:
         influence = find_influence(parts, env, varied)
         if config.arch.population.pbt.every_evals is not None:
             influence.check_copies(varied)
-        notes = (*notes, *influence.notes(varied, spec.networks))
+        notes = tuple(influence.notes(varied, parts.spec.networks))
     callbacks = make_callbacks(config)
     halving.check_callbacks(config, callbacks)
-    return RunSetup(
-        config=config,
-        population=population,
-        mesh=mesh,
-        plan=plan._replace(notes=notes),
-        env=env,
-        eval_env=eval_env,
-        spec=spec,
-        lone_shards=lone_shards,
-        drawn_env=drawn_env,
-        actor_devices=devices.actors,
-        started=started,
-        device_memory=device_memory,
-        processes=devices.processes,
-        influence=influence,
-        callbacks=callbacks,
-        loggers=make_custom_loggers(config),
-    )
+    return _Members(population, influence, callbacks, notes)
 
 
 def _check_same(config: RunConfig, processes: Processes) -> None:

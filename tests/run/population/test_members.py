@@ -107,7 +107,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
             "{epochs: [1, 2]}",
             [],
             "arch.population.hyperparams.epochs cannot vary between members: choose from max_grad_norm, adam_eps,"
-            " weight_decay, actor_lr, critic_lr, gamma, reward_scale, gae_lambda",
+            " weight_decay, desired_kl, min_lr, max_lr, actor_lr, critic_lr, gamma, reward_scale, gae_lambda",
         ),
         ("{actor_lr: [1e-3, -1]}", [], "system.actor_lr=-1.0 is out of range"),
         ("{actor_lr: [1e-3], gamma: [0.9, 0.99]}", [], "needs lists of equal length"),
