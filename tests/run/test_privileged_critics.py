@@ -86,7 +86,10 @@ def test_actor_and_critic_observe_entries_of_their_own(system):
     shared = jax.eval_shape(init.function, *init.args).shared
     assert first_kernels(shared, "actor_params") == {STATE}
     # The action joins the observation, but for the critics of discrete actions and those behind cells.
-    extra = {"critic": 0, "q": 0 if system.endswith("discrete") or "/rec_" in system else 1}
+    extra = {
+        "critic": int(system == "q_learning/ff_pqn_continuous"),
+        "q": 0 if system.endswith("discrete") or "/rec_" in system else 1,
+    }
     sizes = {kind: first_kernels(shared, f"{kind}_params") for kind in extra}
     assert [sizes[kind] for kind in extra if sizes[kind]] == [
         {PRIVILEGED + extra[kind]} for kind in extra if sizes[kind]

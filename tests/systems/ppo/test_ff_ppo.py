@@ -17,6 +17,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.systems.parts.critic_outputs import SCALAR
 from stoix_like.systems.parts.kl_rate import FIXED
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support.algorithms import make_algorithm
@@ -114,12 +115,12 @@ def test_advantages_are_standardised_over_all_shards(monkeypatch):
     def spy(self, agent, trajectory, *args):
         scale = 1.0 + 9.0 * jax.lax.axis_index("batch")
         steps = trajectory.transitions._replace(reward=scale * trajectory.transitions.reward)
-        agent, batch = targets(self, agent, trajectory._replace(transitions=steps))
+        agent, batch, metrics = targets(self, agent, trajectory._replace(transitions=steps), *args)
         moments = jnp.stack([jnp.mean(batch.advantage), jnp.mean(batch.advantage**2)])
         jax.debug.callback(
             lambda all_moments: recorded.append(np.asarray(all_moments)), jax.lax.all_gather(moments, "batch")
         )
-        return agent, batch
+        return agent, batch, metrics
 
     monkeypatch.setattr(ff_ppo.PPO, "targets", spy)
     overrides = [*SMALL, "arch.update_batch_size=2", "arch.num_devices=1"]
@@ -167,12 +168,14 @@ def test_variants_replace_the_losses_by_losses_of_each_step_or_their_means():
     pi = SimpleNamespace(entropy=lambda seed: jnp.array([1.0, 3.0]))
     variant = SimpleNamespace(
         config=SimpleNamespace(vf_coef=2.0, ent_coef=0.5),
-        networks=SimpleNamespace(arrange=lambda batch: batch, both=lambda params, obs: (pi, jnp.zeros(2))),
+        networks=SimpleNamespace(
+            arrange=lambda batch: batch, both=lambda params, obs: (pi, jnp.zeros(2)), output=SCALAR
+        ),
         policy_loss=lambda pi, behaviour, batch: (jnp.float32(3.0), {"mine": jnp.array([True, False])}),
         value_loss=lambda value, batch: jnp.array([0.0, 0.5]),
         rate=FIXED,
     )
-    loss, metrics = ff_ppo.PPO.loss(variant, (), (), SimpleNamespace(obs=()), jax.random.key(0))
+    loss, metrics = ff_ppo.PPO.loss(variant, (), (), SimpleNamespace(obs=(), target=jnp.zeros(2)), jax.random.key(0))
     assert float(loss) == 3.0 + 2.0 * 0.25 - 0.5 * 2.0
     assert {name: float(mean) for name, mean in metrics.items()} == {
         "policy_loss": 3.0, "value_loss": 0.25, "entropy": 2.0, "mine": 0.5
