@@ -201,12 +201,10 @@ class AnakinConfig(ArchConfig):
     Attributes:
         num_devices: number of devices, over all processes; None uses every accelerator, or one device of each process
             on CPUs.
-        hoist_randomness: draw the random numbers of a whole rollout before its loop over time.
         distributed: whether the run spans several processes: `auto` asks the cluster which ones; None: one process.
     """
 
     num_devices: Annotated[int | None, between(1, INT32_MAX)]
-    hoist_randomness: bool = True
     distributed: Annotated[str, one_of("auto")] | DistributedConfig | None = None
 
     @property

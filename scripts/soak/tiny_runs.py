@@ -41,7 +41,7 @@ COMMON = (
     "arch.absolute_metric=false",
     "checkpoint.keep=3",
 )
-COMPILED = ("arch.num_devices=1", "arch.hoist_randomness=false")  # without hoisting, tracing takes half the time
+COMPILED = ("arch.num_devices=1",)
 ON_HOST = ("arch=sebulba", "env.vectorization=sync")
 # Of a system, those that it has.
 SIZES = {

@@ -22,7 +22,6 @@ class ProgramSpec(NamedTuple):
         rollout_length: steps per environment between two updates, T.
         warmup_steps: random steps per environment before the first update, a multiple of `rollout_length`.
         on_nan_ignore: whether training continues after a metric or a parameter became non-finite.
-        hoist_randomness: whether the random numbers of a rollout are drawn before its loop over time.
         every_updates: updates per block, after each of which a call stores the sums of the interval; None stores none.
         max_blocks: blocks that one call may have at most.
         most_truncations: see `rollout.rollout`.
@@ -35,7 +34,6 @@ class ProgramSpec(NamedTuple):
     rollout_length: int
     warmup_steps: int = 0
     on_nan_ignore: bool = False
-    hoist_randomness: bool = True
     every_updates: int | None = None
     max_blocks: int = 1
     most_truncations: int | None = None

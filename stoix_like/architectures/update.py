@@ -244,9 +244,8 @@ class ShardProgram(NamedTuple):
     def _rollout(
         self, shared: Any, state: RolloutState, key: jax.Array, act: Act | None = None
     ) -> tuple[RolloutState, Rollout]:
-        length, hoist = self.spec.rollout_length, self.spec.hoist_randomness
-        most = self.spec.most_truncations
-        return rollout(self.env, act or self.system.act, shared, state, key, length, hoist, most)
+        length, most = self.spec.rollout_length, self.spec.most_truncations
+        return rollout(self.env, act or self.system.act, shared, state, key, length, most_truncations=most)
 
     def roll_out_and_update(self, shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics]:
         """Roll out, observe and update once; an `Update`."""

@@ -16,7 +16,7 @@ from stoix_like.architectures.axes import POPULATION_AXIS, partition_specs
 from stoix_like.architectures.evaluator import make_evaluator
 from stoix_like.architectures.types import Hyperparams, LearnerState, ProgramSpec
 from stoix_like.base_types import System
-from stoix_like.config import AnakinConfig, SebulbaConfig
+from stoix_like.config import SebulbaConfig
 from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.run.host.saved_state import select_members
 from stoix_like.run.population.members import Population
@@ -104,7 +104,6 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
         rollout_length=config.system.rollout_length,
         warmup_steps=config.system.warmup_steps,
         on_nan_ignore=config.arch.on_nan == "ignore",
-        hoist_randomness=not isinstance(config.arch, AnakinConfig) or config.arch.hoist_randomness,
         every_updates=config.logger.every_updates,
         max_blocks=max_blocks(num_members),
         most_truncations=setup.most_truncations,
