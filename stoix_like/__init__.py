@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stoix_like.errors import ConfigError, MissingExtraError, TrainingError
-from stoix_like.overrides import Overrides, to_overrides
+from stoix_like.overrides import Overrides, to_overrides, with_overrides
 
 if TYPE_CHECKING:
     from stoix_like.callbacks import Callback
@@ -61,6 +61,7 @@ __all__ = [
 ]
 
 
+@with_overrides
 def train(
     system: str,
     overrides: Overrides = (),
@@ -119,6 +120,7 @@ def train(
     return experiment.run(prepare(parse_config(composed)._replace(**own), directory, started))
 
 
+@with_overrides
 def resume(
     run_dir: str | Path,
     overrides: Overrides = (),

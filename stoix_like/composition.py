@@ -6,11 +6,9 @@ import contextlib
 import functools
 import itertools
 import math
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -22,16 +20,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from stoix_like import unknown_keys
 from stoix_like.config import GROUPS
 from stoix_like.envs.custom import OWN
-from stoix_like.envs.suites import SUITES, load_suite
-from stoix_like.errors import ConfigError, MissingExtraError, first_line, install_hint, listed, nearest
-from stoix_like.foreign_keys import FOREIGN_KEYS
+from stoix_like.envs.suites import load_suite
+from stoix_like.errors import ConfigError, MissingExtraError, first_line, install_hint, nearest
 from stoix_like.overrides import quoted
+from stoix_like.unknown_keys import GYMNASIUM_ID, UnknownKey, bare_name, flatten
 
 PRIMARY = "config"
-# `CartPole-v1`, `ALE/Pong-v5`, `my_package:MyEnv-v0`; not the choices of a suite of this package.
-_GYMNASIUM_ID = re.compile(rf"(?!({'|'.join(SUITES)})/)[\w.:/-]+-v\d+")
 # Combinations of a sweep to check before it starts; composing one takes about 0.1 s.
 MAX_CHECKED = 64
 # What composing raises for overrides that do not fit: Hydra and OmegaConf also let Python's own errors through.
@@ -113,7 +110,7 @@ def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Pat
     completed = []
     for override in overrides:
         key, _, value = override.partition("=")
-        if key == "env" and _GYMNASIUM_ID.fullmatch(value) and value not in group_choices("env", config_dirs):
+        if key == "env" and GYMNASIUM_ID.fullmatch(value) and value not in group_choices("env", config_dirs):
             completed += _with_id(value)
         else:
             completed.append(f"+{override}" if key == "experiment" else override)
@@ -178,7 +175,7 @@ def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
                 f"{override.input_line} names no choice that is possible here: only logger and checkpoint can be"
                 " chosen, as in logger=silent"
             )
-        known = list(_flatten(OmegaConf.to_container(config)))
+        known = list(flatten(OmegaConf.to_container(config)))
         if key not in known and not override.is_add():
             raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
         try:
@@ -273,11 +270,28 @@ def _refusal(error: Exception, parsed: Sequence[Override], config_dirs: Sequence
         missing = str(cause.full_key)
         keys = [override.key_or_group for override in parsed]
         key = next((key for key in keys if f"{key}.".startswith(f"{missing}.")), missing)
-        return f"unknown key '{key}': {_hint(key, missing, cause.parent_node)}"
+        unknown = _all_unknown(parsed, config_dirs) or [UnknownKey(key, missing, cause.parent_node, "")]
+        return unknown_keys.refusal(unknown, group_choices("env", config_dirs))
     if any(override.key_or_group.startswith("callbacks.") for override in parsed):
         return f"callbacks is a list: write 'callbacks=[{{_target_: …}}]' ({said})"
     lines = [override.input_line or "" for override in parsed]
     return said if any(line in said for line in lines) else f"{' '.join(lines)}: {said}"
+
+
+def _all_unknown(parsed: Sequence[Override], config_dirs: Sequence[str | Path]) -> list[UnknownKey]:
+    """Find every key that does not exist once the other overrides are composed; none where these do not compose."""
+
+    def is_plain(override: Override) -> bool:
+        key = override.key_or_group
+        return not (override.is_add() or override.is_delete() or "/" in key or group_choices(key, config_dirs))
+
+    plain = [override for override in parsed if is_plain(override)]
+    others = [override.input_line or "" for override in parsed if not is_plain(override)]
+    try:
+        composed = compose(PRIMARY, [*others, *search_override(config_dirs)], return_hydra_config=True)
+    except _COMPOSE_ERRORS:
+        return []
+    return unknown_keys.find(plain, composed)
 
 
 def _unknown_suite(given: str, choices: Sequence[str]) -> str:
@@ -290,49 +304,5 @@ def _unknown_suite(given: str, choices: Sequence[str]) -> str:
 
 
 def _unknown_choice(given: str, choices: Sequence[str]) -> str:
-    alone = [choice for choice in choices if _bare(choice) == _bare(given)]
+    alone = [choice for choice in choices if bare_name(choice) == bare_name(given)]
     return f" is not known: {nearest(given, alone or choices)}"
-
-
-def _bare(choice: str) -> str:
-    """Return the name of an algorithm or environment alone: `dqn` for `q_learning/ff_dqn` and `DQN`."""
-    name = choice.rpartition("/")[2].lower().removeprefix("ff_").removeprefix("rec_")
-    return re.sub(r"-v\d+$|[-_]", "", name)
-
-
-def _hint(key: str, missing: str, parent: DictConfig) -> str:
-    """Name what an unknown key may mean: that of another framework, one of another group, or a similar one.
-
-    Args:
-        key: the unknown key.
-        missing: the first part of it that does not exist.
-        parent: the node that does not have it.
-    """
-    path = missing.rpartition(".")[0]
-    prefix = f"{path}." if path else ""
-    if missing.endswith(".input_layer"):
-        return f"networks take the agent_view by default: write '+{missing}={{_target_: …}}' for another input layer"
-    known = [f"{prefix}{name}" for name in _flatten(OmegaConf.to_container(parent)) if not name.startswith("hydra")]
-    siblings = [name for name in known if name.rpartition(".")[0] == path]
-    if not siblings:
-        return f"write +{key}=… to add it to {path}"
-    names = key.removeprefix(prefix).lower().split(".")
-    # What stands directly below `network` is the name of a network.
-    foreign = () if path == "network" else FOREIGN_KEYS
-    rows = [row for row in foreign if row.theirs.rpartition(".")[2].lower() in names]
-    ours = list(dict.fromkeys(name for row in rows for name in row.ours if name != key))
-    here = [name for name in ours if not name.startswith(prefix) or name.partition("=")[0] in known]
-    if here:
-        return f"use {listed(here, 'and')}{f' ({rows[0].note})' if rows[0].note else ''}"
-    if ours:
-        return f"systems that have it call it {listed(ours, 'and')}"
-    elsewhere = [] if path else [name for name in known if name.rpartition(".")[2] == names[-1]]
-    return nearest(names[-1], elsewhere) if elsewhere else nearest(key, siblings)
-
-
-def _flatten(node: Any, path: str = "") -> Iterator[str]:
-    if path:
-        yield path
-    if isinstance(node, dict):
-        for key, value in node.items():
-            yield from _flatten(value, f"{path}.{key}" if path else str(key))

@@ -15,7 +15,7 @@ class ForeignKey(NamedTuple):
     """One name of another framework.
 
     Attributes:
-        framework: one of `FRAMEWORKS`.
+        framework: one of `FRAMEWORKS`; empty for what people type without one in mind.
         theirs: their name, in the case that they write it in.
         ours: keys, or overrides such as `logger=silent`; of several keys, a system has those of its algorithm.
         note: what differs in unit or meaning; may be empty.
@@ -30,7 +30,7 @@ class ForeignKey(NamedTuple):
 _LEARNING_RATES = ("system.actor_lr", "system.critic_lr", "system.q_lr", "system.alpha_lr")
 _LAYERS = ("network.actor_network.pre_torso.layer_sizes", "network.critic_network.pre_torso.layer_sizes")
 _ACTIVATIONS = ("network.actor_network.pre_torso.activation", "network.critic_network.pre_torso.activation")
-_ENV = ("env=gymnax/cartpole",)
+ENVIRONMENT = ("env=gymnax/cartpole",)
 _SCENARIO = "suite and environment, see stoix-like list envs"
 _BATCH = ("system.total_batch_size", "system.num_minibatches")
 _BATCH_NOTE = "with replay, over all devices; on-policy, the number of minibatches"
@@ -46,7 +46,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("policy", ("network=mlp",), "the action space selects the head: see stoix-like list networks"),
         ("net_arch", _LAYERS, ""),
         ("activation_fn", _ACTIVATIONS, ""),
-        ("env", _ENV, _SCENARIO),
+        ("env", ENVIRONMENT, _SCENARIO),
         ("n_envs", ("arch.total_num_envs",), "over all devices"),
         ("total_timesteps", ("arch.total_timesteps",), ""),
         ("seed", ("arch.seed",), ""),
@@ -84,7 +84,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("device", ("arch.num_devices",), "jax uses accelerators by itself; JAX_PLATFORMS=cpu does not"),
     ),
     CLEANRL: (
-        ("env_id", _ENV, _SCENARIO),
+        ("env_id", ENVIRONMENT, _SCENARIO),
         ("exp_name", ("hydra.run.dir",), "the run directory"),
         ("num_envs", ("arch.total_num_envs",), "over all devices"),
         ("num_steps", ("system.rollout_length",), _STEPS_PER_ENV),
@@ -186,12 +186,14 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("ddqn", ("system=q_learning/ff_ddqn",), ""),
     ),
     PUREJAXRL: (
-        ("ENV_NAME", _ENV, _SCENARIO),
+        ("ENV_NAME", ENVIRONMENT, _SCENARIO),
         ("LR", _LEARNING_RATES, ""),
         ("ANNEAL_LR", ("system.decay_learning_rates",), "linear, to zero over the run"),
         ("LR_LINEAR_DECAY", ("system.decay_learning_rates",), ""),
         ("NUM_ENVS", ("arch.total_num_envs",), "over all devices"),
         ("NUM_STEPS", ("system.rollout_length",), _STEPS_PER_ENV),
+        ("NUM_SEEDS", ("arch.population.size",), ""),
+        ("WANDB_MODE", ("logger=wandb",), ""),
         ("NUM_UPDATES", ("arch.total_timesteps",), _BUDGET),
         ("TOTAL_TIMESTEPS", ("arch.total_timesteps",), ""),
         ("UPDATE_EPOCHS", ("system.epochs",), ""),
@@ -208,7 +210,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("TRAINING_INTERVAL", ("system.rollout_length",), _STEPS_PER_ENV),
     ),
     DREAMERV3: (
-        ("task", _ENV, _SCENARIO),
+        ("task", ENVIRONMENT, _SCENARIO),
         ("logdir", ("hydra.run.dir",), "the run directory"),
         ("run.envs", ("arch.total_num_envs",), "over all devices"),
         ("run.steps", ("arch.total_timesteps",), ""),
@@ -244,4 +246,36 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
     ),
 }
 
-FOREIGN_KEYS = tuple(ForeignKey(framework, *row) for framework, rows in _ROWS.items() for row in rows)
+# What people type without a framework in mind.
+_COMMON = (
+    ("algo", ("system=ppo/ff_ppo",), "see stoix-like list systems"),
+    ("algorithm", ("system=ppo/ff_ppo",), "see stoix-like list systems"),
+    ("agent", ("system=ppo/ff_ppo",), "see stoix-like list systems"),
+    ("environment", ENVIRONMENT, _SCENARIO),
+    ("env_name", ENVIRONMENT, _SCENARIO),
+    ("gym_id", ENVIRONMENT, _SCENARIO),
+    ("steps", ("arch.total_timesteps",), ""),
+    ("timesteps", ("arch.total_timesteps",), ""),
+    ("num_timesteps", ("arch.total_timesteps",), ""),
+    ("total_steps", ("arch.total_timesteps",), ""),
+    ("num_seeds", ("arch.population.size",), ""),
+    ("n_seeds", ("arch.population.size",), ""),
+    ("seeds", ("arch.population.size",), "a number; or -m arch.seed=0,1,2, one run each"),
+    ("use_lstm", ("system=ppo/rec_ppo",), "recurrent systems are named rec_…; the cell: network=rnn"),
+    ("use_rnn", ("system=ppo/rec_ppo",), "recurrent systems are named rec_…; the cell: network=rnn"),
+    ("recurrent", ("system=ppo/rec_ppo",), "recurrent systems are named rec_…; the cell: network=rnn"),
+    ("wandb", ("logger=wandb",), ""),
+    ("use_wandb", ("logger=wandb",), ""),
+    ("tensorboard", ("logger=tensorboard",), ""),
+    ("lr", _LEARNING_RATES, ""),
+    ("entropy_coef", ("system.ent_coef",), ""),
+    ("value_coef", ("system.vf_coef",), ""),
+    ("hidden_sizes", _LAYERS, ""),
+    ("hidden_size", _LAYERS, ""),
+    ("log_dir", ("hydra.run.dir",), ""),
+    ("output_dir", ("hydra.run.dir",), ""),
+    ("save_dir", ("hydra.run.dir",), ""),
+)
+
+_ALL = (*_ROWS.items(), ("", _COMMON))
+FOREIGN_KEYS = tuple(ForeignKey(framework, *row) for framework, rows in _ALL for row in rows)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from stoix_like.errors import ConfigError
+from stoix_like.foreign_keys import FOREIGN_KEYS
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 Overrides = Sequence[str] | Mapping[str, Any]
 """A list, `["env=gymnax/acrobot", "arch.seed=1"]`, or a dictionary, `{"env": "gymnax/acrobot", "arch.seed": 1}`."""
@@ -35,6 +40,26 @@ def to_overrides(overrides: Overrides) -> list[str]:
         if not isinstance(override, str):
             raise ConfigError(f"overrides: {override!r} is no string: write 'key=value', or pass a dictionary")
     return list(overrides)
+
+
+def with_overrides(function: FunctionT) -> FunctionT:
+    """Let a function that takes overrides say so where a key is passed as an argument."""
+    parameters = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        unknown = {name: value for name, value in kwargs.items() if name not in parameters}
+        if unknown:
+            ours = {row.theirs.lower(): row.ours[0] for row in FOREIGN_KEYS if "=" not in row.ours[0]}
+            keys = {ours.get(name.lower(), name): value for name, value in unknown.items()}
+            first = next(iter(parameters))
+            raise TypeError(
+                f"{function.__name__}() has no argument {' and no '.join(unknown)}: keys of the configuration are"
+                f" overrides, {function.__name__}({first}, {keys!r})"
+            )
+        return function(*args, **kwargs)
+
+    return checked  # type: ignore[return-value]
 
 
 def _key(key: Any) -> str:

@@ -12,7 +12,7 @@ def hyperparameters():
     return {f"system.{key}" for file in files for key in OmegaConf.load(file)}
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", [*FRAMEWORKS, ""])
 def test_every_name_has_one_row_and_leads_to_keys_and_choices_that_exist(framework, hyperparameters):
     composed = compose_config([], return_hydra_config=True)
     rows = [row for row in FOREIGN_KEYS if row.framework == framework]

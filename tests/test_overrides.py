@@ -64,6 +64,17 @@ def test_what_is_refused(overrides, message, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_key_as_an_argument_is_answered_with_the_override():
+    with pytest.raises(
+        TypeError, match=r"no argument total_timesteps: .* train\(system, \{'arch.total_timesteps': 9\}"
+    ):
+        stoix_like.train("ppo/ff_ppo", total_timesteps=9)
+    with pytest.raises(
+        TypeError, match=r"resume\(\) has no argument mine and no seed: .* \{'mine': 1, 'arch.seed': 2\}"
+    ):
+        stoix_like.resume("runs/none", mine=1, seed=2)
+
+
 def test_overrides_of_hydra_itself():
     given = [
         "hydra/launcher=basic",

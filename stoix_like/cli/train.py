@@ -60,7 +60,9 @@ def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str
     """Parse Hydra's arguments, with overrides and flags in any order; return the flags separately."""
     from hydra._internal.utils import get_args_parser
 
-    args = get_args_parser().parse_intermixed_args(list(arguments))
+    parser = get_args_parser()
+    _refuse_options(parser, arguments)
+    args = parser.parse_intermixed_args(list(arguments))
     if args.config_name or args.config_path:
         raise ConfigError(
             "--config-name and --config-path would replace the configuration: use --config-dir to add to it"
@@ -73,6 +75,26 @@ def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str
     for override in args.overrides:
         flags.remove(override)
     return args, flags
+
+
+def _refuse_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Answer options that Hydra does not have, `--env-id CartPole-v1 --seed=1`, as the keys that they stand for."""
+    args, unknown = parser.parse_known_intermixed_args(list(arguments))
+    if not unknown:
+        return
+    keys, overrides, words = [], list(args.overrides), list(arguments)
+    while words:
+        if (word := words.pop(0)) not in unknown:
+            continue
+        name, is_set, value = word.lstrip("-").partition("=")
+        if not is_set:
+            value = "true" if not words or words[0].startswith("-") or "=" in words[0] else words.pop(0)
+            overrides = [override for override in overrides if override != value]
+        keys.append(f"{name.replace('-', '_')}={value}")
+    from stoix_like import composition
+
+    composition.compose_config([*overrides, *keys])
+    raise ConfigError(f"keys have no dashes: write {' '.join(keys)}")
 
 
 def config_dirs(args: argparse.Namespace) -> list[str]:

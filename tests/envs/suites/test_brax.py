@@ -116,7 +116,11 @@ def test_termination_wins_over_the_limit():
         (CHEAP, {"params": {"episode_length": 2.5}}, "env.params.episode_length=2.5 is invalid .*1000"),
         (CHEAP, {"kwargs": {"backnd": "mjx"}}, "env.kwargs.backnd='mjx' .*'backend'"),
         (CHEAP, {"kwargs": {"backend": "mujoco"}}, "env.kwargs=.*mujoco.* is invalid .*'generalized'"),
-        ("ant", {"kwargs": {"use_contact_forces": True}}, "env.kwargs=.*is invalid for ant: NotImplementedError: use_contact_forces"),
+        (
+            "ant",
+            {"kwargs": {"use_contact_forces": True}},
+            "env.kwargs=.*is invalid for ant: NotImplementedError: use_contact_forces",
+        ),
     ],
 )
 def test_invalid_arguments_raise(name, changes, message):

@@ -1,0 +1,118 @@
+"""Answers to keys that the configuration does not have: those of other frameworks or groups, and misspelt ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from stoix_like.envs.suites import SUITES
+from stoix_like.errors import listed, nearest
+from stoix_like.foreign_keys import ENVIRONMENT, FOREIGN_KEYS, ForeignKey
+
+# `CartPole-v1`, `ALE/Pong-v5`, `my_package:MyEnv-v0`; not the choices of a suite of this package.
+GYMNASIUM_ID = re.compile(rf"(?!({'|'.join(SUITES)})/)[\w.:/-]+-v\d+")
+_MOST_ENVIRONMENTS = 3
+
+
+class UnknownKey(NamedTuple):
+    """A key of an override that does not exist.
+
+    Attributes:
+        key: the whole key.
+        missing: the first part of it that does not exist, from the root on.
+        parent: the node that does not have it.
+        text: the value of the override as it was written.
+    """
+
+    key: str
+    missing: str
+    parent: DictConfig
+    text: str
+
+
+def find(parsed: Sequence[Override], config: DictConfig) -> list[UnknownKey]:
+    """Find the keys of overrides that a composed configuration does not have."""
+    return [unknown for override in parsed if (unknown := _find(override, config)) is not None]
+
+
+def _find(override: Override, config: DictConfig) -> UnknownKey | None:
+    node, key = config, override.key_or_group
+    for depth, name in enumerate(names := key.split("."), start=1):
+        if name not in node:
+            text = (override.input_line or "").partition("=")[2]
+            return UnknownKey(key, ".".join(names[:depth]), node, text)
+        node = OmegaConf.select(node, name)
+        if not isinstance(node, DictConfig):
+            return None
+    return None
+
+
+def refusal(unknown: Sequence[UnknownKey], environments: Sequence[str]) -> str:
+    """Say for each key what it may mean.
+
+    Args:
+        unknown: the keys, at least one.
+        environments: the choices of the group `env`.
+    """
+    hints = [f"'{one.key}': {_hint(one, environments)}" for one in unknown]
+    return f"unknown key {hints[0]}" if len(hints) == 1 else "\n  ".join(["unknown keys:", *hints])
+
+
+def _hint(unknown: UnknownKey, environments: Sequence[str]) -> str:
+    key, missing, parent, _ = unknown
+    path = missing.rpartition(".")[0]
+    prefix = f"{path}." if path else ""
+    if missing.endswith(".input_layer"):
+        return f"networks take the agent_view by default: write '+{missing}={{_target_: …}}' for another input layer"
+    known = [f"{prefix}{name}" for name in flatten(OmegaConf.to_container(parent)) if not name.startswith("hydra")]
+    siblings = [name for name in known if name.rpartition(".")[0] == path]
+    if not siblings:
+        return f"write +{key}=… to add it to {path}"
+    names = key.removeprefix(prefix).lower().split(".")
+    # What stands directly below `network` is the name of a network.
+    foreign = () if path == "network" else FOREIGN_KEYS
+    rows = [row for row in foreign if row.theirs.rpartition(".")[2].lower() in names]
+    ours = list(dict.fromkeys(name for row in rows for name in row.ours if name != key))
+    here = [name for name in ours if not name.startswith(prefix) or name.partition("=")[0] in known]
+    if here:
+        return _translation(unknown, rows[0], here, environments)
+    if ours:
+        return f"systems that have it call it {listed(ours, 'and')}"
+    elsewhere = [] if path else [name for name in known if name.rpartition(".")[2] == names[-1]]
+    return nearest(names[-1], elsewhere) if elsewhere else nearest(key, siblings)
+
+
+def _translation(unknown: UnknownKey, row: ForeignKey, ours: Sequence[str], environments: Sequence[str]) -> str:
+    """Name our keys for one of another framework; with its value, where that keeps its meaning."""
+    if row.ours == ENVIRONMENT and (found := _environments(unknown.text, environments)):
+        return f"use {listed(found, 'or')}"
+    if len(ours) == 1 and not row.note and "=" not in ours[0] and unknown.text:
+        return f"use {ours[0]}={unknown.text}"
+    return f"use {listed(ours, 'and')}{f' ({row.note})' if row.note else ''}"
+
+
+def _environments(text: str, environments: Sequence[str]) -> list[str]:
+    """Return the overrides for the environments of a name, such as `hopper`, `Hopper-v5` or `CartPole-v1`."""
+    name = text.strip("'\"")
+    found = [f"env={choice}" for choice in environments if "/" in choice and bare_name(choice) == bare_name(name)]
+    ids = [f"env={name}"] if GYMNASIUM_ID.fullmatch(name) else []
+    return [*ids, *found][:_MOST_ENVIRONMENTS]
+
+
+def bare_name(choice: str) -> str:
+    """Return the name of an algorithm or environment alone: `dqn` for `q_learning/ff_dqn` and `DQN`."""
+    name = choice.rpartition("/")[2].lower().removeprefix("ff_").removeprefix("rec_")
+    return re.sub(r"-v\d+$|[-_]", "", name)
+
+
+def flatten(node: Any, path: str = "") -> Iterator[str]:
+    """Yield the keys of a plain configuration, those of groups included."""
+    if path:
+        yield path
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from flatten(value, f"{path}.{key}" if path else str(key))
