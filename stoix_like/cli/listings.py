@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
 from stoix_like.composition import group_choices
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from stoix_like.storage.recorded_runs import Run
 
 PROBES = "probe"
+_WIDTH = 100
 
 
 def lines(what: str, everything: bool = False) -> list[str]:
@@ -29,7 +31,7 @@ def lines(what: str, everything: bool = False) -> list[str]:
     listings: dict[str, Callable[[], list[str]]] = {
         "systems": lambda: _with_comments("system"),
         "envs": lambda: _envs(everything),
-        "networks": lambda: _with_comments("network"),
+        "networks": lambda: [*_network_names(), "", *_with_comments("network")],
         "experiments": _experiments,
         "heads": lambda: _parts("head"),
         "torsos": lambda: _parts("torso"),
@@ -55,6 +57,17 @@ def _with_comments(group: str) -> list[str]:
     from stoix_like.run.set_up.suggestions import about
 
     return [line for name in group_choices(group) for line in (f"{group}={name}", f"  {about(group, name)}")]
+
+
+def _network_names() -> list[str]:
+    """Return the names of networks in a few lines: those of a kind follow its name, which says what they see."""
+    kinds: dict[str, list[str]] = {}
+    for name in group_choices("network"):
+        kind, _, rest = name.partition("_")
+        kinds.setdefault(kind, []).append(f"_{rest}" if rest else kind)
+    width = max(map(len, kinds)) + 2
+    wrap = TextWrapper(_WIDTH, subsequent_indent=" " * width, break_on_hyphens=False)
+    return [line for kind, names in kinds.items() for line in wrap.wrap(f"{kind:<{width}}{'  '.join(names)}")]
 
 
 def _parts(kind: str) -> list[str]:

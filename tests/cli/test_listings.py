@@ -19,6 +19,10 @@ from stoix_like.composition import group_choices
 )
 def test_systems_and_networks_are_listed_with_a_line_about_each(group, choice, about):
     listed = lines(f"{group}s")
+    if group == "network":
+        names, listed = listed[: listed.index("")], listed[listed.index("") + 1 :]
+        assert names[0].startswith("cnn      cnn  _c51")
+        assert sum(len(line.split()) for line in names) >= len(group_choices("network"))
     assert [line for line in listed if not line.startswith("  ")] == [
         f"{group}={name}" for name in group_choices(group)
     ]

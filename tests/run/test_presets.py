@@ -24,8 +24,10 @@ PRESETS = {
     "cnn_rnn": "ppo/rec_ppo",
     "cnn_rnn_dqn": "q_learning/rec_r2d2",
     "cnn_rnn_pqn": "q_learning/rec_pqn",
+    "cnn_rnn_shared": "ppo/rec_ppo",
     "cnn_sac": "sac/ff_sac",
     "cnn_sac_discrete": "sac/ff_sac_discrete",
+    "cnn_shared": "ppo/ff_ppo",
     "resnet": "ppo/ff_ppo",
     "resnet_dqn": "q_learning/ff_mdqn",
 }
