@@ -43,7 +43,7 @@ def stored(run_dir):
 def test_runs_on_mjx_data_are_resumed_evaluated_and_exported(tmp_path):
     state, _ = mjx_hinge.Hinge().reset(jax.random.key(0))
     assert any(leaf.size == 0 for leaf in jax.tree.leaves(state))
-    tests = str(Path(mjx_hinge.__file__).parents[1])
+    tests = str(Path(__file__).parents[2])
     variables = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([tests, str(Path(stoix_like.__file__).parents[1])]),
