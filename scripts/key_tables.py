@@ -12,6 +12,9 @@ PAGES = {
     "Stable-Baselines3": GUIDES / "coming_from_sb3.md",
     "CleanRL": GUIDES / "coming_from_cleanrl.md",
     "Stoix": GUIDES / "coming_from_stoix.md",
+    "PureJaxRL": GUIDES / "coming_from_purejaxrl.md",
+    "rejax": GUIDES / "coming_from_purejaxrl.md",
+    "Ajax": GUIDES / "coming_from_purejaxrl.md",
     "DreamerV3": GUIDES / "world_models.md",
 }
 

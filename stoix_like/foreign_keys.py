@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-FRAMEWORKS = ("Stable-Baselines3", "CleanRL", "Stoix", "rejax", "PureJaxRL", "DreamerV3")
-SB3, CLEANRL, STOIX, REJAX, PUREJAXRL, DREAMERV3 = FRAMEWORKS
+FRAMEWORKS = ("Stable-Baselines3", "CleanRL", "Stoix", "rejax", "PureJaxRL", "Ajax", "DreamerV3")
+SB3, CLEANRL, STOIX, REJAX, PUREJAXRL, AJAX, DREAMERV3 = FRAMEWORKS
 
 
 class ForeignKey(NamedTuple):
@@ -208,6 +208,27 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("TARGET_UPDATE_INTERVAL", ("system.target_update_period",), _FIXED),
         ("LEARNING_STARTS", ("system.warmup_steps",), _WARMUP),
         ("TRAINING_INTERVAL", ("system.rollout_length",), _STEPS_PER_ENV),
+    ),
+    AJAX: (
+        ("env_id", ENVIRONMENT, _SCENARIO),
+        ("n_envs", ("arch.total_num_envs",), "over all devices"),
+        ("n_timesteps", ("arch.total_timesteps",), ""),
+        ("actor_learning_rate", ("system.actor_lr",), ""),
+        ("critic_learning_rate", ("system.critic_lr", "system.q_lr"), ""),
+        ("alpha_learning_rate", ("system.alpha_lr",), ""),
+        ("actor_architecture", _LAYERS[:1], "and pre_torso.activation"),
+        ("critic_architecture", _LAYERS[1:], "and pre_torso.activation"),
+        ("lstm_hidden_size", ("system=ppo/rec_ppo",), "recurrent systems are named rec_…; the cell: network=rnn"),
+        ("n_steps", ("system.rollout_length",), _STEPS_PER_ENV),
+        ("n_epochs", ("system.epochs",), ""),
+        ("batch_size", _BATCH, _BATCH_NOTE),
+        ("clip_range", ("system.clip_eps",), ""),
+        ("normalize_advantage", ("system.standardize_advantages",), ""),
+        ("buffer_size", ("system.total_buffer_size",), "over all environments"),
+        ("learning_starts", ("system.warmup_steps",), _WARMUP),
+        ("alpha_init", ("system.init_alpha",), ""),
+        ("target_entropy_per_dim", ("system.target_entropy_scale",), "minus this number"),
+        ("fixed_alpha", ("system.autotune=false",), "and system.ent_coef"),
     ),
     DREAMERV3: (
         ("task", ENVIRONMENT, _SCENARIO),
