@@ -13,19 +13,6 @@ from typing import Any
 from stoix_like.cli.options import RUNS, TRUST, add_choice, add_run, add_selection, load_policy
 from stoix_like.interpreter import make_importable
 
-NAMES = (
-    "runs",
-    "compare",
-    "plot",
-    "ladder",
-    "report",
-    "export",
-    "push",
-    "sweep",
-    "tune",
-    "fetch",
-)
-
 
 def add(commands: Any, show: Callable[[str], None]) -> None:
     """Add the parsers of the commands.

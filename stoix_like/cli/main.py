@@ -20,7 +20,6 @@ from stoix_like.errors import ConfigError
 from stoix_like.interpreter import make_importable
 
 _LISTINGS = ("systems", "envs", "networks", "experiments", "heads", "torsos", "cells")
-_COMMANDS = ("train", "resume", "evaluate", *reading.NAMES, "list", "compile", "check-env")
 
 _DESCRIPTION = """\
 Reinforcement learning in JAX with whole training runs compiled into one program.
@@ -30,21 +29,8 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like train --help
   stoix-like resume RUN_DIR [arch.total_timesteps=1e6]
   stoix-like evaluate RUN_DIR --episodes 100 --render out.gif
-  stoix-like runs [DIR]
   stoix-like compare RUN_DIR ...
-  stoix-like plot RUN_DIR ... --out curves.png
-  stoix-like plot --kind policy RUN_DIR --out policy.png
-  stoix-like ladder RUN_DIR
-  stoix-like report RUN_DIR ... --out report.html
-  stoix-like export RUN_DIR --out policy.onnx
-  stoix-like push RUN_DIR owner/name
   stoix-like tune gymnax/acrobot --system ppo/ff_ppo --budget 10min
-  stoix-like sweep system=ppo/ff_ppo 'sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}}' sweep.trials=64
-  stoix-like fetch disco103
-  stoix-like list systems|envs|networks|experiments|heads|torsos|cells
-  stoix-like compile system=ppo/ff_ppo env=brax/ant
-  stoix-like compile --for h200 system=ppo/ff_ppo arch.total_num_envs=4096
-  stoix-like check-env env._target_=my_module.MyEnv
 """
 
 
@@ -73,7 +59,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
         "stoix-like", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the installed version and exit")
-    commands = parser.add_subparsers(dest="command", metavar="|".join(_COMMANDS), required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_parser("train", add_help=False, help="train a system; takes Hydra overrides")
     resuming = commands.add_parser("resume", help="resume a run that was stopped, or extend its budget")
     resuming.add_argument("run_dir", type=Path, help="directory or address of the run")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from stoix_like.run.prepare import Prepared
 
 _SHOWN = ("system", "env", "network", "logger", "experiment")
+_FEW = 12
 
 
 def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None:
@@ -254,11 +256,11 @@ def _help(args: argparse.Namespace) -> str:
         "",
         f"usage: stoix-like train [-m] [--cfg job] [key=value ...]      (or python -m {module.__name__})",
         "",
-        *(f"  {group + '=…':<10} {', '.join(composition.group_choices(group, extra))}" for group in _SHOWN),
+        *(f"  {group + '=…':<13} {_summary(composition.group_choices(group, extra))}" for group in _SHOWN),
         "",
         "  -m runs every combination of the values in key=1,2   --cfg job prints the configuration and exits",
         "  hydra.run.dir=DIR sets the run directory   --config-dir DIR adds your own YAML files",
-        "  --hydra-help shows more options   stoix-like list envs lists every environment",
+        "  --hydra-help shows more options   stoix-like list systems|envs|networks|experiments lists every choice",
         "",
         "Set any key below with group.key=value; add a new key with +group.key=value.",
     ]
@@ -271,3 +273,13 @@ def _help(args: argparse.Namespace) -> str:
                     lines += ["", f"[{title}]", path.read_text().strip()]
                     break
     return "\n".join(lines)
+
+
+def _summary(choices: Sequence[str]) -> str:
+    """Name a few choices; of many, count those of each kind, which is the first part of their names."""
+    if len(choices) <= _FEW:
+        return ", ".join(choices)
+    mark = "/" if any("/" in choice for choice in choices) else "_"
+    counts = Counter(choice.partition(mark)[0] for choice in choices)
+    kinds = [f"{kind} {count}" for kind, count in counts.most_common(_FEW)]
+    return f"{len(choices)}: {', '.join(kinds)}{', …' if len(counts) > _FEW else ''}"

@@ -39,7 +39,9 @@ def test_help_and_version_exit_with_code_0(capsys):
         with pytest.raises(SystemExit) as exit_info:
             cli.main([flag])
         assert exit_info.value.code == 0
-    assert importlib.metadata.version("stoix_like") in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert importlib.metadata.version("stoix_like") in out
+    assert out.count("check-env") == 1  # commands are listed once
 
 
 def test_a_target_that_is_empty_is_refused(capsys):

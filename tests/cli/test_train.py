@@ -157,6 +157,8 @@ def test_help_shows_the_documentation_of_the_system_and_every_key(capsys):
     text = capsys.readouterr().out
     for expected in ("Proximal policy optimisation", "clip_eps", "total_timesteps", "gymnax/cartpole", "auto_reset"):
         assert expected in text
+    assert re.search(r"system=… +\d+: q_learning \d+, sac \d", text)
+    assert "brax/ant" not in text
 
 
 def test_help_refuses_a_system_whose_module_is_broken(capsys, tmp_path, monkeypatch):
