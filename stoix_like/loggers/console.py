@@ -96,7 +96,7 @@ class ConsoleLogger:
             self._bar.add_task(self._describe(""), total=self._total, status="", deadline=None)
             self._bar.start()
         else:
-            self._print(("  compiling", "dim"))
+            self._print(("  compiling: about half a minute, or seconds if the programs are cached", "dim"))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Print one line for an evaluation and advance the progress bar.
@@ -138,12 +138,15 @@ class ConsoleLogger:
     def _print_row(self, record: Mapping[str, Any], results: Sequence[Cell]) -> None:
         """Print one line, on a terminal without the cells that do not fit its width."""
         steps, width = record["env_steps"], len(f"{self._total:,}")
+        # The progress bar shows the time left, too.
+        left = None if self._bar is not None else _seconds_left(self._last, record, self._total)
         cells = [
             Cell(f"  {steps:>{width},}", 3, "dim"),
             Cell(f" {steps / self._total:>4.0%}", 0, "dim"),
             *results,
             Cell(f"  {format_rate(record.get('steps_per_second')):>5} steps/s", 2, "dim"),
             Cell(f"  {format_seconds(record.get('wall_seconds'))}", 3, "dim"),
+            *([Cell(f"  {format_seconds(left)} left", 6, "dim")] if left else []),
         ]
         if self._terminal:
             cells = fitting(cells, self._console.width)
@@ -297,12 +300,12 @@ class _Narrower(NamedTuple):
 
 
 class _TimeLeft(ProgressColumn):
-    """Countdown to the task's `deadline` on the monotonic clock; None while the deadline is unknown."""
+    """Countdown to the task's `deadline` on the monotonic clock; the time so far while the deadline is unknown."""
 
     def render(self, task: Task) -> Text:
         deadline = task.fields["deadline"]
         if deadline is None:
-            return Text("compiling", style="dim")
+            return Text(f"compiling {format_seconds(task.elapsed)}", style="dim")
         return Text(f"{format_seconds(max(0.0, deadline - time.monotonic()))} left", style="cyan")
 
 
@@ -330,7 +333,7 @@ def _seconds_left(last: Mapping[str, Any], record: Mapping[str, Any], total: int
     """Estimate the seconds left at the current pace, evaluations included."""
     steps = record["env_steps"]
     since = last.get("env_steps", 0)
-    if since and steps > since:
+    if since and steps > since and "wall_seconds" in last and "wall_seconds" in record:
         return float((total - steps) * (record["wall_seconds"] - last["wall_seconds"]) / (steps - since))
     # The wall time of the first interval includes compilation; its speed does not.
     speed = record.get("steps_per_second")

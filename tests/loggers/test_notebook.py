@@ -18,7 +18,7 @@ def test_a_notebook_shows_that_the_program_compiles(tmp_path, capsys, monkeypatc
 
     monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
     ConsoleLogger(ConsoleConfig()).start(run_info(tmp_path))
-    assert capsys.readouterr().out.splitlines()[-1] == "  compiling"
+    assert capsys.readouterr().out.splitlines()[-1].startswith("  compiling: ")
 
 
 def test_a_notebook_shows_a_live_curve(tmp_path, capsys, monkeypatch):
