@@ -174,3 +174,10 @@ def test_an_input_layer_of_its_own_wins():
     networks = prepare("ppo/ff_ppo", f"+network.critic_network.input_layer={layer}").spec.networks
     assert networks.actor_network.input_layer.feature_name == "agent_view.state"
     assert networks.critic_network.input_layer.view_dims == (1, 1)
+
+
+def test_entries_need_no_prefix():
+    short = "network.observations={actor: state, critic: privileged_state}"
+    networks = prepare("ppo/ff_ppo", short).spec.networks
+    assert networks.actor_network.input_layer.feature_name == "agent_view.state"
+    assert networks.critic_network.input_layer.feature_name == "agent_view.privileged_state"

@@ -113,7 +113,8 @@ def build_networks(
         notes: a list to which a sentence is added for each block with arguments that are left out.
 
     The key `observations` selects what actor and critics observe, `{actor: agent_view.state, critic:
-    agent_view.privileged_state}`, wherever a network has no input layer of its own for it.
+    agent_view.privileged_state}` or `{actor: state, critic: privileged_state}`, wherever a network has no input layer
+    of its own for it.
 
     Returns:
         Nested namespaces of unbound modules, such as `networks.actor_network.action_head`.
@@ -123,11 +124,13 @@ def build_networks(
             dtype; names the key.
     """
     return _build(
-        _select_observations(to_plain(network_config), key), Context(action_space, observation_space, dtype, notes), key
+        _select_observations(to_plain(network_config), observation_space, key),
+        Context(action_space, observation_space, dtype, notes),
+        key,
     )
 
 
-def _select_observations(config: Any, key: str) -> Any:
+def _select_observations(config: Any, space: ObservationSpace | None, key: str) -> Any:
     """Replace the key `observations` by the input layers that it stands for."""
     if not isinstance(config, Mapping) or _OBSERVATIONS not in config:
         return config
@@ -138,7 +141,9 @@ def _select_observations(config: Any, key: str) -> Any:
     for role, feature in chosen.items():
         if role not in _ROLES:
             raise ConfigError(f"{key}.{role} is no role: {nearest(str(role), _ROLES)}")
-        layer = {"_target_": _FEATURE_INPUT, "feature_name": feature}
+        # `state` is `agent_view.state`.
+        is_entry = isinstance(space, Dict) and feature.partition(".")[0] in space.spaces
+        layer = {"_target_": _FEATURE_INPUT, "feature_name": f"agent_view.{feature}" if is_entry else feature}
         networks = [name for name in _ROLES[role] if isinstance(selected.get(name), Mapping)]
         for name in networks:
             if "pre_torso" not in selected[name]:
