@@ -203,8 +203,19 @@ def _build(node: Any, context: Context, key: str) -> Any:
         if "pre_torso" in built:
             built.setdefault("input_layer", ArrayInput())
         _check_parts(built, context.dtype, key)
-        return SimpleNamespace(**(built if context.observation is None else fit_input(built, context.observation, key)))
+        parts = built if context.observation is None else fit_input(built, context.observation, key)
+        return _Namespace(**parts)
     return _instantiate(built, context, key)
+
+
+class _Namespace(SimpleNamespace):
+    """A part of the networks, which names its own parts where one is missing."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        parts = ", ".join(vars(self))
+        raise AttributeError(f"there is no {name} in network, only {parts}: choose network=… that has it")
 
 
 def _check_parts(group: Mapping[str, Any], dtype: Any, key: str) -> None:

@@ -248,3 +248,10 @@ def test_options_that_cells_do_not_have_are_refused(cell, kwargs, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         instantiate({**node, "cell_kwargs": kwargs})
     assert instantiate({**node, "cell_kwargs": {}}).initialize_carry(2) is not None
+
+
+def test_a_network_that_is_missing_is_answered_with_those_that_are_there():
+    networks = build_networks({"actor_network": {}, "critic_network": {}}, Discrete(2), None)
+    with pytest.raises(AttributeError, match="no q_network in network, only actor_network, critic_network: choose"):
+        _ = networks.q_network
+    assert not hasattr(networks, "q_network")
