@@ -234,6 +234,11 @@ def make_drawn(config: EnvConfig, custom_env: Any = None, precision: str | None 
     """
     env = _make_episodes(config, custom_env, evaluation=True, drawn=True, precision=precision)
     if env.scene() is None:
+        if config.env_name == custom.OWN:
+            raise ConfigError(
+                f"{config.scenario.task_name} has no drawing: define its method scene(), or observe images, see the"
+                " guide Bring your own environment"
+            )
         raise ConfigError(
             f"env.scenario.name={config.scenario.name} has no drawing: use an environment with images as observations,"
             " or with a drawing of its suite, such as CartPole-v1"

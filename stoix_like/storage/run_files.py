@@ -19,7 +19,7 @@ from stoix_like.storage.files import open_regular, read_bytes
 # pathlib turns the two slashes into one. A single letter is a drive.
 ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+?)/*")
 CONFIG = "config.yaml"
-LAYOUT_NUMBER = 1
+LAYOUT_NUMBER = 2
 """The form of the files of a run, see `config.LAYOUT`."""
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"

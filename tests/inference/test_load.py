@@ -55,7 +55,9 @@ def test_a_run_whose_configuration_is_another_ones_is_refused(members, tmp_path)
 @pytest.mark.parametrize("which", ["best", "last"])
 def test_default_member_is_the_best(members, which):
     steps, scores = read_scores(members)
-    selected = scores.argmax(0) if which == "best" else np.full(3, len(steps) - 1)
+    # Of equal returns, the latest.
+    latest_best = len(steps) - 1 - scores[::-1].argmax(0)
+    selected = latest_best if which == "best" else np.full(3, len(steps) - 1)
     returns = np.take_along_axis(scores, selected[None], 0)[0]
     loaded = load_shared(open_run(members), which)
     np.testing.assert_allclose(loaded.episode_return, returns)

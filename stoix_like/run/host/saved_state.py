@@ -48,11 +48,11 @@ class Best(NamedTuple):
             before: the best parameters so far; None for none.
             select: `(candidate, best, better [P]) -> best`; it copies, for training donates its state.
             untrained_steps: environment steps before the first update; parameters of that time never remain the best.
-            better: which members improved, booleans `[P]`; None: those with a higher return.
+            better: which members improved, booleans `[P]`; None: those whose return is at least as high.
         """
         best = before or self._replace(episode_return=np.full(self.episode_return.shape, -np.inf))
         if better is None or before is None:
-            better = self.episode_return > best.trained_returns(untrained_steps)
+            better = self.episode_return >= best.trained_returns(untrained_steps)
         if before is not None and not better.any():
             return before
         return Best(

@@ -63,7 +63,7 @@ class Selection(Protocol):
             best: the best parameters so far.
 
         Returns:
-            Booleans `[P]`; None: those with a higher return.
+            Booleans `[P]`; None: those whose return is at least as high.
         """
 
     def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:

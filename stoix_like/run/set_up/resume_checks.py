@@ -64,7 +64,7 @@ def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
     if changed:
         raise ConfigError(
             f"the configuration differs from that of the run: {'; '.join(changed)}. Only these keys may change:"
-            f" {', '.join(CHANGEABLE)}"
+            f" {', '.join(CHANGEABLE)}. A new run starts from its parameters with arch.init_from=RUN_DIR"
         )
 
 

@@ -58,3 +58,9 @@ def test_small_images_are_drawn_as_grids_and_vectors_are_refused():
     config = parse_config(compose_config(["env=probe/value"])).env
     with pytest.raises(ConfigError, match="env.scenario.name=value has no drawing: use an environment with images"):
         factory.make_drawn(config)
+
+
+def test_a_custom_environment_without_a_drawing_is_told_to_define_one():
+    config = parse_config(compose_config(["env._target_=support.custom_envs.Corridor"])).env
+    with pytest.raises(ConfigError, match=r"Corridor has no drawing: define its method scene\(\), or observe images"):
+        factory.make_drawn(config)

@@ -44,6 +44,9 @@ def test_the_best_parameters_are_those_of_the_members_that_improved():
     assert best.host_values() == expected
     assert Best.from_checkpoint(None, expected).host_values()["env_steps"] == [16, 8, 8]
     assert now._replace(episode_return=np.zeros(3)).unless_better(before, select, 0) is before
+    # Of equal returns, the latest.
+    equal = now._replace(episode_return=before.episode_return).unless_better(before, select, 0)
+    assert equal.env_steps.tolist() == [16, 16, 16]
 
 
 def test_parameters_before_the_first_update_never_remain_the_best():
