@@ -54,8 +54,8 @@ class CategoricalSAC(ff_sac.SAC[Config]):
         """Compute cross-entropies to the projected soft returns `r + d (Z - alpha log pi)` of the successor."""
         target = params.q_params.target
         (_, logits_t, _), log_prob_t = super().evaluate_policy(params, target, batch.next_observation, key)
-        reward = batch.reward - batch.discount * self.temperature(params) * log_prob_t
         tm1 = self.q_taken(q_params, batch, key)
+        reward = batch.reward - batch.discount * self.temperature(params) * log_prob_t
         return categorical_loss(tm1, reward, batch, logits_t, self.config.atoms.reduction)
 
     def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
