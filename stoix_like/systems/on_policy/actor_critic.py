@@ -37,11 +37,13 @@ from stoix_like.systems.parts.critic_outputs import CriticOutput, critic_output
 from stoix_like.systems.parts.exploration import Exploration, make_exploration
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Descends, Transform, make_optimiser
+from stoix_like.systems.parts.state import get_part, with_part
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.accelerate.successors import successor_values
 from stoix_like.utils.jax_utils import explained_variance, in_pieces, merge_leading_dims, standardize
 from stoix_like.utils.training import join_optimisers
 
+INTRINSIC = "intrinsic"
 NETWORK_HEADS: Mapping[str, HeadRequirement] = {
     "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
     "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
@@ -258,10 +260,8 @@ class OnPolicyShared(NamedTuple):
         statistics: statistics of observations.
         return_statistics: statistics of discounted returns.
         updates: updates so far, for annealed hyperparameters.
-        learning_rate: the learning rate of the actor, where it adapts.
-        intrinsic: the state of an intrinsic reward.
         own: what an algorithm adds.
-        parts: what other options need, by name.
+        parts: what options need, by name, see `systems.parts.state`.
     """
 
     params: ActorCriticParams
@@ -269,8 +269,6 @@ class OnPolicyShared(NamedTuple):
     statistics: PyTree
     return_statistics: PyTree = ()
     updates: PyTree = ()
-    learning_rate: PyTree = ()
-    intrinsic: PyTree = ()
     own: PyTree = ()
     parts: PyTree = ()
 
@@ -281,12 +279,12 @@ class OnPolicyLocal(NamedTuple):
     Attributes:
         returns: discounted returns so far, see `RewardNormalizer`.
         critic_hidden_state: `[N, H]`, the state of a recurrent critic.
-        intrinsic: the memory of an intrinsic reward.
+        parts: what options need, by name, see `systems.parts.state`.
     """
 
     returns: PyTree = ()
     critic_hidden_state: PyTree = ()
-    intrinsic: PyTree = ()
+    parts: PyTree = ()
 
 
 @dataclass(frozen=True)
@@ -311,12 +309,9 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         params = self.networks.init(key, observation)
         statistics = self.normalizer.init(observation), self.rewards.init()
         shared = OnPolicyShared(params, self.optim.init(params), *statistics, self.config.init_updates())
-        local = OnPolicyLocal(
-            self.rewards.init_returns(num_envs),
-            self.networks.init_critic_state(num_envs),
-            self.intrinsic.init_memory(num_envs),
-        )
-        return Agent(shared._replace(intrinsic=intrinsic), local)
+        local = OnPolicyLocal(self.rewards.init_returns(num_envs), self.networks.init_critic_state(num_envs))
+        memory = self.intrinsic.init_memory(num_envs)
+        return Agent(with_part(shared, INTRINSIC, intrinsic), with_part(local, INTRINSIC, memory))
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the carry of `act` at the start of an episode: a recurrent state, or the keys of persistent noise."""
@@ -369,13 +364,17 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         policy = partial(self.networks.policy, shared.params, values.obs)
         advantage, target = self.advantages(steps, values.v_tm1, values.v_t, policy)
         intrinsic, memory, advantage, metrics = self.intrinsic.add(
-            shared.intrinsic, local.intrinsic, trajectory.transitions, advantage, intrinsic_key(key)
+            get_part(shared, INTRINSIC),
+            get_part(local, INTRINSIC),
+            trajectory.transitions,
+            advantage,
+            intrinsic_key(key),
         )
         advantage = self.standardize(advantage, (True, "batch"))
         batch = OnPolicyTransition(values.obs, steps.action, steps.extras, values.v_tm1, advantage, target)
-        local = local._replace(critic_hidden_state=critic_state, intrinsic=memory)
+        local = with_part(local._replace(critic_hidden_state=critic_state), INTRINSIC, memory)
         examples = self.networks.examples(shared.params, batch, values)
-        return Agent(shared._replace(intrinsic=intrinsic), local), examples, metrics
+        return Agent(with_part(shared, INTRINSIC, intrinsic), local), examples, metrics
 
     def standardize(self, advantage: jax.Array, where: tuple[bool | str, ...]) -> jax.Array:
         """Standardise advantages where the configuration says so, over the batches of all shards."""

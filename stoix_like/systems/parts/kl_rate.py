@@ -18,6 +18,7 @@ from stoix_like.utils.jax_utils import Scalar
 
 # As in rsl_rl.
 TOLERANCE, FACTOR = 2.0, 1.5
+RATE = "learning_rate"
 
 
 @dataclass(frozen=True, kw_only=True)

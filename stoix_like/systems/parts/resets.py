@@ -25,6 +25,7 @@ from stoix_like.base_types import (
 )
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, between, one_of, replace_values
+from stoix_like.systems.parts.state import get_part, with_part
 from stoix_like.utils.jax_utils import any_of_batch
 from stoix_like.utils.training import is_schedule
 
@@ -106,11 +107,11 @@ def with_resets(
                 f"system.reset_every={every} needs a shared state with a field parts: add `parts: PyTree = ()` to"
                 f" {type(agent.shared).__name__}, or use null"
             )
-        return _with(agent, agent.shared, Resets(jnp.zeros((), jnp.int32), reset_key))
+        return agent._replace(shared=with_part(agent.shared, NAME, Resets(jnp.zeros((), jnp.int32), reset_key)))
 
     def update(agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         agent, metrics = system.update(agent, trajectory, key)
-        resets = agent.shared.parts[NAME]
+        resets = get_part(agent.shared, NAME)
         steps = resets.steps + member.gradient_steps
 
         def renew(shared: PyTree, reset_key: jax.Array) -> tuple[PyTree, jax.Array]:
@@ -120,13 +121,10 @@ def with_resets(
 
         due = any_of_batch(steps >= every)
         shared, reset_key = jax.lax.cond(due, renew, lambda *same: same, agent.shared, resets.key)
-        return _with(agent, shared, Resets(jnp.where(due, steps % every, steps), reset_key)), metrics
+        resets = Resets(jnp.where(due, steps % every, steps), reset_key)
+        return agent._replace(shared=with_part(shared, NAME, resets)), metrics
 
     return system._replace(init=init, update=update)
-
-
-def _with(agent: Agent, shared: PyTree, resets: Resets) -> Agent:
-    return agent._replace(shared=shared._replace(parts={**(shared.parts or {}), NAME: resets}))
 
 
 def _example(trajectory: Trajectory) -> TimeStep:

@@ -146,7 +146,9 @@ def test_every_on_policy_system_takes_them(system, kind):
     budget = ["arch.total_timesteps=512", "system.rollout_length=16", f"system.intrinsic={kind}"]
     loop = train([*SMALL, f"system={system}", *SYSTEMS[system], "env=gymnax/cartpole", *budget])
     assert np.isfinite(loop.history[-1]["eval/episode_return_mean"])
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(loop.state.shared.intrinsic.params)))
+    assert all(
+        np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(loop.state.shared.parts["intrinsic"].params))
+    )
 
 
 @pytest.mark.slow

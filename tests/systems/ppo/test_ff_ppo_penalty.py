@@ -69,4 +69,4 @@ def test_a_resumed_run_with_an_adaptive_penalty_and_learning_rate_is_bit_identic
     overrides += ["system.desired_kl=1e-4", "system.decay_learning_rates=false", "network=mlp_quantiles"]
     whole = assert_resumed_equals_whole(lambda writer: training_loop(*overrides, writer=writer), tmp_path)
     assert float(whole.state.shared.own.kl_coef) != whole.setup.config.system.kl_coef
-    assert float(whole.state.shared.learning_rate) != pytest.approx(whole.setup.config.system.actor_lr)
+    assert float(whole.state.shared.parts["learning_rate"]) != pytest.approx(whole.setup.config.system.actor_lr)

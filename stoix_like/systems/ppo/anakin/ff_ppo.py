@@ -38,9 +38,10 @@ from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epoch
 from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
 from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.critic_outputs import SCALAR, with_distributions
-from stoix_like.systems.parts.kl_rate import FIXED, KLRate, LearningRate, make_kl_rate
+from stoix_like.systems.parts.kl_rate import FIXED, RATE, KLRate, LearningRate, make_kl_rate
 from stoix_like.systems.parts.kl_stop import NEVER, Stop, make_kl_stop
 from stoix_like.systems.parts.optimiser import Gradients, descend, mean_gradient
+from stoix_like.systems.parts.state import get_part, with_part
 from stoix_like.utils.jax_utils import means
 from stoix_like.utils.loss import approximate_kl_per_example, clipped_value_loss_per_example, ppo_clip_loss_per_example
 
@@ -124,7 +125,7 @@ class PPO(OnPolicyActorCritic[ConfigT]):
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
         agent = super().init(key, timestep)
-        return agent._replace(shared=agent.shared._replace(learning_rate=self.rate.init()))
+        return agent._replace(shared=with_part(agent.shared, RATE, self.rate.init()))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
@@ -142,9 +143,9 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         """Take one gradient step on one minibatch; `behaviour` is the state before the update."""
         batch = batch._replace(advantage=self.standardize(batch.advantage, ("minibatch",)))
         grads, metrics = mean_gradient(self.loss, self.axes, shared.params, behaviour, batch, key)
-        rate, metrics = self.rate.adapt(shared.learning_rate, metrics)
+        rate, metrics = self.rate.adapt(get_part(shared, RATE), metrics)
         params, opt_states = descend(self.rate.apply(self.optim, rate), grads, shared.params, shared.opt_states)
-        return shared._replace(params=params, opt_states=opt_states, learning_rate=rate), metrics
+        return with_part(shared._replace(params=params, opt_states=opt_states), RATE, rate), metrics
 
     def loss(
         self, params: ActorCriticParams, behaviour: OnPolicyShared, batch: OnPolicyTransition, key: jax.Array
