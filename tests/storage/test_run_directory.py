@@ -7,6 +7,7 @@ from stoix_like.config import GROUPS, parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.prepare import prepare
 from stoix_like.storage.run_directory import RunDirectory
+from stoix_like.storage.run_files import LAYOUT_NUMBER
 from support.composed import compose_config
 from support.toy_runs import TOY_RUN
 
@@ -23,7 +24,7 @@ def test_a_configuration_is_written_where_nothing_else_lies(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
     path.unlink()
     RunDirectory(tmp_path).write_config(RESOLVED)
-    assert OmegaConf.load(path) == {"layout": 1, **RESOLVED}
+    assert OmegaConf.load(path) == {"layout": LAYOUT_NUMBER, **RESOLVED}
 
 
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path):
