@@ -49,7 +49,7 @@ def test_a_launcher_trains_what_is_no_population_in_parallel(tmp_path):
 @pytest.mark.clusters
 def test_a_lost_job_costs_no_other_its_result(tmp_path, monkeypatch):
     def train(config):
-        if config.system.minibatches.epochs == 2:
+        if config.system.epochs == 2:
             raise RuntimeError("a traceback\nthe process was killed")
         return run_experiment(config)
 
