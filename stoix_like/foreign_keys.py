@@ -32,6 +32,8 @@ _LAYERS = ("network.actor_network.pre_torso.layer_sizes", "network.critic_networ
 _ACTIVATIONS = ("network.actor_network.pre_torso.activation", "network.critic_network.pre_torso.activation")
 ENVIRONMENT = ("env=gymnax/cartpole",)
 _SCENARIO = "suite and environment, see stoix-like list envs"
+_SYSTEMS = "see stoix-like list systems"
+_RECURRENT = "recurrent systems are named rec_…; the cell: network=rnn"
 _BATCH = ("system.total_batch_size", "system.num_minibatches")
 _BATCH_NOTE = "with replay, over all devices; on-policy, the number of minibatches"
 _STEPS_PER_ENV = "steps per environment between two updates"
@@ -130,7 +132,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("logger.base_exp_path", ("hydra.run.dir",), ""),
         ("logger.checkpointing.save_model", ("checkpoint.keep",), "checkpoints are written by default"),
         ("logger.checkpointing.load_model", ("arch.init_from",), "its parameters; arch.resume_from continues the run"),
-        ("system.system_name", ("system=ppo/ff_ppo",), "see stoix-like list systems"),
+        ("system.system_name", ("system=ppo/ff_ppo",), _SYSTEMS),
         ("env.solved_return_threshold", ("arch.stop_at_return",), "where set, the run stops there"),
         ("system.n_steps", ("system.n_step",), ""),
         (
@@ -218,7 +220,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("alpha_learning_rate", ("system.alpha_lr",), ""),
         ("actor_architecture", _LAYERS[:1], "and pre_torso.activation"),
         ("critic_architecture", _LAYERS[1:], "and pre_torso.activation"),
-        ("lstm_hidden_size", ("system=ppo/rec_ppo",), "recurrent systems are named rec_…; the cell: network=rnn"),
+        ("lstm_hidden_size", ("system=ppo/rec_ppo",), _RECURRENT),
         ("n_steps", ("system.rollout_length",), _STEPS_PER_ENV),
         ("n_epochs", ("system.epochs",), ""),
         ("batch_size", _BATCH, _BATCH_NOTE),
@@ -269,9 +271,9 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
 
 # What people type without a framework in mind.
 _COMMON = (
-    ("algo", ("system=ppo/ff_ppo",), "see stoix-like list systems"),
-    ("algorithm", ("system=ppo/ff_ppo",), "see stoix-like list systems"),
-    ("agent", ("system=ppo/ff_ppo",), "see stoix-like list systems"),
+    ("algo", ("system=ppo/ff_ppo",), _SYSTEMS),
+    ("algorithm", ("system=ppo/ff_ppo",), _SYSTEMS),
+    ("agent", ("system=ppo/ff_ppo",), _SYSTEMS),
     ("environment", ENVIRONMENT, _SCENARIO),
     ("env_name", ENVIRONMENT, _SCENARIO),
     ("gym_id", ENVIRONMENT, _SCENARIO),
@@ -282,9 +284,9 @@ _COMMON = (
     ("num_seeds", ("arch.population.size",), ""),
     ("n_seeds", ("arch.population.size",), ""),
     ("seeds", ("arch.population.size",), "a number; or -m arch.seed=0,1,2, one run each"),
-    ("use_lstm", ("system=ppo/rec_ppo",), "recurrent systems are named rec_…; the cell: network=rnn"),
-    ("use_rnn", ("system=ppo/rec_ppo",), "recurrent systems are named rec_…; the cell: network=rnn"),
-    ("recurrent", ("system=ppo/rec_ppo",), "recurrent systems are named rec_…; the cell: network=rnn"),
+    ("use_lstm", ("system=ppo/rec_ppo",), _RECURRENT),
+    ("use_rnn", ("system=ppo/rec_ppo",), _RECURRENT),
+    ("recurrent", ("system=ppo/rec_ppo",), _RECURRENT),
     ("wandb", ("logger=wandb",), ""),
     ("use_wandb", ("logger=wandb",), ""),
     ("tensorboard", ("logger=tensorboard",), ""),

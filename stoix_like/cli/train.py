@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from stoix_like.cli.process import STARTED, one_line_errors, program, show
 from stoix_like.errors import ConfigError
@@ -62,9 +62,9 @@ def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str
     """Parse Hydra's arguments, with overrides and flags in any order; return the flags separately."""
     from hydra._internal.utils import get_args_parser
 
-    parser = get_args_parser()
-    _refuse_options(parser, arguments)
-    args = parser.parse_intermixed_args(list(arguments))
+    args, unknown = get_args_parser().parse_known_intermixed_args(list(arguments))
+    if unknown:
+        _refuse_options(args, unknown, arguments)
     if args.config_name or args.config_path:
         raise ConfigError(
             "--config-name and --config-path would replace the configuration: use --config-dir to add to it"
@@ -79,11 +79,8 @@ def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str
     return args, flags
 
 
-def _refuse_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+def _refuse_options(args: argparse.Namespace, unknown: Sequence[str], arguments: Sequence[str]) -> NoReturn:
     """Answer options that Hydra does not have, `--env-id CartPole-v1 --seed=1`, as the keys that they stand for."""
-    args, unknown = parser.parse_known_intermixed_args(list(arguments))
-    if not unknown:
-        return
     keys, overrides, words = [], list(args.overrides), list(arguments)
     while words:
         if (word := words.pop(0)) not in unknown:
@@ -95,7 +92,9 @@ def _refuse_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -
         keys.append(f"{name.replace('-', '_')}={value}")
     from stoix_like import composition
 
-    composition.compose_config([*overrides, *keys])
+    # Of swept values, the first: the other keys do not depend on them.
+    first = next(composition.expand_sweep(overrides, config_dirs(args)))
+    composition.compose_config([*first, *keys], config_dirs(args))
     raise ConfigError(f"keys have no dashes: write {' '.join(keys)}")
 
 

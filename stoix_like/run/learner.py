@@ -50,8 +50,8 @@ class Learner:
         """Return the state; the first call initialises it."""
         if self._state is None:
             with self._clock("initialisation"):
-                args = traced_hyperparams(self.population), self._keys.agent, self._keys.shards
-                state: LearnerState = jax.block_until_ready(self.programs.init(*args))
+                state: LearnerState = self.programs.init(self.hyperparams, self._keys.agent, self._keys.shards)
+                jax.block_until_ready(state)
                 self._check(self._setup.env)
             self._state = state
         return self._state

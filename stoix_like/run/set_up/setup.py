@@ -137,10 +137,10 @@ def set_up(config: RunConfig, started: float | None = None, device_memory: int |
 def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memory: int | None) -> RunSetup:
     place = _choose_place(config, devices)
     envs = _make_environments(config, place)
+    set_compile_cache(config.arch.compile_cache)
     parts, notes = _assemble(config, place, envs, device_memory)
     # Members are built once they are known to fit into memory.
     members = _make_members(config, place, parts, envs.train)
-    set_compile_cache(config.arch.compile_cache)
     return RunSetup(
         config=config,
         population=members.population,
