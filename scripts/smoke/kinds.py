@@ -94,13 +94,17 @@ class Kind(NamedTuple):
         environment: its class.
         continuous: whether its actions are; None: discrete, unless the system takes only continuous ones.
         networks: what replaces the first word of the name of a system's network.
+        recurrent: whether it is for systems with memory only.
     """
 
     environment: type[Environment]
     continuous: bool | None = None
     networks: tuple[tuple[str, str], ...] = ()
+    recurrent: bool = False
 
 
+RECURRENT = ("rnn", "dreamer")
+"""First words of the names of networks with memory."""
 _CONVOLUTIONAL = (("mlp", "cnn"), ("rnn", "cnn_rnn"))
 KINDS = {
     "vector": Kind(Guess),
@@ -108,7 +112,7 @@ KINDS = {
     "image": Kind(Image, networks=_CONVOLUTIONAL),
     "dictionary": Kind(Dictionary, networks=_CONVOLUTIONAL),
     "continuous": Kind(Guess, continuous=True),
-    "memory": Kind(Memory),
+    "memory": Kind(Memory, recurrent=True),
 }
 
 
