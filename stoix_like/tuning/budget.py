@@ -17,6 +17,7 @@ from stoix_like.callbacks import Callback, Response
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.loggers.formats import format_seconds
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
 from stoix_like.tuning.parameters import Parameter
@@ -152,6 +153,40 @@ def plan_seconds(seconds: float, cost: Cost, slots: int, spent: float) -> Budget
 def least_seconds(cost: Cost, slots: int, spent: float) -> float:
     """Return the smallest wall time that `plan_seconds` has a plan for."""
     return spent + _tail_seconds(cost, slots) + _LEAST_ROUNDS * cost.round / _MARGIN
+
+
+def describe_seconds(seconds: float, cost: Cost, plan: BudgetStages, spent: float) -> str:
+    """Return where a wall time goes, as text.
+
+    Args:
+        seconds: the budget.
+        cost: of a population.
+        plan: from `plan_seconds`.
+        spent: seconds that have passed.
+    """
+    later = _tail_seconds(cost, plan.slots)
+    search = min(seconds - spent - later, 0.5 * cost.start + plan.rounds * cost.round / _MARGIN)
+    return (
+        f"of {format_seconds(seconds)}, {format_seconds(spent)} went into compiling and timing;"
+        f" {format_seconds(search)} for the search, {format_seconds(later)} for finalists and fresh seeds;"
+        f" one round of {plan.slots} settings takes {cost.round:.3g} s"
+    )
+
+
+def describe_steps(steps: float, trial_steps: int, plan: BudgetStages) -> str:
+    """Return where a number of environment steps goes, as text.
+
+    Args:
+        steps: the budget, over all members.
+        trial_steps: those of one trial.
+        plan: from `plan_steps`.
+    """
+    one = plan.slots * trial_steps
+    return (
+        f"of {steps:.3g} environment steps, {plan.rounds * one:.3g} for the search and"
+        f" {tail_rounds(plan.slots) * one:.3g} for finalists and fresh seeds; one round of {plan.slots} settings takes"
+        f" {one:.3g}"
+    )
 
 
 def _tail_seconds(cost: Cost, slots: int) -> float:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from stoix_like.callbacks import Callback, Response
 from stoix_like.loggers import RunInfo
-from stoix_like.loggers.formats import format_seconds
+from stoix_like.loggers.formats import center_name, format_seconds
+from stoix_like.run.population.trials import interquartile_means
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -21,24 +21,25 @@ class TuningProgress(Callback):
         stage: its name.
         deadline: seconds of the run, pauses not included, after which it stops; None: none.
         least: evaluations that it has, however long they take.
+        seeds: members per setting, one after the other.
     """
 
-    def __init__(self, stage: str, deadline: float | None = None, least: int = 0) -> None:
-        self._stage, self._deadline, self._least = stage, deadline, least
-        self._evaluations, self._done, self._best = 1, 0, -math.inf
-        self._printed = -math.inf
+    def __init__(self, stage: str, deadline: float | None = None, least: int = 0, seeds: int = 1) -> None:
+        self._stage, self._deadline, self._least, self._seeds = stage, deadline, least, seeds
+        self._evaluations, self._done = 1, 0
+        self._printed = 0.0
+        self._score = "return" if seeds == 1 else center_name(seeds)
 
     def on_start(self, info: RunInfo) -> None:
         """See `Callback.on_start`."""
         self._evaluations, self._done = info.num_evaluations, len(info.history)
-        print(f"{self._stage}: {info.num_members} members, {info.num_evaluations - 1} evaluations", flush=True)
+        settings = f"{info.num_members // self._seeds} setting(s) of {self._seeds} seed(s)"
+        print(f"{self._stage}: {settings}, {info.num_evaluations - 1} evaluations", flush=True)
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
         """See `Callback.on_evaluation`."""
         self._done += 1
-        returns = record["eval/episode_return_mean"]
-        best = max((one for one in returns if math.isfinite(one)), default=-math.inf)
-        self._best = max(self._best, best)
+        best = interquartile_means(record["eval/episode_return_mean"], self._seeds).max()
         seconds, now = float(record["wall_seconds"]), time.perf_counter()
         is_last = self._done == self._evaluations
         if self._done > 1 and (is_last or now - self._printed > _SECONDS_BETWEEN_LINES):
@@ -46,8 +47,8 @@ class TuningProgress(Callback):
             if self._deadline is not None:
                 left = min(left, max(0.0, self._deadline - seconds))
             print(
-                f"{self._stage}: {self._done - 1} of {self._evaluations - 1} evaluations, best return"
-                f" {self._best:.4g}, {format_seconds(left)} left",
+                f"{self._stage}: {self._done - 1} of {self._evaluations - 1} evaluations, best"
+                f" {self._score} {best:.4g}, {format_seconds(left)} left",
                 flush=True,
             )
             self._printed = now

@@ -47,6 +47,8 @@ REQUEST, PICTURE, TUNED, RETURNS = "tune.json", "tuned.png", "configs/experiment
 _PROGRESS = f"{TuningProgress.__module__}.{TuningProgress.__qualname__}"
 # Of every run: its last evaluation counts, and the progress is printed once.
 _QUIET = ("arch.absolute_metric=false", "logger.console.enabled=false")
+_EVALUATIONS = "arch.num_evaluation"
+_SIGNIFICANT = 0.05
 
 
 class TuneResult(NamedTuple):
@@ -94,6 +96,11 @@ class Request(NamedTuple):
     space: dict[str, Any]
     budget: str
 
+    @property
+    def of_runs(self) -> list[str]:
+        """Hydra overrides of all runs: those of all trials, and what the command decides."""
+        return [*self.overrides, *_QUIET, *_evaluations(self.overrides)]
+
 
 def tune(
     env: Any,
@@ -131,7 +138,7 @@ def tune(
     chosen = _environment(env)
     limits = budgets.parse_budget(budget)
     base = [f"system={system}", *chosen, *given]
-    config = parse_config(compose_config(base))
+    config = parse_config(compose_config([*base, *_evaluations(base)]))
     where = Path(directory or f"sweeps/tune/{config.system_name}/{config.env.scenario.task_name}")
     ranges = _space(base, given, space)
     parameters = _parameters(config, ranges)
@@ -215,9 +222,10 @@ class _Tuning:
     def _overrides(self, stage: str, deadline: float | None = None) -> list[str]:
         # Before a whole trial is complete, a search has found nothing.
         least = self.config.arch.num_evaluation
-        progress = {"_target_": _PROGRESS, "stage": stage, "deadline": deadline, "least": least}
+        seeds = 1 if stage == "search" else SEEDS
+        progress = {"_target_": _PROGRESS, "stage": stage, "deadline": deadline, "least": least, "seeds": seeds}
         callbacks = to_overrides({"callbacks": [*self.config.callbacks, progress]})
-        return [*self.request.overrides, *_QUIET, *callbacks]
+        return [*self.request.of_runs, *callbacks]
 
     def _write(self, result: TuneResult) -> None:
         """Write the tuned setting as an experiment, the returns on fresh seeds, and the picture."""
@@ -238,17 +246,26 @@ def _by_name(result: TuneResult) -> dict[str, list[float]]:
 
 def _verdict(result: TuneResult) -> str:
     if not result.improved:
-        return "no setting was better than the configured one on the seeds of the finalists"
+        return "verdict: no setting was better than the configured one on the seeds of the finalists"
     tuned, configured = result.fresh_returns, result.default_returns
-    difference = _center(tuned) - _center(configured)
-    kept = "" if difference > 0.0 else ": keep the configured setting"
     diverged = [name for name, returns in _by_name(result).items() if math.isinf(_center(returns))]
     if diverged:
-        return f"difference: none, {' and '.join(diverged)} diverged{kept if 'tuned' in diverged else ''}"
-    if not all(map(math.isfinite, (*tuned, *configured))):
-        return f"difference: {difference:+.4g}{kept}"
-    p = float(ttest_ind(tuned, configured, equal_var=False).pvalue)
-    return f"difference: {difference:+.4g} (Welch's t-test: p = {p:.2g}){kept}"
+        kept = ": keep the configured setting" if "tuned" in diverged else ""
+        return f"verdict: {' and '.join(diverged)} diverged{kept}"
+    difference = _center(tuned) - _center(configured)
+    # Constant returns have no variance to test against.
+    if not all(map(math.isfinite, (*tuned, *configured))) or len({*tuned}) == len({*configured}) == 1:
+        evidence, p = "untested", math.nan
+    else:
+        p = float(ttest_ind(tuned, configured, equal_var=False).pvalue)
+        evidence = f"Welch's t-test: p = {p:.2g}"
+    if difference <= 0.0:
+        words = "the tuned setting is not better, keep the configured one"
+    elif p < _SIGNIFICANT:
+        words = "the tuned setting is better"
+    else:
+        words = "no evidence that the tuned setting is better"
+    return f"verdict: {words}: {difference:+.4g} ({evidence})"
 
 
 def _center(returns: Sequence[float]) -> float:
@@ -267,9 +284,9 @@ def describe_tuned(result: TuneResult) -> str:
         [
             f"importance: {shares or 'undecided'}",
             *(f"{name + ':':<11} {describe_fresh(returns)}" for name, returns in _by_name(result).items()),
-            _verdict(result),
             f"selected by: return {result.selected_return:.4g}, the best of the finalists",
             " ".join(f"{key}={value:.4g}" for key, value in result.params.items()),
+            _verdict(result),
             f"train it: stoix-like train --config-dir {result.directory / 'configs'} +experiment=tuned",
         ]
     )
@@ -286,6 +303,14 @@ def _environment(env: Any) -> list[str]:
     if env in names or "." not in env or "/" in env:
         return [f"env={env}"]
     return [f"env._target_={env}"]
+
+
+def _evaluations(overrides: Sequence[str]) -> list[str]:
+    """Return the override with the evaluations that the rungs need; none where the user has set their number."""
+    if any(one.key_or_group == _EVALUATIONS for one in parse_overrides(list(overrides))):
+        return []
+    halving = parse_config(compose_config(overrides)).arch.population.halving
+    return [f"{_EVALUATIONS}={halving.eta**halving.rungs}"]
 
 
 def _space(base: Sequence[str], given: Sequence[str], space: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -351,7 +376,7 @@ def _write_plan(directory: Path, request: Request, plan: BudgetStages) -> None:
     # What the search would refuse is refused before anything is written.
     population = {"size": plan.slots, "hyperparams": request.space, "halving.rounds": plan.rounds}
     own = to_overrides({f"arch.population.{name}": value for name, value in population.items()})
-    _set_up([*request.overrides, *own])
+    _set_up([*request.of_runs, *own])
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / REQUEST, {"request": request._asdict(), "plan": plan._asdict()})
 
@@ -365,14 +390,17 @@ def _make_plan(
     started: float,
 ) -> BudgetStages:
     if limits.steps is not None:
-        return budgets.plan_steps(limits.steps, trial_steps, slots)
+        plan = budgets.plan_steps(limits.steps, trial_steps, slots)
+        print(budgets.describe_steps(limits.steps, trial_steps, plan))
+        return plan
     assert limits.seconds is not None
     least = "", 0.0
     for number in (slots,) if slots else budgets.SLOTS:
-        cost = budgets.measure([*request.overrides, *_QUIET], parameters, number)
+        cost = budgets.measure(request.of_runs, parameters, number)
         spent = time.perf_counter() - started
-        if plan := budgets.plan_seconds(limits.seconds, cost, number, spent):
-            return plan
+        if best := budgets.plan_seconds(limits.seconds, cost, number, spent):
+            print(budgets.describe_seconds(limits.seconds, cost, best, spent))
+            return best
         takes = f"one round of {number} trials of arch.total_timesteps={trial_steps:,} takes {cost.round:.0f} s here"
         least = takes, budgets.least_seconds(cost, number, spent)
         # Fewer slots cost less, but hardly less than in proportion.

@@ -3,7 +3,17 @@
 import pytest
 
 from stoix_like.errors import ConfigError
-from stoix_like.tuning.budget import Budget, Cost, least_seconds, parse_budget, plan_seconds, plan_steps, tail_rounds
+from stoix_like.tuning.budget import (
+    Budget,
+    Cost,
+    describe_seconds,
+    describe_steps,
+    least_seconds,
+    parse_budget,
+    plan_seconds,
+    plan_steps,
+    tail_rounds,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +41,10 @@ def test_steps_are_divided_into_rounds():
     assert (tail_rounds(16), tail_rounds(8)) == (3.0, 4.0)
     assert plan_steps(16 * 7000, 1000, None) == (16, 4.0, None)
     assert plan_steps(16 * 5000, 1000, None) == (16, 2.0, None)
+    assert describe_steps(80_000, 1000, plan_steps(80_000, 1000, None)) == (
+        "of 8e+04 environment steps, 3.2e+04 for the search and 4.8e+04 for finalists and fresh seeds; one round of 16"
+        " settings takes 1.6e+04"
+    )
     assert plan_steps(16 * 4000, 1000, None) == (8, 4.0, None)
     with pytest.raises(ConfigError, match=r"use at least 4.8e\+04"):
         plan_steps(47_999, 1000, None)
@@ -42,6 +56,11 @@ def test_a_plan_of_seconds_leaves_time_for_the_stages_that_follow():
     assert plan is not None
     assert plan.rounds * cost.round <= plan.deadline <= 600.0 - 30.0 - tail_rounds(16) * cost.round
     assert plan_seconds(100.0, cost, 16, spent=30.0) is None
+    # After 30 s, the later stages have 3 rounds of 20 s with a margin and 5 starts of 5 s; the rest searches.
+    assert describe_seconds(600.0, cost, plan, 30.0) == (
+        "of 10:00, 0:30 went into compiling and timing; 7:54 for the search, 1:36 for finalists and fresh seeds; one"
+        " round of 16 settings takes 20 s"
+    )
     least = least_seconds(cost, 16, spent=30.0)
     assert plan_seconds(least + 1e-6, cost, 16, spent=30.0) is not None
     assert plan_seconds(least - 1e-3, cost, 16, spent=30.0) is None

@@ -73,9 +73,37 @@ def test_a_setting_that_diverges_is_worse_than_any_other(tmp_path):
         assert told._select(study)[1] == best
     # As what is found on fresh seeds.
     found = TuneResult(tmp_path, study, {"system.actor_lr": 0.1}, True, 1.0, [-3.0] * 8, [math.nan] * 8)
-    assert "difference: none, configured diverged\n" in describe_tuned(found)
+    assert "verdict: configured diverged\n" in describe_tuned(found)
     found = found._replace(fresh_returns=[math.nan] * 8, default_returns=[-3.0] * 8)
-    assert "difference: none, tuned diverged: keep the configured setting" in describe_tuned(found)
+    assert "verdict: tuned diverged: keep the configured setting" in describe_tuned(found)
+
+
+@pytest.mark.parametrize(
+    ("tuned", "configured", "verdict"),
+    [
+        # Welch's t of means 4.5 apart with variances 6 of 8 returns each: 4.5 / sqrt(12 / 8) = 3.7, p = 0.003.
+        (range(1, 9), [one - 0.5 for one in range(1, 9)], "no evidence that the tuned setting is better: +0.5"),
+        (
+            range(1, 9),
+            [one - 4.5 for one in range(1, 9)],
+            "the tuned setting is better: +4.5 (Welch's t-test: p = 0.00",
+        ),
+        (range(1, 9), range(2, 10), "the tuned setting is not better, keep the configured one: -1"),
+        ([5.0] * 8, [4.0] * 8, "no evidence that the tuned setting is better: +1 (untested)"),
+    ],
+)
+def test_the_verdict_says_in_words_whether_the_tuned_setting_is_better(tmp_path, tuned, configured, verdict):
+    study = optuna.create_study(direction="maximize")
+    found = TuneResult(tmp_path, study, {"system.actor_lr": 0.1}, True, 1.0, list(tuned), list(configured))
+    assert f"verdict: {verdict}" in describe_tuned(found)
+
+
+def test_the_evaluations_are_those_that_rungs_need_unless_they_are_given():
+    assert Request(["env=probe/policy"], SPACE, "1e9").of_runs[-1] == "arch.num_evaluation=9"
+    fewer = Request(["arch.population.halving.rungs=1"], SPACE, "1e9")
+    assert fewer.of_runs[-1] == "arch.num_evaluation=3"
+    assert "num_evaluation=12" in " ".join(Request(["arch.num_evaluation=12"], SPACE, "1e9").of_runs)
+    assert len(Request(["arch.num_evaluation=12"], SPACE, "1e9").of_runs) == 3
 
 
 def test_the_plan_of_a_directory_is_kept(tmp_path):
