@@ -1,6 +1,7 @@
 """Append the systems of each family, and a table of what they take, to the pages of algorithms; run by mkdocs."""
 
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -89,6 +90,8 @@ def contents(names: list[str]) -> str:
 
 def write_pages() -> None:
     """Append both to each page, whose prose is written by hand."""
+    # It still uses names that jax has deprecated.
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module="tensorflow_probability")
     smoke = smoke_rows((ROOT / "docs/guides/systems.md").read_text("utf-8"))
     for page in PAGES:
         names = systems(page)
