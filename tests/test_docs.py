@@ -29,6 +29,7 @@ SOURCES = sorted(
 OWN_SYSTEM = ROOT / "docs/guides/write_your_own_system.md"
 TRAINED_POLICY = ROOT / "docs/guides/use_a_trained_policy.md"
 OWN_ENVIRONMENT = ROOT / "docs/guides/bring_your_own_environment.md"
+GAME = ROOT / "docs/guides/game.md"
 SELF_PLAY = ROOT / "docs/guides/self_play.md"
 MJX = ROOT / "docs/guides/mjx.md"
 GUIDES = [
@@ -120,7 +121,7 @@ def directory(tmp_path, monkeypatch):
     """Change to a directory with the files of the guides."""
     files = [
         block
-        for page in (OWN_SYSTEM, OWN_ENVIRONMENT, TRAINED_POLICY, SELF_PLAY, MJX)
+        for page in (OWN_SYSTEM, OWN_ENVIRONMENT, TRAINED_POLICY, SELF_PLAY, GAME, MJX)
         for name in ("python", "yaml")
         for block in blocks(page, name)
     ]
@@ -132,8 +133,8 @@ def directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in ("mine", "my_grid", "my_wrappers", "my_gymnax_env", "my_nim", "my_race", "my_robot", "numpy_policy"):
-        sys.modules.pop(name, None)
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 @pytest.fixture(scope="module")
@@ -308,6 +309,27 @@ def test_the_environment_of_the_guide_is_checked_and_trained_from_the_shell(dire
         outputs.append(done.stdout)
     assert [output.count("no faults in 3 environments") for output in outputs] == [1, 0, 1, 0]
     assert len(list((directory / "runs/ppo/ff_ppo/my_grid.Grid").iterdir())) == 2
+
+
+def test_the_rules_of_the_game_of_the_guide(directory):
+    (code,) = (text for title, text in blocks(GAME, "python") if not title)
+    exec(compile(code, GAME.name, "exec"), {"__name__": "shown"})
+
+
+@pytest.mark.slow
+def test_the_game_of_the_guide_is_checked_trained_and_played_from_the_shell(directory):
+    moves = "".join(f"{row} {column}\n" for row in range(5) for column in range(4)) * 8
+    commands = "".join(text for _, text in blocks(GAME, "sh"))
+    small = {"1e5": "1536", "--episodes 1000": "--episodes 10", "--neighbours 2": "--neighbours 2 --games 4"}
+    for shown, used in small.items():
+        assert shown in commands
+        commands = commands.replace(shown, used)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-ec", commands], env=environment, input=moves, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("no faults in 3 environments") == 2
+    assert "you win" in done.stdout or "you lose" in done.stdout
+    assert (directory / "game.gif").exists()
 
 
 @pytest.mark.slow
