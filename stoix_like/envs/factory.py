@@ -13,6 +13,7 @@ Wrappers apply in one order, and those that are off are left out:
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -28,6 +29,9 @@ from stoix_like.envs.suites import SUITES, load_suite
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.user_code import refusing
+
+# mujoco-mjx logs the device whenever it puts a model or data on it, which would bury the progress of a run.
+logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("Using JAX default device"))
 
 # Keys of wrappers that would mix the two players of a game.
 _FOR_ONE_PLAYER = (
