@@ -333,16 +333,26 @@ def test_the_game_of_the_guide_is_checked_trained_and_played_from_the_shell(dire
 
 
 @pytest.mark.slow
-def test_the_robot_of_the_guide_is_checked_trained_and_exported(directory):
+def test_the_robot_of_the_guide_is_checked_trained_rendered_and_exported(directory):
     """In a process of its own: mjx broadcasts arrays of different ranks."""
     code = "".join(text for title, text in blocks(MJX, "python") if not title)
     for budget, small in SMALL_BUDGETS.items():
         code = code.replace(budget, small)
-    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    (directory / "shown.py").write_text(code)
+    commands = "".join(text for _, text in blocks(MJX, "sh")).replace("1e5", "4096")
+    environment = {
+        **os.environ,
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        ["sh", "-ec", f"python shown.py\n{commands}"], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "no faults in 3 environments × 80 random steps (3 episodes)" in done.stdout
+    assert done.stdout.count("no faults in 3 environments × 80 random steps (3 episodes)") == 2
+    assert "Using JAX default device" not in done.stdout + done.stderr
     assert (directory / "puck.stablehlo").exists()
+    assert (directory / "puck.gif").exists()
 
 
 def test_the_preset_of_the_guide_changes_the_keys_it_names(directory):
