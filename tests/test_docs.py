@@ -15,6 +15,7 @@ import pytest
 from mkdocs.config import load_config
 from mkdocs.structure.files import get_files
 from mkdocs_gen_files.editor import FilesEditor
+from omegaconf import OmegaConf
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -30,6 +31,7 @@ OWN_SYSTEM = ROOT / "docs/guides/write_your_own_system.md"
 TRAINED_POLICY = ROOT / "docs/guides/use_a_trained_policy.md"
 OWN_ENVIRONMENT = ROOT / "docs/guides/bring_your_own_environment.md"
 GAME = ROOT / "docs/guides/game.md"
+WHICH = ROOT / "docs/guides/which_algorithm.md"
 SELF_PLAY = ROOT / "docs/guides/self_play.md"
 MJX = ROOT / "docs/guides/mjx.md"
 GUIDES = [
@@ -220,6 +222,23 @@ def test_the_guides_list_the_keys_of_other_frameworks():
     tables = runpy.run_path(str(ROOT / "scripts/key_tables.py"))
     for framework, page in tables["PAGES"].items():
         assert tables["updated"](page.read_text(), framework) == page.read_text(), page
+
+
+def test_the_table_of_algorithms_composes_and_quotes_the_results():
+    results, defaults = ((ROOT / f"docs/{name}.md").read_text().splitlines() for name in ("results", "defaults"))
+    lines = [line.strip("| ").split(" | ") for line in WHICH.read_text().splitlines() if line.startswith("| ")]
+    rows = [row for row in lines if row[1].startswith("`system=")]
+    assert len(rows) > 15
+    for _, start, keys, evidence in rows:
+        overrides = re.findall(r"`([^`]*)`", start)[0].split()
+        config = compose_config(overrides)
+        missing = [key for key in re.findall(r"`([^`]*)`", keys) if OmegaConf.select(config, key, default="no") == "no"]
+        assert missing == [], overrides
+        quoted = re.findall(r"-?[\d.]+ \[[-\d., ]+\]", evidence)
+        assert [text for text in quoted if not any(f" {text} " in line for line in results)] == []
+        seeds = re.findall(r"(?:-?[\d.]+, ){2}-?\d+\.\d", evidence)
+        system = overrides[0].removeprefix("system=")
+        assert [text for text in seeds if not any(f"`{system}`" in line and text in line for line in defaults)] == []
 
 
 def test_the_readme_has_no_relative_links():
