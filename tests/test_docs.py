@@ -224,6 +224,19 @@ def test_the_guides_list_the_keys_of_other_frameworks():
         assert tables["updated"](page.read_text(), framework) == page.read_text(), page
 
 
+def test_the_commands_of_a_page_are_shown_with_their_outputs(tmp_path):
+    with_outputs = runpy.run_path(str(ROOT / "docs/executed.py"))["with_outputs"]
+    shell = "```sh\npwd && echo red | tee drawn.png\n: --out drawn.png\n```\n"
+    page = f"# Title\n\n{shell}\nBetween.\n\n```python\nprint(6 * 7)\n```\n"
+    text, pictures = with_outputs(page, tmp_path, "page")
+    assert text.count("```text\n") == 2
+    assert f"{shell}\n```text\n{tmp_path}\nred\n```\n\n![drawn.png](../images/page-drawn.png)\n" in text
+    assert "print(6 * 7)\n```\n\n```text\n42\n```\n" in text
+    assert pictures == {"page-drawn.png": b"red\n"}
+    with pytest.raises(RuntimeError, match=r"(?s)the block\nfalse\nended with 1"):
+        with_outputs("```sh\nfalse\n```\n", tmp_path, "page")
+
+
 def test_the_table_of_algorithms_composes_and_quotes_the_results():
     results, defaults = ((ROOT / f"docs/{name}.md").read_text().splitlines() for name in ("results", "defaults"))
     lines = [line.strip("| ").split(" | ") for line in WHICH.read_text().splitlines() if line.startswith("| ")]
