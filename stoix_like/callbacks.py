@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from stoix_like.errors import ConfigError
-from stoix_like.user_code import import_object
+from stoix_like.errors import CallbackError, ConfigError, raised_at, reason
+from stoix_like.user_code import import_object, name_of, user_errors
 
 if TYPE_CHECKING:
     from stoix_like.loggers.base import RunInfo
@@ -158,7 +158,13 @@ class EvaluatePolicy(Callback):
     def on_evaluation(self, record: Mapping[str, Any], policy: Policy) -> Response:
         """See `Callback.on_evaluation`."""
         self._number += 1
-        return dict(self._function(policy)) if (self._number - 1) % self._every == 0 else None
+        if (self._number - 1) % self._every != 0:
+            return None
+        try:
+            return dict(self._function(policy))
+        except user_errors() as error:
+            where = f"EvaluatePolicy(function={name_of(self._function)})"
+            raise CallbackError(f"{where}: {reason(error)}{raised_at(error)}") from error
 
     def state(self) -> dict[str, Any]:
         """See `Callback.state`."""

@@ -6,6 +6,7 @@ Whatever such code raises, `SystemExit` included, is a refusal that names the ke
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
@@ -41,6 +42,29 @@ def import_object(path: Any, key: str, wanted: str) -> Any:
         return getattr(importlib.import_module(module), name)
 
 
+def name_of(value: Any) -> Any:
+    """Return how messages and records name a function of a user.
+
+    Args:
+        value: a function, a class, or an object that is called, named by its class; anything else, such as an import
+            path, is returned as it is.
+
+    Returns:
+        Its import path; of lambdas, of functions within functions and of the main program, the name with file and line.
+    """
+    function = value
+    while isinstance(function, functools.partial) or hasattr(function, "__wrapped__"):
+        function = function.func if isinstance(function, functools.partial) else function.__wrapped__
+    if not callable(function):
+        return value
+    function = function if hasattr(function, "__qualname__") else type(function)
+    path = f"{function.__module__}.{function.__qualname__}"
+    code = getattr(function, "__code__", None)
+    if code is None or not ("<" in path or function.__module__ == "__main__"):
+        return path
+    return f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})"
+
+
 @contextlib.contextmanager
 def refusing(problem: str, advice: str) -> Iterator[None]:
     """Turn whatever code of users raises into a refusal `{problem} ({reason}): {advice}`.
@@ -69,7 +93,7 @@ def guarded(
     Args:
         function: the function.
         key: the config key that names it.
-        name: the value of that key.
+        name: the value of that key, see `name_of`.
         form: arguments and result, `(key, game) -> action`, for messages.
         fault: says what is wrong with a result, as in `returns a list`; None if nothing is.
 
@@ -79,10 +103,11 @@ def guarded(
     Raises:
         ConfigError: it is no function.
     """
-    advice = f"it must be a function {form}"
+    advice, name = f"it must be a function {form}", name_of(name)
     if not callable(function):
         raise ConfigError(f"{key}={name} is not a function: {advice}")
 
+    @functools.wraps(function, updated=())
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         with refusing(f"{key}={name} failed", advice):
             result = function(*args, **kwargs)

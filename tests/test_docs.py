@@ -15,6 +15,7 @@ import pytest
 from mkdocs.config import load_config
 from mkdocs.structure.files import get_files
 from mkdocs_gen_files.editor import FilesEditor
+from omegaconf import OmegaConf
 
 import stoix_like
 from stoix_like.cli.listings import lines
@@ -31,6 +32,8 @@ SOURCES = sorted(
 OWN_SYSTEM = ROOT / "docs/guides/write_your_own_system.md"
 TRAINED_POLICY = ROOT / "docs/guides/use_a_trained_policy.md"
 OWN_ENVIRONMENT = ROOT / "docs/guides/bring_your_own_environment.md"
+GAME = ROOT / "docs/guides/game.md"
+WHICH = ROOT / "docs/guides/which_algorithm.md"
 SELF_PLAY = ROOT / "docs/guides/self_play.md"
 MJX = ROOT / "docs/guides/mjx.md"
 GUIDES = [
@@ -124,7 +127,7 @@ def directory(tmp_path, monkeypatch):
     """Change to a directory with the files of the guides."""
     files = [
         block
-        for page in (OWN_SYSTEM, OWN_ENVIRONMENT, TRAINED_POLICY, SELF_PLAY, MJX)
+        for page in (OWN_SYSTEM, OWN_ENVIRONMENT, TRAINED_POLICY, SELF_PLAY, GAME, MJX)
         for name in ("python", "yaml")
         for block in blocks(page, name)
     ]
@@ -136,8 +139,8 @@ def directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in ("mine", "my_grid", "my_wrappers", "my_gymnax_env", "my_nim", "my_race", "my_robot", "numpy_policy"):
-        sys.modules.pop(name, None)
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +250,36 @@ def test_the_guides_list_the_keys_of_other_frameworks():
         assert tables["updated"](page.read_text(), framework) == page.read_text(), page
 
 
+def test_the_commands_of_a_page_are_shown_with_their_outputs(tmp_path):
+    with_outputs = runpy.run_path(str(ROOT / "docs/executed.py"))["with_outputs"]
+    shell = "```sh\npwd && echo red | tee drawn.png\n: --out drawn.png\n```\n"
+    page = f"# Title\n\n{shell}\nBetween.\n\n```python\nprint(6 * 7)\n```\n"
+    text, pictures = with_outputs(page, tmp_path, "page")
+    assert text.count("```text\n") == 2
+    assert f"{shell}\n```text\n{tmp_path}\nred\n```\n\n![drawn.png](../images/page-drawn.png)\n" in text
+    assert "print(6 * 7)\n```\n\n```text\n42\n```\n" in text
+    assert pictures == {"page-drawn.png": b"red\n"}
+    with pytest.raises(RuntimeError, match=r"(?s)the block\nfalse\nended with 1"):
+        with_outputs("```sh\nfalse\n```\n", tmp_path, "page")
+
+
+def test_the_table_of_algorithms_composes_and_quotes_the_results():
+    results, defaults = ((ROOT / f"docs/{name}.md").read_text().splitlines() for name in ("results", "defaults"))
+    lines = [line.strip("| ").split(" | ") for line in WHICH.read_text().splitlines() if line.startswith("| ")]
+    rows = [row for row in lines if row[1].startswith("`system=")]
+    assert len(rows) > 15
+    for _, start, keys, evidence in rows:
+        overrides = re.findall(r"`([^`]*)`", start)[0].split()
+        config = compose_config(overrides)
+        missing = [key for key in re.findall(r"`([^`]*)`", keys) if OmegaConf.select(config, key, default="no") == "no"]
+        assert missing == [], overrides
+        quoted = re.findall(r"-?[\d.]+ \[[-\d., ]+\]", evidence)
+        assert [text for text in quoted if not any(f" {text} " in line for line in results)] == []
+        seeds = re.findall(r"(?:-?[\d.]+, ){2}-?\d+\.\d", evidence)
+        system = overrides[0].removeprefix("system=")
+        assert [text for text in seeds if not any(f"`{system}`" in line and text in line for line in defaults)] == []
+
+
 def test_the_readme_has_no_relative_links():
     """They break on package indexes."""
     text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -353,17 +386,48 @@ def test_the_environment_of_the_guide_is_checked_and_trained_from_the_shell(dire
     assert len(list((directory / "runs/ppo/ff_ppo/my_grid.Grid").iterdir())) == 2
 
 
+def test_the_rules_of_the_game_of_the_guide(directory):
+    (code,) = (text for title, text in blocks(GAME, "python") if not title)
+    exec(compile(code, GAME.name, "exec"), {"__name__": "shown"})
+
+
 @pytest.mark.slow
-def test_the_robot_of_the_guide_is_checked_trained_and_exported(directory):
+def test_the_game_of_the_guide_is_checked_trained_and_played_from_the_shell(directory):
+    moves = "".join(f"{row} {column}\n" for row in range(5) for column in range(4)) * 8
+    commands = "".join(text for _, text in blocks(GAME, "sh"))
+    small = {"1e5": "1536", "--episodes 1000": "--episodes 10", "--neighbours 2": "--neighbours 2 --games 4"}
+    for shown, used in small.items():
+        assert shown in commands
+        commands = commands.replace(shown, used)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-ec", commands], env=environment, input=moves, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("no faults in 3 environments") == 2
+    assert "you win" in done.stdout or "you lose" in done.stdout
+    assert (directory / "game.gif").exists()
+
+
+@pytest.mark.slow
+def test_the_robot_of_the_guide_is_checked_trained_rendered_and_exported(directory):
     """In a process of its own: mjx broadcasts arrays of different ranks."""
     code = "".join(text for title, text in blocks(MJX, "python") if not title)
     for budget, small in SMALL_BUDGETS.items():
         code = code.replace(budget, small)
-    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    (directory / "shown.py").write_text(code)
+    commands = "".join(text for _, text in blocks(MJX, "sh")).replace("1e5", "4096")
+    environment = {
+        **os.environ,
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        ["sh", "-ec", f"python shown.py\n{commands}"], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "no faults in 3 environments × 80 random steps (3 episodes)" in done.stdout
+    assert done.stdout.count("no faults in 3 environments × 80 random steps (3 episodes)") == 2
+    assert "Using JAX default device" not in done.stdout + done.stderr
     assert (directory / "puck.stablehlo").exists()
+    assert (directory / "puck.gif").exists()
 
 
 def test_the_preset_of_the_guide_changes_the_keys_it_names(directory):

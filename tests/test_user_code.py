@@ -1,5 +1,7 @@
 """Imports and calls of what users bring, refused in one sentence whatever they raise."""
 
+import functools
+import re
 import signal
 import sys
 from types import SimpleNamespace
@@ -10,13 +12,13 @@ import pytest
 import stoix_like
 from stoix_like import callbacks
 from stoix_like.config import import_build, parse_config
-from stoix_like.envs import Discrete
+from stoix_like.envs import Discrete, find_opponent
 from stoix_like.envs.factory import EnvConfig, make
 from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.networks.build.modules import build_networks
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.signals import Signals
-from stoix_like.user_code import guarded, import_object, refusing
+from stoix_like.user_code import guarded, import_object, name_of, refusing
 from support import custom_envs
 from support.composed import compose_config
 from support.trained_runs import SMALL
@@ -82,6 +84,45 @@ def test_guarded_functions_pass_on_what_they_return_and_refusals_of_their_own():
         raise ConfigError("mine")
     with pytest.raises(KeyboardInterrupt), refusing("problem", "advice"):
         raise KeyboardInterrupt
+
+
+class Player:
+    def __call__(self, key, game):
+        return 0.5
+
+
+def nested():
+    def player(key, game):
+        return 0.5
+
+    return player
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("random", "random"),
+        (nested, "test_user_code.nested"),
+        (functools.partial(nested), "test_user_code.nested"),
+        (Player(), "test_user_code.Player"),
+        (custom_envs.Corridor, "support.custom_envs.Corridor"),
+        (nested(), rf"player \(.*test_user_code.py:{nested.__code__.co_firstlineno + 1}\)"),
+        (lambda key: key, r"<lambda> \(.*test_user_code.py:\d+\)"),
+    ],
+)
+def test_functions_are_named_by_import_path_or_place(value, name):
+    own = guarded(value, "key", value, "(key) -> c", lambda result: None) if callable(value) else value
+    for named in (value, own):
+        assert re.fullmatch(f"(tests[.])?{name}", str(name_of(named)))
+
+
+def test_functions_in_messages_are_those_of_the_user():
+    opponent = nested()
+    with pytest.raises(ConfigError, match=r"^env.eval_opponent=player \(.*test_user_code.py:\d+\) returns float32"):
+        find_opponent(opponent, lambda key: key, opponent)
+    callback = callbacks.EvaluatePolicy(nested)
+    with pytest.raises(CallbackError, match=r"^EvaluatePolicy\(function=.*test_user_code.nested\): TypeError: nested"):
+        callback.on_evaluation({}, None)
 
 
 def test_a_signal_while_code_of_users_runs_is_no_fault_of_it():

@@ -17,7 +17,7 @@ from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites import load_suite
 from stoix_like.envs.wrappers import join_actions
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
-from stoix_like.user_code import import_object
+from stoix_like.user_code import import_object, name_of
 
 OWN = "own"
 """The value of `env.env_name` that selects a custom environment."""
@@ -61,7 +61,7 @@ def make(
     opponent, kwargs = _opponent_of(source, kwargs)
     if is_constructor(source):
         constructor = partial(source, **kwargs)
-        source = construct(source, kwargs, target or source.__name__)
+        source = construct(source, kwargs, target or _name(source))
     elif kwargs:
         raise ConfigError(f"env.kwargs={dict(kwargs)}: {_name(source)} is built already: pass its class, env=MyEnv")
     if _is_of_gymnasium(source):
@@ -73,7 +73,7 @@ def make(
         return game
     if opponent:
         raise ConfigError(
-            f"env.kwargs.opponent={opponent['opponent']}: {_name(source)} is no game of pgx: leave it out"
+            f"env.kwargs.opponent={name_of(opponent['opponent'])}: {_name(source)} is no game of pgx: leave it out"
         )
     return adapt(source, params)
 
@@ -203,7 +203,7 @@ def build_target(entry: Any, key: str, example: str) -> Any:
 
 def import_path(env: Any) -> str | None:
     """Return the path from which another process can import a class or function; None where there is none."""
-    if not is_constructor(env) or env.__module__ == "__main__":
+    if not is_constructor(env) or isinstance(env, partial) or env.__module__ == "__main__":
         return None
     importable = getattr(sys.modules.get(env.__module__), env.__qualname__, None) is env
     return f"{env.__module__}.{env.__qualname__}" if importable else None
@@ -245,11 +245,13 @@ def check_same(env: Any, env_name: str, target: str, name: str) -> None:
 
 
 def is_constructor(env: Any) -> bool:
-    """Return whether an object is a class or a function."""
-    return isinstance(env, type) or (callable(env) and hasattr(env, "__qualname__"))
+    """Return whether an object is a class, a function, or one of them with arguments."""
+    return isinstance(env, type | partial) or (callable(env) and hasattr(env, "__qualname__"))
 
 
 def _name(env: Any) -> str:
+    while isinstance(env, partial):
+        env = env.func
     # Without the brackets of <lambda>, which overrides and paths would have to quote.
     if is_constructor(env):
         return str(env.__name__.strip("<>"))

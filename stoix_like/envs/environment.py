@@ -14,6 +14,7 @@ from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import ActionSpace, ObservationSpace
 from stoix_like.errors import ConfigError
+from stoix_like.user_code import name_of
 
 State = Any
 """The state of an environment: a pytree whose leaves keep their shapes and dtypes."""
@@ -61,7 +62,9 @@ class Environment(ABC):
 
     def against(self, opponent: Any) -> Environment:
         """Return a game for two with an opponent, see `VectorEnvironment.against`."""
-        raise ConfigError(f"env.eval_opponent={opponent}: {type(self).__name__} has no opponents: define its `against`")
+        raise ConfigError(
+            f"env.eval_opponent={name_of(opponent)}: {type(self).__name__} has no opponents: define its `against`"
+        )
 
     def scene(self) -> Scene | None:
         """Return how to draw episodes; None if they cannot be drawn. By default, as the images of the observation."""
@@ -155,7 +158,9 @@ class VectorEnvironment(ABC):
         Raises:
             ConfigError: the opponent is not one, or the environments have none.
         """
-        raise ConfigError(f"env.eval_opponent={opponent}: {type(self).__name__} has no opponents: define its `against`")
+        raise ConfigError(
+            f"env.eval_opponent={name_of(opponent)}: {type(self).__name__} has no opponents: define its `against`"
+        )
 
     def check(self) -> None:  # noqa: B027
         """Check that all environments on the host work.

@@ -13,6 +13,7 @@ Wrappers apply in one order, and those that are off are left out:
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -27,7 +28,10 @@ from stoix_like.envs.stagger import make_stagger
 from stoix_like.envs.suites import SUITES, load_suite
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
-from stoix_like.user_code import refusing
+from stoix_like.user_code import name_of, refusing
+
+# mujoco-mjx logs the device whenever it puts a model or data on it, which would bury the progress of a run.
+logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("Using JAX default device"))
 
 # Keys of wrappers that would mix the two players of a game.
 _FOR_ONE_PLAYER = (
@@ -262,13 +266,13 @@ def _make_episodes(
     if env.num_players == 2:
         _check_two_players(config)
         if evaluation:
-            problem, advice = f"{opponents.KEY}={config.eval_opponent} failed", "against must return the game with it"
-            with refusing(problem, advice):
+            problem = f"{opponents.KEY}={name_of(config.eval_opponent)} failed"
+            with refusing(problem, "against must return the game with it"):
                 env = env.against(config.eval_opponent)
     elif config.eval_opponent != EnvConfig.eval_opponent:
         raise ConfigError(
-            f"env.eval_opponent={config.eval_opponent} has no effect: it is for games in which a system plays both"
-            " seats, env.kwargs.opponent=self"
+            f"env.eval_opponent={name_of(config.eval_opponent)} has no effect: it is for games in which a system plays"
+            " both seats, env.kwargs.opponent=self"
         )
     env = _randomize(env, config, evaluation)
     if precision is not None and not env.on_host:

@@ -17,6 +17,7 @@ from stoix_like.architectures.evaluator import Episodes, make_evaluator
 from stoix_like.assembly import SystemParts
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.opponents import Opponent
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
 from stoix_like.inference.searches import with_simulations
@@ -29,6 +30,7 @@ from stoix_like.run.population.members import Population, count_members, make_po
 from stoix_like.run.records import records
 from stoix_like.storage.files import check_directory, write_json
 from stoix_like.storage.run_files import EVALUATIONS
+from stoix_like.user_code import name_of
 from stoix_like.versions import versions
 
 INTERVAL = f"95 % percentile bootstrap of the mean over episodes, {records.NUM_RESAMPLES} resamples"
@@ -80,7 +82,7 @@ def evaluate(
     member: int | str | None = "best",
     seed: int = 0,
     render: str | Path | None = None,
-    opponent: str | None = None,
+    opponent: str | Opponent | None = None,
     randomize: bool | None = None,
     simulations: int | None = None,
     trust: bool = False,
@@ -100,7 +102,7 @@ def evaluate(
         member: index of a member of a population, `best`, or `all`.
         seed: seed of the start states and of sampled actions, below 2**32.
         render: path of a gif or mp4 file that shows one more episode, of the best member if `member` is `all`.
-        opponent: of a run of self-play, whom to play against, as `env.eval_opponent`; None: as in training.
+        opponent: of a run of self-play, the other player, a function or as `env.eval_opponent`; None: as in training.
         randomize: whether to draw the parameters of the physics model for each episode, of a run with
             `env.randomization`; None: as in training's evaluations.
         simulations: of systems that search, simulations per step, 0 for the policy alone; None: as in training.
@@ -227,13 +229,13 @@ def _keys(seed: int) -> jax.Array:
     return jax.random.split(jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM))
 
 
-def _with_opponent(run: TrainedRun, opponent: str) -> TrainedRun:
+def _with_opponent(run: TrainedRun, opponent: str | Opponent) -> TrainedRun:
     """Replace the opponent of a run of self-play."""
     setup = run.setup
     if setup.spec.num_players == 1:
         raise ConfigError(
-            f"opponent={opponent} has no effect on {setup.config.environment_name}: it is for games in which the system"
-            " plays both seats, env.kwargs.opponent=self"
+            f"opponent={name_of(opponent)} has no effect on {setup.config.environment_name}: it is for games in which"
+            " the system plays both seats, env.kwargs.opponent=self"
         )
     return _with_env(run, eval_opponent=opponent)
 
@@ -312,7 +314,7 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
         "system": config.system_name,
         "environment": config.environment_name,
         "greedy": config.arch.evaluation_greedy,
-        **({"opponent": config.env.eval_opponent} if of_games else {}),
+        **({"opponent": name_of(config.env.eval_opponent)} if of_games else {}),
         **({"randomized": config.env.randomize_evaluation} if config.env.randomization is not None else {}),
         "interval": INTERVAL,
         "episodes_cut": int((~played.finished).sum()),

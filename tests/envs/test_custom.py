@@ -1,5 +1,6 @@
 """Environments and wrappers of a user's own: by import path and from Python, in training and afterwards."""
 
+import functools
 import threading
 
 import gymnasium
@@ -210,6 +211,13 @@ def test_an_environment_cannot_be_given_twice():
 def test_an_anonymous_function_has_a_name_for_paths():
     config = composed(*as_overrides(lambda: custom_envs.Corridor()))
     assert (config.env.env_name, config.env.scenario.name) == ("own", "lambda")
+
+
+def test_a_class_with_arguments_is_passed_as_one():
+    env = functools.partial(custom_envs.Corridor, size=2)
+    assert as_overrides(env) == as_overrides(custom_envs.Corridor(size=2))
+    config = composed(*as_overrides(env))
+    assert make(config.env, env).unwrapped.env.size == 2
 
 
 @pytest.mark.slow

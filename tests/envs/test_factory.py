@@ -1,5 +1,6 @@
 """Tests of environments from configurations: names, errors, and the order of wrappers."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -283,3 +284,10 @@ def test_two_players_of_an_own_game_need_opponents():
 
     with pytest.raises(ConfigError, match=r"env.eval_opponent=random: Lonely has no opponents: define its `against`"):
         make_eval(EnvConfig("own", ScenarioConfig("Lonely")), Lonely())
+
+
+def test_the_device_that_mjx_logs_is_left_out(caplog):
+    with caplog.at_level(logging.INFO):
+        logging.info("Using JAX default device: %s.", "cpu:0")
+        logging.info("another line")
+    assert caplog.messages == ["another line"]

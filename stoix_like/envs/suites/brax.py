@@ -6,7 +6,6 @@ The wrappers of brax, which reset automatically and report time limits as `done`
 from __future__ import annotations
 
 import inspect
-import logging
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +17,6 @@ from stoix_like.envs.arguments import check_names, check_scenario, construct
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment, fit_parameters
 from stoix_like.envs.wrappers import TimeLimit
-
-# mujoco-mjx logs the device whenever brax traces a step, which would bury the progress of a run.
-logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("Using JAX default device"))
 
 # The default of `brax.envs.create`.
 _DEFAULTS = {"episode_length": 1000}
