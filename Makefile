@@ -29,7 +29,8 @@ $(CORE): pyproject.toml constraints.txt
 	@touch $@
 
 $(INSTALLED): $(CORE)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@echo "installing every extra into $(VENV): 3.8 GB on the disk, some minutes"
+	$(BIN)/pip install --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/pip install --quiet --no-deps kinetix-env==3.0.2
 	@touch $@
 

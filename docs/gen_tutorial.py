@@ -61,7 +61,9 @@ def page_of(notebook: Any) -> tuple[str, dict[str, bytes]]:
                 images[name] = base64.b64decode(data["image/png"])
                 parts.append(f"![output of the cell](../images/{name})")
             elif "text/html" in data:
-                parts.append(re.sub(r"<style.*?</style>", "", data["text/html"], flags=re.DOTALL))
+                text = re.sub(r"<style.*?</style>", "", data["text/html"], flags=re.DOTALL)
+                # Tables without a class get the style of the theme, and scroll on narrow screens.
+                parts.append(re.sub(r"<table[^>]*>", "<table>", text))
             else:
                 text = _ESCAPES.sub("", output.get("text", data.get("text/plain", ""))).rstrip()
                 parts.append(f"```text\n{text}\n```")

@@ -91,6 +91,7 @@ def make_spec(
         evaluation_greedy=config.arch.evaluation_greedy,
         num_players=env.num_players,
         model=_find_model(config, env),
+        rollout_length=config.system.rollout_length,
     )
 
 

@@ -316,6 +316,7 @@ class SystemSpec(NamedTuple):
         evaluation_greedy: whether evaluation uses the mode of the policy.
         num_players: 2 in games where the agent plays both seats, see `VectorEnvironment.num_players`; otherwise 1.
         model: the environments as a model, for systems with `SystemConfig.needs_model`; None for others.
+        rollout_length: steps per environment of each rollout, T.
     """
 
     observation_space: ObservationSpace
@@ -328,6 +329,7 @@ class SystemSpec(NamedTuple):
     evaluation_greedy: bool
     num_players: int = 1
     model: Model | None = None
+    rollout_length: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

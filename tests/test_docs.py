@@ -17,6 +17,8 @@ from mkdocs.structure.files import get_files
 from mkdocs_gen_files.editor import FilesEditor
 from omegaconf import OmegaConf
 
+import stoix_like
+from stoix_like.cli.listings import lines
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.suites import SUITES
@@ -49,6 +51,7 @@ GUIDES = [
     SELF_PLAY,
 ]
 PAGES = [ROOT / "README.md", ROOT / "docs/index.md", *GUIDES]
+ALGORITHMS = sorted((ROOT / "docs/algorithms").glob("*.md"))
 LINKING = [
     *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -71,12 +74,11 @@ def public_symbols(body, prefix=""):
                 yield from public_symbols(node.body, f"{prefix}{node.name}.")
 
 
-def generate(root, directory):
-    """Write the generated pages of a checkout into a directory."""
+def generate(root, directory, script="gen_reference.py"):
+    """Write the generated pages of a checkout into a directory, and return what the script defines."""
     config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(root / "docs"))
     with FilesEditor(get_files(config), config, str(directory)):
-        runpy.run_path(str(root / "docs/gen_reference.py"))
-    return directory
+        return runpy.run_path(str(root / "docs" / script))
 
 
 def directives(site):
@@ -99,7 +101,9 @@ def linked(text):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Generate the pages that are not in `docs`, and return their directory."""
-    return generate(ROOT, tmp_path_factory.mktemp("site"))
+    directory = tmp_path_factory.mktemp("site")
+    generate(ROOT, directory)
+    return directory
 
 
 # Pages show real budgets; tests use small ones.
@@ -183,7 +187,8 @@ def test_pages_of_new_modules_and_configs_are_generated(tmp_path):
     for name in ("gen_reference.py", "reference/index.md"):
         (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "docs" / name, tmp_path / "docs" / name)
-    site = generate(tmp_path, tmp_path / "site")
+    site = tmp_path / "site"
+    generate(tmp_path, site)
     assert directives(site) == {
         "stoix_like": "stoix_like.md",
         "stoix_like.deep": "deep/index.md",
@@ -201,6 +206,27 @@ def test_pages_of_new_modules_and_configs_are_generated(tmp_path):
     ]
     assert "- [mine](mine.md): Module deep/er/mine." in (site / "reference/deep/er/index.md").read_text()
     assert "## mine/two\n\n```yaml\n# Config system/mine/two.\n" in (site / "configuration/system.md").read_text()
+
+
+def test_every_system_is_in_the_table_of_one_family(tmp_path):
+    script = generate(ROOT, tmp_path, "gen_algorithms.py")
+    texts = {page: (tmp_path / f"algorithms/{page}.md").read_text() for page in script["PAGES"]}
+    assert sorted(texts) == [page.stem for page in ALGORITHMS]
+    rows = [row for text in texts.values() for row in re.findall(r"^\| `.*\|$", text, re.MULTILINE)]
+    listed = [line.removeprefix("system=") for line in lines("systems") if line.startswith("system=")]
+    assert sorted(re.search(r"`(.*?)`", row).group(1) for row in rows) == sorted(listed)
+    # Discrete, MultiDiscrete, Box, mixed, recurrent, masks, dictionaries, populations.
+    assert "| `ppo/rec_ppo` | ✓ | ✓ | ✓ | ✓ | ✓ | ✓ | ✓ | ✓ |" in rows
+    assert "| `sac/ff_sac` | – | – | ✓ | – | – | – | ✓ | ✓ |" in rows
+
+
+@pytest.mark.parametrize("page", ALGORITHMS, ids=lambda page: page.stem)
+def test_the_example_of_a_family_is_the_same_in_python(page):
+    *_, command = blocks(page, "sh")[0][1].strip().splitlines()
+    ((_, code),) = blocks(page, "python")
+    system, *overrides = re.findall(r'"([^"]+)"', code)
+    assert command == " ".join(["stoix-like train", f"system={system}", *overrides])
+    assert parse_config(compose_config([f"system={system}", *overrides])).system_name == system
 
 
 def test_the_guide_shows_the_reader_for_numpy_verbatim():
@@ -312,6 +338,23 @@ def test_every_python_block_runs(page, directory):
         for budget, small in SMALL_BUDGETS.items():
             code = code.replace(budget, small)
         exec(compile(code, page.name, "exec"), namespace)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ALGORITHMS, ids=lambda page: page.stem)
+def test_the_example_of_a_family_trains(page, directory, monkeypatch):
+    ((_, code),) = blocks(page, "python")
+    if "disco" in code:
+        pytest.skip("its weights are downloaded")
+    train, steps = stoix_like.train, 1024 if "dreamer" in code else 4096
+
+    def train_briefly(system, overrides):
+        others = [override for override in overrides if not override.startswith("arch.total_timesteps")]
+        small = [f"arch.total_timesteps={steps}", "arch.num_evaluation=1", "arch.max_eval_steps=50"]
+        return train(system, [*others, *small])
+
+    monkeypatch.setattr(stoix_like, "train", train_briefly)
+    exec(compile(code, page.name, "exec"), {"__name__": "shown"})
 
 
 @pytest.mark.slow

@@ -7,6 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from stoix_like.aot.kernels import Kernel
+from stoix_like.aot.targets import find_target
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -126,7 +129,8 @@ def test_counts_of_another_compiler_are_not_compared(benchmark, monkeypatch, cap
 
 def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
     def body(label, trips, kernels, *loops, scopes=None):
-        return benchmark.kernels.Body(label, trips, kernels, 1, 0, 0, scopes or {}, loops)
+        costs = (Kernel("", kernels),)
+        return benchmark.kernels.Body(label, trips, kernels, 1, 0, 0, scopes or {}, costs, loops)
 
     ours = body("rollout", 8, 3), body("epoch", 2, 5, body("minibatch", 4, 7))
     # 10 kernels, 6 of them of the returns; 8 x 3; and 2 x (5 + 4 x 7).
@@ -135,14 +139,14 @@ def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
         # Loops have no names: steps, advantages, epochs and their minibatches.
         "theirs": body("", 1, 1, body("", 5, 20, body("", 8, 9), body("", 8, 2), body("", 2, 5, body("", 4, 7)))),
     }
-    monkeypatch.setattr(benchmark.kernels, "read_program", programs.get)
+    monkeypatch.setattr(benchmark.kernels, "read_program", lambda text, bandwidth: programs[text])
     compiled = {"temporary": 2_500_000, "steps": 100, "length": 8}
     create = {"num_envs": 4, "num_steps": 8, "num_minibatches": 4, "total_timesteps": 160}
     counts = {
-        "stoix_like": benchmark.kernels.read({"hlo": "ours", **compiled}),
-        "rejax": benchmark.kernels.read({"hlo": "theirs", **compiled}, create),
+        "stoix_like": benchmark.kernels.read({"hlo": "ours", **compiled}, find_target("h200")),
+        "rejax": benchmark.kernels.read({"hlo": "theirs", **compiled}, find_target("h200"), create),
     }
-    rest = {"temporary": 2.5, "epoch": 5, "minibatch": 7}
+    rest = {"temporary": 2.5, "epoch": 5, "minibatch": 7, "cost_epoch": 66}
     assert counts == {
         "stoix_like": {
             "rollout": 3,
@@ -151,6 +155,12 @@ def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
             "launches": 100,
             "per_step": 1000,
             "collectives": 19,
+            "cost_rollout": 24,
+            "cost_rest": 10,
+            "cost": 100,
+            # Of 100 launches, 2.2 each.
+            "predicted": 320,
+            "cost_per_step": 3200,
             **rest,
         },
         "rejax": {
@@ -160,6 +170,12 @@ def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
             "launches": 174,
             "per_step": 1740,
             "collectives": 27,
+            "cost_rollout": 72,
+            "cost_returns": 16,
+            "cost_rest": 20,
+            "cost": 174,
+            "predicted": 556.8,
+            "cost_per_step": 5568,
             **rest,
         },
     }
@@ -172,7 +188,14 @@ def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
         "| sac | stoix_like | 3 | 6 | 5 | 7 | 4 | 100 | 1,000 | 2.5 | 19 |",
         "|  | rejax | 9 | 16 | 5 | 7 | 20 | 174 | 1,740 | 2.5 | 27 |",
     ]
-    assert lines[7:] == ["- sac, launches: ≤ 50: 100, missed", "- sac, launches: ≤ 0.65 x rejax: 0.575, met"]
+    assert lines[7:11] == [
+        "| predicted, microseconds per update |  | rollout | advantages or returns | epochs | rest | all kernels"
+        " | with launches | per 1,000 environment steps |",
+        "|---" * 9 + "|",
+        "| sac | stoix_like | 24 |  | 66 | 10 | 100 | 320 | 3,200 |",
+        "|  | rejax | 72 | 16 | 66 | 20 | 174 | 557 | 5,568 |",
+    ]
+    assert lines[12:] == ["- sac, launches: ≤ 50: 100, missed", "- sac, launches: ≤ 0.65 x rejax: 0.575, met"]
 
 
 @pytest.mark.parametrize("arguments", [["ppo_tiny"], ["ppo_small", "--repeats", "0"], ["sac", "--scale", "2"]])

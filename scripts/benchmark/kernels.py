@@ -1,6 +1,7 @@
 """Count the kernels of training programs on accelerators that are not in the machine, ours and those of rejax.
 
-The counts do not depend on the machine, and those of rejax that are recorded are not made again. `--check` compares
+Beside the counts stands the time that the compiler's cost model predicts for the kernels: microseconds on a GPU, cycles
+on a TPU. Neither depends on the machine, and those of rejax that are recorded are not made again. `--check` compares
 ours with the recorded ones, and fails where one has risen by more than 5 %.
 """
 
@@ -21,11 +22,15 @@ from runner import OURS, SCRIPTS
 from scenarios import KERNEL_GOALS, KERNEL_SCENARIOS
 
 from stoix_like.aot.kernels import Body, read_program
+from stoix_like.aot.report import LAUNCH
 from stoix_like.aot.targets import Target, find_target
 
-TARGETS = ("h200", "v5e-4")
+TARGETS = ("h200", "v5e-1", "v5e-4")
+# rejax uses one device.
+LONE = ("h200", "v5e-1")
 RECORD = SCRIPTS / "kernels.json"
 LARGEST_RISE = 1.05
+LOOPS = ("rollout", "returns", "epoch")
 # A zero among them means none; among the others, that there is no such loop.
 ALWAYS = ("rest", "launches", "temporary", "collectives")
 ROWS = {
@@ -38,6 +43,16 @@ ROWS = {
     "per_step": "launches per 1,000 environment steps",
     "temporary": "temporary memory, MB",
     "collectives": "all-reduces per update",
+}
+# Predicted cost of one update: of all steps of a rollout, all epochs, and so on.
+COSTS = {
+    "cost_rollout": "rollout",
+    "cost_returns": "advantages or returns",
+    "cost_epoch": "epochs",
+    "cost_rest": "rest",
+    "cost": "all kernels",
+    "predicted": "with launches",
+    "cost_per_step": "per 1,000 environment steps",
 }
 
 
@@ -65,7 +80,12 @@ def main() -> None:
         if asked.check:
             continue
         before = recorded.setdefault(target, {}).get(name, {})
-        if asked.peers and "rejax" in KERNEL_SCENARIOS[name].peers and "rejax" not in before:
+        if (
+            asked.peers
+            and target in LONE
+            and "rejax" in KERNEL_SCENARIOS[name].peers
+            and "cost" not in before.get("rejax", {})
+        ):
             counts["rejax"] = count_rejax(name, find_target(target), asked.peers / "rejax/bin/python")
         merged = {**recorded[target], name: before | counts}
         recorded[target] = {one: merged[one] for one in KERNEL_SCENARIOS if one in merged}
@@ -83,7 +103,7 @@ def main() -> None:
 def count_ours(name: str, target: Target) -> dict[str, float]:
     """Compile our training program in a process of its own, and return its counts."""
     overrides = KERNEL_SCENARIOS[name].overrides
-    return read(_run([sys.executable, str(SCRIPTS / "kernels_ours.py"), target.name, *overrides]))
+    return read(_run([sys.executable, str(SCRIPTS / "kernels_ours.py"), target.name, *overrides]), target)
 
 
 def count_rejax(name: str, target: Target, python: Path) -> dict[str, float]:
@@ -91,7 +111,7 @@ def count_rejax(name: str, target: Target, python: Path) -> dict[str, float]:
     settings = KERNEL_SCENARIOS[name].peers["rejax"]
     topology = {"title": target.title, "platform": target.platform, "topology": target.topology}
     command = [str(python), str(SCRIPTS / "kernels_rejax.py"), json.dumps(settings), json.dumps(topology)]
-    return read(_run(command), settings["create"])
+    return read(_run(command), target, settings["create"])
 
 
 def _run(command: list[str]) -> dict[str, Any]:
@@ -102,14 +122,15 @@ def _run(command: list[str]) -> dict[str, Any]:
         return json.load(out)
 
 
-def read(compiled: dict[str, Any], rejax: dict[str, Any] | None = None) -> dict[str, float]:
-    """Return the counts of a program.
+def read(compiled: dict[str, Any], target: Target, rejax: dict[str, Any] | None = None) -> dict[str, float]:
+    """Return the counts of a program, and the predicted cost of its kernels.
 
     Args:
         compiled: its HLO, temporary memory, length of rollouts and environment steps per update.
+        target: what it is compiled for.
         rejax: the settings of rejax if it is rejax's, whose loops have no names.
     """
-    program = read_program(compiled["hlo"])
+    program = read_program(compiled["hlo"], target.bandwidth)
     update = find_update(program, rejax)
     loops = {body.label: body for body in update.all()}
     rollouts = [body for body in update.loops if body.label == "rollout"]
@@ -127,6 +148,15 @@ def read(compiled: dict[str, Any], rejax: dict[str, Any] | None = None) -> dict[
         "temporary": round(compiled["temporary"] / 1e6, 1),
         "collectives": collectives(update),
     }
+    cost = {
+        label: sum((body.trips or 1) * body.cost for body in update.loops if body.label == label) for label in LOOPS
+    }
+    own = {"cost_rest": update.cost - sum(cost.values()), "cost": update.cost}
+    predicted = {f"cost_{label}": value for label, value in cost.items()} | own
+    if target.platform != "tpu":
+        predicted["predicted"] = update.cost + LAUNCH * update.launches
+    predicted["cost_per_step"] = 1000 * predicted.get("predicted", update.cost) / compiled["steps"]
+    counts |= {name: round(value, 1) for name, value in predicted.items()}
     return {name: value for name, value in counts.items() if value or name in ALWAYS}
 
 
@@ -158,7 +188,7 @@ def collectives(body: Body) -> int:
 def find_rises(found: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
     """Return a line for each of our counts that has risen."""
     return [
-        f"{target}, {name}: {ROWS[row]}: {value:g}, was {before:g}"
+        f"{target}, {name}: {(ROWS | COSTS)[row]}: {value:g}, was {before:g}"
         for target, scenarios in found.items()
         for name, counts in scenarios.items()
         for row, value in counts[OURS].items()
@@ -175,6 +205,16 @@ def table(target: str, scenarios: dict[str, Any]) -> str:
         for who, values in counts.items():
             shown = [_format(values.get(row)) for row in ROWS]
             lines.append(f"| {name if who == OURS else ''} | {who} | {' | '.join(shown)} |")
+    unit = "cycles" if described.platform == "tpu" else "microseconds"
+    shown = [
+        column for column in COSTS if any(column in counts[who] for counts in scenarios.values() for who in counts)
+    ]
+    lines += ["", f"| predicted, {unit} per update |  | {' | '.join(COSTS[column] for column in shown)} |"]
+    lines += ["|---" * (2 + len(shown)) + "|"]
+    for name, counts in scenarios.items():
+        for who, values in counts.items():
+            cells = [_format(values.get(column)) for column in shown]
+            lines.append(f"| {name if who == OURS else ''} | {who} | {' | '.join(cells)} |")
     goals = [line for goal in KERNEL_GOALS if goal.target == target if (line := goal.line(scenarios))]
     return "\n".join([*lines, *(["", *goals] if goals else [])])
 

@@ -10,14 +10,14 @@ from stoix_like.aot import plugins, targets
 target = targets.find_target(sys.argv[1])
 plugins.prepare(target)
 
-from stoix_like.aot.topology import set_up_for  # noqa: E402
+from stoix_like.aot.topology import compile_with_costs, set_up_for  # noqa: E402
 from stoix_like.composition import compose_config  # noqa: E402
 from stoix_like.config import parse_config  # noqa: E402
 from stoix_like.run.programs.functions import run_programs  # noqa: E402
 
 setup = set_up_for(parse_config(compose_config(sys.argv[2:])), target)
 train = next(program for program in run_programs(setup) if program.name == "train")
-compiled = train.function.lower(*train.args).compile()
+compiled = compile_with_costs(train.function.lower(*train.args))
 steps = setup.plan.steps_per_update * setup.population.num_members
 found = {
     "hlo": compiled.as_text(),

@@ -386,7 +386,7 @@ class KernelGoal(NamedTuple):
         reached = ours / other
         met = "met" if reached <= self.bound else "missed"
         shown = f"{reached:,.0f}" if reached >= 100 else f"{reached:.3g}"
-        return f"- {self.scenario}, {self.row}: ≤ {self.bound:,g}{of}: {shown}, {met}"
+        return f"- {self.scenario}, {self.row}: ≤ {self.bound:,.4g}{of}: {shown}, {met}"
 
 
 KERNEL_DQN = ("arch.total_num_envs=4096", "arch.total_timesteps=1e7", "system.total_buffer_size=409600")
@@ -446,4 +446,7 @@ KERNEL_GOALS = (
     KernelGoal("h200", "sac", "launches", 120),
     KernelGoal("h200", "dqn", "per_step", 0.65, ("dqn", "rejax")),
     KernelGoal("h200", "pqn", "per_step", 0.65, ("pqn", "rejax")),
+    KernelGoal("h200", "ppo_4096", "cost_per_step", 1 / 1.8, ("ppo_4096", "rejax")),
+    *(KernelGoal("h200", name, "cost_per_step", 1 / 1.5, (name, "rejax")) for name in ("sac", "dqn", "pqn")),
+    *(KernelGoal("v5e-1", name, "cost_per_step", 1, (name, "rejax")) for name in ("ppo_4096", "sac", "dqn", "pqn")),
 )

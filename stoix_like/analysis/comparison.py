@@ -18,6 +18,7 @@ from stoix_like.analysis.scores import raw_scores, score_tables
 from stoix_like.analysis.statistics import CORRECTIONS, TESTS, TITLES, Interval
 from stoix_like.errors import ConfigError, nearest, require
 from stoix_like.loggers.formats import MIN_IQM, columns
+from stoix_like.storage.recorded_runs import RETURN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +75,7 @@ class Test(NamedTuple):
         seeds_needed: seeds of each with which the test would decide in 80 % of cases, for undecided pairs.
         seeds: seeds of both.
         paired: whether both were trained with the same seeds in one population, and are compared seed by seed.
+        equal: what all runs of both return, where it is the same and there is nothing to test; otherwise empty.
     """
 
     task: str
@@ -86,6 +88,7 @@ class Test(NamedTuple):
     seeds_needed: int | None = None
     seeds: tuple[int, int] = (0, 0)
     paired: bool = False
+    equal: str = ""
 
     def verdict(self, level: float) -> str:
         """Return what the test decides, in a sentence.
@@ -93,6 +96,8 @@ class Test(NamedTuple):
         Args:
             level: significance level.
         """
+        if self.equal:
+            return f"{self.first} and {self.second} are equal: {self.equal}"
         estimate, low, high = self.difference
         gap = f"by {abs(estimate):.4g} [{min(abs(low), abs(high)):.4g}, {max(abs(low), abs(high)):.4g}]"
         if self.corrected < level:
@@ -158,7 +163,7 @@ class Comparison(NamedTuple):
     def test_title(self) -> str:
         """What was tested, and how."""
         settings = self.settings
-        names = dict.fromkeys(_test_title(test, settings.test) for test in self.tests)
+        names = dict.fromkeys(_test_title(test, settings.test) for test in self.tests if not test.equal)
         corrected = "" if settings.correction == "none" else f", corrected by {settings.correction}"
         if settings.test == "welch":
             interval = "its intervals of the difference between means"
@@ -242,7 +247,9 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
     pairs = [(index, *pair) for index in range(len(tasks)) for pair in _pairs(algorithms)]
     samples = [(scores[first.label][index], scores[second.label][index]) for index, first, second in pairs]
     tests = [
-        _test(tasks[index], first, second, *sample, settings)
+        _test(
+            tasks[index], first, second, *sample, settings, _equal(algorithms, (first, second), tasks[index], settings)
+        )
         for (index, first, second), sample in zip(pairs, samples, strict=True)
     ]
     corrected = statistics.correct([test.p_value for test in tests], settings.correction)
@@ -299,7 +306,13 @@ def _algorithms(
 
 
 def _test(
-    task: str, first: AlgorithmRuns, second: AlgorithmRuns, x: np.ndarray, y: np.ndarray, settings: Settings
+    task: str,
+    first: AlgorithmRuns,
+    second: AlgorithmRuns,
+    x: np.ndarray,
+    y: np.ndarray,
+    settings: Settings,
+    equal: str,
 ) -> Test:
     paired = _are_paired(first, second, task)
     return Test(
@@ -308,10 +321,25 @@ def _test(
         second.label,
         statistics.difference(x, y, settings.level, test=settings.test, paired=paired),
         statistics.probability_of_improvement(x, y, settings.level),
-        statistics.p_value(settings.test, x, y, paired),
+        math.nan if equal else statistics.p_value(settings.test, x, y, paired),
         seeds=(len(x), len(y)),
         paired=paired,
+        equal=equal,
     )
+
+
+def _equal(algorithms: Sequence[AlgorithmRuns], pair: Sequence[AlgorithmRuns], task: str, settings: Settings) -> str:
+    """Return what all runs of a pair return, if it is the same; empty if it is not, or if there are too few runs."""
+    scores = [algorithm.scores(task, settings.score) for algorithm in pair]
+    value = scores[0][0]
+    if min(map(len, scores)) < 2 or any((values != value).any() for values in scores):
+        return ""
+    members = [member for algorithm in algorithms for member in algorithm.tasks[task]]
+    evaluated = [member.number(one) for member in members for one in member.run.series(RETURN).values]
+    # Where no evaluation ever returned less, runs may have failed alike.
+    if np.nanmin(evaluated) < value and np.nanmax(evaluated) <= value:
+        return f"both reach the largest return, {value:.4g}"
+    return f"all their runs return {value:.4g}"
 
 
 def _decide(test: Test, corrected: float, samples: Sequence[np.ndarray], settings: Settings, num_tests: int) -> Test:
@@ -339,7 +367,7 @@ def _lines(comparison: Comparison) -> list[str]:
     lines += columns([["", *HEAD], *comparison.rows])
     lines += ["", f"optimality gap: mean shortfall from {comparison.target:.4g}"]
     if comparison.tests:
-        lines += ["", comparison.test_title]
+        lines += ["", comparison.test_title] if any(not test.equal for test in comparison.tests) else [""]
         lines += _grid_lines(comparison) if comparison.is_grid else _pair_lines(comparison)
     return [*lines, *itertools.chain.from_iterable(_wrap(f"note: {note}") for note in comparison.notes)]
 
@@ -361,7 +389,8 @@ def _pair_lines(comparison: Comparison) -> list[str]:
     for test in comparison.tests:
         on = f"{test.task}: " if len(comparison.tasks) > 1 else ""
         lines += _wrap(f"{on}{test.verdict(comparison.settings.level)}", "  ")
-        lines += _wrap(f"P({test.first} > {test.second}) = {format_interval(test.improvement, 2)}", "    ")
+        if not test.equal:
+            lines += _wrap(f"P({test.first} > {test.second}) = {format_interval(test.improvement, 2)}", "    ")
     return lines
 
 
@@ -375,7 +404,7 @@ def _grid_lines(comparison: Comparison) -> list[str]:
 
 
 def _grid_row(test: Test, level: float) -> list[str]:
-    decided = "*" if test.corrected < level else ""
+    decided = "equal" if test.equal else "*" if test.corrected < level else ""
     p_value = "–" if math.isnan(test.corrected) else f"{test.corrected:.2g}"
     needed = "" if decided else str(test.seeds_needed or "–")
     return [test.second, format_interval(test.difference), p_value, decided, needed]

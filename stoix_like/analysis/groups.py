@@ -239,6 +239,7 @@ def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dic
 
     A few keys are named, and as many more as tell all of them apart.
     """
+    names = _names_of_keys(differences)
     systems = [next(iter(next(iter(tasks.values())).values())).run.system for tasks in found]
     labels = []
     for system, own, tasks in zip(systems, differences, found, strict=True):
@@ -247,7 +248,7 @@ def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dic
             for name, other, others in zip(systems, differences, found, strict=True)
             if name == system and other is not own and tasks.keys() & others.keys()
         ]
-        keys = [key for key in own if key != "system.name" and any(other[key] != own[key] for other in rivals)]
+        keys = [key for key in names if any(other[key] != own[key] for other in rivals)]
         named = keys[:_MAX_KEYS_IN_LABEL]
         alike = [other for other in rivals if all(_format(other[key]) == _format(own[key]) for key in named)]
         for key in keys[_MAX_KEYS_IN_LABEL:]:
@@ -255,7 +256,7 @@ def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dic
             if told_apart:
                 named.append(key)
                 alike = [other for other in alike if other not in told_apart]
-        words = [f"{key.removeprefix('system.')}={_format(own[key])}" for key in named]
+        words = [f"{names[key]}={_format(own[key])}" for key in named]
         labels.append(" ".join([system, *words]))
     # Several algorithms differ in nothing that is short enough to be told, or share no environment.
     return [
@@ -264,6 +265,26 @@ def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dic
         else f"{label} #{labels[: position + 1].count(label)}"
         for position, label in enumerate(labels)
     ]
+
+
+def _names_of_keys(differences: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return names of the keys in labels: as many of their last words as tell them apart.
+
+    Keys with the same last word and always the same value are named once, such as the cells of actor and critic.
+    """
+    kept: dict[tuple[str, str], str] = {}
+    for key in differences[0] if differences else ():
+        if key != "system.name":
+            values = identity({"values": [own[key] for own in differences]})
+            kept.setdefault((key.rpartition(".")[2], values), key)
+    return {key: _shortest(key, [*kept.values()]) for key in kept.values()}
+
+
+def _shortest(key: str, keys: Sequence[str]) -> str:
+    """Return the fewest last words of a dotted key with which no other key ends."""
+    words = key.split(".")
+    ends = (".".join(words[start:]) for start in range(len(words) - 1, 0, -1))
+    return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
 
 
 def _is_alone(position: int, labels: Sequence[str], found: Sequence[dict[str, dict[int, Member]]]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter
 from scipy import stats
 
 from stoix_like.analysis.groups import AlgorithmRuns, common_tasks
@@ -85,11 +86,17 @@ def learning_curves(
             axes.fill_between(grid, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     if test is not None and len(curves) == 2:
         _mark_differences(axes, [algorithm.tasks[task] for algorithm in shown], metric, x, test, level)
-    axes.set_xlabel(X_AXES[x])
+    _label_x(axes, x)
     axes.set_ylabel(_title(metric))
     _say_what(axes, task, center, band, level, max(len(values) for _, _, values in curves))
     _legend(axes)
     return axes
+
+
+def _label_x(axes: Axes, x: str) -> None:
+    axes.set_xlabel(X_AXES[x])
+    if x == "env_steps":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 250k, so that labels do not run into each other
 
 
 def _say_what(axes: Axes, title: str, center: str, band: str, level: float, seeds: int) -> None:
@@ -303,7 +310,7 @@ def sample_efficiency(
         bands = _iqm_band(flat, table.shape[:2], level)
         (line,) = axes.plot(grid, _iqm(flat), label=label)
         axes.fill_between(grid, *bands, color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set_xlabel(X_AXES["env_steps"])
+    _label_x(axes, "env_steps")
     axes.set_ylabel(_title(metric) if len(tasks) == 1 else "scaled return")
     _say_what(axes, ", ".join(tasks), "iqm", "bootstrap", level, _least_seeds(algorithms, tasks) * len(tasks))
     _legend(axes)

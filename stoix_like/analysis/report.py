@@ -5,18 +5,20 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from stoix_like.analysis import figures, plots
 from stoix_like.analysis.comparison import HEAD, Comparison, Settings, compare_all
 from stoix_like.analysis.dreams import draw_dream, dream_episode, has_world_model
 from stoix_like.analysis.figures import as_data_url, as_svg
-from stoix_like.analysis.groups import AlgorithmRuns, read, score, sections
+from stoix_like.analysis.groups import AlgorithmRuns, common_tasks, read, score, sections
 from stoix_like.analysis.selection import describe_fresh, read_selected
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import center_name
@@ -32,11 +34,11 @@ body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:0 auto;padding:1r
 h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid #8886}
 figure{margin:1rem 0;background:#fff;border-radius:4px}
 figure svg,figure img{display:block;max-width:100%;height:auto;margin:auto}
-.wide{overflow-x:auto}td{max-width:24rem;overflow-wrap:anywhere}table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
+.wide{overflow-x:auto}td{max-width:24rem;overflow-wrap:break-word}table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:.25rem .75rem;border-bottom:1px solid #8884;vertical-align:top}
 code{font-size:.875em;overflow-wrap:anywhere}.verdict{font-weight:600}.note{color:#888}
 @media print{body{max-width:none;padding:0}.wide{overflow:visible}table{font-size:.7rem}
-th,td{padding:.2rem .3rem;overflow-wrap:anywhere}section{break-inside:avoid}}
+th,td{padding:.2rem .3rem}section{break-inside:avoid}}
 """
 _MAX_DIFFERENCES = 60
 
@@ -87,7 +89,7 @@ def _section(title: str, content: str) -> str:
 def _summary(comparison: Comparison) -> str:
     lines = [_table(["algorithm", *HEAD], comparison.rows)]
     tested = [test for test in comparison.tests if min(test.seeds) > 1]
-    if tested:
+    if any(not test.equal for test in tested):
         lines.append(f"<p>{html.escape(comparison.test_title)}:</p>")
     for test in tested:
         on = f"{test.task}: " if len(comparison.tasks) > 1 else ""
@@ -126,7 +128,7 @@ def _curves(algorithms: Sequence[AlgorithmRuns]) -> str:
     panels += [
         lambda figure, section=section: plots.performance_profiles(section, ax=figure.add_subplot())  # type: ignore[misc]
         for section in sections(algorithms)
-        if len(section) > 1
+        if len(section) > 1 and _differ(section)
     ]
     varied = _varied(algorithms)
     kinds = ["heatmap"] if len(varied) == 2 else []
@@ -136,6 +138,12 @@ def _curves(algorithms: Sequence[AlgorithmRuns]) -> str:
             for draw in figures.population_panels(algorithms, kind)
         ]
     return "\n".join(_figure(panel) for panel in panels)
+
+
+def _differ(algorithms: Sequence[AlgorithmRuns]) -> bool:
+    """Return whether the final returns differ on an environment: of equal ones, a performance profile is empty."""
+    scores = (np.concatenate([algorithm.scores(task) for algorithm in algorithms]) for task in common_tasks(algorithms))
+    return any(np.nanmax(values) > np.nanmin(values) for values in scores)
 
 
 def _ladders(algorithms: Sequence[AlgorithmRuns]) -> str:
@@ -324,7 +332,12 @@ def _number(value: Any) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def line(cells: Sequence[str], tag: str) -> str:
-        return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+        return f"<tr>{''.join(f'<{tag}>{_breakable(cell)}</{tag}>' for cell in cells)}</tr>"
 
     body = "\n".join(line(row, "td") for row in rows)
     return f'<div class="wide"><table>\n<thead>{line(head, "th")}</thead>\n<tbody>\n{body}\n</tbody></table></div>'
+
+
+def _breakable(text: str) -> str:
+    """Return a text for a cell: paths and dotted keys may be broken between their parts, other words not at all."""
+    return re.sub(r"(?<=[/.])(?=[A-Za-z_])", "<wbr>", html.escape(text))

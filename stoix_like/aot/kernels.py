@@ -13,6 +13,18 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 
+class Kernel(NamedTuple):
+    """A kernel and what the compiler's cost model predicts for it.
+
+    Attributes:
+        origin: the scopes and the operation that it was traced from; its name in the program if it is not told.
+        cost: on a GPU, microseconds; on a TPU, cycles.
+    """
+
+    origin: str
+    cost: float
+
+
 class Body(NamedTuple):
     """A program, or the body of one of its loops.
 
@@ -24,6 +36,7 @@ class Body(NamedTuple):
         transfers: how many of them communicate with the host.
         bytes: that they read and write.
         scopes: how many of the kernels were traced in each scope that is inside of the body's own.
+        costs: the kernels that the compiler predicts a cost of; empty unless it was asked to.
         loops: the loops in it; branches of a condition are loops of at most one trip.
     """
 
@@ -34,6 +47,7 @@ class Body(NamedTuple):
     transfers: int
     bytes: int
     scopes: Mapping[str, int]
+    costs: tuple[Kernel, ...] = ()
     loops: tuple[Body, ...] = ()
 
     @property
@@ -45,6 +59,22 @@ class Body(NamedTuple):
     def bytes_accessed(self) -> int:
         """Bytes of one run, with those of inner loops."""
         return self.bytes + sum((loop.trips or 1) * loop.bytes_accessed for loop in self.loops)
+
+    @property
+    def cost(self) -> float:
+        """Predicted cost of the kernels of one run, with those of inner loops."""
+        return sum(kernel.cost for _, kernel in self.repeated())
+
+    def repeated(self, times: int = 1) -> Iterator[tuple[int, Kernel]]:
+        """Yield the kernels with a predicted cost, each with its runs per run of this body and its cost for them all.
+
+        Args:
+            times: runs of this body.
+        """
+        for kernel in self.costs:
+            yield times, kernel._replace(cost=times * kernel.cost)
+        for loop in self.loops:
+            yield from loop.repeated(times * (loop.trips or 1))
 
     def all(self) -> Iterator[Body]:
         """Yield this body and those in it."""
@@ -64,6 +94,8 @@ class _Operation(NamedTuple):
     is_root: bool
 
 
+# What XLA's cost models write: in microseconds for a GPU, in cycles for a TPU.
+_COST = re.compile(r'"(?:reification_cost":\[\{[^}]*?"exec_time_us|estimated_cycles)":"?([\d.e+-]+)')
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _CALL = re.compile(r" ([\w\-]+)\(")
@@ -90,22 +122,25 @@ _ADDED = re.compile(
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
 
 
-def read_program(text: str) -> Body:
+def read_program(text: str, bandwidth: float = 0.0) -> Body:
     """Read the optimised HLO of a program.
 
     Args:
         text: from `compiled.as_text()`.
+        bandwidth: of the memory, in bytes per microsecond, for kernels of which the cost model of a GPU says nothing,
+            copies and sorts; 0: they have no cost.
 
     Returns:
         The program.
     """
-    return _Reader(text).read()
+    return _Reader(text, bandwidth).read()
 
 
 class _Reader:
     """The computations of a program by name."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, bandwidth: float) -> None:
+        self._bandwidth = bandwidth
         self._computations: dict[str, list[_Operation]] = {}
         current: list[_Operation] = []
         for line in text.splitlines():
@@ -125,6 +160,7 @@ class _Reader:
         kernels = collectives = transfers = size = 0
         loops: list[Body] = []
         scopes: Counter[str] = Counter()
+        costs: list[Kernel] = []
         for operation in operations:
             base = operation.opcode.removesuffix("-start").removesuffix("-done")
             if base in _CONTROL:
@@ -135,9 +171,15 @@ class _Reader:
             kernels += 1
             collectives += base in _COLLECTIVES
             transfers += base in _TRANSFERS or bool(_CALLBACK.search(operation.rest))
-            size += self._bytes(operation, types)
-            scopes.update(set(_scope(operation.rest)) - set(scope))
-        return Body(label, trips, kernels, collectives, transfers, size, dict(scopes), tuple(loops))
+            own = self._bytes(operation, types)
+            size += own
+            inside = _scope(operation.rest)
+            scopes.update(set(inside) - set(scope))
+            if match := _COST.search(operation.rest):
+                costs.append(Kernel("/".join(inside) or operation.name, float(match[1])))
+            elif self._bandwidth:
+                costs.append(Kernel("/".join(inside) or operation.name, own / self._bandwidth))
+        return Body(label, trips, kernels, collectives, transfers, size, dict(scopes), tuple(costs), tuple(loops))
 
     def _loops(self, operation: _Operation, scope: tuple[str, ...]) -> list[Body]:
         """Return the bodies that an operation runs; of a condition the largest branch, which may not run."""

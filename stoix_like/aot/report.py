@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -10,7 +12,8 @@ import jax
 from stoix_like.aot.kernels import Body, read_program
 from stoix_like.aot.operations import count_flops
 from stoix_like.aot.targets import Target
-from stoix_like.aot.topology import set_up_for
+from stoix_like.aot.topology import compile_with_costs, set_up_for
+from stoix_like.architectures.axes import POPULATION_AXIS
 from stoix_like.architectures.types import LearnerState
 from stoix_like.config import RunConfig, SebulbaConfig
 from stoix_like.errors import ConfigError
@@ -19,7 +22,11 @@ from stoix_like.run.programs.compile import check_memory
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.utils.replay import BufferConfig
 
+LAUNCH = 2.2
+"""Microseconds that the launch of a kernel takes on a GPU: a usual figure, which was not measured here."""
+_DEAREST = 5
 # Bodies of loops, by the scope that the loop is traced in.
 _BODIES = {
     "rollout": "step of the rollout",
@@ -115,6 +122,55 @@ class Report(NamedTuple):
             " written per update"
         )
 
+        yield from self._prediction()
+        yield from self._room()
+
+    def _prediction(self) -> Iterator[str]:
+        """Yield the predicted time of an update and its dearest kernels; nothing where the compiler predicts none."""
+        update = self.update
+        if not update.cost:
+            return
+        yield ""
+        if self.target.platform == "tpu":
+            yield f"predicted: {update.cost:,.0f} cycles of kernels per update"
+        else:
+            launching = LAUNCH * update.launches
+            total = update.cost + launching
+            yield (
+                f"predicted: {_milliseconds(total)} ms per update, {_milliseconds(update.cost)} of kernels and"
+                f" {_milliseconds(launching)} of launches at {LAUNCH} µs;"
+                f" {self.steps_per_update / total * 1e6:.3g} environment steps per second"
+            )
+        cost: defaultdict[str, float] = defaultdict(float)
+        runs = Counter[str]()
+        for times, kernel in update.repeated():
+            cost[kernel.origin] += kernel.cost
+            runs[kernel.origin] += times
+        dearest = sorted(cost, key=lambda origin: -cost[origin])[:_DEAREST]
+        rows = [
+            (f"{cost[origin] / update.cost:.1%}", f"{runs[origin]:,}", origin.removeprefix("update/"))
+            for origin in dearest
+        ]
+        yield from columns([("of the kernels", "launches", "dearest origins"), *rows])
+
+    def _room(self) -> Iterator[str]:
+        """Yield how many environments or members fit, as far as memory tells."""
+        arch, members = self.setup.config.arch, self.setup.population.num_members
+        if isinstance(arch, SebulbaConfig):
+            return
+        needed = memory_estimate.total(self.programs[self.training].compiled.memory_analysis())
+        # The replay buffer has a size of its own; whatever else there is grows with the environments.
+        buffer = self.setup.config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
+        fixed = _shard_bytes(self.state.shared) + (_shard_bytes(self.state.shards.local) if buffer else 0)
+        usable, num_envs = self.target.usable, arch.total_num_envs
+        num_envs = _rounded(num_envs * (usable - fixed) / max(1, needed - fixed))
+        per_device = members / self.setup.mesh.shape[POPULATION_AXIS]
+        most = int(usable / (needed / per_device)) * self.setup.mesh.shape[POPULATION_AXIS]
+        yield (
+            f"memory for about {num_envs:,} environments (arch.total_num_envs), or for {most:,} members"
+            f" (arch.population.size) of {arch.total_num_envs:,}"
+        )
+
     def _memory(self) -> Iterator[tuple[str, ...]]:
         for name, program in self.programs.items():
             analysis = program.compiled.memory_analysis()
@@ -149,11 +205,11 @@ def compile_for(config: RunConfig, target: Target) -> Report:
                 continue
             traced = function.trace(*args)
             try:
-                compiled = traced.lower().compile()
+                compiled = compile_with_costs(traced.lower())
             except jax.errors.JaxRuntimeError as error:
                 raise _refusal(error, setup, target, name) from error
             programs[name] = CompiledProgram(
-                compiled, read_program(compiled.as_text()), count_flops(traced.jaxpr.jaxpr)
+                compiled, read_program(compiled.as_text(), target.bandwidth), count_flops(traced.jaxpr.jaxpr)
             )
             state = args[0] if name in ("train", "learn") else state
     finally:
@@ -175,6 +231,22 @@ def _refusal(error: Exception, setup: RunSetup, target: Target, name: str) -> Ex
         f"--for {target.name}: {name} needs more than {memory_estimate.gib(target.usable)} per device: use a smaller"
         f" {' or '.join(keys)}"
     )
+
+
+def _shard_bytes(tree: Any) -> int:
+    """Return the bytes of arrays on one device, from their shapes and shardings."""
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _milliseconds(microseconds: float) -> str:
+    return f"{microseconds / 1e3:,.0f}" if microseconds >= 1e5 else f"{microseconds / 1e3:.3g}"
+
+
+def _rounded(number: float) -> int:
+    """Round down to two digits."""
+    unit = 10 ** max(0, len(str(int(number))) - 2)
+    return int(number) // unit * unit
 
 
 def _with_names(body: Body, name: str, rollout_length: int, depth: int = 0) -> Iterator[tuple[str, Body]]:

@@ -46,6 +46,15 @@ class Target(NamedTuple):
             raise ConfigError(f"XLA_CLIENT_MEM_FRACTION={given}: use a number such as 0.75") from None
         return int(fraction * self.memory)
 
+    @property
+    def bandwidth(self) -> float:
+        """Bytes that the memory of a GPU moves in a microsecond; 0 of a TPU, whose compiler predicts all kernels."""
+        found = _BANDWIDTH.search(self.topology)
+        return int(found[1]) / 1e6 if found else 0.0
+
+
+_BANDWIDTH = re.compile(r"\bmemory_bandwidth:\s*(\d+)")
+
 
 class _Gpu(NamedTuple):
     """A GPU, by the numbers that its compiler asks for.
@@ -140,6 +149,7 @@ _TPUS = {
     "v5p": _Tpu("TPU v5p", 95 * 2**30, 2, 3, 4096),
     "v6e": _Tpu("TPU v6e", 125 * 2**28, 1, 2, 256),
 }
+_KINDS = dict.fromkeys(("gpu", "cuda"), "") | {"tpu": "; the number is the size of the slice, up to v5e-256"}
 _TPU_NAME = re.compile(r"(v\d+[a-z]+)-(\d+)")
 _MEMORY = re.compile(r"\bdevice_memory_size:\s*(\d+)")
 _TITLE = re.compile(r'\bdevice_description_str:\s*"([^"]*)"')
@@ -162,6 +172,9 @@ def find_target(name: str) -> Target:
     Raises:
         ConfigError: no target has the name, or the file does not describe a GPU.
     """
+    if name.lower() in _KINDS:
+        sizes = [one for one in names() if (one in _GPUS) == (name.lower() != "tpu")]
+        raise ConfigError(f"--for {name}: which one? Use {', '.join(sizes[:-1])} or {sizes[-1]}{_KINDS[name.lower()]}")
     if name in _GPUS:
         gpu = _GPUS[name]
         return Target(name, gpu.title, "cuda", gpu.description(), gpu.memory)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +18,8 @@ from stoix_like.aot.targets import Target
 from stoix_like.config import AnakinConfig, RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.setup import RunSetup, set_up
+
+_COST_MODEL = "xla_gpu_collect_cost_model_stats"
 
 
 def set_up_for(config: RunConfig, target: Target) -> RunSetup:
@@ -47,6 +50,24 @@ def set_up_for(config: RunConfig, target: Target) -> RunSetup:
         places = dict(zip(jax.local_devices(), find_devices(target, needed), strict=False))
     setup = set_up(config, device_memory=target.usable)
     return on_devices(setup, places)
+
+
+def compile_with_costs(lowered: Any) -> Any:
+    """Compile a program, with what the compiler's cost model predicts for each kernel in its HLO.
+
+    Args:
+        lowered: from `function.lower(…)`.
+
+    Returns:
+        jax's compiled program.
+    """
+    try:
+        return lowered.compile(compiler_options={_COST_MODEL: True})
+    except jax.errors.JaxRuntimeError as error:
+        if _COST_MODEL not in str(error):
+            raise
+        # Another XLA names the option otherwise: it predicts nothing of a GPU.
+        return lowered.compile()
 
 
 def on_devices(setup: RunSetup, places: Mapping[jax.Device, jax.Device]) -> RunSetup:

@@ -25,6 +25,7 @@ class RunInfo(NamedTuple):
     num_members: int = 1  # size of the population
     history: Sequence[Mapping[str, Any]] = ()  # records up to the checkpoint of a resumed run
     env_steps: int = 0  # environment steps of each member at that checkpoint
+    job: int | None = None  # number of the run among those that a launcher may run at the same time
 
 
 class Logger(Protocol):

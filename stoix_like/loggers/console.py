@@ -62,7 +62,7 @@ class ConsoleLogger:
         self._console = _LineConsole(highlight=False, force_jupyter=False)
         # Variables such as FORCE_COLOR make rich treat a file as a terminal.
         self._terminal = self._console.is_terminal and self._console.file.isatty()
-        self._system = ""
+        self._system, self._job = "", ""
         self._total = 1  # environment steps of the run
         self._run_dir: pathlib.Path | None = None
         self._last: Mapping[str, Any] = {}
@@ -76,6 +76,7 @@ class ConsoleLogger:
         """
         self._total = max(info.total_timesteps, 1)
         self._run_dir, self._system = info.run_dir, info.system
+        self._job = "" if info.job is None else f"[{info.job}] "
         seeds = f"seed {info.seed}" if info.num_members == 1 else f"{info.num_members} members, seeds from {info.seed}"
         wide = len(f"{info.system} on {info.environment}, {seeds}") > self._console.width
         gap = "\n  " if self._terminal and wide else " "
@@ -91,7 +92,8 @@ class ConsoleLogger:
         members = f"{center} [95 % bootstrap interval], best and worst one"
         lone = "mean episode return ± standard deviation over episodes, mean episode length"
         self._print_field("rows", lone if info.num_members == 1 else members)
-        if self._config.progress_bar and self._console.is_interactive and self._terminal:
+        # Of several processes, only one could draw its bar.
+        if self._config.progress_bar and not self._job and self._console.is_interactive and self._terminal:
             self._bar = _progress_bar(self._console)
             self._bar.add_task(self._describe(""), total=self._total, status="", deadline=None)
             self._bar.start()
@@ -149,7 +151,7 @@ class ConsoleLogger:
             *([Cell(f"  {format_seconds(left)} left", 6, "dim")] if left else []),
         ]
         if self._terminal:
-            cells = fitting(cells, self._console.width)
+            cells = fitting(cells, self._console.width - len(self._job))
         self._print(*((cell.text, cell.style) for cell in cells))
 
     def _advance(self, record: Mapping[str, Any], status: str) -> None:
@@ -231,13 +233,13 @@ class ConsoleLogger:
     def _print_field(self, label: str, value: str, style: str = "") -> None:
         if self._terminal:
             # Paths are not broken, so that they can be copied.
-            room = max(self._console.width - _LABEL_WIDTH, 20)
+            room = max(self._console.width - len(self._job) - _LABEL_WIDTH, 20)
             lines = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False)
             value = f"\n{' ' * _LABEL_WIDTH}".join(lines)
         self._print((f"  {label:<{_LABEL_WIDTH - 2}}", "dim"), (value, style))
 
     def _print(self, *parts: str | tuple[str, str]) -> None:
-        line = Text.assemble(*parts)
+        line = Text.assemble(self._job, *parts)
         # Characters that the terminal cannot encode become question marks instead of errors.
         line.plain = line.plain.encode(self._console.encoding, "replace").decode(self._console.encoding)
         self._console.print(line, soft_wrap=True)

@@ -426,4 +426,13 @@ def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Se
         devices=f"{devices.size} × {devices.flat[0].device_kind}{actors}{hosts}",
         num_members=setup.population.num_members,
         history=history,
+        job=_parallel_job(),
     )
+
+
+def _parallel_job() -> int | None:
+    """Return the number of Hydra's current job if its launcher may run others at the same time."""
+    if not HydraConfig.initialized() or HydraConfig.get().mode != RunMode.MULTIRUN:
+        return None
+    hydra = HydraConfig.get()
+    return None if hydra.runtime.choices["hydra/launcher"] == "basic" else int(hydra.job.num)

@@ -84,7 +84,30 @@ def test_different_budgets_are_reported_and_no_setting(tmp_path):
     # The same seeds again count apart.
     write_run(tmp_path / "again", curves=[[0.0] * 5, [1.0] * 5])
     labels = [algorithm.label for algorithm in analysis.read([tmp_path / "again", tmp_path / "long"])]
-    assert labels == ["ppo/ff_ppo arch.total_timesteps=100", "ppo/ff_ppo arch.total_timesteps=200"]
+    assert labels == ["ppo/ff_ppo total_timesteps=100", "ppo/ff_ppo total_timesteps=200"]
+
+
+@pytest.mark.parametrize(
+    ("first", "best", "reason"),
+    [
+        (0.0, 500.0, "both reach the largest return, 500"),
+        (500.0, 500.0, "all their runs return 500"),
+        (0.0, 501.0, "all their runs return 500"),
+    ],
+)
+def test_pairs_of_which_all_runs_return_the_same_are_not_tested(tmp_path, first, best, reason):
+    write_run(tmp_path / "a", curves=[[first] * 3, [best] * 3, [500.0] * 3])
+    write_run(tmp_path / "b", (500.0,) * 3, curves=[[first] * 3, [500.0] * 3], system="sac/ff_sac")
+    found = analysis.compare(tmp_path, analysis.Settings(test="mann_whitney"))
+    (test,) = found.tests
+    assert np.isnan(test.p_value)
+    assert test.verdict(0.05) == f"ppo/ff_ppo and sac/ff_sac are equal: {reason}"
+    assert "Mann" not in str(found)
+    report.write([tmp_path], tmp_path / "report.html", animation=False)
+    text = (tmp_path / "report.html").read_text()
+    assert f"are equal: {reason}" in text
+    # Two curves, and no profile.
+    assert text.count("<figure>") == 1
 
 
 def test_sentences_with_long_labels_are_broken_into_lines(tmp_path):

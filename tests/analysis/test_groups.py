@@ -49,6 +49,22 @@ def test_labels_name_the_settings_in_which_algorithms_differ(tmp_path):
     ]
 
 
+def test_labels_name_keys_by_the_words_that_tell_them_apart(tmp_path):
+    for cell, sizes in (("gru", [64]), ("lstm", [32])):
+        directory = write_run(tmp_path / cell, cell=cell)
+        config = OmegaConf.load(directory / "config.yaml")
+        config.network.critic_network = {"rnn_layer": {"cell_type": cell}, "pre_torso": {"layer_sizes": sizes}}
+        config.network.actor_network.pre_torso = {"layer_sizes": [16, *sizes]}
+        OmegaConf.save(config, directory / "config.yaml")
+    # The cells are always the same in both networks, the sizes are not.
+    assert [algorithm.label for algorithm in analysis.read(tmp_path)] == [
+        "ppo/ff_ppo cell_type=gru actor_network.pre_torso.layer_sizes=[16, 64]"
+        " critic_network.pre_torso.layer_sizes=[64]",
+        "ppo/ff_ppo cell_type=lstm actor_network.pre_torso.layer_sizes=[16, 32]"
+        " critic_network.pre_torso.layer_sizes=[32]",
+    ]
+
+
 def test_of_budgets_labels_name_the_steps_alone(tmp_path):
     for name, curves in (("short", [[0.0], [1.0]]), ("long", [[0.0], [1.0], [2.0]])):
         directory = write_run(tmp_path / name, curves=curves)
@@ -56,7 +72,7 @@ def test_of_budgets_labels_name_the_steps_alone(tmp_path):
         config.arch.num_evaluation = len(curves) - 1
         OmegaConf.save(config, directory / "config.yaml")
     labels = [algorithm.label for algorithm in analysis.read([tmp_path / "short", tmp_path / "long"])]
-    assert labels == ["ppo/ff_ppo arch.total_timesteps=100", "ppo/ff_ppo arch.total_timesteps=200"]
+    assert labels == ["ppo/ff_ppo total_timesteps=100", "ppo/ff_ppo total_timesteps=200"]
 
 
 def test_a_seed_counts_once(tmp_path):
@@ -103,7 +119,7 @@ def test_wrappers_of_environments_are_settings_where_they_tell_seeds_apart(tmp_p
     write_run(tmp_path / "other", seed=1, env_keys={"frame_stack": 1})
     assert [algorithm.label for algorithm in analysis.read([tmp_path / "4", tmp_path / "other"])] == ["ppo/ff_ppo"]
     labels = [algorithm.label for algorithm in analysis.read(tmp_path)]
-    assert labels == ["ppo/ff_ppo env.frame_stack=1", "ppo/ff_ppo env.frame_stack=4"]
+    assert labels == ["ppo/ff_ppo frame_stack=1", "ppo/ff_ppo frame_stack=4"]
 
 
 def test_the_seeds_of_a_grid_are_grouped_by_its_hyperparameters(tmp_path):

@@ -24,6 +24,8 @@ def test_the_report_is_one_page_with_all_parts(two):
     for part in ("Summary", "Learning curves", "Final returns", "Differences", "Runs and timing", "Versions", "0.11.2"):
         assert part in text
     assert "ppo/ff_ppo is better than q_learning/ff_dqn" in text
+    # Cells break between the parts of names and paths, not within words.
+    assert "<td>q_learning/<wbr>ff_dqn</td>" in text
     # Nothing is loaded, neither from a network nor from a file.
     assert not [word for word in ('src="http', 'href="http', "<script", "<link", "@import", "url(http") if word in text]
 

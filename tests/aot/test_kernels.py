@@ -85,6 +85,25 @@ def test_bodies_of_loops_are_read_with_their_counts():
     assert inner.bytes == 64 + 64 + (32 + 32 + 32 + 4) + (32 + 4 + 32)
 
 
+def test_predicted_costs_are_those_of_the_compiler_and_of_the_memory_elsewhere():
+    """Of 16 runs each: a fusion of 3 µs, and 64 bytes of the slice, 64 of the sum and 100 of the copy at 4 per µs."""
+    gpu = """calls=%fused, backend_config={"reification_cost":[{"end_to_end_cycles":9,"exec_time_us":3.0e0},\
+{"exec_time_us":99,"name":"sol"}]}"""
+    named = 'f32[8]{0} all-reduce(%row), metadata={op_name="jit(train)/while/body/vmap(rollout)/while/body/add"},'
+    text = BY_HAND.replace("calls=%fused", gpu).replace("f32[8]{0} all-reduce(%row),", named)
+    (outer,) = read_program(text, bandwidth=4.0).loops
+    kernels = {kernel.origin: (times, kernel.cost) for times, kernel in outer.repeated()}
+    assert kernels["written"] == (16, 16 * 3.0)
+    assert kernels["slice"] == kernels["rollout/add"] == (16, 16 * 64 / 4)
+    assert kernels["start"] == (16, 16 * 100 / 4)
+    # Of the branch, the sum reads a number twice and writes one, the call reads one and writes one.
+    assert outer.cost == 16 * (3.0 + 16.0 + 16.0 + 25.0) + (12 + 8) / 4
+    # A TPU's are all told, in cycles.
+    tpu = BY_HAND.replace("calls=%fused", 'calls=%fused, backend_config={"window_config":{"estimated_cycles":"1934"}}')
+    assert read_program(tpu).cost == 16 * 1934
+    assert read_program(BY_HAND).cost == 0
+
+
 @pytest.mark.optimized
 def test_the_program_of_a_real_compiler_is_read():
     def train(x, updates):

@@ -39,6 +39,11 @@ def test_a_report_tells_memory_and_kernels_of_every_program():
     assert compiled.steps_per_update == 16
     assert f"{compiled.update.launches:,} launches per update" in text
     assert "no host transfers" in text
+    # The kernels of a CPU have no cost but by the bandwidth of the target.
+    update = compiled.update
+    assert f"{update.cost / 1e3:.3g} of kernels and {2.2e-3 * update.launches:.3g} of launches at 2.2 µs;" in text
+    assert len(re.findall(r"^[\d.]+% +[\d,]+ +\S", text, re.MULTILINE)) == 5
+    assert re.search(r"memory for about [\d,]+ environments \(arch.total_num_envs\), or for [\d,]+ members", text)
 
 
 @pytest.mark.usefixtures("on_this_cpu")

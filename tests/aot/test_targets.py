@@ -26,6 +26,8 @@ def test_a_slice_of_tpus_has_the_layout_of_its_size(name, topology, devices):
     ("name", "message"),
     [
         ("h20", r"--for h20 names no GPU, .*: did you mean 'h200'"),
+        ("gpu", r"--for gpu: which one\? Use b200, h200,.* or rtx3090$"),
+        ("tpu", r"--for tpu: which one\? Use v5e-4, v5p-8 or v6e-4; the number is the size of the slice"),
         ("v5e-512", "--for v5e-512: there is no slice of this size; use v5e-4, v5e-8, v5e-16, … or v5e-256"),
         ("v5e-3", "--for v5e-3: there is no slice of this size; use v5e-4, v5e-8"),
         ("v5p-3", "--for v5p-3: there is no slice of this size; use v5p-8, v5p-16"),

@@ -41,6 +41,16 @@ def test_a_file_gets_plain_lines(tmp_path, capsys, monkeypatch):
     ]
 
 
+def test_lines_of_jobs_that_run_at_the_same_time_begin_with_their_number(tmp_path, capsys):
+    logger = ConsoleLogger(ConsoleConfig())
+    logger.start(run_info(tmp_path)._replace(job=3))
+    logger.log(record(640, 9.25, 3.0))
+    logger.finish(SUMMARY)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 10
+    assert all(line.startswith("[3] ") for line in lines)
+
+
 def test_long_paths_stay_on_one_line(tmp_path, capsys):
     run_dir = tmp_path / ("long" * 50)
     ConsoleLogger(ConsoleConfig()).start(run_info(run_dir))

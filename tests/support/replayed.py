@@ -25,7 +25,7 @@ SIX = ([0, 1, 2, 3, 4, 5], [1, 2, 4, 8, 16, 32], [0, 0, 1, 0, 0, 0], [0, 0, 0, 0
 
 def make(schema=ReplayConfig, reward_scale=1.0, **values):
     defaults = {
-        "total_buffer_size": 128,
+        "total_buffer_size": 120,
         "total_batch_size": 64,
         "epochs": 1,
         "n_step": 1,

@@ -215,10 +215,11 @@ def _replay_notes(config: RunConfig, envs_per_shard: int, num_shards: int) -> tu
             f"{buffer.epochs / steps:.3g} gradient steps per environment step: system.epochs={buffer.epochs} after"
             f" every {steps:,} steps",
         )
-    size, given = buffer.buffer_size(envs_per_shard, num_shards), buffer.total_buffer_size
+    sizes = envs_per_shard, num_shards, config.system.rollout_length
+    size, given = buffer.buffer_size(*sizes), buffer.total_buffer_size
     if size == given:
         return notes
-    unit = buffer.buffer_unit(envs_per_shard, num_shards)
+    unit = buffer.buffer_unit(*sizes)
     return *notes, f"system.total_buffer_size={given:,} rounded down to {size:,}: a multiple of {unit:,}"
 
 

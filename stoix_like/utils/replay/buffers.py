@@ -1,4 +1,4 @@
-"""Flashbax buffers of steps and of blocks of steps.
+"""Flashbax buffers of steps and of blocks of steps, to which rollouts are added as slices.
 
 Shape letters: T time, N environments per shard, L stored steps or blocks per environment, P steps per block, B windows
 per batch.
@@ -32,12 +32,12 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
         A buffer of items, or of rows of blocks `[N, L]`.
     """
     import flashbax  # systems without replay start without it
-    from flashbax.buffers import trajectory_buffer
 
-    size = config.buffer_size(spec.num_envs, spec.num_shards) // spec.num_shards
+    size = config.buffer_size(spec.num_envs, spec.num_shards, spec.rollout_length) // spec.num_shards
     batch = config.total_batch_size // spec.num_shards
     if not config.per_env_rows:
         buffer = flashbax.make_item_buffer(size, 1, batch, add_sequences=True, add_batches=True)
+        buffer = buffer.replace(add=lambda state, steps: add_slice(state, jax.tree.map(_in_one_row, steps)))
     else:
         window = config.window // config.block_length
         length = size // (spec.num_envs * config.block_length)
@@ -47,12 +47,44 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
             # Systems apply the exponent before `set_priorities`, because it may be traced. `add_rows` sets those of new
             # windows: flashbax would set them in several passes, item by item.
             buffer = flashbax.make_prioritised_trajectory_buffer(*rows, **sizes, priority_exponent=1.0)
-            buffer = buffer.replace(add=trajectory_buffer.add, set_priorities=set_priorities)
+            buffer = buffer.replace(set_priorities=set_priorities)
         else:
             buffer = flashbax.make_trajectory_buffer(*rows, **sizes)
+        buffer = buffer.replace(add=add_slice)
     functions = {field.name: getattr(buffer, field.name) for field in dataclasses.fields(buffer)}
     # jax.numpy_rank_promotion is a context manager that also works as a decorator.
     return buffer.replace(**{name: jax.numpy_rank_promotion("allow")(f) for name, f in functions.items()})
+
+
+def add_slice(state: Any, rows: PyTree) -> Any:
+    """Append to the rows of a buffer where the last rollout ended: one slice, which flashbax scatters item by item.
+
+    Args:
+        state: the state of a buffer of rows `[N, L]`; every rollout so far had the length of this one.
+        rows: `[N, K, ...]`, where K divides L, so that no rollout starts before the end and ends after the start.
+
+    Returns:
+        The next state.
+
+    Raises:
+        ValueError: the length of the rows is no multiple of that of the rollout.
+    """
+    (length,) = {x.shape[1] for x in jax.tree.leaves(state.experience)}
+    (added,) = {x.shape[1] for x in jax.tree.leaves(rows)}
+    if length % added:
+        raise ValueError(f"a buffer of {length} steps per row cannot take rollouts of {added} as slices")
+    experience = jax.tree.map(
+        lambda stored, new: jax.lax.dynamic_update_slice_in_dim(stored, new, state.current_index, axis=1),
+        state.experience,
+        rows,
+    )
+    index = state.current_index + added
+    return state.replace(experience=experience, current_index=index % length, is_full=state.is_full | (index >= length))
+
+
+def _in_one_row(x: jax.Array) -> jax.Array:
+    """Return steps `[T, N, ...]` as `[1, T * N, ...]`."""
+    return x.reshape(1, -1, *x.shape[2:])
 
 
 def example_step(config: ReplayConfig, spec: SystemSpec, timestep: TimeStep) -> Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -28,27 +29,29 @@ class BufferConfig(Part):
     total_batch_size: Annotated[int, between(1, INT32_MAX)]
 
     @abstractmethod
-    def buffer_unit(self, num_envs: int, num_shards: int) -> int:
+    def buffer_unit(self, num_envs: int, num_shards: int, rollout_length: int) -> int:
         """Return the number of steps that the buffer holds a multiple of.
 
         Args:
             num_envs: environments of one shard.
             num_shards: shards of the whole run.
+            rollout_length: steps of each environment that are added at once.
         """
 
-    def buffer_size(self, num_envs: int, num_shards: int) -> int:
+    def buffer_size(self, num_envs: int, num_shards: int, rollout_length: int) -> int:
         """Return the capacity of the buffer in steps: `total_buffer_size`, rounded down.
 
         Args:
             num_envs: environments of one shard.
             num_shards: shards of the whole run.
+            rollout_length: steps of each environment that are added at once.
         """
-        return self.total_buffer_size - self.total_buffer_size % self.buffer_unit(num_envs, num_shards)
+        return self.total_buffer_size - self.total_buffer_size % self.buffer_unit(num_envs, num_shards, rollout_length)
 
-    def _check_totals(self, num_envs: int, num_shards: int, largest: int) -> None:
+    def _check_totals(self, num_envs: int, num_shards: int, rollout_length: int, largest: int) -> None:
         """Check that a shard stores at most `largest` steps, and that the batch divides over the shards."""
-        if self.buffer_size(num_envs, num_shards) // num_shards > largest:
-            unit = self.buffer_unit(num_envs, num_shards)
+        if self.buffer_size(num_envs, num_shards, rollout_length) // num_shards > largest:
+            unit = self.buffer_unit(num_envs, num_shards, rollout_length)
             raise ConfigError(
                 f"system.total_buffer_size={self.total_buffer_size} is too large for the 32-bit indices of"
                 f" {num_shards} shard(s): use at most {largest * num_shards // unit * unit}"
@@ -113,9 +116,9 @@ class ReplayConfig(BufferConfig):
         """See `Part.max_steps_per_env`; steps of windows with priorities are counted in 32 bits."""
         return INT32_MAX if self.prioritised else None
 
-    def buffer_unit(self, num_envs: int, num_shards: int) -> int:
-        """See `BufferConfig`."""
-        return num_shards * (num_envs * self.block_length if self.per_env_rows else 1)
+    def buffer_unit(self, num_envs: int, num_shards: int, rollout_length: int) -> int:
+        """See `BufferConfig`; whole rollouts, each of which is one slice of the buffer."""
+        return num_shards * num_envs * math.lcm(rollout_length, self.block_length)
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check that the batch divides over the shards, and that the first update can sample a batch; see `Part`."""
@@ -124,15 +127,16 @@ class ReplayConfig(BufferConfig):
                 "system.store_next_observation=false: this system needs the successor of every step: use true"
             )
         # A sum tree has twice as many nodes as steps.
-        self._check_totals(num_envs, num_shards, 2**30 if self.prioritised else INT32_MAX)
+        largest, rollout = 2**30 if self.prioritised else INT32_MAX, config.rollout_length
+        self._check_totals(num_envs, num_shards, rollout, largest)
         total_envs = num_envs * num_shards
-        capacity = self.buffer_size(num_envs, num_shards) // total_envs
-        if capacity < max(config.rollout_length, self.window):
+        capacity = self.buffer_size(num_envs, num_shards, rollout) // total_envs
+        if capacity < max(rollout, self.window):
             raise ConfigError(
                 f"system.total_buffer_size={self.total_buffer_size} holds {capacity} step(s) of each of {total_envs}"
-                f" environments, fewer than system.rollout_length={config.rollout_length} or the {self.window} step(s)"
-                f" of a window ({self.window_keys}): use at least"
-                f" {total_envs * max(config.rollout_length, self.window)}"
+                f" environments, in whole rollouts, fewer than system.rollout_length={rollout} or the"
+                f" {self.window} step(s) of a window ({self.window_keys}): use at least"
+                f" {total_envs * _rounded_up(self.window, rollout)}"
             )
         self._check_start(config, total_envs, capacity)
 
@@ -143,16 +147,19 @@ class ReplayConfig(BufferConfig):
             raise ConfigError(
                 f"system.total_batch_size={self.total_batch_size} exceeds the windows that"
                 f" system.total_buffer_size={self.total_buffer_size} can hold: use a total_buffer_size of at least"
-                f" {needed * total_envs}"
+                f" {_rounded_up(needed, config.rollout_length) * total_envs}"
             )
         first = config.warmup_steps + config.rollout_length
         if first < needed:
-            rollouts = -(-(needed - config.rollout_length) // config.rollout_length)
             raise ConfigError(
                 f"system.warmup_steps={config.warmup_steps}: the first update finds {first} step(s) of each of"
                 f" {total_envs} environments, too few for system.total_batch_size={self.total_batch_size}: use at least"
-                f" {rollouts * config.rollout_length}"
+                f" {_rounded_up(needed - config.rollout_length, config.rollout_length)}"
             )
+
+
+def _rounded_up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,14 +48,15 @@ class StreamReplayConfig(BufferConfig):
     latent_period: Annotated[int, between(1, 2**20)]
     online_sequences: Annotated[int, between(0, INT32_MAX)]
 
-    def buffer_unit(self, num_envs: int, num_shards: int) -> int:
-        """See `BufferConfig`."""
+    def buffer_unit(self, num_envs: int, num_shards: int, rollout_length: int) -> int:
+        """See `BufferConfig`; rollouts have entries of their own for the ends of episodes."""
+        del rollout_length
         return num_shards * num_envs * self.latent_period
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check that sequences fit, and that the first update finds one of each environment; see `Part`."""
         length, period, rollout = self.sequence_length, self.latent_period, config.rollout_length
-        self._check_totals(num_envs, num_shards, INT32_MAX)
+        self._check_totals(num_envs, num_shards, rollout, INT32_MAX)
         if length % period:
             raise ConfigError(
                 f"system.sequence_length={length} must be a multiple of system.latent_period={period}: use"
@@ -72,7 +73,7 @@ class StreamReplayConfig(BufferConfig):
                 f" shards: use {multiples_near(self.online_sequences, num_shards)}"
             )
         total_envs = num_envs * num_shards
-        capacity = self.buffer_size(num_envs, num_shards) // total_envs
+        capacity = self.buffer_size(num_envs, num_shards, rollout) // total_envs
         # The oldest entry of a full row can be just behind a start; each step of a rollout can end an episode.
         needed = max(length + (period if period > 1 else 0), -(-2 * rollout // period) * period)
         if capacity < needed:
@@ -178,7 +179,7 @@ def make_stream_replay(
         The functions of the replay buffer.
     """
     num_envs, num_shards, period = spec.num_envs, spec.num_shards, config.latent_period
-    num_entries = config.buffer_size(num_envs, num_shards) // num_shards
+    num_entries = config.buffer_size(num_envs, num_shards, spec.rollout_length) // num_shards
     length = num_entries // num_envs
     batch = config.total_batch_size // num_shards
     online = min(config.online_sequences // num_shards, num_envs)

@@ -77,7 +77,7 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
     # Of a window, every truncated step needs the last frame of its episode, which may be overwritten.
     if num_frames == 1 or config.whole_windows:
         return replay
-    capacity = config.buffer_size(spec.num_envs, spec.num_shards)
+    capacity = config.buffer_size(spec.num_envs, spec.num_shards, spec.rollout_length)
     steps_per_env = -(-capacity // (spec.num_shards * spec.num_envs))
     return store_frames_once(replay, num_frames, space.shape, steps_per_env, config.store_next_observation)
 

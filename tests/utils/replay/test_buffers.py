@@ -1,11 +1,13 @@
 """Buffers of rows: priorities, ends of episodes, stored types."""
 
+import flashbax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stoix_like.utils.replay import ReplayConfig, end_episodes
+from stoix_like.utils.replay.buffers import add_slice
 from support.programs import make_program
 from support.replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
 
@@ -31,6 +33,21 @@ def test_terminated_episodes_stay_terminated():
     assert not end_episodes(state).experience.truncated.any()
 
 
+def test_rollouts_are_added_as_slices_where_flashbax_scatters_them():
+    """Four rollouts of 6 steps fill rows of 24, and the fifth overwrites the first."""
+    buffer = flashbax.make_trajectory_buffer(2, 1, 1, 1, max_length_time_axis=24, min_length_time_axis=1)
+    ours = theirs = buffer.init({"number": jnp.zeros((), jnp.int32), "view": jnp.zeros(3)})
+    for number in range(5):
+        numbers = 12 * number + jnp.arange(12).reshape(2, 6)
+        rows = {"number": numbers, "view": jnp.stack([numbers * 0.5] * 3, axis=-1)}
+        ours, theirs = jax.jit(add_slice)(ours, rows), buffer.add(theirs, rows)
+        assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), ours, theirs))
+    assert " scatter" not in jax.jit(add_slice).lower(ours, rows).as_text("hlo")
+    assert " scatter" in jax.jit(buffer.add).lower(theirs, rows).as_text("hlo")
+    with pytest.raises(ValueError, match="a buffer of 24 steps per row cannot take rollouts of 5 as slices"):
+        add_slice(ours, jax.tree.map(lambda x: x[:, :5], rows))
+
+
 def test_pixels_are_stored_as_bytes():
     def size(**values):
         replay = make(**values)
@@ -39,7 +56,7 @@ def test_pixels_are_stored_as_bytes():
         state = jax.jit(replay.add)(state, steps(*SIX, dtype=jnp.uint8))
         batch = jax.jit(replay.sample)(state, jax.random.key(0))
         assert batch.observation.agent_view.dtype == batch.next_observation.agent_view.dtype == jnp.uint8
-        return sum(leaf.nbytes for leaf in jax.tree.leaves(state.experience)) / 128
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(state.experience)) / 120
 
     # Observation, successor and terminated: one byte each. Action and reward: four bytes each.
     assert size() == 1 + 1 + 1 + 4 + 4

@@ -24,7 +24,7 @@ INVALID_SIZES = {
     "batch": (["system.total_batch_size=127", "arch.update_batch_size=2"], r"total_batch_size=127.*use 126 or 128"),
     "short": (
         ["system.total_buffer_size=32", "system.rollout_length=8"],
-        r"total_buffer_size=32 holds 4 step.*least 64",
+        r"total_buffer_size=32 holds 0 step.*least 64",
     ),
     "large batch": (
         ["system.total_buffer_size=64", "system.total_batch_size=128"],
@@ -44,13 +44,9 @@ def test_invalid_sizes_raise_with_a_valid_alternative(name):
 @pytest.mark.parametrize(
     ("overrides", "note"),
     [
-        (["system.total_buffer_size=1001", "arch.update_batch_size=2"], "1,001 rounded down to 1,000: a multiple of 2"),
-        # Three steps per window of each of 8 environments.
-        (["system.total_buffer_size=1001", "system.n_step=3"], "1,001 rounded down to 1,000: a multiple of 8"),
-        (
-            ["system=q_learning/ff_rainbow", "arch.total_num_envs=256"],
-            "10,000 rounded down to 9,984: a multiple of 256",
-        ),
+        # Whole rollouts of 8 steps of each of 8 environments, which two update batches share.
+        (["system.total_buffer_size=1001", "arch.update_batch_size=2"], "1,001 rounded down to 960: a multiple of 64"),
+        (["system.total_buffer_size=1001", "system.rollout_length=1"], "1,001 rounded down to 1,000: a multiple of 8"),
     ],
 )
 def test_buffers_are_rounded_down_with_a_note(overrides, note):

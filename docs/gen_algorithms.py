@@ -1,0 +1,102 @@
+"""Append the systems of each family, and a table of what they take, to the pages of algorithms; run by mkdocs."""
+
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import mkdocs_gen_files
+
+from stoix_like.composition import group_choices
+from stoix_like.config import import_build, schema_of
+from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, fits
+from stoix_like.run.set_up.suggestions import about
+
+ROOT = Path(__file__).resolve().parent.parent
+# The families of systems on each page.
+PAGES = {
+    "ppo": ("ppo",),
+    "policy_gradients": ("vpg", "impala"),
+    "q_learning": ("q_learning",),
+    "soft_actor_critic": ("sac",),
+    "deterministic_policy_gradients": ("ddpg",),
+    "regularised_policy_improvement": ("mpo", "awr", "reppo"),
+    "search": ("search", "spo"),
+    "world_models": ("dreamer",),
+    "discovered_update_rules": ("disco_rl",),
+}
+_BOX = Box(-1.0, 1.0, (2,))
+ACTIONS = {
+    "Discrete": Discrete(2),
+    "MultiDiscrete": MultiDiscrete((2, 3)),
+    "Box": _BOX,
+    "mixed": Mixed(Dict({"choice": Discrete(2), "push": _BOX})),
+}
+# Columns, and their names in the table of the smoke test.
+TRIED = {"masks": "masked", "dictionaries": "dictionary", "populations": "population, resumed, exported"}
+YES, NO = "✓", "–"
+LEGEND = """
+`Box` has bounds; mixed actions are a `Dict` or a `Tuple` of the others; recurrent systems have cells in their networks;
+masks say which choices are legal; dictionaries are those of observations; populations train in one program. Actions and
+cells are what a system declares; the rest is what two updates of it
+[passed](../guides/systems.md#what-each-system-takes). What a system does not take is refused by name, before anything
+compiles.
+"""
+
+
+def systems(page: str) -> list[str]:
+    """Return the names of the systems of a page."""
+    return [name for name in group_choices("system") if name.partition("/")[0] in PAGES[page]]
+
+
+def smoke_rows(text: str) -> dict[str, dict[str, str]]:
+    """Read the table of the smoke test: its cells by system and column, without the numbers of reasons."""
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in re.findall(r"^\|.*\|$", text, re.M)]
+    head = next(row for row in rows if row[0] == "system")
+    found = [row for row in rows if re.fullmatch(r"`\w+/\w+`", row[0])]
+    return {row[0].strip("`"): {k: v.partition(" [")[0] for k, v in zip(head, row, strict=True)} for row in found}
+
+
+def cells(system: str, smoke: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return what a system takes, by column: action spaces and cells as it declares them, the rest as it was tried."""
+    module = f"stoix_like.systems.{system.replace('/', '.anakin.')}"
+    schema = schema_of(import_build(module))
+    has_cells = any(head.recurrent for head in getattr(schema, "network_heads", {}).values())
+    return {
+        **{name: YES if fits(schema, space) else NO for name, space in ACTIONS.items()},
+        "recurrent": YES if has_cells else NO,
+        **{name: smoke[system][column] for name, column in TRIED.items()},
+    }
+
+
+def table(names: list[str], smoke: Mapping[str, Mapping[str, str]]) -> str:
+    """Return a table of what systems take."""
+    rows = {name: cells(name, smoke) for name in names}
+    columns = list(next(iter(rows.values())))
+    lines = [["system", *columns], ["---"] * (1 + len(columns))]
+    lines += [[f"`{name}`", *row.values()] for name, row in rows.items()]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def contents(names: list[str]) -> str:
+    """List systems, with links to their modules and keys."""
+    lines = []
+    for name in names:
+        module, keys = name.replace("/", "/anakin/"), name.replace("/", "")
+        links = f"[keys](../configuration/system.md#{keys}), [module](../reference/systems/{module}.md)"
+        lines.append(f"- `{name}`: {about('system', name).rstrip('.')} ({links}).\n")
+    return "".join(lines)
+
+
+def write_pages() -> None:
+    """Append both to each page, whose prose is written by hand."""
+    # It still uses names that jax has deprecated.
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module="tensorflow_probability")
+    smoke = smoke_rows((ROOT / "docs/guides/systems.md").read_text("utf-8"))
+    for page in PAGES:
+        names = systems(page)
+        with mkdocs_gen_files.open(f"algorithms/{page}.md", "a") as file:
+            file.write(f"\n## Systems\n\n{contents(names)}\n## Can I use it?\n\n{table(names, smoke)}{LEGEND}")
+
+
+write_pages()
