@@ -19,9 +19,11 @@ from omegaconf import OmegaConf
 
 import stoix_like
 from stoix_like.cli.listings import lines
-from stoix_like.composition import compose_config
+from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import parse_config
 from stoix_like.envs.suites import SUITES
+from stoix_like.errors import ConfigError
+from stoix_like.run.set_up.setup import set_up
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(
@@ -291,6 +293,12 @@ def test_the_readme_has_no_relative_links():
     assert relative == []
 
 
+def test_the_readme_names_every_system():
+    text = (ROOT / "README.md").read_text()
+    names = {system: system.partition("/")[2] for system in group_choices("system")}
+    assert [system for system, name in names.items() if f"`{name}`" not in text and f"`{system}`" not in text] == []
+
+
 def test_the_readme_counts_systems_and_suites():
     tens = {"forty": 40, "fifty": 50, "sixty": 60}
     suites = {"fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18}
@@ -428,6 +436,19 @@ def test_the_robot_of_the_guide_is_checked_trained_rendered_and_exported(directo
     assert "Using JAX default device" not in done.stdout + done.stderr
     assert (directory / "puck.stablehlo").exists()
     assert (directory / "puck.gif").exists()
+
+
+def test_the_networks_of_the_guide_are_checked_by_name(directory):
+    ((_, default),) = (block for block in blocks(OWN_SYSTEM, "yaml") if not block[0])
+    config = directory / "conf/system/mine.yaml"
+    overrides = ["system=mine", "env=gymnax/cartpole", "logger=silent"]
+    with pytest.raises(ConfigError) as refused:
+        set_up(parse_config(compose_config([*overrides, "network=mlp_dqn"], [directory / "conf"])))
+    assert f"`{refused.value}`" in " ".join(OWN_SYSTEM.read_text().split())
+    config.write_text(default + config.read_text())
+    composed = compose_config(overrides, [directory / "conf"])
+    assert composed.network == compose_config(["network=mlp_swish"]).network
+    set_up(parse_config(composed))
 
 
 def test_the_preset_of_the_guide_changes_the_keys_it_names(directory):

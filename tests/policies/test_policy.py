@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation, RolloutState
-from stoix_like.composition import group_choices
 from stoix_like.envs import factory, suites
 from stoix_like.inference.load import load_policy, load_shared, open_run
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.recurrent import RecurrentPolicy
 from support.algorithms import make_algorithm
+from support.systems import SYSTEMS, environment, takes_discrete
 from support.trained_runs import SMALL, train_members
 from support.untrained import untrained
 
@@ -177,14 +177,11 @@ def test_flattened_and_stacked_images():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", group_choices("system"))
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_has_a_policy(system, tmp_path):
     """Greedy and sampling policies, as functions and as files; every call draws new noise keys."""
-    continuous = system.startswith(("ddpg/", "reppo/", "sac/", "q_learning/ff_pqn_cont")) and not system.endswith(
-        "discrete"
-    )
-    setup, shared = untrained(f"system={system}", f"env=gymnax/{'pendulum' if continuous else 'cartpole'}")
-    low, high = (-2.0, 2.0) if continuous else (0, 1)
+    setup, shared = untrained(f"system={system}", environment(system))
+    low, high = (0, 1) if takes_discrete(system) else (-2.0, 2.0)
     for greedy in (True, False):
         policy = make_policy(setup, shared, {}, greedy=greedy)
         view, key = policy.random_observations(jax.random.key(2), 5), jax.random.key(3)
@@ -202,7 +199,7 @@ def test_every_system_has_a_policy(system, tmp_path):
         assert inspected.value.shape[:1] == (5,)
         if greedy and not isinstance(policy, RecurrentPolicy):
             np.testing.assert_allclose(inspected.action, action, rtol=1e-5, atol=1e-6)
-        if not continuous:
+        if takes_discrete(system):
             np.testing.assert_allclose(inspected.probabilities.sum(-1), np.ones(5), rtol=1e-5)
             np.testing.assert_array_equal(inspected.probabilities.argmax(-1), inspected.action)
         exported = jax.export.deserialize(policy.export(tmp_path / "policy").read_bytes())

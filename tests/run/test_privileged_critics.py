@@ -14,6 +14,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support import systems
 from support.composed import compose_config
 from support.privileged import PRIVILEGED, STATE
 from support.resumed import assert_resumed_equals_whole
@@ -76,6 +77,11 @@ def first_kernels(shared, network):
         for name, shape in named.items()
         if name.endswith("torso']['Dense_0']['kernel']") and "post" not in name and ".head" not in name
     }
+
+
+def test_every_actor_critic_without_a_learned_model_has_a_case():
+    actor_critics = [{"actor_network", critic} for critic in ("critic_network", "q_network")]
+    assert set(SYSTEMS) == {system for system in systems.SYSTEMS if systems.networks(system) in actor_critics}
 
 
 @pytest.mark.parametrize("system", select(SYSTEMS, quick=("sac/ff_sac",)))

@@ -17,7 +17,7 @@ import pytest
 
 from stoix_like.base_types import Axes, Observation, OnlineAndTarget
 from stoix_like.config import parse_config
-from stoix_like.envs import Discrete, suites
+from stoix_like.envs import suites
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.distributions import Categorical, mask_logits
 from stoix_like.run.set_up.setup import set_up
@@ -28,29 +28,12 @@ from support import disco
 from support.algorithms import make_algorithm
 from support.composed import compose_config
 from support.selections import select
+from support.systems import SYSTEMS, has_replay, takes_discrete
 from support.tiny_dreamer import NETWORK
 
 CONFIGS = Path(__file__).parents[2] / "configs/system"
 Q_LEARNING = ["ff_c51", "ff_ddqn", "ff_dqn", "ff_dqn_reg", "ff_iqn", "ff_mdqn", "ff_qr_dqn", "ff_rainbow"]
-PPO = ["ff_dpo", "ff_ppo", "ff_ppo_penalty", "rec_ppo"]
-ON_POLICY = [
-    "impala/ff_impala",
-    "impala/rec_impala",
-    "mpo/ff_vmpo",
-    *(f"ppo/{name}" for name in PPO),
-    "q_learning/ff_pqn",
-    "q_learning/rec_pqn",
-    "reppo/ff_reppo_discrete",
-    "vpg/ff_a2c",
-    "vpg/ff_reinforce",
-]
-REPLAY = [
-    *("awr/ff_awr", "disco_rl/ff_disco103", "dreamer/dreamer_v3", "mpo/ff_mpo", "sac/ff_sac_discrete"),
-    "q_learning/rec_r2d2",
-    *("search/ff_az", "search/ff_sampled_az", "search/ff_mz", "search/ff_sampled_mz", "spo/ff_spo"),
-    *(f"q_learning/{name}" for name in Q_LEARNING),
-]
-DISCRETE = [*ON_POLICY, *REPLAY]
+DISCRETE = [system for system in SYSTEMS if takes_discrete(system)]
 B, A, ATOMS = 16, 3, 4
 
 
@@ -72,16 +55,6 @@ def prepare(system, *overrides, scenario="masked"):
     return set_up(parse_config(compose_config(given)))
 
 
-@pytest.mark.slow
-def test_these_are_all_systems_for_discrete_actions():
-    systems = {path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.glob("*/[!_]*.yaml")}
-    discrete = set()
-    for name in systems:
-        spaces = getattr(parse_config(compose_config([f"system={name}"])).system, "action_spaces", (Discrete,))
-        discrete |= {name} if Discrete in spaces else set()
-    assert discrete == set(DISCRETE)
-
-
 PAIRS = [("ppo/ff_ppo_penalty", "masked_pair"), ("ppo/ff_ppo", "masked_parts")]
 
 
@@ -95,7 +68,7 @@ def test_no_illegal_action_is_ever_taken(system, scenario):
 
     Random start steps and sticky actions choose legal actions, too.
     """
-    on_policy = system in ON_POLICY
+    on_policy = not has_replay(system)
     sizes = [] if on_policy else ["system.warmup_steps=48", "system.total_buffer_size=4096"]
     pairs = ["env.random_start_steps=1", "env.sticky_actions=0.3"] if scenario != "masked" else []
     run = prepare(

@@ -39,6 +39,7 @@ from support import disco
 from support.composed import compose_config
 from support.programs import train
 from support.selections import select
+from support.systems import SYSTEMS
 from support.tiny_dreamer import NETWORK
 
 REWARDS = (-1.0, 1.0, 0.0)
@@ -467,6 +468,10 @@ CASES |= {
 @pytest.fixture(autouse=True)
 def chain(monkeypatch):
     monkeypatch.setitem(probes.PROBES, "chain", Chain)
+
+
+def test_every_system_has_a_case():
+    assert set(CASES) == set(SYSTEMS)
 
 
 def trained(system, overrides):

@@ -7,7 +7,6 @@ import pytest
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import Agent, Axes
-from stoix_like.composition import group_choices
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.population.members import convert_values, float_fields
@@ -17,6 +16,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.schema import flat_hints, get_value
 from support import disco, tiny_dreamer
 from support.composed import compose_config
+from support.systems import SYSTEMS, environment
 
 DQN, MPO, PPO = "q_learning/ff_dqn", "mpo/ff_mpo", "ppo/ff_ppo"
 NUM_UPDATES = 6
@@ -36,10 +36,8 @@ MAY_BE_INERT = {
 
 
 def small(system, *overrides):
-    given = [f"system={system}", "arch.total_num_envs=8", "logger=silent", *disco.overrides(system), *overrides]
-    if system.startswith(("ddpg", "sac", "reppo", "q_learning/ff_pqn_cont")) and "discrete" not in system:
-        given.insert(1, "env=gymnax/pendulum")
-    return parse_config(compose_config(given))
+    common = [f"system={system}", environment(system), "arch.total_num_envs=8", "logger=silent"]
+    return parse_config(compose_config([*common, *disco.overrides(system), *overrides]))
 
 
 def set_up_small(system, *overrides):
@@ -141,7 +139,7 @@ def sizes_of(system):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", group_choices("system"))
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_every_float_changes_training_or_is_known_not_to(system):
     sizes = sizes_of(system)
     config = set_up_small(system, *sizes).config.system

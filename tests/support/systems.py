@@ -1,0 +1,40 @@
+"""The systems of this package and what they declare; a new one enters every test that reads them here."""
+
+import functools
+
+import yaml
+
+from stoix_like.base_types import SystemConfig
+from stoix_like.composition import config_dir, group_choices
+from stoix_like.config import import_build, schema_of
+from stoix_like.envs import Discrete
+from stoix_like.schema import flat_hints
+
+SYSTEMS = group_choices("system")
+
+
+@functools.cache
+def schema(system: str) -> type[SystemConfig]:
+    """Return the class of hyperparameters of a system."""
+    module = yaml.safe_load((config_dir() / f"system/{system}.yaml").read_text())["module"]
+    return schema_of(import_build(module))
+
+
+def takes_discrete(system: str) -> bool:
+    """Return whether a system takes discrete actions."""
+    return Discrete in getattr(schema(system), "action_spaces", (Discrete,))
+
+
+def has_replay(system: str) -> bool:
+    """Return whether a system has a replay buffer."""
+    return "total_buffer_size" in flat_hints(schema(system))
+
+
+def environment(system: str) -> str:
+    """Return the override of an environment whose actions a system takes."""
+    return f"env=gymnax/{'cartpole' if takes_discrete(system) else 'pendulum'}"
+
+
+def networks(system: str) -> set[str]:
+    """Return the names of the networks that a system has heads in, `actor_network` and others."""
+    return {path.partition(".")[0] for path in schema(system).network_heads}
