@@ -73,7 +73,7 @@ REFUSED = {
     "budget": (["arch.total_timesteps=1e18"], "arch.total_timesteps=1000000000000000000 is out of range"),
     "indices": (
         [DQN, "system.total_buffer_size=1e12"],
-        "system.total_buffer_size=1000000000000 is too large for .* use at most 2147483647$",
+        "system.total_buffer_size=1000000000000 is too large for .* use at most 2147483584$",
     ),
     "priorities": (
         ["system=q_learning/ff_rainbow", "system.total_buffer_size=2e9"],

@@ -196,8 +196,8 @@ def test_invalid_configuration_raises(name):
 
 def test_plan_reports_the_size_of_the_replay_buffer():
     setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", "arch.update_batch_size=2"])))
-    # Two observations of four floats, action and reward of four bytes each, one flag: 41 bytes, for 5000 steps.
-    assert "1 member(s) × 2 update batch(es) × 0.196 MiB = 0.391 MiB per device" in setup.plan.notes[-1]
+    # Two observations of four floats, action and reward of four bytes each, one flag: 41 bytes, for 4992 steps, whole rollouts.
+    assert "1 member(s) × 2 update batch(es) × 0.195 MiB = 0.39 MiB per device" in setup.plan.notes[-1]
 
 
 @pytest.mark.slow
