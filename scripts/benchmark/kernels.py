@@ -214,7 +214,8 @@ def table(target: str, scenarios: dict[str, Any]) -> str:
     for name, counts in scenarios.items():
         for who, values in counts.items():
             cells = [_format(values.get(column)) for column in shown]
-            lines.append(f"| {name if who == OURS else ''} | {who} | {' | '.join(cells)} |")
+            if "cost" in values:
+                lines.append(f"| {name if who == OURS else ''} | {who} | {' | '.join(cells)} |")
     goals = [line for goal in KERNEL_GOALS if goal.target == target if (line := goal.line(scenarios))]
     return "\n".join([*lines, *(["", *goals] if goals else [])])
 
