@@ -200,24 +200,23 @@ def table(target: str, scenarios: dict[str, Any]) -> str:
     """Format the counts on a target."""
     described = find_target(target)
     lines = [f"### {described.title}{f', {described.num_devices} devices' if described.num_devices > 1 else ''}", ""]
-    lines += [f"| scenario |  | {' | '.join(ROWS.values())} |", "|---" * (2 + len(ROWS)) + "|"]
-    for name, counts in scenarios.items():
-        for who, values in counts.items():
-            shown = [_format(values.get(row)) for row in ROWS]
-            lines.append(f"| {name if who == OURS else ''} | {who} | {' | '.join(shown)} |")
+    found = [(name, who, values) for name, counts in scenarios.items() for who, values in counts.items()]
+    lines += _rows("scenario", ROWS, found)
+    predicted = [row for row in found if "cost" in row[2]]
     unit = "cycles" if described.platform == "tpu" else "microseconds"
-    shown = [
-        column for column in COSTS if any(column in counts[who] for counts in scenarios.values() for who in counts)
-    ]
-    lines += ["", f"| predicted, {unit} per update |  | {' | '.join(COSTS[column] for column in shown)} |"]
-    lines += ["|---" * (2 + len(shown)) + "|"]
-    for name, counts in scenarios.items():
-        for who, values in counts.items():
-            cells = [_format(values.get(column)) for column in shown]
-            if "cost" in values:
-                lines.append(f"| {name if who == OURS else ''} | {who} | {' | '.join(cells)} |")
+    shown = {column: title for column, title in COSTS.items() if any(column in values for *_, values in predicted)}
+    lines += ["", *_rows(f"predicted, {unit} per update", shown, predicted)]
     goals = [line for goal in KERNEL_GOALS if goal.target == target if (line := goal.line(scenarios))]
     return "\n".join([*lines, *(["", *goals] if goals else [])])
+
+
+def _rows(head: str, columns: dict[str, str], found: list[tuple[str, str, dict[str, float]]]) -> list[str]:
+    """Return the lines of a table with a row for each program."""
+    lines = [f"| {head} |  | {' | '.join(columns.values())} |", "|---" * (2 + len(columns)) + "|"]
+    for name, who, values in found:
+        cells = [_format(values.get(column)) for column in columns]
+        lines.append(f"| {name if who == OURS else ''} | {who} | {' | '.join(cells)} |")
+    return lines
 
 
 def _format(value: float | None) -> str:

@@ -53,9 +53,6 @@ class Target(NamedTuple):
         return int(found[1]) / 1e6 if found else 0.0
 
 
-_BANDWIDTH = re.compile(r"\bmemory_bandwidth:\s*(\d+)")
-
-
 class _Gpu(NamedTuple):
     """A GPU, by the numbers that its compiler asks for.
 
@@ -152,6 +149,7 @@ _TPUS = {
 _KINDS = dict.fromkeys(("gpu", "cuda"), "") | {"tpu": "; the number is the size of the slice, up to v5e-256"}
 _TPU_NAME = re.compile(r"(v\d+[a-z]+)-(\d+)")
 _MEMORY = re.compile(r"\bdevice_memory_size:\s*(\d+)")
+_BANDWIDTH = re.compile(r"\bmemory_bandwidth:\s*(\d+)")
 _TITLE = re.compile(r'\bdevice_description_str:\s*"([^"]*)"')
 
 

@@ -166,7 +166,7 @@ class _Tuning:
         default: Mapping[str, float],
     ) -> None:
         self.directory, self.request, self.config, self.plan = directory, request, config, plan
-        self.parameters, self.default = parameters, dict(default)
+        self.parameters, self.default, self.of_runs = parameters, dict(default), request.of_runs
 
     def run(self) -> TuneResult:
         """Train what is left of the stages, and write what was found."""
@@ -225,7 +225,7 @@ class _Tuning:
         seeds = 1 if stage == "search" else SEEDS
         progress = {"_target_": _PROGRESS, "stage": stage, "deadline": deadline, "least": least, "seeds": seeds}
         callbacks = to_overrides({"callbacks": [*self.config.callbacks, progress]})
-        return [*self.request.of_runs, *callbacks]
+        return [*self.of_runs, *callbacks]
 
     def _write(self, result: TuneResult) -> None:
         """Write the tuned setting as an experiment, the returns on fresh seeds, and the picture."""

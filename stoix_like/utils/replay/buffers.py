@@ -36,7 +36,7 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
     size = config.buffer_size(spec.num_envs, spec.num_shards, spec.rollout_length) // spec.num_shards
     batch = config.total_batch_size // spec.num_shards
     if not config.per_env_rows:
-        buffer = flashbax.make_item_buffer(size, 1, batch, add_sequences=True, add_batches=True)
+        buffer = flashbax.make_item_buffer(size, 1, batch)
         buffer = buffer.replace(add=lambda state, steps: add_slice(state, jax.tree.map(_in_one_row, steps)))
     else:
         window = config.window // config.block_length
