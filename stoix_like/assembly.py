@@ -35,17 +35,21 @@ class SystemParts(NamedTuple):
         """The system and the environment: `ppo/ff_ppo on gymnax/CartPole-v1`."""
         return f"{self.config.system_name} on {self.config.environment_name}"
 
-    def build_system(self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None) -> System:
+    def build_system(
+        self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None, data: Any = ()
+    ) -> System:
         """Build the system.
 
         Args:
             hyperparams: those in which a member differs from the configuration; they may be traced.
             greedy: whether `eval_act` takes the mode of the policy; by default `arch.evaluation_greedy`.
+            data: recorded data, which may be traced; by default those of `spec`.
 
         Returns:
             The system.
         """
         spec = self.spec if greedy is None else self.spec._replace(evaluation_greedy=greedy)
+        spec = spec._replace(data=data) if data else spec
         system = with_resets(self.config.build, self.config.system, hyperparams or {}, spec)
         precision = self.config.matmul_precision
         if precision is None:
@@ -62,6 +66,7 @@ def make_spec(
     num_envs: int,
     num_shards: int = 1,
     axes: Axes = Axes(),  # noqa: B008 (immutable)
+    data: Any = None,
 ) -> SystemSpec:
     """Return what a system is built from.
 
@@ -73,6 +78,7 @@ def make_spec(
         num_envs: environments per shard.
         num_shards: shards in the whole run.
         axes: the axes to average over; none for a single shard.
+        data: recorded data.
 
     Returns:
         The spaces of the environments, the networks and the sizes.
@@ -92,6 +98,7 @@ def make_spec(
         num_players=env.num_players,
         model=_find_model(config, env),
         rollout_length=config.system.rollout_length,
+        data=data,
     )
 
 

@@ -317,6 +317,7 @@ class SystemSpec(NamedTuple):
         num_players: 2 in games where the agent plays both seats, see `VectorEnvironment.num_players`; otherwise 1.
         model: the environments as a model, for systems with `SystemConfig.needs_model`; None for others.
         rollout_length: steps per environment of each rollout, T.
+        data: recorded data, see `utils.replay.data`; None without any.
     """
 
     observation_space: ObservationSpace
@@ -330,6 +331,7 @@ class SystemSpec(NamedTuple):
     num_players: int = 1
     model: Model | None = None
     rollout_length: int = 1
+    data: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -20,8 +20,9 @@ from stoix_like.envs.custom import check_same
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.errors import ConfigError, first_line, nearest
 from stoix_like.loggers import LoggerConfig
-from stoix_like.schema import INT32_MAX, Range, at_least, between, from_mapping, one_of
+from stoix_like.schema import INT32_MAX, Range, at_least, between, from_mapping, one_of, replace_values
 from stoix_like.user_code import refusing
+from stoix_like.utils.replay.data import DataConfig
 
 Build = Callable[[Any, SystemSpec], System]
 
@@ -128,7 +129,13 @@ class ArchConfig(ABC):
         compute_dtype: dtype in which torsos compute; parameters, heads and losses are float32.
         deterministic: let GPUs compute the same bits in every run, which other devices do anyway.
         matmul_precision: precision of products of matrices, see `RunConfig.matmul_precision`.
+        step_unit: what `total_timesteps` counts.
+        keeps_last: whether the last parameters count as the best ones: choosing among those of several evaluations
+            would use episodes that learning from data alone does not have.
     """
+
+    step_unit: ClassVar[str] = "env steps"
+    keeps_last: ClassVar[bool] = False
 
     architecture_name: str
     # jax uses the lowest 32 bits of a seed only: larger seeds would repeat smaller ones.
@@ -215,6 +222,19 @@ class AnakinConfig(ArchConfig):
         return -(-self.num_devices // self.distributed.num_processes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OfflineConfig(AnakinConfig):
+    """Offline: learning from recorded data; no environment is stepped but in evaluation.
+
+    Attributes:
+        step_unit: see `ArchConfig`.
+        keeps_last: see `ArchConfig`.
+    """
+
+    step_unit: ClassVar[str] = "gradient steps"
+    keeps_last: ClassVar[bool] = True
+
+
 DeviceIds = tuple[Annotated[int, between(0, 1023)], ...]
 
 
@@ -270,7 +290,11 @@ class SebulbaConfig(ArchConfig):
 
 # Contacts and constraints need more digits than networks.
 PHYSICS_SUITES = ("brax", "playground")
-ARCHITECTURES: dict[str, type[ArchConfig]] = {"anakin": AnakinConfig, "sebulba": SebulbaConfig}
+ARCHITECTURES: dict[str, type[ArchConfig]] = {
+    "anakin": AnakinConfig,
+    "offline": OfflineConfig,
+    "sebulba": SebulbaConfig,
+}
 
 
 @dataclass(frozen=True)
@@ -384,7 +408,7 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     return RunConfig(
         system_name=name or schema.__module__,
         build=build,
-        system=from_mapping(schema, system, "system"),
+        system=_fit_to_arch(from_mapping(schema, system, "system"), arch, name),
         arch=arch,
         env=from_mapping(EnvConfig, resolved["env"], "env"),
         network=network,
@@ -394,6 +418,21 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
         callbacks=_parse_callbacks(resolved.get(CALLBACKS)),
         resolved=resolved,
     )
+
+
+def _fit_to_arch(system: SystemConfig, arch: ArchConfig, name: str) -> SystemConfig:
+    """Return the hyperparameters with which a system learns from data alone, if the architecture has nothing else."""
+    if not isinstance(arch, OfflineConfig):
+        return system
+    data = system.find_part(DataConfig)
+    if data is None:
+        raise ConfigError(
+            f"arch=offline: system={name} learns from its own rollouts: use a system with a replay buffer, such as"
+            " system=ddpg/ff_td3, or arch=anakin"
+        )
+    if data.data is None:
+        raise ConfigError("arch=offline learns from recorded data: set system.data=FILE")
+    return replace_values(system, {"data_fraction": 1.0, "final_data_fraction": None, "warmup_steps": 0})
 
 
 def _check_integers(node: Any, path: str = "") -> None:

@@ -15,18 +15,15 @@ from jax.sharding import Mesh, PartitionSpec
 
 from stoix_like.architectures.axes import make_axes, map_over_members, map_over_shards, partition_specs
 from stoix_like.architectures.types import Hyperparams, IntervalMetrics, LearnerState, Program, ProgramSpec
-from stoix_like.architectures.update import ShardProgram, make_update
-from stoix_like.base_types import System
+from stoix_like.architectures.update import Build, ShardProgram, make_update
 from stoix_like.envs.environment import VectorEnvironment
 
 
-def make_program(
-    build: Callable[[Hyperparams], System], env: VectorEnvironment, mesh: Mesh, spec: ProgramSpec
-) -> Program:
+def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: ProgramSpec) -> Program:
     """Build the training program of a system.
 
     Args:
-        build: builds the system from the per-member hyperparameters, which are traced.
+        build: builds the system from the per-member hyperparameters and recorded data, which are traced.
         env: environments with automatic reset.
         mesh: the devices.
         spec: sizes.
@@ -38,18 +35,18 @@ def make_program(
     update_with = make_update(build, env, axes, spec)
     shards_of_state: Any = LearnerState(None, 0, None, None)
 
-    def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array) -> LearnerState:
-        program = ShardProgram(build(hyperparams), env, axes, spec)
-        init_shard = partial(program.init_shard, update=update_with(hyperparams))
+    def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, data: Any) -> LearnerState:
+        program = ShardProgram(build(hyperparams, data), env, axes, spec, data)
+        init_shard = partial(program.init_shard, update=update_with(hyperparams, data))
         mapped = map_over_shards(init_shard, axes, (None, 0), shards_of_state, num_shards=len(shard_keys))
         return mapped(key, shard_keys)
 
     def train(
-        state: LearnerState, hyperparams: Hyperparams, num_updates: jax.Array, new_interval: jax.Array
+        state: LearnerState, hyperparams: Hyperparams, num_updates: jax.Array, new_interval: jax.Array, data: Any
     ) -> tuple[LearnerState, IntervalMetrics]:
-        program = ShardProgram(build(hyperparams), env, axes, spec)
+        program = ShardProgram(build(hyperparams, data), env, axes, spec, data)
         mapped = map_over_shards(
-            partial(program.train_shard, update=update_with(hyperparams)),
+            partial(program.train_shard, update=update_with(hyperparams, data)),
             axes,
             in_axes=(shards_of_state, None, None),
             out_axes=(shards_of_state, None),
@@ -60,12 +57,12 @@ def make_program(
         return mapped(state, num_updates, new_interval)
 
     def rollouts(state: LearnerState, hyperparams: Hyperparams, number: jax.Array) -> jax.Array:
-        program = ShardProgram(build(hyperparams), env, axes, spec)
+        program = ShardProgram(build(hyperparams, ()), env, axes, spec)
         mapped = map_over_shards(program.rollouts_shard, axes, (shards_of_state, None), None, len(state.shards.key))
         return mapped(state, number)
 
     if spec.num_members > 1:
-        init, train = map_over_members(init, mesh), jax.vmap(train, in_axes=(0, 0, None, None))
+        init, train = _of_members(init, mesh), jax.vmap(train, in_axes=(0, 0, None, None, None))
         rollouts = jax.vmap(rollouts, in_axes=(0, 0, None))
     one, each = partition_specs(spec.num_members)
     everywhere = PartitionSpec()
@@ -73,10 +70,21 @@ def make_program(
     # shard_map cannot check replication through a vmapped axis name (jax 0.10 to 0.12).
     over_devices = partial(jax.shard_map, mesh=mesh, check_vma=False)
     return Program(
-        init=jax.jit(over_devices(init, in_specs=(one, one, each), out_specs=state_specs)),
+        init=jax.jit(over_devices(init, in_specs=(one, one, each, everywhere), out_specs=state_specs)),
         train=jax.jit(
-            over_devices(train, in_specs=(state_specs, one, everywhere, everywhere), out_specs=(state_specs, one)),
+            over_devices(
+                train, in_specs=(state_specs, one, everywhere, everywhere, everywhere), out_specs=(state_specs, one)
+            ),
             donate_argnums=0,
         ),
         rollouts=jax.jit(over_devices(rollouts, in_specs=(state_specs, one, everywhere), out_specs=one)),
     )
+
+
+def _of_members(init: Callable[..., LearnerState], mesh: Mesh) -> Callable[..., LearnerState]:
+    """Map `init` over the members of a population, which share their data."""
+
+    def init_members(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, data: Any) -> LearnerState:
+        return map_over_members(partial(init, data=data), mesh)(hyperparams, key, shard_keys)
+
+    return init_members

@@ -27,7 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes, map_over_shards
 from stoix_like.architectures.rollout import Rollout, make_transition, rollout
 from stoix_like.architectures.types import Hyperparams, IntervalMetrics, LearnerState, ProgramSpec
-from stoix_like.architectures.update import ShardProgram, make_update
+from stoix_like.architectures.update import Build, ShardProgram, make_update
 from stoix_like.base_types import EpisodeMetrics, RolloutState, System, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.host_batches import HostStep
@@ -81,9 +81,9 @@ class LearnerProgram(NamedTuple):
     """The two jitted functions of the learner.
 
     Attributes:
-        init: `(hyperparams, key, shard_keys [num_shards]) -> LearnerState`.
-        learn: `(LearnerState, hyperparams, rollouts, new_interval []) -> (LearnerState, IntervalMetrics)`, one update
-            on one rollout of every actor; `new_interval` resets the sums. Donates the state.
+        init: `(hyperparams, key, shard_keys [num_shards], data) -> LearnerState`.
+        learn: `(LearnerState, hyperparams, rollouts, new_interval [], data) -> (LearnerState, IntervalMetrics)`, one
+            update on one rollout of every actor; `new_interval` resets the sums. Donates the state.
     """
 
     init: Any
@@ -91,12 +91,12 @@ class LearnerProgram(NamedTuple):
 
 
 def make_learner(
-    build: Callable[[Hyperparams], System], env: VectorEnvironment, mesh: Mesh, spec: ProgramSpec, num_actors: int
+    build: Build, env: VectorEnvironment, mesh: Mesh, spec: ProgramSpec, num_actors: int
 ) -> LearnerProgram:
     """Build the programs of the learner.
 
     Args:
-        build: builds the system from the hyperparameters.
+        build: builds the system from the hyperparameters and recorded data.
         env: environments with automatic reset, for their shapes.
         mesh: the devices of the learner.
         spec: sizes, of a run without a population.
@@ -108,16 +108,20 @@ def make_learner(
     axes = make_axes(mesh, spec.lone_shards)
     shards_of_state: Any = LearnerState(None, 0, None, None)
 
-    def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array) -> LearnerState:
-        program = ShardProgram(build(hyperparams), env, axes, spec)
-        init_learner = partial(program.init_learner, update=make_update(build, env, axes, spec)(hyperparams))
+    def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, data: Any) -> LearnerState:
+        program = ShardProgram(build(hyperparams, data), env, axes, spec)
+        init_learner = partial(program.init_learner, update=make_update(build, env, axes, spec)(hyperparams, data))
         mapped = map_over_shards(init_learner, axes, (None, 0), shards_of_state, num_shards=len(shard_keys))
         return mapped(key, shard_keys)
 
     def learn(
-        state: LearnerState, hyperparams: Hyperparams, rollouts: tuple[Rollout, ...], new_interval: jax.Array
+        state: LearnerState,
+        hyperparams: Hyperparams,
+        rollouts: tuple[Rollout, ...],
+        new_interval: jax.Array,
+        data: Any,
     ) -> tuple[LearnerState, IntervalMetrics]:
-        program, num_shards = ShardProgram(build(hyperparams), env, axes, spec), len(state.shards.key)
+        program, num_shards = ShardProgram(build(hyperparams, data), env, axes, spec), len(state.shards.key)
         mapped = map_over_shards(
             program.learn_shard, axes, (shards_of_state, 0, None), (shards_of_state, None), num_shards=num_shards
         )
@@ -128,11 +132,11 @@ def make_learner(
     # As in `anakin`, shard_map cannot check replication.
     over_devices = partial(jax.shard_map, mesh=mesh, check_vma=False)
     return LearnerProgram(
-        init=jax.jit(over_devices(init, in_specs=(everywhere, everywhere, each), out_specs=state_specs)),
+        init=jax.jit(over_devices(init, in_specs=(everywhere, everywhere, each, everywhere), out_specs=state_specs)),
         learn=jax.jit(
             over_devices(
                 learn,
-                in_specs=(state_specs, everywhere, (_rollout_specs(),) * num_actors, everywhere),
+                in_specs=(state_specs, everywhere, (_rollout_specs(),) * num_actors, everywhere, everywhere),
                 out_specs=(state_specs, everywhere),
             ),
             donate_argnums=0,

@@ -27,6 +27,7 @@ class ProgramSpec(NamedTuple):
         most_truncations: see `rollout.rollout`.
         lone_shards: whether each device has a single shard, so that the axis over its shards is omitted.
         diagnostics: whether a call diagnoses the networks after its last update, see `systems.diagnostics`.
+        offline: whether the agent learns from recorded data alone, and no environment is stepped.
     """
 
     num_members: int
@@ -39,6 +40,7 @@ class ProgramSpec(NamedTuple):
     most_truncations: int | None = None
     lone_shards: bool = False
     diagnostics: bool = False
+    offline: bool = False
 
 
 class EpisodeSums(NamedTuple):
@@ -134,12 +136,12 @@ class IntervalMetrics(NamedTuple):
 class Program(NamedTuple):
     """The jitted functions of a training run.
 
-    With a population, every argument and result has a leading population axis, except `num_updates`, `new_interval` and
-    `number`.
+    With a population, every argument and result has a leading population axis, except `num_updates`, `new_interval`,
+    `number` and `data`, the recorded data of a run, `()` without any.
 
     Attributes:
-        init: `(hyperparams, key, shard_keys [num_shards]) -> LearnerState`, warm-up included.
-        train: `(LearnerState, hyperparams, num_updates [], new_interval []) -> (LearnerState, IntervalMetrics)`;
+        init: `(hyperparams, key, shard_keys [num_shards], data) -> LearnerState`, warm-up included.
+        train: `(LearnerState, hyperparams, num_updates [], new_interval [], data) -> (LearnerState, IntervalMetrics)`;
             `new_interval` resets the sums; otherwise the current interval continues. Donates the state.
         rollouts: `(LearnerState, hyperparams, number []) -> scalar`, rollouts from a state, to measure their time.
     """

@@ -32,6 +32,8 @@ Collect = Callable[[Any, Any, jax.Array], tuple[Any, Rollout]]
 """`(shared, rollout_state, key) -> (rollout_state, rollout)`."""
 Update = Callable[[Any, Shard], tuple[Any, Shard, Metrics]]
 """`(shared, shard) -> (shared, shard, metrics)`."""
+Build = Callable[[Hyperparams, Any], System]
+"""`(hyperparams, data) -> system`."""
 
 
 class ShardProgram(NamedTuple):
@@ -42,12 +44,14 @@ class ShardProgram(NamedTuple):
         env: environments with automatic reset.
         axes: the axes that a batch is spread over.
         spec: sizes.
+        data: recorded data; `()` without any.
     """
 
     system: System
     env: VectorEnvironment
     axes: Axes
     spec: ProgramSpec
+    data: Any = ()
 
     def init_shard(self, key: jax.Array, shard_key: jax.Array, update: Update) -> LearnerState:
         """Initialise one shard, and run the warm-up.
@@ -60,6 +64,8 @@ class ShardProgram(NamedTuple):
         Returns:
             The state, without a shard axis.
         """
+        if self.spec.offline:
+            return self.init_learner(key, shard_key, update)
         reset_key, warmup_key, shard_key = jax.random.split(shard_key, 3)
         state = start_episodes(self.env, self.system, jax.random.split(reset_key, self.spec.num_envs))
         # The shared state must not depend on the observations of this shard.
@@ -70,7 +76,9 @@ class ShardProgram(NamedTuple):
         return self._first_state(agent, state, shard_key, update)
 
     def init_learner(self, key: jax.Array, shard_key: jax.Array, update: Update) -> LearnerState:
-        """Initialise one shard whose rollouts come from elsewhere; its environments are never called.
+        """Initialise one shard whose rollouts, or data, come from elsewhere; its environments are never called.
+
+        Statistics of recorded data alone are those of all of them.
 
         Args:
             key: key of the agent, the same for every shard.
@@ -84,6 +92,8 @@ class ShardProgram(NamedTuple):
         keys = jax.random.split(reset_key, self.spec.num_envs)
         shapes = jax.eval_shape(lambda: start_episodes(self.env, self.system, keys))
         agent = self.system.init(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.timestep))
+        if self.spec.offline:
+            agent = self.system.observe(agent, self.data.trajectory())
         state = self._first_state(agent, shapes, shard_key, update)
         return state._replace(shards=state.shards._replace(rollout_state=()))
 
@@ -244,6 +254,9 @@ class ShardProgram(NamedTuple):
     def _rollout(
         self, shared: Any, state: RolloutState, key: jax.Array, act: Act | None = None
     ) -> tuple[RolloutState, Rollout]:
+        if self.spec.offline:
+            # The first step stands for the shapes of a rollout.
+            return state, Rollout(self.data.trajectory(1), ())  # type: ignore[arg-type]
         length, most = self.spec.rollout_length, self.spec.most_truncations
         return rollout(self.env, act or self.system.act, shared, state, key, length, most_truncations=most)
 
@@ -257,9 +270,11 @@ class ShardProgram(NamedTuple):
         with jax.named_scope("rollout"):
             state, (trajectory, episodes) = collect(shared, shard.rollout_state, rollout_key)
         with jax.named_scope("update"):
-            agent = self.system.observe(Agent(shared, shard.local), trajectory)
+            agent = Agent(shared, shard.local)
+            if not self.spec.offline:
+                agent = self.system.observe(agent, trajectory)
             agent, metrics = self.system.update(agent, trajectory, update_key)
-        sums = add_episodes(shard.episodes, episodes)
+        sums = shard.episodes if self.spec.offline else add_episodes(shard.episodes, episodes)
         return agent.shared, Shard(agent.local, state, key, sums), self.axes.mean(metrics)
 
     def _healthy_update(self, state: LearnerState, update: Update) -> LearnerState:
@@ -289,8 +304,8 @@ class ShardProgram(NamedTuple):
 
 
 def make_update(
-    build: Callable[[Hyperparams], System], env: VectorEnvironment, axes: Axes, spec: ProgramSpec
-) -> Callable[[Hyperparams], Update]:
+    build: Build, env: VectorEnvironment, axes: Axes, spec: ProgramSpec
+) -> Callable[[Hyperparams, Any], Update]:
     """Return the update of a shard, which is traced once, although every program traces all of its functions anew.
 
     Args:
@@ -300,15 +315,15 @@ def make_update(
         spec: sizes.
 
     Returns:
-        `hyperparams -> update`.
+        `(hyperparams, data) -> update`.
     """
 
-    def update(hyperparams: Hyperparams, shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics]:
-        return ShardProgram(build(hyperparams), env, axes, spec).roll_out_and_update(shared, shard)
+    def update(hyperparams: Hyperparams, data: Any, shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics]:
+        return ShardProgram(build(hyperparams, data), env, axes, spec, data).roll_out_and_update(shared, shard)
 
     # jax keeps the trace of a jitted function; inlined, its equations are those of the program around it.
     traced_once = jax.jit(update, inline=True)
-    return lambda hyperparams: partial(traced_once, hyperparams)
+    return lambda hyperparams, data: partial(traced_once, hyperparams, data)
 
 
 def _running_sums(state: LearnerState) -> RunningSums:

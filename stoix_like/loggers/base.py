@@ -26,6 +26,8 @@ class RunInfo(NamedTuple):
     history: Sequence[Mapping[str, Any]] = ()  # records up to the checkpoint of a resumed run
     env_steps: int = 0  # environment steps of each member at that checkpoint
     job: int | None = None  # number of the run among those that a launcher may run at the same time
+    step_unit: str = "env steps"  # what the budget counts
+    kept: str = "best"  # which parameters have the absolute metric, the best or the last ones
 
 
 class Logger(Protocol):

@@ -25,7 +25,7 @@ from stoix_like.loggers.formats import MIN_IQM, center_name, format_number, form
 _LABEL_WIDTH = 18
 _ECHO_WIDTH = 5
 _BAR_WIDTH = 30 + _ECHO_WIDTH
-_ABSOLUTE_METRIC = " of the best parameters, on ten times as many episodes"
+_ABSOLUTE_METRIC = " of the {} parameters, on ten times as many episodes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ConsoleLogger:
         # Variables such as FORCE_COLOR make rich treat a file as a terminal.
         self._terminal = self._console.is_terminal and self._console.file.isatty()
         self._system, self._job = "", ""
-        self._total = 1  # environment steps of the run
+        self._total, self._unit, self._kept = 1, "env steps", "best"
         self._run_dir: pathlib.Path | None = None
         self._last: Mapping[str, Any] = {}
         self._bar: Progress | None = None
@@ -74,14 +74,14 @@ class ConsoleLogger:
         Args:
             info: description of the run.
         """
-        self._total = max(info.total_timesteps, 1)
+        self._total, self._unit, self._kept = max(info.total_timesteps, 1), info.step_unit, info.kept
         self._run_dir, self._system = info.run_dir, info.system
         self._job = "" if info.job is None else f"[{info.job}] "
         seeds = f"seed {info.seed}" if info.num_members == 1 else f"{info.num_members} members, seeds from {info.seed}"
         wide = len(f"{info.system} on {info.environment}, {seeds}") > self._console.width
         gap = "\n  " if self._terminal and wide else " "
         self._print((info.system, "bold"), " on ", (info.environment, "bold"), f",{gap}{seeds}")
-        budget = f"{info.total_timesteps:,} env steps, {info.num_updates:,} updates, {info.num_evaluations} evaluations"
+        budget = f"{info.total_timesteps:,} {self._unit}, {info.num_updates:,} updates, {info.num_evaluations} evaluations"
         self._print_field("budget", budget)
         if info.devices:
             self._print_field("devices", info.devices)
@@ -183,9 +183,9 @@ class ConsoleLogger:
             summary: the results of the run.
         """
         self.close()
-        steps = f"{summary.get('env_steps', self._last.get('env_steps', 0)):,} env steps"
+        steps = f"{summary.get('env_steps', self._last.get('env_steps', 0)):,} {self._unit}"
         self._print(("finished", "bold"), f": {steps} in {format_seconds(summary.get('wall_seconds'))}")
-        fields = (("last evaluation", "eval", ""), ("absolute metric", "absolute", _ABSOLUTE_METRIC))
+        fields = (("last evaluation", "eval", ""), ("absolute metric", "absolute", _ABSOLUTE_METRIC.format(self._kept)))
         for label, prefix, meaning in fields:
             iqm = summary.get(f"{prefix}/episode_return_iqm")
             if iqm is None:
@@ -208,7 +208,7 @@ class ConsoleLogger:
             self._print_field("compiled in", f"{compiled:.1f} s")
         if self._run_dir is not None and "profile" in summary:
             self._print_field("trace", f"{_short_path(self._run_dir / summary['profile'])}, for ui.perfetto.dev")
-        self._print_field("speed", f"{format_rate(summary.get('steps_per_second'))} env steps/s")
+        self._print_field("speed", f"{format_rate(summary.get('steps_per_second'))} {self._unit}/s")
         if self._run_dir is not None:
             self._print_field("written to", _short_path(self._run_dir))
 

@@ -54,7 +54,7 @@ class Evaluations:
         scores = np.asarray(record["eval/episode_return_mean"])
         if config.arch.absolute_metric or config.checkpoint.keep_best:
             current = self._current(scores, env_steps)
-            improved = None
+            improved = np.ones(scores.shape, bool) if config.arch.keeps_last else None
             if selection is not None and self.best is not None:
                 improved = selection.improved(population, scores, failures, history, self.best)
             self.best = self._better(current, self.best, improved)

@@ -427,6 +427,8 @@ def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Se
         num_members=setup.population.num_members,
         history=history,
         job=_parallel_job(),
+        step_unit=config.arch.step_unit,
+        kept="last" if config.arch.keeps_last else "best",
     )
 
 

@@ -18,13 +18,18 @@ def make_program(overrides):
     init, train = itertools.islice(run_programs(setup), 2)
     keys = make_keys(setup)
     program = SimpleNamespace(init=init.function, train=train.function)
-    return setup, program, (traced_hyperparams(setup.population), keys.agent, keys.shards)
+    return setup, program, (traced_hyperparams(setup.population), keys.agent, keys.shards, data(setup))
+
+
+def data(setup):
+    """Return the recorded data of a run; `()` without any."""
+    return setup.spec.data or ()
 
 
 def train(overrides):
     """Train a run for its whole budget; return the setup and the last learner state."""
     setup, program, arguments = make_program(overrides)
     updates = np.int32(setup.plan.num_updates)
-    state, interval = program.train(program.init(*arguments), arguments[0], updates, np.bool_(True))
+    state, interval = program.train(program.init(*arguments), arguments[0], updates, np.bool_(True), data(setup))
     assert (np.asarray(jax.device_get(interval.healthy_updates)) == setup.plan.num_updates).all()
     return setup, state

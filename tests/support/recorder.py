@@ -26,7 +26,7 @@ def recorder_program(
     mesh = make_mesh(find_devices(num_devices))
     env = factory.make(parse_config(compose_config([f"env=probe/{probe}"])).env)
 
-    def build(hyperparams):
+    def build(hyperparams, data):
         return make_recorder(make_axes(mesh), Config(rollout_length=rollout_length, **options, **hyperparams))
 
     return make_program(build, env, mesh, ProgramSpec(population, num_envs, rollout_length, warmup_steps, ignore))
@@ -34,8 +34,8 @@ def recorder_program(
 
 def start(program, num_shards, seed=0):
     key, shards_key = jax.random.split(jax.random.key(seed))
-    return program.init({}, key, jax.random.split(shards_key, num_shards))
+    return program.init({}, key, jax.random.split(shards_key, num_shards), ())
 
 
 def train(program, state, num_updates):
-    return program.train(state, {}, np.int32(num_updates), np.bool_(True))
+    return program.train(state, {}, np.int32(num_updates), np.bool_(True), ())

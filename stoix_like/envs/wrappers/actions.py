@@ -195,6 +195,10 @@ class RescaleActions(Wrapper):
         """Rescale actions to the bounds of the wrapped environments."""
         return self._middle + self._half_range * action
 
+    def outer_action(self, action: np.ndarray) -> np.ndarray:
+        """Rescale actions from the bounds of the wrapped environments, the inverse of `inner_action`."""
+        return (action - self._middle) / self._half_range
+
 
 class ClipActions(Wrapper):
     """A wrapper that clips actions to the bounds of the action space.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from stoix_like.config import RunConfig, SebulbaConfig
+from stoix_like.config import OfflineConfig, RunConfig, SebulbaConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX
 from stoix_like.utils.replay import BufferConfig, ReplayConfig
@@ -52,6 +52,8 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
     """
     arch, system = config.arch, config.system
     num_shards = num_devices * arch.update_batch_size
+    if isinstance(arch, OfflineConfig):
+        arch = replace(arch, total_num_envs=num_shards)
     if arch.total_num_envs % num_shards:
         raise ConfigError(
             f"arch.total_num_envs={arch.total_num_envs} must be a multiple of the number of shards ({num_devices}"
@@ -68,9 +70,13 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
     if isinstance(arch, SebulbaConfig):
         _check_without_warmup(config, envs_per_shard, num_shards)
     system.check(envs_per_shard, num_shards)
-    steps_per_update = arch.total_num_envs * system.rollout_length
-    warmup_steps = arch.total_num_envs * system.warmup_steps
+    steps_per_update, warmup_steps = count_steps(config), arch.total_num_envs * system.warmup_steps
     trial_updates = count_updates(config)
+    if trial_updates < 1 and isinstance(arch, OfflineConfig):
+        raise ConfigError(
+            f"arch.total_timesteps={arch.total_timesteps} gradient steps are too few for one update of"
+            f" {steps_per_update} (system.epochs): use at least {steps_per_update}"
+        )
     if trial_updates < 1:
         raise ConfigError(
             f"arch.total_timesteps={arch.total_timesteps} is too small for one update of {steps_per_update} steps"
@@ -129,6 +135,17 @@ def _check_without_warmup(config: RunConfig, envs_per_shard: int, num_shards: in
         )
 
 
+def count_steps(config: RunConfig) -> int:
+    """Return the steps of the budget that an update takes: of all environments, or gradient steps with `arch=offline`.
+
+    Args:
+        config: the typed configuration.
+    """
+    if isinstance(config.arch, OfflineConfig):
+        return config.system.gradient_steps
+    return config.arch.total_num_envs * config.system.rollout_length
+
+
 def count_updates(config: RunConfig) -> int:
     """Return the number of updates within the budget of a run; less than one if the budget is too small.
 
@@ -137,7 +154,7 @@ def count_updates(config: RunConfig) -> int:
     """
     arch, system = config.arch, config.system
     left = arch.total_timesteps - arch.total_num_envs * system.warmup_steps
-    return left // (arch.total_num_envs * system.rollout_length)
+    return left // count_steps(config)
 
 
 def _check_counters(config: RunConfig, envs_per_shard: int, num_updates: int) -> None:
@@ -206,7 +223,7 @@ def _trial_notes(config: RunConfig, warmup_steps: int, trained_steps: int) -> tu
 
 def _replay_notes(config: RunConfig, envs_per_shard: int, num_shards: int) -> tuple[str, ...]:
     buffer = config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
-    if buffer is None:
+    if buffer is None or buffer.only_data:
         return ()
     steps = envs_per_shard * num_shards * config.system.rollout_length
     notes: tuple[str, ...] = ()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import jax
+
 from stoix_like.architectures import sebulba
 from stoix_like.architectures.types import LearnerState
 from stoix_like.config import SebulbaConfig
@@ -15,7 +17,7 @@ from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.loggers.formats import columns
 from stoix_like.run.host.actors import Actor, Pipeline
 from stoix_like.run.host.devices import placing
-from stoix_like.run.programs.functions import run_programs
+from stoix_like.run.programs.functions import data_shapes, run_programs
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.signals import stop_if_received
@@ -76,7 +78,7 @@ class CompiledRun(NamedTuple):
     """The compiled programs of a run.
 
     Attributes:
-        init: see `architectures.types.Program`.
+        init: see `architectures.types.Program`; it and the others have their recorded data.
         train: see `architectures.types.Program`.
         running: `(num_updates) -> context`, within which a run trains the updates that are left.
         host_metrics: returns the metrics of the host's side of training since the start of the interval.
@@ -127,16 +129,17 @@ def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
     stop_if_received(setup.processes)
     arch = setup.config.arch
     check_memory(setup, compiled, state)
+    compiled = _with_data(setup, compiled)
     pipeline = _make_pipeline(setup, arch, compiled) if isinstance(arch, SebulbaConfig) else None
     return CompiledRun(
         init=compiled["init"],
-        train=pipeline.train if pipeline else placing(compiled["train"]),
+        train=pipeline.train if pipeline else compiled["train"],
         running=pipeline.running if pipeline else lambda _: contextlib.nullcontext(),
         host_metrics=pipeline.metrics if pipeline else dict,
         rollouts=compiled.get("rollouts"),
         evaluate=placing(compiled["evaluate"]),
         select=placing(compiled["select"]),
-        restart=placing(compiled["restart"]) if "restart" in compiled else None,
+        restart=compiled.get("restart"),
         state=state,
         seconds=time.perf_counter() - start,
         program_seconds=compiler.seconds,
@@ -153,6 +156,19 @@ def _compile(setup: RunSetup, compiler: Compiler) -> tuple[dict[str, Any], Learn
     return compiled, state
 
 
+def _with_data(setup: RunSetup, compiled: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy recorded data to the devices, once, and return the programs, which take no data any more."""
+    data = jax.tree.map(lambda leaf, like: jax.device_put(leaf, like.sharding), setup.spec.data or (), data_shapes(setup))
+    taking = {name: compiled[name] for name in ("init", "train", "learn", "restart") if name in compiled}
+    taking = {name: program if name == "init" else placing(program) for name, program in taking.items()}
+    return {**compiled, **{name: _last(program, data) for name, program in taking.items()}}
+
+
+def _last(program: Callable[..., Any], data: Any) -> Callable[..., Any]:
+    """Return a program with its last argument."""
+    return lambda *args: program(*args, data)
+
+
 def _make_pipeline(setup: RunSetup, arch: SebulbaConfig, compiled: Mapping[str, Any]) -> Pipeline:
     """Return actors and learner of Sebulba."""
     num_envs, length = arch.total_num_envs // arch.num_actors, setup.config.system.rollout_length
@@ -167,7 +183,7 @@ def _make_pipeline(setup: RunSetup, arch: SebulbaConfig, compiled: Mapping[str, 
 
     return Pipeline(
         make_actors,
-        placing(compiled["learn"]),
+        compiled["learn"],
         compiled["copy"],
         arch.pipeline_queue_size,
         setup.plan.steps_per_update,

@@ -75,7 +75,7 @@ def check(
     if analysis is None:
         return
     needed = total(analysis) + resident
-    available = _available(mesh) if available is None else available
+    available = available_memory(mesh) if available is None else available
     if needed <= available:
         return
     remedy = f"use a smaller {' or '.join(sizes)}"
@@ -137,7 +137,7 @@ def check_estimate(
         ConfigError: names the key, its value, and what would fit.
     """
     members = num_members // mesh.shape[POPULATION_AXIS]
-    parts, available = _parts(config, plan, mesh, shapes), _available(mesh) if available is None else available
+    parts, available = _parts(config, plan, mesh, shapes), available_memory(mesh) if available is None else available
     # An evaluation takes place between rollouts.
     share = max(sum(part.size for part in parts if part.name != other) for other in ("rollout", "evaluation"))
     if members > 1 and share <= available < members * share:
@@ -247,7 +247,7 @@ def bytes_per_device(tree: Any, mesh: Mesh) -> int:
     return _bytes(tree) // mesh.size
 
 
-def _available(mesh: Mesh) -> int:
+def available_memory(mesh: Mesh) -> int:
     """Return the memory of each device in bytes; the devices of a CPU divide its memory."""
     own = mesh.local_devices
     return memory_of(own[0]) // (len(own) if own[0].platform == "cpu" else 1)

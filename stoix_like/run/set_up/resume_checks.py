@@ -23,6 +23,7 @@ CHANGEABLE = (
     "arch.total_timesteps",
     "arch.num_evaluation",
     "arch.num_devices",
+    "system.data",
     "arch.distributed",
     "arch.actor.device_ids",
     "arch.learner.device_ids",
@@ -107,6 +108,11 @@ def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"the run has {plan.num_shards} shard(s) here (devices × arch.update_batch_size), but its checkpoint has"
             f" {host_state['num_shards']}: set arch.num_devices, or arch.learner.device_ids with arch=sebulba"
+        )
+    if setup.data_content != host_state.get("data"):
+        raise ConfigError(
+            f"system.data={setup.config.resolved['system'].get('data')} holds other data than those that the run has"
+            f" learned from, system.data={host_state['config']['system'].get('data')}: use those"
         )
     _check_same_trials(setup, host_state["config"])
     if updates > plan.num_updates and setup.halves:

@@ -35,6 +35,7 @@ from stoix_like.run.population.members import Population, count_members, make_po
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.custom import make_callbacks, make_custom_loggers
 from stoix_like.run.set_up.influence import Influence, find_influence
+from stoix_like.run.set_up.recorded import Recorded, read_recorded
 from stoix_like.run.set_up.suggestions import suggest_network, suggest_systems
 from stoix_like.schema import replace_values
 from stoix_like.storage.config_file import flatten
@@ -65,6 +66,7 @@ class RunSetup(NamedTuple):
         influence: what the varied hyperparameters of a population act on.
         callbacks: called in this order.
         loggers: custom loggers; they open and write nothing before `start`.
+        data_content: the hash of the recorded data; None without any.
     """
 
     config: RunConfig
@@ -83,6 +85,7 @@ class RunSetup(NamedTuple):
     influence: Influence = Influence()
     callbacks: Sequence[Callback] = ()
     loggers: Sequence[Logger] = ()
+    data_content: str | None = None
 
     @property
     def evolves(self) -> bool:
@@ -104,9 +107,11 @@ class RunSetup(NamedTuple):
         """What a policy of the run acts with."""
         return SystemParts(self.config, self.eval_env, self.spec)
 
-    def build_system(self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None) -> System:
+    def build_system(
+        self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None, data: Any = ()
+    ) -> System:
         """Build the system, see `SystemParts.build_system`."""
-        return self.parts.build_system(hyperparams, greedy)
+        return self.parts.build_system(hyperparams, greedy, data)
 
 
 def set_up(config: RunConfig, started: float | None = None, device_memory: int | None = None) -> RunSetup:
@@ -138,7 +143,8 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     place = _choose_place(config, devices)
     envs = _make_environments(config, place)
     set_compile_cache(config.arch.compile_cache)
-    parts, notes = _assemble(config, place, envs, device_memory)
+    recorded = read_recorded(config, envs.train, device_memory or memory_estimate.available_memory(place.mesh))
+    parts, notes = _assemble(config, place, envs, recorded, device_memory)
     # Members are built once they are known to fit into memory.
     members = _make_members(config, place, parts, envs.train)
     return RunSetup(
@@ -158,6 +164,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         influence=members.influence,
         callbacks=members.callbacks,
         loggers=make_custom_loggers(config),
+        data_content=None if recorded is None else recorded.content,
     )
 
 
@@ -217,12 +224,13 @@ def _make_environments(config: RunConfig, place: _Place) -> _Environments:
 
 
 def _assemble(
-    config: RunConfig, place: _Place, envs: _Environments, device_memory: int | None
+    config: RunConfig, place: _Place, envs: _Environments, recorded: Recorded | None, device_memory: int | None
 ) -> tuple[SystemParts, tuple[str, ...]]:
     """Build what the system is built from; return it with notes, once it is known to fit into memory."""
     env, plan, left_out = envs.train, place.plan, list[str]()
     networks, axes = _build_networks(config, env, left_out), make_axes(place.mesh, place.lone_shards)
-    spec = make_spec(config, env, networks, plan.trial_updates, plan.envs_per_shard, plan.num_shards, axes)
+    data = None if recorded is None else recorded.data
+    spec = make_spec(config, env, networks, plan.trial_updates, plan.envs_per_shard, plan.num_shards, axes, data)
     parts = SystemParts(config, envs.evaluation, spec)
     shapes, space = _shapes(parts, env), env.observation_space
     return parts, (
@@ -233,6 +241,7 @@ def _assemble(
             for rate in unused_dropout(spec.networks, config.system)
         ),
         *config.system.notes(env.action_space),
+        *(() if recorded is None else recorded.notes),
         *left_out,
         *memory_estimate.check_estimate(config, plan, place.mesh, place.num_members, space, shapes, device_memory),
     )

@@ -7,6 +7,7 @@ from stoix_like.utils.replay.config import (
     ReplayConfig,
     WholeWindowsConfig,
 )
+from stoix_like.utils.replay.data import Data, DataConfig, with_clipped_rewards
 from stoix_like.utils.replay.sequences import (
     BlockReplayConfig,
     SequenceBatch,
@@ -25,6 +26,8 @@ __all__ = [
     "Batch",
     "BlockReplayConfig",
     "BufferConfig",
+    "Data",
+    "DataConfig",
     "PrioritisedReplayConfig",
     "Replay",
     "ReplayConfig",
@@ -44,4 +47,5 @@ __all__ = [
     "make_replay",
     "make_sequence_replay",
     "make_stream_replay",
+    "with_clipped_rewards",
 ]

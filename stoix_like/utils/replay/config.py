@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.errors import ConfigError, multiples_near
-from stoix_like.schema import INT32_MAX, Part, between
+from stoix_like.schema import INT32_MAX, between
+from stoix_like.utils.replay.data import DataConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class BufferConfig(Part):
+class BufferConfig(DataConfig):
     """Sizes of every replay buffer. Totals are over all devices and update batches.
 
     Attributes:
@@ -122,6 +123,7 @@ class ReplayConfig(BufferConfig):
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check that the batch divides over the shards, and that the first update can sample a batch; see `Part`."""
+        self.check_data(has_all=not self.whole_windows)
         if self.whole_windows and not self.store_next_observation:
             raise ConfigError(
                 "system.store_next_observation=false: this system needs the successor of every step: use true"
@@ -129,6 +131,8 @@ class ReplayConfig(BufferConfig):
         # A sum tree has twice as many nodes as steps.
         largest, rollout = 2**30 if self.prioritised else INT32_MAX, config.rollout_length
         self._check_totals(num_envs, num_shards, rollout, largest)
+        if self.only_data:
+            return
         total_envs = num_envs * num_shards
         capacity = self.buffer_size(num_envs, num_shards, rollout) // total_envs
         if capacity < max(rollout, self.window):
@@ -187,8 +191,10 @@ class PrioritisedReplayConfig(ReplayConfig):
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
         """See `Part.schedules`."""
-        exponent = self.importance_exponent(updates, num_updates)
-        return {"importance-sampling exponent": exponent} if self.prioritised else {}
+        values = super().schedules(updates, num_updates)
+        if self.prioritised:
+            values["importance-sampling exponent"] = self.importance_exponent(updates, num_updates)
+        return values
 
     def importance_exponent(self, updates: Any, num_updates: int) -> Any:
         """Return the exponent of the importance weights after a number of updates, which may be traced."""

@@ -23,6 +23,7 @@ from stoix_like.schema import between
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay.buffers import add_rows, example_step, importance_weights, make_buffer, stored_steps
 from stoix_like.utils.replay.config import PrioritisedReplayConfig
+from stoix_like.utils.replay.data import with_data
 from stoix_like.utils.replay.types import Step
 
 
@@ -68,7 +69,7 @@ class BlockReplayConfig(PrioritisedReplayConfig):
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check that rollouts consist of whole blocks; see `ReplayConfig.check`."""
-        if config.rollout_length % self.sequence_period:
+        if config.rollout_length % self.sequence_period and not self.only_data:
             raise ConfigError(
                 f"system.rollout_length={config.rollout_length} must be a multiple of"
                 f" system.sequence_period={self.sequence_period}: use"
@@ -213,7 +214,9 @@ def make_sequence_replay(
     Returns:
         The functions of the replay buffer.
     """
+    config.check_data(has_all=extras is None)
     buffer, period = make_buffer(config, spec), config.sequence_period
+    num_samples = config.total_batch_size // spec.num_shards
 
     def init(timestep: TimeStep) -> Any:
         step = example_step(config, spec, timestep)._replace(extras=extras)
@@ -250,4 +253,14 @@ def make_sequence_replay(
     def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
         return buffer.set_priorities(state, indices, priorities) if config.prioritised else state
 
-    return SequenceReplay(init, add, sample, set_priorities)
+    def draw(key: jax.Array) -> SequenceBatch:
+        rows = spec.data.windows(key, num_samples, config.num_steps, whole=True)
+        steps = spec.data.take(rows, reward_scale)
+        if not config.store_next_observation:
+            steps = steps._replace(next_observation=None)
+        # The recurrent state of the behaviour policy is unknown: that of the start of an episode.
+        start = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_samples, *x.shape)), carry)
+        return SequenceBatch(steps, spec.data.is_first(rows), start, jnp.ones((1, num_samples)), None)
+
+    replay = SequenceReplay(init, add, sample, set_priorities)
+    return with_data(config, spec, replay, draw, axes=(1, 1, 0, 1, 0))

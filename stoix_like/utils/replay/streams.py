@@ -27,6 +27,7 @@ from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX, between
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay.config import BufferConfig
+from stoix_like.utils.replay.data import with_data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,8 @@ class StreamReplayConfig(BufferConfig):
         """Check that sequences fit, and that the first update finds one of each environment; see `Part`."""
         length, period, rollout = self.sequence_length, self.latent_period, config.rollout_length
         self._check_totals(num_envs, num_shards, rollout, INT32_MAX)
+        if self.only_data:
+            return
         if length % period:
             raise ConfigError(
                 f"system.sequence_length={length} must be a multiple of system.latent_period={period}: use"
@@ -274,7 +277,24 @@ def make_stream_replay(
         blocks = _last_of_equal(blocks, num_entries // period)
         return state._replace(latents=_write(state.latents, blocks, _flatten(values, latent)))
 
-    return StreamReplay(init, add, sample, refresh)
+    def draw(key: jax.Array) -> StreamBatch:
+        data, rows = spec.data, len(spec.data.reward)
+        first = jax.random.randint(key, (batch,), 0, max(rows - config.sequence_length + 1, 1))
+        places = jnp.minimum(first + jnp.arange(config.sequence_length)[:, None], rows - 1)
+        # Without a latent state before it, a sequence starts like an episode.
+        is_first = data.is_first(places).at[0].set(True)
+        before, is_last = data.take(places - 1, reward_scale), ~jnp.asarray(data.valid)[places]
+        led, arrived = (
+            jnp.where(_expand(is_first, x), jnp.zeros_like(x), x) for x in (before.action, before.reward)
+        )
+        observation = jax.tree.map(lambda x: jnp.asarray(x)[places], data.observation)
+        entries = Stream(observation, led, arrived, is_first, is_last, is_last & before.terminated)
+        unknown = jax.tree.map(lambda x: jnp.zeros((batch, *x.shape), x.dtype), latent)
+        # Beyond the rows of the buffer, where `refresh` writes nothing.
+        nowhere = jnp.full(batch, num_envs, jnp.int32), jnp.zeros(batch, jnp.int32)
+        return StreamBatch(entries, unknown, nowhere)
+
+    return with_data(config, spec, StreamReplay(init, add, sample, refresh), draw, axes=(1, 0, 0))
 
 
 def end_streams(state: StreamState) -> StreamState:

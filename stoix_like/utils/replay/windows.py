@@ -22,6 +22,7 @@ from stoix_like.base_types import SystemSpec, TimeStep, Trajectory, Transition
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay.buffers import add_rows, example_step, importance_weights, make_buffer, stored_steps
 from stoix_like.utils.replay.config import ReplayConfig
+from stoix_like.utils.replay.data import with_data
 from stoix_like.utils.replay.frames import store_frames_once
 from stoix_like.utils.replay.types import Batch, Replay, Step
 
@@ -71,7 +72,17 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
     def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
         return buffer.set_priorities(state, indices, priorities) if config.prioritised else state
 
-    replay = Replay(init, add, sample, sample_steps, set_priorities)
+    def draw(key: jax.Array) -> Batch:
+        rows = spec.data.windows(key, config.total_batch_size // spec.num_shards, config.n_step)
+        steps = spec.data.take(rows, reward_scale)
+        return jax.vmap(lambda window: _window_target(window, config.n_step, gamma), in_axes=1)(steps)
+
+    replay = _store_views_once(config, spec, Replay(init, add, sample, sample_steps, set_priorities))
+    return with_data(config, spec, replay, draw, axes=(0,) * len(Batch._fields))
+
+
+def _store_views_once(config: ReplayConfig, spec: SystemSpec, replay: Replay) -> Replay:
+    """Let a replay buffer store each frame of stacked ones once, unless it stores whole windows."""
     space: Any = spec.observation_space
     num_frames = getattr(space, "stacked", 1)
     # Of a window, every truncated step needs the last frame of its episode, which may be overwritten.

@@ -61,7 +61,7 @@ def test_every_kind_of_observations_and_actions_trains(monkeypatch, kind):
     )
     state = program.init(*arguments)
     before = jax.device_get(state.shared.params)
-    state, interval = program.train(state, arguments[0], np.int32(setup.plan.num_updates), np.bool_(True))
+    state, interval = program.train(state, arguments[0], np.int32(setup.plan.num_updates), np.bool_(True), ())
     assert int(interval.healthy_updates) == setup.plan.num_updates == 5
     after = jax.device_get(state.shared.params)
     assert all(np.abs(new - old).max() > 0.0 for old, new in zip(*map(jax.tree.leaves, (before, after)), strict=True))

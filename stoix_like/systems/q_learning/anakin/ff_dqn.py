@@ -39,7 +39,7 @@ from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import q_learning_per_example
 from stoix_like.utils.loss.common import values_of_actions
-from stoix_like.utils.replay import Batch, PrioritisedReplayConfig, Replay, make_replay
+from stoix_like.utils.replay import Batch, PrioritisedReplayConfig, Replay, make_replay, with_clipped_rewards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +250,9 @@ def make_variant(config: BaseConfig, spec: SystemSpec, algorithm: type[BaseDQN[A
         spec.axes,
         network=FeedForwardActor(head, network.pre_torso, network.input_layer),
         optim=make_optimiser(config, spec, config.q_lr),
-        replay=make_replay(config.replay, spec, config.gamma, config.reward_scale),
+        replay=make_replay(
+            config.replay, with_clipped_rewards(spec, config.max_abs_reward), config.gamma, config.reward_scale
+        ),
         num_updates=spec.num_updates,
         epsilon=make_epsilon_schedule(config.exploration, spec.num_updates),
     )

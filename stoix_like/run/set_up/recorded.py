@@ -1,0 +1,119 @@
+"""Recorded data of a run, read and checked before anything compiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from stoix_like.base_types import Observation
+from stoix_like.config import OfflineConfig, RunConfig
+from stoix_like.data.check import check_data
+from stoix_like.data.dataset import DataHeader, DataSet
+from stoix_like.data.files import KEY, content_hash, data_shapes, read_data, read_header
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.wrappers.actions import RescaleActions
+from stoix_like.errors import ConfigError
+from stoix_like.run.set_up.memory_estimate import gib
+from stoix_like.schema import INT32_MAX
+from stoix_like.utils.replay import Data, DataConfig, SequenceConfig, StreamReplayConfig
+
+
+class Recorded(NamedTuple):
+    """Recorded data of a run.
+
+    Attributes:
+        data: the data, as host arrays.
+        content: the hash of their file.
+        notes: what they are, for the user.
+    """
+
+    data: Data
+    content: str
+    notes: tuple[str, ...]
+
+
+def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Recorded | None:
+    """Read the data that a run learns from, and refuse what it cannot learn from.
+
+    Args:
+        config: the typed configuration.
+        env: the environments of training.
+        memory: of each device, in bytes.
+
+    Returns:
+        The data; None without `system.data`.
+
+    Raises:
+        ConfigError: names the file, and what is wrong.
+    """
+    part = config.system.find_part(DataConfig)
+    if part is None or part.data is None:
+        return None
+    hyperparams = config.arch.population.hyperparams or {}
+    if isinstance(config.arch, OfflineConfig) and (varied := {"data_fraction", "final_data_fraction"} & hyperparams.keys()):
+        raise ConfigError(f"arch.population.hyperparams.{min(varied)} has no effect with arch=offline: leave it out")
+    path, spaces = part.data, (env.observation_space, env.unwrapped.action_space, config.environment_name)
+    header = read_header(path)
+    check_data(header, *spaces)
+    needed = sum(math.prod(array.shape) * array.dtype.itemsize for array in data_shapes(path).values())
+    if needed > memory:
+        raise ConfigError(
+            f"{KEY}={path} needs {gib(needed)} on every device, but only {gib(memory)} is available: use a smaller data"
+            " set"
+        )
+    found = read_data(path)
+    check_data(found, *spaces)
+    _check_length(found, config, path)
+    data = Data(
+        _observed(found.observation, env, path),
+        _agent_actions(env, found.action),
+        found.reward,
+        found.terminated,
+        found.truncated,
+        found.valid,
+        np.flatnonzero(found.valid).astype(np.int32),
+    )
+    return Recorded(data, content_hash(path), tuple(_notes(found.header, path)))
+
+
+def _check_length(found: DataSet, config: RunConfig, path: str) -> None:
+    """Refuse data with fewer steps than a sequence, or more than an index can reach."""
+    sequences = config.system.find_part(SequenceConfig), config.system.find_part(StreamReplayConfig)
+    length = max([1, *(part.sequence_length for part in sequences if part is not None)])
+    if (steps := found.header.steps) < length:
+        raise ConfigError(f"{KEY}={path}: {steps} steps are fewer than system.sequence_length={length}: record more")
+    if len(found.valid) > INT32_MAX:
+        raise ConfigError(f"{KEY}={path}: {len(found.valid):,} rows are more than a 32-bit index can reach: use fewer")
+
+
+def _observed(recorded: Observation, env: VectorEnvironment, path: str) -> Observation:
+    """Return what the agent observes of what was recorded; refuse data that lack something."""
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
+    observed = jax.eval_shape(env.reset, keys)[1].observation
+    for name in ("action_mask", "step_count"):
+        if getattr(observed, name) is None:
+            recorded = recorded._replace(**{name: None})
+        elif getattr(recorded, name) is None:
+            raise ConfigError(
+                f"{KEY}={path}: the data have no {name}, which the run observes: record data with the same env keys"
+            )
+    return recorded
+
+
+def _agent_actions(env: Any, action: np.ndarray) -> np.ndarray:
+    """Return actions in the units of the agent, from those of the environment."""
+    if env is env.unwrapped:
+        return action
+    inner = _agent_actions(env.env, action)
+    return env.outer_action(inner) if isinstance(env, RescaleActions) else inner
+
+
+def _notes(header: DataHeader, path: str) -> Iterator[str]:
+    """Yield what the data are."""
+    returns = "" if header.return_mean is None else f", mean return {header.return_mean:.6g}"
+    yield f"{KEY}={path}: {header.steps:,} steps in {header.episodes:,} episodes{returns}"
+    yield from header.notes

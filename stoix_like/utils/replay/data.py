@@ -1,0 +1,222 @@
+"""Recorded data beside a replay buffer, or in its place.
+
+An episode of T steps has T + 1 rows: a row holds an observation, the action taken there, and the reward and the flags of
+that step; of the last row of an episode only the observation counts, the true successor of the step before. So each
+observation is stored once, and every step has its successor.
+
+The data of a run are one argument of its programs, which all members and all shards share.
+
+Shape letters: R rows, S steps, W steps per window, B windows per batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Observation, PyTree, SystemSpec, TimeStep, Trajectory, Transition
+from stoix_like.errors import ConfigError
+from stoix_like.schema import Part, between
+from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.replay.types import Step
+
+ReplayT = TypeVar("ReplayT", bound=Any)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Part):
+    """Hyperparameters of recorded data.
+
+    Attributes:
+        data: file of a data set; None for none.
+        data_fraction: share of each batch that comes from the data; at 1 there is no replay buffer.
+        final_data_fraction: this share at the end of the run, changed linearly; None: it stays.
+    """
+
+    data: str | None = None
+    # Traced in populations, which type checks of this package at run time must allow.
+    data_fraction: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.5
+    final_data_fraction: Annotated[float | jax.Array | None, between(0.0, 1.0)] = None
+
+    @property
+    def only_data(self) -> bool:
+        """Whether the data take the place of a replay buffer."""
+        shares = self.data_fraction, self.final_data_fraction
+        return self.data is not None and all(isinstance(share, float | None) and share in (1.0, None) for share in shares)
+
+    def check_data(self, has_all: bool) -> None:
+        """Refuse data for a system that cannot learn from them.
+
+        Args:
+            has_all: whether it learns from observations, actions and rewards alone, in targets or sequences.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        if self.data is not None and not has_all:
+            raise ConfigError(
+                f"system.data={self.data}: this system learns from windows of its own policy, with what it knew when it"
+                " acted, which data do not hold: use null, or another system with a replay buffer"
+            )
+
+    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
+        """See `Part.schedules`."""
+        if self.data is None or self.final_data_fraction is None:
+            return {}
+        return {"share of data": float(self.share(updates / num_updates))}
+
+    def share(self, fraction: Any) -> Any:
+        """Return the share of the data in a batch after a fraction of the run, which may be traced."""
+        first, last = self.data_fraction, self.final_data_fraction
+        return first if last is None else first + (last - first) * jnp.minimum(1.0, fraction)
+
+
+class Data(NamedTuple):
+    """Recorded data.
+
+    Attributes:
+        observation: `[R, ...]`.
+        action: `[R, ...]`, in the environment's units.
+        reward: `[R]` float32, of the environment.
+        terminated: `[R]` bool.
+        truncated: `[R]` bool.
+        valid: `[R]` bool, False for the last row of each episode.
+        steps: `[S]` int32, the rows of the steps.
+    """
+
+    observation: Observation
+    action: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    valid: Any
+    steps: Any
+
+    def windows(self, key: jax.Array, batch: int, length: int, whole: bool = False) -> jax.Array:
+        """Draw consecutive steps.
+
+        Args:
+            key: one key.
+            batch: number of windows, B.
+            length: steps per window, W.
+            whole: whether no window reaches beyond the last step; otherwise one repeats it, where its episode has ended.
+
+        Returns:
+            `[W, B]` rows.
+        """
+        number = len(self.steps)
+        first = jax.random.randint(key, (batch,), 0, max(number - length + 1, 1) if whole else number)
+        return jnp.asarray(self.steps)[jnp.minimum(first + jnp.arange(length)[:, None], number - 1)]
+
+    def is_first(self, rows: jax.Array) -> jax.Array:
+        """Return whether steps are the first ones of their episodes."""
+        return (rows == 0) | ~jnp.asarray(self.valid)[rows - 1]
+
+    def take(self, rows: jax.Array, reward_scale: Scalar) -> Step:
+        """Return the steps at rows `[...]`, with scaled rewards."""
+        observation, action, reward, terminated, truncated = (
+            jax.tree.map(lambda x: jnp.asarray(x)[rows], entry) for entry in self[:5]
+        )
+        successor = jax.tree.map(lambda x: jnp.asarray(x)[rows + 1], self.observation)
+        return Step(observation, action, reward * reward_scale, terminated, truncated, successor)
+
+    def trajectory(self, number: int | None = None) -> Trajectory:
+        """Return the first steps, by default all, as a rollout `[S, 1, ...]`."""
+        rows = jnp.asarray(self.steps)[:number, None]
+        steps = self.take(rows, 1.0)._replace(extras=())
+        return Trajectory(Transition(**steps._asdict(), is_first=self.is_first(rows)), ())
+
+
+def with_clipped_rewards(spec: SystemSpec, largest: Scalar) -> SystemSpec:
+    """Clip the rewards of recorded data, if there are any.
+
+    Args:
+        spec: what a system is built from.
+        largest: their largest magnitude.
+
+    Returns:
+        The same with clipped rewards.
+    """
+    if spec.data is None:
+        return spec
+    return spec._replace(data=spec.data._replace(reward=jnp.clip(spec.data.reward, -largest, largest)))
+
+
+class Counted(NamedTuple):
+    """The state of a replay buffer, and the number of rollouts added to it."""
+
+    buffer: Any
+    rollouts: jax.Array
+
+
+def with_data(
+    config: DataConfig, spec: SystemSpec, replay: ReplayT, draw: Callable[[jax.Array], Any], axes: tuple[int, ...]
+) -> ReplayT:
+    """Let the batches of a replay buffer hold recorded data, or consist of them.
+
+    Args:
+        config: checked hyperparameters; floats may be traced.
+        spec: the data and sizes.
+        replay: the functions of the replay buffer, of which `sample` returns a tuple with `indices`.
+        draw: `(key) -> batch`, a batch of data alone; its `indices` are those that the replay buffer ignores, or None.
+        axes: for each entry of a batch, the axis of its samples.
+
+    Returns:
+        The functions, which ignore what is fed back about samples of the data.
+    """
+    if config.data is None:
+        return replay
+    if config.only_data:
+        functions = {name: lambda state, *_: state for name in replay._fields}
+        functions |= {"init": lambda timestep: (), "sample": lambda state, key, *_: draw(key)}
+        return replay._replace(**functions)
+    counts, feedback = config.final_data_fraction is not None, replay._fields[-1]
+
+    def init(timestep: TimeStep) -> Any:
+        buffer = replay.init(timestep)
+        return Counted(buffer, jnp.zeros((), jnp.int32)) if counts else buffer
+
+    def add(state: Any, trajectory: Trajectory) -> Any:
+        if not counts:
+            return replay.add(state, trajectory)
+        return Counted(replay.add(state.buffer, trajectory), state.rollouts + 1)
+
+    def sample(state: Any, key: jax.Array, *args: Any) -> Any:
+        data_key, buffer_key = jax.random.split(key)
+        buffer, fraction = (state.buffer, state.rollouts / spec.num_updates) if counts else (state, 0.0)
+        drawn, recorded = replay.sample(buffer, buffer_key, *args), draw(data_key)
+        if recorded.indices is None and drawn.indices is not None:
+            # Negative: the sample of the replay buffer that this one replaces.
+            recorded = recorded._replace(indices=~drawn.indices)
+        batch = jax.tree.leaves(drawn[0])[0].shape[axes[0]]
+        # One sample remains whose priority can be set for all others.
+        most = batch if drawn.indices is None or isinstance(drawn.indices, tuple) else batch - 1
+        is_data = jnp.arange(batch) < jnp.minimum(jnp.round(config.share(fraction) * batch), most)
+        return type(drawn)(
+            *(jax.tree.map(_chooser(is_data, axis), *pair) for axis, *pair in zip(axes, recorded, drawn, strict=True))
+        )
+
+    def feed_back(state: Any, indices: Any, values: PyTree) -> Any:
+        if isinstance(indices, jax.Array):
+            # The priority of zero of a sample that occurs twice has no effect.
+            is_data = indices < 0
+            indices, values = jnp.where(is_data, indices[-1], indices), jnp.where(is_data, 0.0, values)
+        write = getattr(replay, feedback)
+        if not counts:
+            return write(state, indices, values)
+        return state._replace(buffer=write(state.buffer, indices, values))
+
+    return replay._replace(init=init, add=add, sample=sample, **{feedback: feed_back})
+
+
+def _chooser(chosen: jax.Array, axis: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Return a function that takes chosen samples `[B]` from one array, and the others from another."""
+
+    def choose(one: jax.Array, other: jax.Array) -> jax.Array:
+        return jnp.where(chosen.reshape(-1, *(1,) * (one.ndim - axis - 1)), one.astype(other.dtype), other)
+
+    return choose
