@@ -31,6 +31,7 @@ LAYERS = (
     ("loggers", "storage.contents", "storage.files"),
     ("config", "composition", "unknown_keys"),
     ("storage",),
+    ("data",),
     ("rendering",),
     ("assembly",),
     ("policies",),

@@ -1,0 +1,1 @@
+"""Data sets of recorded episodes: their layout, their files, and their checks."""

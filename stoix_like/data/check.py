@@ -1,0 +1,146 @@
+"""Check of a data set against the run that is to learn from it, before anything compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from stoix_like.data.dataset import RETURNS, DataHeader, DataSet
+from stoix_like.data.files import KEY
+from stoix_like.envs.spaces import ActionSpace, Dict, Mixed, ObservationSpace, Tuple, bounds, choices, entries
+from stoix_like.errors import ConfigError
+
+# Of the distance between the bounds of actions, or of one, as rescaled actions are rounded; and of returns.
+_TOLERANCE = 1e-5
+
+
+def check_data(
+    data: DataSet | DataHeader,
+    observation_space: ObservationSpace,
+    action_space: ActionSpace,
+    env_name: str,
+    key: str = KEY,
+) -> None:
+    """Refuse data that a run cannot learn from.
+
+    Args:
+        data: the data set; of a header alone, only what it says is checked.
+        observation_space: the space of the views of the run's agent.
+        action_space: the space of the actions of the environment itself, without wrappers: `env.unwrapped`'s.
+        env_name: suite and scenario of the run, `gymnax/CartPole-v1`.
+        key: what names the file, for messages.
+
+    Raises:
+        ConfigError: what is wrong first, in one sentence.
+    """
+    header = data if isinstance(data, DataHeader) else data.header
+    problem = next(_problems(header, data, observation_space, action_space, env_name), None)
+    if problem is not None:
+        raise ConfigError(f"{key}={header.path}: {problem}")
+
+
+def _problems(
+    header: DataHeader, data: Any, observation_space: Any, action_space: ActionSpace, env_name: str
+) -> Iterator[str]:
+    """Yield what is wrong; later checks rely on earlier ones."""
+    if header.environment and env_name != header.environment and not env_name.endswith(f"/{header.environment}"):
+        yield f"the data are of {header.environment}, not of {env_name}: use data of the run's environment"
+    if isinstance(data, DataHeader):
+        if header.steps < 1:
+            yield "the data have no valid step: record some"
+        return
+    space = Mixed(action_space) if isinstance(action_space, Dict | Tuple) else action_space
+    yield from _wrong_arrays(data, observation_space, space)
+    yield from _wrong_episodes(data)
+    yield from _wrong_values(data, space)
+    yield from _wrong_header(data)
+
+
+def _wrong_arrays(data: DataSet, observation_space: ObservationSpace, action_space: Any) -> Iterator[str]:
+    """Compare names, shapes and dtypes."""
+    view, spaces = (entries(nest, "observations") for nest in (data.observation.agent_view, observation_space))
+    if missing := sorted(spaces.keys() - view.keys()):
+        yield f"the data have no {missing[0]}, which the run observes: record data with the same env keys"
+    if unknown := sorted(view.keys() - spaces.keys()):
+        yield f"the data have {unknown[0]}, which the run does not observe: record data with the same env keys"
+    expected = {name: (space.shape, space.dtype) for name, space in spaces.items()}
+    expected["actions"] = action_space.shape, action_space.dtype
+    expected |= {"rewards": ((), np.float32), "action_mask": ((sum(choices(action_space)),), np.bool_)}
+    expected |= {
+        "step_count": ((), np.int32),
+        **dict.fromkeys(("terminated", "truncated", "valids"), ((), np.bool_)),
+    }
+    rows = len(data.valid)
+    for path, array in data.arrays().items():
+        name = path.replace("/", ".")
+        shape, dtype = expected[name]
+        if array.shape[:1] != (rows,):
+            yield f"{name} has the shape {array.shape}, and valids has {rows:,} rows: all arrays need as many"
+        if array.shape[1:] != tuple(shape):
+            yield f"{name} has the shape {array.shape[1:]} per row, and in the run it is {tuple(shape)}: record it so"
+        if array.dtype != np.dtype(dtype):
+            yield f"{name} has the dtype {array.dtype}, and in the run it is {np.dtype(dtype)}: convert the data"
+
+
+def _wrong_episodes(data: DataSet) -> Iterator[str]:
+    """Check that each episode has a step, ends once, and has a row for its last successor."""
+    valid, flagged = data.valid, data.terminated | data.truncated
+    if not valid.any():
+        yield "the data have no valid step: record some"
+    if (both := data.terminated & data.truncated).any():
+        yield f"row {_first(both)} is terminated and truncated: set one of the flags"
+    if valid[-1]:
+        yield "the last episode does not end: add a row with its last observation, where valids is False"
+    empty = ~valid & ~np.append(False, valid[:-1])
+    if empty.any():
+        yield f"row {_first(empty)} follows no step, and valids is False: leave it out"
+    ends = valid & ~np.append(valid[1:], False)
+    if (endless := ends & ~flagged).any():
+        yield f"the episode that ends in row {_first(endless)} neither terminated nor was truncated there: set one flag"
+    if (early := flagged & ~ends).any():
+        yield (
+            f"row {_first(early)} has a flag, and is not the last step of its episode: add a row with its successor,"
+            " where valids is False"
+        )
+
+
+def _wrong_values(data: DataSet, action_space: Any) -> Iterator[str]:
+    """Check that all numbers are finite, and actions within their bounds."""
+    for name, array in data.arrays().items():
+        if array.dtype.kind == "f" and not _is_finite(array):
+            row = _first(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+            yield f"{name} is not finite in row {row}: leave its episode out"
+    limits = (action_space.low, action_space.high) if isinstance(action_space, Mixed) else bounds(action_space)
+    low, high = (np.asarray(bound, np.float64) for bound in limits)
+    with np.errstate(invalid="ignore"):
+        slack = _TOLERANCE * np.fmax(1.0, high - low)
+    outside = (data.action < low - slack) | (data.action > high + slack)
+    outside = outside.reshape(len(outside), -1).any(axis=1) & data.valid
+    if outside.any():
+        row = _first(outside)
+        action, least, largest = (np.array2string(x, precision=4) for x in (data.action[row], low, high))
+        yield f"the action {action} in row {row} is not between {least} and {largest}: use the environment's units"
+
+
+def _wrong_header(data: DataSet) -> Iterator[str]:
+    """Compare what the header says with the arrays."""
+    said, found = data.header, data.with_statistics().header
+    for name in ("steps", "episodes"):
+        if (count := getattr(said, name)) != (number := getattr(found, name)):
+            yield f"the header says {count:,} {name}, and the arrays hold {number:,}: record the data again"
+    for name in RETURNS:
+        # None, for returns that are not finite, becomes NaN.
+        value, actual = np.float64(getattr(said, name)), np.float64(getattr(found, name))
+        if not np.isclose(value, actual, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+            yield f"the header says {name}={value:.6g}, and it is {actual:.6g}: record the data again"
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    # Without an array of flags as large as the data.
+    return not array.size or bool(np.isfinite(array.min()) & np.isfinite(array.max()))
+
+
+def _first(rows: np.ndarray) -> int:
+    return int(np.argmax(rows))

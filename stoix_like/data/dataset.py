@@ -1,0 +1,257 @@
+"""Recorded episodes as rows of arrays, in the compact layout of OGBench.
+
+An episode of T steps has T + 1 rows. A row holds an observation, the action taken there, and the reward and the flags
+of that step; in the last row of an episode only the observation counts, the true successor of the step before. So the
+successor of a valid row is always the next row, and each observation is stored once.
+
+Shape letters: R rows, M steps, E episodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from stoix_like.base_types import Observation, PyTree
+from stoix_like.storage.contents import parse_json
+
+FORMAT = 1
+RETURNS = ("return_mean", "return_min", "return_max")
+_FORM = {
+    "format": int,
+    "environment": str,
+    "arguments": {},
+    "system": str,
+    "run": str,
+    "policy": str,
+    "steps": int,
+    "episodes": int,
+    **dict.fromkeys(RETURNS, int | float | None),
+    "versions": {"*": str | None},
+    "notes": [str],
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataHeader:
+    """What a data set is, as recorded in its file.
+
+    Attributes:
+        format: number of the format.
+        environment: suite and scenario, `gymnax/CartPole-v1`; without a suite, an id of gymnasium; empty: unknown.
+        arguments: keys of the environment and its wrappers that are not at their defaults.
+        system: the system that acted.
+        run: hash of the configuration of its run.
+        policy: how it acted: `best`, `mix:0.3`, `replay`.
+        steps: number of steps, the valid rows.
+        episodes: number of episodes.
+        return_mean: mean sum of the rewards of an episode; None if it is not finite, likewise below.
+        return_min: the least one.
+        return_max: the largest one.
+        versions: versions of the packages that recorded it.
+        notes: sentences about what a reader of the data should know.
+        path: the file that it was read from; not recorded.
+    """
+
+    format: int = FORMAT
+    environment: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    system: str = ""
+    run: str = ""
+    policy: str = ""
+    steps: int = 0
+    episodes: int = 0
+    return_mean: float | None = None
+    return_min: float | None = None
+    return_max: float | None = None
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    path: str = ""
+
+    def to_json(self) -> str:
+        """Return the header as it is recorded."""
+        values = {name: value for name, value in dataclasses.asdict(self).items() if name != "path"}
+        return json.dumps(values, indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, path: str = "") -> DataHeader:
+        """Read a recorded header.
+
+        Args:
+            text: the text, which may have further keys.
+            path: the file that it comes from.
+
+        Raises:
+            ValueError: it is not a header.
+        """
+        found = parse_json(text, _FORM, "the header")
+        values = {name: found[name] for name in _FORM}
+        return cls(**{**values, "notes": tuple(values["notes"]), "path": path})
+
+
+class DataSet(NamedTuple):
+    """Recorded episodes, one after the other, as host arrays.
+
+    Attributes:
+        header: what they are.
+        observation: `[R, ...]`; the view may be a nested dictionary, the mask and the step count may be None.
+        action: `[R, ...]`, in the units of the environment; parts of a `Mixed` space side by side.
+        reward: `[R]` float32, of the environment.
+        terminated: `[R]` bool, whether the episode terminated with the step of this row.
+        truncated: `[R]` bool, whether it was truncated there, never both.
+        valid: `[R]` bool, False in the last row of each episode.
+    """
+
+    header: DataHeader
+    observation: Observation
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    valid: np.ndarray
+
+    @property
+    def episode_lengths(self) -> np.ndarray:
+        """Steps of each episode, `[E]`."""
+        return np.diff(np.flatnonzero(~self.valid), prepend=-1) - 1
+
+    @property
+    def episode_returns(self) -> np.ndarray:
+        """Sums of the rewards of each episode, `[E]` float64."""
+        ends = np.flatnonzero(~self.valid)
+        if not ends.size:
+            return np.zeros(0)
+        rewards = np.where(self.valid, self.reward, 0.0)[: ends[-1] + 1]
+        return np.add.reduceat(rewards, np.append(0, ends[:-1] + 1), dtype=np.float64)
+
+    def with_statistics(self) -> DataSet:
+        """Return the data with a header whose counts and returns are those of the arrays."""
+        returns = self.episode_returns
+        found: dict[str, Any] = {"steps": int(self.valid.sum()), "episodes": int(returns.size)}
+        for name, value in zip(
+            RETURNS, (returns.mean(), returns.min(), returns.max()) if returns.size else (), strict=False
+        ):
+            found[name] = float(value) if np.isfinite(value) else None
+        return self._replace(header=dataclasses.replace(self.header, **found))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by their names in files: `observations/joint/pos`, `actions`, `rewards`, ….
+
+        Of `jax.ShapeDtypeStruct`s in place of arrays, those.
+        """
+        others = {
+            "action_mask": self.observation.action_mask,
+            "step_count": self.observation.step_count,
+            "actions": self.action,
+            "rewards": self.reward,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "valids": self.valid,
+        }
+        view = dict(_named("observations", self.observation.agent_view))
+        return {**view, **{name: array for name, array in others.items() if array is not None}}
+
+    @classmethod
+    def from_arrays(cls, header: DataHeader, arrays: Mapping[str, Any]) -> DataSet:
+        """Build a data set of what `arrays` returns.
+
+        Raises:
+            KeyError: an array is missing.
+        """
+        view: Any = arrays.get("observations", {})
+        for name, array in arrays.items():
+            if name.startswith("observations/"):
+                *parents, last = name.split("/")[1:]
+                node = view
+                for parent in parents:
+                    node = node.setdefault(parent, {})
+                node[last] = array
+        if isinstance(view, dict) and not view:
+            raise KeyError("observations")
+        observation = Observation(view, arrays.get("action_mask"), arrays.get("step_count"))
+        names = ("actions", "rewards", "terminated", "truncated", "valids")
+        return cls(header, observation, *(arrays[name] for name in names))
+
+
+def _named(name: str, nest: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the arrays of nested dictionaries by their path."""
+    if not isinstance(nest, Mapping):
+        yield name, nest
+        return
+    for key, child in sorted(nest.items()):
+        yield from _named(f"{name}/{key}", child)
+
+
+def from_steps(
+    header: DataHeader,
+    observation: Observation,
+    action: np.ndarray,
+    reward: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    last: PyTree = None,
+) -> DataSet:
+    """Build a data set of steps whose successors are the observations of the next steps, but for those of ends.
+
+    Args:
+        header: what they are; its statistics are computed.
+        observation: `[M, ...]`.
+        action: `[M, ...]`, in the units of the environment.
+        reward: `[M]`.
+        terminated: `[M]` bool.
+        truncated: `[M]` bool, ignored with `terminated`; the last step ends its episode.
+        last: `[E, ...]` like `observation`, the true successors of the steps that end; None if they are unknown.
+            Truncated steps without a successor are left out: their observation is the successor of the step before.
+            That of a terminated step, which no bootstrap value needs, is its own observation then.
+
+    Returns:
+        The data set.
+    """
+    truncated = truncated & ~terminated
+    truncated[-1:] |= ~terminated[-1:]
+    if last is not None:
+        return _place(
+            header, observation, action, reward, terminated, truncated, ends=terminated | truncated, last=last
+        )
+    starts = np.append(True, (terminated | truncated)[:-1])
+    kept = ~truncated
+    # The step before a dropped one is truncated now, unless the dropped one was the only step of its episode.
+    before = np.append((truncated & ~starts)[1:], False)
+    ends = (terminated | before)[kept]
+    successor = np.flatnonzero(terminated | before) + before[terminated | before]
+    last = jax.tree.map(lambda x: x[successor], observation)
+    steps = jax.tree.map(lambda x: x[kept], (observation, action, reward, terminated, before))
+    return _place(header, *steps, ends=ends, last=last)
+
+
+def _place(
+    header: DataHeader,
+    observation: Observation,
+    action: np.ndarray,
+    reward: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    *,
+    ends: np.ndarray,
+    last: PyTree,
+) -> DataSet:
+    """Insert a row after each step that ends its episode."""
+    row = np.arange(len(ends)) + np.cumsum(ends) - ends
+    total, after = len(ends) + int(ends.sum()), row[ends] + 1
+
+    def place(steps: np.ndarray, successors: np.ndarray | None = None) -> np.ndarray:
+        rows = np.zeros((total, *steps.shape[1:]), steps.dtype)
+        rows[row] = steps
+        if successors is not None:
+            rows[after] = successors
+        return rows
+
+    flags = [place(x) for x in (terminated, truncated, np.ones_like(ends))]
+    view = jax.tree.map(place, observation, last)
+    return DataSet(header, view, place(action), place(reward.astype(np.float32)), *flags).with_statistics()
