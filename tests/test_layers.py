@@ -29,7 +29,7 @@ LAYERS = (
     ("systems",),
     ("architectures",),
     ("loggers", "storage.contents", "storage.files"),
-    ("config", "composition", "unknown_keys"),
+    ("arch_config", "config", "composition", "unknown_keys"),
     ("storage",),
     ("data",),
     ("rendering",),

@@ -13,9 +13,10 @@ from stoix_like.aot.kernels import Body, read_program
 from stoix_like.aot.operations import count_flops
 from stoix_like.aot.targets import Target
 from stoix_like.aot.topology import compile_with_costs, set_up_for
+from stoix_like.arch_config import SebulbaConfig
 from stoix_like.architectures.axes import POPULATION_AXIS
 from stoix_like.architectures.types import LearnerState
-from stoix_like.config import RunConfig, SebulbaConfig
+from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import columns
 from stoix_like.run.programs.compile import check_memory

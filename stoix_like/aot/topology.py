@@ -15,7 +15,8 @@ from jax.sharding import Mesh
 
 from stoix_like.aot.plugins import silence
 from stoix_like.aot.targets import Target
-from stoix_like.config import AnakinConfig, RunConfig
+from stoix_like.arch_config import AnakinConfig
+from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.setup import RunSetup, set_up
 

@@ -81,8 +81,8 @@ class ConsoleLogger:
         wide = len(f"{info.system} on {info.environment}, {seeds}") > self._console.width
         gap = "\n  " if self._terminal and wide else " "
         self._print((info.system, "bold"), " on ", (info.environment, "bold"), f",{gap}{seeds}")
-        budget = f"{info.total_timesteps:,} {self._unit}, {info.num_updates:,} updates, {info.num_evaluations} evaluations"
-        self._print_field("budget", budget)
+        counts = f"{info.num_updates:,} updates, {info.num_evaluations} evaluations"
+        self._print_field("budget", f"{info.total_timesteps:,} {self._unit}, {counts}")
         if info.devices:
             self._print_field("devices", info.devices)
         self._print_field("run directory", _short_path(info.run_dir))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stoix_like.config import PopulationConfig
+from stoix_like.arch_config import PopulationConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import from_mapping
 from stoix_like.storage import remote

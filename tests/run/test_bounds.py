@@ -9,17 +9,9 @@ import typing
 import pytest
 from omegaconf import OmegaConf
 
+from stoix_like.arch_config import ActorConfig, AnakinConfig, PopulationConfig, SebulbaConfig
 from stoix_like.composition import config_dir, group_choices
-from stoix_like.config import (
-    ActorConfig,
-    AnakinConfig,
-    CheckpointConfig,
-    PopulationConfig,
-    SebulbaConfig,
-    import_build,
-    parse_config,
-    schema_of,
-)
+from stoix_like.config import CheckpointConfig, import_build, parse_config, schema_of
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from stoix_like import signals
-from stoix_like.config import DistributedConfig
+from stoix_like.arch_config import DistributedConfig
 from stoix_like.errors import ConfigError, first_line
 
 # All processes of a run start within this time.

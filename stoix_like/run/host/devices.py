@@ -15,8 +15,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from stoix_like.arch_config import AnakinConfig, ArchConfig, DistributedConfig, SebulbaConfig
 from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
-from stoix_like.config import AnakinConfig, ArchConfig, DistributedConfig, SebulbaConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.processes import ALONE, Processes
 from stoix_like.run.host import connection, heartbeat

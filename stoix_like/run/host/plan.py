@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from stoix_like.config import OfflineConfig, RunConfig, SebulbaConfig
+from stoix_like.arch_config import OfflineConfig, SebulbaConfig
+from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX
 from stoix_like.utils.replay import BufferConfig, ReplayConfig

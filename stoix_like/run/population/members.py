@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from stoix_like.arch_config import MAX_MEMBERS, PopulationConfig
 from stoix_like.base_types import SystemConfig
-from stoix_like.config import MAX_MEMBERS, PopulationConfig, RunConfig
+from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError, multiples_near, nearest
 from stoix_like.schema import convert, flat_hints
 

@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stoix_like.arch_config import PBTConfig
 from stoix_like.architectures.types import Hyperparams, LearnerState
-from stoix_like.config import PBTConfig, RunConfig
+from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.processes import Processes
 from stoix_like.run.host.devices import placing

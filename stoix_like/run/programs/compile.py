@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import jax
 
+from stoix_like.arch_config import SebulbaConfig
 from stoix_like.architectures import sebulba
 from stoix_like.architectures.types import LearnerState
-from stoix_like.config import SebulbaConfig
 from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.loggers.formats import columns
 from stoix_like.run.host.actors import Actor, Pipeline
@@ -158,7 +158,9 @@ def _compile(setup: RunSetup, compiler: Compiler) -> tuple[dict[str, Any], Learn
 
 def _with_data(setup: RunSetup, compiled: Mapping[str, Any]) -> dict[str, Any]:
     """Copy recorded data to the devices, once, and return the programs, which take no data any more."""
-    data = jax.tree.map(lambda leaf, like: jax.device_put(leaf, like.sharding), setup.spec.data or (), data_shapes(setup))
+    data = jax.tree.map(
+        lambda leaf, like: jax.device_put(leaf, like.sharding), setup.spec.data or (), data_shapes(setup)
+    )
     taking = {name: compiled[name] for name in ("init", "train", "learn", "restart") if name in compiled}
     taking = {name: program if name == "init" else placing(program) for name, program in taking.items()}
     return {**compiled, **{name: _last(program, data) for name, program in taking.items()}}

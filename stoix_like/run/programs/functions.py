@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from stoix_like.arch_config import OfflineConfig, SebulbaConfig
 from stoix_like.architectures import anakin, sebulba
 from stoix_like.architectures.axes import POPULATION_AXIS, partition_specs
 from stoix_like.architectures.evaluator import make_evaluator
 from stoix_like.architectures.types import Hyperparams, LearnerState, ProgramSpec
 from stoix_like.base_types import System
-from stoix_like.config import OfflineConfig, SebulbaConfig
 from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.run.host.saved_state import select_members
 from stoix_like.run.population.members import Population

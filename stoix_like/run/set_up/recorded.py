@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from stoix_like.arch_config import OfflineConfig
 from stoix_like.base_types import Observation
-from stoix_like.config import OfflineConfig, RunConfig
+from stoix_like.config import RunConfig
 from stoix_like.data.check import check_data
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import KEY, content_hash, data_shapes, read_data, read_header
@@ -54,7 +55,9 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
     if part is None or part.data is None:
         return None
     hyperparams = config.arch.population.hyperparams or {}
-    if isinstance(config.arch, OfflineConfig) and (varied := {"data_fraction", "final_data_fraction"} & hyperparams.keys()):
+    if isinstance(config.arch, OfflineConfig) and (
+        varied := {"data_fraction", "final_data_fraction"} & hyperparams.keys()
+    ):
         raise ConfigError(f"arch.population.hyperparams.{min(varied)} has no effect with arch=offline: leave it out")
     path, spaces = part.data, (env.observation_space, env.unwrapped.action_space, config.environment_name)
     header = read_header(path)

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
+from stoix_like.arch_config import SebulbaConfig
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes
 from stoix_like.assembly import SystemParts, make_spec
 from stoix_like.base_types import RolloutState, System, SystemSpec
 from stoix_like.callbacks import Callback
-from stoix_like.config import RunConfig, SebulbaConfig
+from stoix_like.config import RunConfig
 from stoix_like.envs import factory
 from stoix_like.envs.custom import unused_methods
 from stoix_like.envs.environment import VectorEnvironment

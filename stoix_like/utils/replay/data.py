@@ -1,7 +1,7 @@
 """Recorded data beside a replay buffer, or in its place.
 
-An episode of T steps has T + 1 rows: a row holds an observation, the action taken there, and the reward and the flags of
-that step; of the last row of an episode only the observation counts, the true successor of the step before. So each
+An episode of T steps has T + 1 rows: a row holds an observation, the action taken there, and the reward and the flags
+of that step; of the last row of an episode only the observation counts, the true successor of the step before. So each
 observation is stored once, and every step has its successor.
 
 The data of a run are one argument of its programs, which all members and all shards share.
@@ -46,7 +46,9 @@ class DataConfig(Part):
     def only_data(self) -> bool:
         """Whether the data take the place of a replay buffer."""
         shares = self.data_fraction, self.final_data_fraction
-        return self.data is not None and all(isinstance(share, float | None) and share in (1.0, None) for share in shares)
+        return self.data is not None and all(
+            isinstance(share, float | None) and share in (1.0, None) for share in shares
+        )
 
     def check_data(self, has_all: bool) -> None:
         """Refuse data for a system that cannot learn from them.
@@ -103,7 +105,8 @@ class Data(NamedTuple):
             key: one key.
             batch: number of windows, B.
             length: steps per window, W.
-            whole: whether no window reaches beyond the last step; otherwise one repeats it, where its episode has ended.
+            whole: whether no window reaches beyond the last step; otherwise one repeats it, after the end of its
+                episode.
 
         Returns:
             `[W, B]` rows.
@@ -171,46 +174,50 @@ def with_data(
     if config.data is None:
         return replay
     if config.only_data:
-        functions = {name: lambda state, *_: state for name in replay._fields}
-        functions |= {"init": lambda timestep: (), "sample": lambda state, key, *_: draw(key)}
+        functions: dict[str, Any] = dict.fromkeys(replay._fields, _unchanged)
+        functions |= {"init": _no_buffer, "sample": lambda state, key, *_: draw(key)}
         return replay._replace(**functions)
-    counts, feedback = config.final_data_fraction is not None, replay._fields[-1]
+    feedback = replay._fields[-1]
+    write = getattr(replay, feedback)
 
-    def init(timestep: TimeStep) -> Any:
-        buffer = replay.init(timestep)
-        return Counted(buffer, jnp.zeros((), jnp.int32)) if counts else buffer
+    def init(timestep: TimeStep) -> Counted:
+        return Counted(replay.init(timestep), jnp.zeros((), jnp.int32))
 
-    def add(state: Any, trajectory: Trajectory) -> Any:
-        if not counts:
-            return replay.add(state, trajectory)
+    def add(state: Counted, trajectory: Trajectory) -> Counted:
         return Counted(replay.add(state.buffer, trajectory), state.rollouts + 1)
 
-    def sample(state: Any, key: jax.Array, *args: Any) -> Any:
+    def sample(state: Counted, key: jax.Array, *args: Any) -> Any:
         data_key, buffer_key = jax.random.split(key)
-        buffer, fraction = (state.buffer, state.rollouts / spec.num_updates) if counts else (state, 0.0)
-        drawn, recorded = replay.sample(buffer, buffer_key, *args), draw(data_key)
-        if recorded.indices is None and drawn.indices is not None:
+        drawn, recorded = replay.sample(state.buffer, buffer_key, *args), draw(data_key)
+        has_priorities = isinstance(drawn.indices, jax.Array)
+        if has_priorities:
             # Negative: the sample of the replay buffer that this one replaces.
             recorded = recorded._replace(indices=~drawn.indices)
         batch = jax.tree.leaves(drawn[0])[0].shape[axes[0]]
-        # One sample remains whose priority can be set for all others.
-        most = batch if drawn.indices is None or isinstance(drawn.indices, tuple) else batch - 1
-        is_data = jnp.arange(batch) < jnp.minimum(jnp.round(config.share(fraction) * batch), most)
+        number = jnp.round(config.share(state.rollouts / spec.num_updates) * batch)
+        # The priorities of all others are set with that of the last sample.
+        is_data = jnp.arange(batch) < jnp.minimum(number, batch - has_priorities)
         return type(drawn)(
             *(jax.tree.map(_chooser(is_data, axis), *pair) for axis, *pair in zip(axes, recorded, drawn, strict=True))
         )
 
-    def feed_back(state: Any, indices: Any, values: PyTree) -> Any:
+    def feed_back(state: Counted, indices: Any, values: PyTree) -> Counted:
         if isinstance(indices, jax.Array):
-            # The priority of zero of a sample that occurs twice has no effect.
+            # Of a sample that occurs twice, the priority of zero has no effect.
             is_data = indices < 0
             indices, values = jnp.where(is_data, indices[-1], indices), jnp.where(is_data, 0.0, values)
-        write = getattr(replay, feedback)
-        if not counts:
-            return write(state, indices, values)
         return state._replace(buffer=write(state.buffer, indices, values))
 
     return replay._replace(init=init, add=add, sample=sample, **{feedback: feed_back})
+
+
+def _no_buffer(timestep: TimeStep) -> Any:
+    del timestep
+    return ()
+
+
+def _unchanged(state: Any, *_: Any) -> Any:
+    return state
 
 
 def _chooser(chosen: jax.Array, axis: int) -> Callable[[jax.Array, jax.Array], jax.Array]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -277,24 +278,26 @@ def make_stream_replay(
         blocks = _last_of_equal(blocks, num_entries // period)
         return state._replace(latents=_write(state.latents, blocks, _flatten(values, latent)))
 
-    def draw(key: jax.Array) -> StreamBatch:
-        data, rows = spec.data, len(spec.data.reward)
-        first = jax.random.randint(key, (batch,), 0, max(rows - config.sequence_length + 1, 1))
-        places = jnp.minimum(first + jnp.arange(config.sequence_length)[:, None], rows - 1)
-        # Without a latent state before it, a sequence starts like an episode.
-        is_first = data.is_first(places).at[0].set(True)
-        before, is_last = data.take(places - 1, reward_scale), ~jnp.asarray(data.valid)[places]
-        led, arrived = (
-            jnp.where(_expand(is_first, x), jnp.zeros_like(x), x) for x in (before.action, before.reward)
-        )
-        observation = jax.tree.map(lambda x: jnp.asarray(x)[places], data.observation)
-        entries = Stream(observation, led, arrived, is_first, is_last, is_last & before.terminated)
-        unknown = jax.tree.map(lambda x: jnp.zeros((batch, *x.shape), x.dtype), latent)
-        # Beyond the rows of the buffer, where `refresh` writes nothing.
-        nowhere = jnp.full(batch, num_envs, jnp.int32), jnp.zeros(batch, jnp.int32)
-        return StreamBatch(entries, unknown, nowhere)
-
+    draw = partial(_draw, spec, batch, config.sequence_length, latent, reward_scale)
     return with_data(config, spec, StreamReplay(init, add, sample, refresh), draw, axes=(1, 0, 0))
+
+
+def _draw(
+    spec: SystemSpec, batch: int, length: int, latent: PyTree, reward_scale: Scalar, key: jax.Array
+) -> StreamBatch:
+    """Draw sequences of recorded data, each of which starts like an episode: the latent state before it is unknown."""
+    data, rows = spec.data, len(spec.data.reward)
+    places = jax.random.randint(key, (batch,), 0, max(rows - length + 1, 1)) + jnp.arange(length)[:, None]
+    places = jnp.minimum(places, rows - 1)
+    is_first, is_last = data.is_first(places).at[0].set(True), ~jnp.asarray(data.valid)[places]
+    before = data.take(places - 1, reward_scale)
+    led, arrived = (jnp.where(_expand(is_first, x), jnp.zeros_like(x), x) for x in (before.action, before.reward))
+    observation = jax.tree.map(lambda x: jnp.asarray(x)[places], data.observation)
+    entries = Stream(observation, led, arrived, is_first, is_last, is_last & before.terminated)
+    unknown = jax.tree.map(lambda x: jnp.zeros((batch, *x.shape), x.dtype), latent)
+    # Beyond the rows of the buffer, where `refresh` writes nothing.
+    nowhere = jnp.full(batch, spec.num_envs, jnp.int32), jnp.zeros(batch, jnp.int32)
+    return StreamBatch(entries, unknown, nowhere)
 
 
 def end_streams(state: StreamState) -> StreamState:

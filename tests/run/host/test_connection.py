@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from stoix_like.config import DistributedConfig
+from stoix_like.arch_config import DistributedConfig
 from stoix_like.errors import ConfigError
 from stoix_like.run.host import connection
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import stoix_like
+from stoix_like.arch_config import PBTConfig
 from stoix_like.architectures.types import LearnerState
 from stoix_like.base_types import SystemConfig
 from stoix_like.callbacks import Callback
-from stoix_like.config import PBTConfig, parse_config
+from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.processes import ALONE
 from stoix_like.run.population.members import Population
