@@ -12,6 +12,7 @@ from stoix_like.errors import ConfigError
 STOCHASTIC_POLICY = "a stochastic policy"
 DETERMINISTIC_POLICY = "a deterministic policy"
 POLICY_AND_VALUE = "a policy and a value"
+ACTION_VECTOR = "a vector of the shape of an action"
 VALUE = "a value"
 VALUE_DISTRIBUTION = "a distribution of values"
 VALUE_ATOMS = "the atoms of a value"

@@ -6,6 +6,7 @@ the action spaces that it supports, and whether it takes an action mask.
 
 from stoix_like.networks.heads.base import Bounds, Embedding, Epsilon, Mask, PolicyHead, Shape, mask_argument
 from stoix_like.networks.heads.continuous import (
+    ActionVectorHead,
     BetaDistributionHead,
     BoundedNormalHead,
     DeterministicHead,
@@ -47,6 +48,7 @@ from stoix_like.networks.heads.quantiles import (
 )
 
 __all__ = [
+    "ActionVectorHead",
     "AtomPolicy",
     "BetaDistributionHead",
     "BoundedNormalHead",

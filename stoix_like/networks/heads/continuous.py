@@ -22,7 +22,7 @@ from stoix_like.networks.heads.base import (
     location_and_spread,
     two_parameters,
 )
-from stoix_like.networks.requirements import DETERMINISTIC_POLICY, STOCHASTIC_POLICY
+from stoix_like.networks.requirements import ACTION_VECTOR, DETERMINISTIC_POLICY, STOCHASTIC_POLICY
 from stoix_like.networks.utils import Initializer
 from stoix_like.utils.jax_utils import Scalar
 
@@ -271,3 +271,23 @@ class DeterministicHead(PolicyHead, nn.Module):
         if self.minimum is not None and self.maximum is not None:
             action = distributions.squash(action, self.minimum, self.maximum)
         return distributions.Independent(distributions.Deterministic(action), len(shape))
+
+
+class ActionVectorHead(nn.Module):
+    """A dense layer with an output of the shape of an action, without bounds, such as a velocity.
+
+    Attributes:
+        action_dim: number of entries of an action, or its shape.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    outputs: ClassVar[str | None] = ACTION_VECTOR
+    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
+
+    action_dim: Shape
+    kernel_init: Initializer | str = orthogonal(0.01)
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> jax.Array:
+        """Transform `[..., D]` into `[..., *action_dim]`."""
+        return dense(embedding, action_shape(self.action_dim), self.kernel_init)

@@ -19,7 +19,8 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.wrappers.actions import RescaleActions
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.memory_estimate import gib
-from stoix_like.schema import INT32_MAX
+from stoix_like.schema import INT32_MAX, get_value
+from stoix_like.systems.parts.conservatism import SampledConservatism
 from stoix_like.utils.replay import Data, DataConfig, SequenceConfig, StreamReplayConfig
 
 
@@ -79,6 +80,7 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
         found.truncated,
         found.valid,
         np.flatnonzero(found.valid).astype(np.int32),
+        _returns(found, config),
     )
     return Recorded(data, content_hash(path), tuple(_notes(found.header, path)))
 
@@ -91,6 +93,20 @@ def _check_length(found: DataSet, config: RunConfig, path: str) -> None:
         raise ConfigError(f"{KEY}={path}: {steps} steps are fewer than system.sequence_length={length}: record more")
     if len(found.valid) > INT32_MAX:
         raise ConfigError(f"{KEY}={path}: {len(found.valid):,} rows are more than a 32-bit index can reach: use fewer")
+
+
+def _returns(found: DataSet, config: RunConfig) -> np.ndarray | None:
+    """Return the discounted sums of the rewards from each row on, if values are calibrated by them."""
+    part = config.system.find_part(SampledConservatism)
+    if part is None or not part.calibrated:
+        return None
+    returns, gamma, after = np.full(len(found.valid), -np.inf), get_value(config.system, "gamma"), -np.inf
+    for row in range(len(found.valid) - 1, -1, -1):
+        if found.terminated[row]:
+            after = 0.0
+        after = found.reward[row] + (gamma * after if gamma else 0.0) if found.valid[row] else -np.inf
+        returns[row] = after
+    return returns.astype(np.float32)
 
 
 def _observed(recorded: Observation, env: VectorEnvironment, path: str) -> Observation:

@@ -42,6 +42,20 @@ class ActionRange(NamedTuple):
         minimum, maximum, unit = (bound[None] for bound in self)
         return jnp.clip(action + unit * noise, minimum, maximum)
 
+    @property
+    def middle(self) -> jax.Array:
+        """The middle of the range, zero if unbounded."""
+        bounded = jnp.isfinite(self.minimum) & jnp.isfinite(self.maximum)
+        return jnp.where(bounded, 0.5 * (self.minimum + self.maximum), 0.0)
+
+    def to_unit(self, action: jax.Array) -> jax.Array:
+        """Return actions `[B, ...]` as distances from the middle, in units of half the action range."""
+        return (action - self.middle[None]) / self.unit[None]
+
+    def from_unit(self, action: jax.Array) -> jax.Array:
+        """Return the actions `[B, ...]` at distances from the middle; the inverse of `to_unit`."""
+        return self.middle[None] + self.unit[None] * action
+
 
 def action_range(space: Any) -> ActionRange:
     """Return the range of a `Box` of actions."""

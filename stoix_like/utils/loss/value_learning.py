@@ -248,6 +248,23 @@ def dqn_reg_loss_per_example(
 dqn_reg_loss = mean_of(dqn_reg_loss_per_example)
 
 
+def expectile_loss(errors: Float[Array, "*B"], expectile: Scalar) -> Float[Array, "*B"]:
+    """Compute the asymmetric squared loss of an expectile.
+
+        L = |tau - 1(u < 0)| u^2
+
+    Source: Kostrikov, Nair & Levine 2021, "Offline reinforcement learning with implicit Q-learning", equation 3.
+
+    Args:
+        errors: `[*B]` targets minus predictions, u.
+        expectile: tau, in (0, 1); 0.5 gives half the squared error.
+
+    Returns:
+        The losses, one per example.
+    """
+    return jnp.where(errors < 0.0, 1.0 - expectile, expectile) * jnp.square(errors)
+
+
 def cql_penalty(q_tm1: Float[Array, "B A"], a_tm1: Int[Array, "B"]) -> Float[Array, ""]:
     """Compute the conservative Q-learning penalty: the soft maximum of the values minus the value of the action taken.
 

@@ -88,6 +88,8 @@ class Data(NamedTuple):
         truncated: `[R]` bool.
         valid: `[R]` bool, False for the last row of each episode.
         steps: `[S]` int32, the rows of the steps.
+        returns: `[R]` float32, the discounted sum of the rewards of the episode from a step on, where it terminated;
+            -inf where it was truncated. None unless a system asks for them.
     """
 
     observation: Observation
@@ -97,6 +99,7 @@ class Data(NamedTuple):
     truncated: Any
     valid: Any
     steps: Any
+    returns: Any = None
 
     def windows(self, key: jax.Array, batch: int, length: int, whole: bool = False) -> jax.Array:
         """Draw consecutive steps.
@@ -126,6 +129,10 @@ class Data(NamedTuple):
         )
         successor = jax.tree.map(lambda x: jnp.asarray(x)[rows + 1], self.observation)
         return Step(observation, action, reward * reward_scale, terminated, truncated, successor)
+
+    def next_action(self, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the actions after steps, and whether there are any: not after the last step of an episode."""
+        return jnp.asarray(self.action)[rows + 1], jnp.asarray(self.valid)[rows + 1]
 
     def trajectory(self, number: int | None = None) -> Trajectory:
         """Return the first steps, by default all, as a rollout `[S, 1, ...]`."""

@@ -39,6 +39,10 @@ class Batch(NamedTuple):
         next_observation: `[B, ...]` true successor of the last step.
         weight: `[B]` weight of the loss: the importance-sampling weight, and zero where there is no target.
         indices: `[B]` positions of the windows in the buffer, for `set_priorities`; None without priorities.
+        next_action: `[B, ...]` action after the first step, and `[B]` bool whether there is one; None unless all
+            windows are recorded data.
+        returns: `[B]` discounted sum of the scaled rewards of the episode from the first step on, -inf where it is not
+            known; None unless a system asks for those of recorded data.
     """
 
     observation: Observation
@@ -48,6 +52,8 @@ class Batch(NamedTuple):
     next_observation: Observation
     weight: jax.Array
     indices: jax.Array | None
+    next_action: Any = None
+    returns: jax.Array | None = None
 
 
 class Replay(NamedTuple):

@@ -13,6 +13,7 @@ batch.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from stoix_like.base_types import SystemSpec, TimeStep, Trajectory, Transition
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay.buffers import add_rows, example_step, importance_weights, make_buffer, stored_steps
 from stoix_like.utils.replay.config import ReplayConfig
-from stoix_like.utils.replay.data import with_data
+from stoix_like.utils.replay.data import Data, with_data
 from stoix_like.utils.replay.frames import store_frames_once
 from stoix_like.utils.replay.types import Batch, Replay, Step
 
@@ -41,7 +42,7 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
     Returns:
         The functions of the replay buffer.
     """
-    buffer = make_buffer(config, spec)
+    buffer, has_returns = make_buffer(config, spec), spec.data is not None and spec.data.returns is not None
 
     def init(timestep: TimeStep) -> Any:
         return buffer.init(example_step(config, spec, timestep))
@@ -58,6 +59,8 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
             windows = jax.vmap(lambda window: _window_target(window, config.n_step, gamma))(drawn.experience)
         else:
             windows = _step_targets(drawn.experience, gamma)
+        if has_returns:
+            windows = windows._replace(returns=jnp.full(windows.reward.shape, -jnp.inf))
         if not config.prioritised:
             return windows
         weight = windows.weight * importance_weights(drawn.probabilities, importance_exponent, spec.axes)
@@ -72,13 +75,20 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
     def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
         return buffer.set_priorities(state, indices, priorities) if config.prioritised else state
 
-    def draw(key: jax.Array) -> Batch:
-        rows = spec.data.windows(key, config.total_batch_size // spec.num_shards, config.n_step)
-        steps = spec.data.take(rows, reward_scale)
-        return jax.vmap(lambda window: _window_target(window, config.n_step, gamma), in_axes=1)(steps)
-
     replay = _store_views_once(config, spec, Replay(init, add, sample, sample_steps, set_priorities))
+    draw = partial(_draw, config, spec, gamma, reward_scale)
     return with_data(config, spec, replay, draw, axes=(0,) * len(Batch._fields))
+
+
+def _draw(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_scale: Scalar, key: jax.Array) -> Batch:
+    """Draw windows of recorded data."""
+    data: Data = spec.data
+    rows = data.windows(key, config.total_batch_size // spec.num_shards, config.n_step)
+    steps = data.take(rows, reward_scale)
+    batch = jax.vmap(lambda window: _window_target(window, config.n_step, gamma), in_axes=1)(steps)
+    if data.returns is not None:
+        batch = batch._replace(returns=reward_scale * jnp.asarray(data.returns)[rows[0]])
+    return batch._replace(next_action=data.next_action(rows[0])) if config.only_data else batch
 
 
 def _store_views_once(config: ReplayConfig, spec: SystemSpec, replay: Replay) -> Replay:

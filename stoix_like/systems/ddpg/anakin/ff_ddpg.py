@@ -153,7 +153,10 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
     def critic_loss(self, q_params: PyTree, params: DDPGParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute squared errors to the minimum of the target critics (equations 4 and 5)."""
         action = self.target_action(params.actor_params.target, batch.next_observation, key)
-        q_t = self.q_values(params.q_params.target, batch.next_observation, action)
+        return self.td_loss(q_params, batch, self.q_values(params.q_params.target, batch.next_observation, action))
+
+    def td_loss(self, q_params: PyTree, batch: Batch, q_t: jax.Array) -> Loss:
+        """Compute squared errors to the minimum of the values `[B, C]` of the successor."""
         q_tm1 = self.q_values(q_params, batch.observation, batch.action)
         losses = td3_critic_loss_per_example(q_tm1, batch.reward, batch.discount, q_t)
         loss = jnp.mean(batch.weight * losses)

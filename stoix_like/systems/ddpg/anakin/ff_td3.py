@@ -7,12 +7,14 @@ from typing import Annotated
 
 import jax
 
-from stoix_like.base_types import SystemSpec
+from stoix_like.base_types import Loss, PyTree, SystemSpec
 from stoix_like.schema import Part, at_least
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg
-from stoix_like.systems.ddpg.ddpg_types import ActionRange
+from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGParams
+from stoix_like.systems.parts.behaviour import Behaviour, BehaviourDistance, make_behaviour
 from stoix_like.utils.loss import target_policy_smoothing
+from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +47,35 @@ class Config(ff_ddpg.Config):
 
     Attributes:
         smoothing: target policy smoothing.
+        behaviour: the distance to the actions of data.
     """
 
     smoothing: TargetSmoothing
+    behaviour: BehaviourDistance
+
+
+class TD3(ff_ddpg.DDPG[Config]):
+    """DDPG whose policy may stay near the actions of data."""
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """How the policy stays near the actions of data."""
+        return make_behaviour(self.config.behaviour, self.actions.unit)
+
+    def critic_loss(self, q_params: PyTree, params: DDPGParams, batch: Batch, key: jax.Array) -> Loss:
+        """Compute squared errors to the minimum of the target critics."""
+        action = self.target_action(params.actor_params.target, batch.next_observation, key)
+        q_t = self.behaviour.target(
+            self.q_values(params.q_params.target, batch.next_observation, action), action, batch
+        )
+        return self.td_loss(q_params, batch, q_t)
+
+    def actor_loss(self, actor_params: PyTree, q_params: PyTree, batch: Batch) -> Loss:
+        """Compute the negative value of the policy under the first critic, near the actions of data."""
+        action = self.policy(actor_params, batch.observation)
+        q = self.q_values(q_params, batch.observation, action)[:, 0]
+        loss = self.behaviour.actor_loss(q, action, batch)
+        return loss, {"actor_loss": loss}
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
@@ -61,7 +89,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         The algorithm.
     """
     smooth = make_smoothing(config.smoothing)
-    return ff_ddpg.make_variant(config, spec, ff_ddpg.DDPG[Config], num_critics=2, smooth=smooth)
+    return ff_ddpg.make_variant(config, spec, TD3, num_critics=2, smooth=smooth)
 
 
 build, run_experiment, hydra_entry_point = entry_points("ddpg/ff_td3", make_algorithm)

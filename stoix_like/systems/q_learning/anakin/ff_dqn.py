@@ -33,6 +33,7 @@ from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.epochs import replay_epochs
+from stoix_like.systems.parts.conservatism import Conservatism, make_penalty
 from stoix_like.systems.parts.epsilon_greedy import GREEDY, NEVER_RANDOM, EpsilonGreedyConfig, make_epsilon_schedule
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
@@ -85,9 +86,11 @@ class Config(BaseConfig):
     """Hyperparameters of DQN.
 
     Attributes:
+        conservatism: the penalty on the values of actions that data do not hold.
         huber_loss_parameter: error above which the loss is linear, in units of value; 0 for a squared loss.
     """
 
+    conservatism: Conservatism
     huber_loss_parameter: Annotated[float, at_least(0.0)]
 
 
@@ -224,6 +227,7 @@ class DQN(BaseDQN[Config]):
         q_t = self.q(params.target, batch.next_observation, target_key)[0]
         huber = self.config.huber_loss_parameter
         losses = q_learning_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, huber)
+        losses = make_penalty(self.config.conservatism)(losses, q_tm1, batch.action)
         return losses, {"q_value": values_of_actions(q_tm1, batch.action)}
 
 

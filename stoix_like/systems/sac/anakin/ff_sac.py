@@ -35,6 +35,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequi
 from stoix_like.schema import INT32_MAX, Part, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
+from stoix_like.systems.parts.conservatism import SampledConservatism, make_sampled_penalty
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
@@ -122,10 +123,12 @@ class Config(BaseConfig):
     Attributes:
         target: the target parameters.
         ensemble: which critics make targets.
+        conservatism: the penalty on the values of actions that data do not hold.
     """
 
     target: SoftTarget
     ensemble: TargetCritics
+    conservatism: SampledConservatism
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseConfig)
@@ -198,8 +201,22 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         losses = sac_critic_loss_per_example(
             q_tm1, batch.reward, batch.discount, self.ensemble.target(q_t, key), log_prob_t, self.temperature(params)
         )
-        loss = jnp.mean(batch.weight * losses)
+        loss = self.conservative(jnp.mean(batch.weight * losses), q_params, params, batch, q_tm1, key)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
+
+    def conservative(
+        self, loss: jax.Array, q_params: PyTree, params: SACParams, batch: Batch, q_tm1: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        """Add the penalty on actions that data do not hold: those of the policy, here and at the successor."""
+        penalty = make_sampled_penalty(self.config.find_part(SampledConservatism), self.action_space)
+        return penalty(
+            loss,
+            jax.random.fold_in(key, 3),
+            lambda action: self.q_values(q_params, batch.observation, action, None),
+            lambda: [self.pi(params, observation) for observation in (batch.observation, batch.next_observation)],
+            q_tm1,
+            batch.returns,
+        )
 
     def improve(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the policy, and the temperature towards the target entropy."""

@@ -1,0 +1,1 @@
+"""Learning from recorded data: imitation, and values of the actions of the data."""

@@ -1,0 +1,1 @@
+"""Systems for recorded data, with environments on the accelerator or none."""

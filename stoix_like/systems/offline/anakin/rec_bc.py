@@ -1,0 +1,106 @@
+"""Behavioural cloning with recurrent networks, on sequences whose first steps bring the state up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import jax
+
+from stoix_like.base_types import (
+    Acted,
+    Agent,
+    Loss,
+    NetworkOutputs,
+    Observation,
+    PyTree,
+    RolloutState,
+    SystemSpec,
+    Trajectory,
+)
+from stoix_like.networks.requirements import HeadRequirement
+from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.off_policy.recurrent import RecurrentReplayConfig, with_cells
+from stoix_like.systems.offline.anakin import bc
+from stoix_like.systems.parts import recurrent
+from stoix_like.systems.parts.normalizer import make_normalizer
+from stoix_like.systems.parts.optimiser import make_optimiser
+from stoix_like.utils.jax_utils import merge_leading_dims
+from stoix_like.utils.replay import SequenceBatch, make_sequence_replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(bc.BaseConfig):
+    """Hyperparameters of recurrent behavioural cloning.
+
+    Attributes:
+        network_heads: heads that the system needs.
+        replay: the sequences that are imitated.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(bc.Config.network_heads)
+    replay: RecurrentReplayConfig
+
+
+class RecurrentBC(bc.BC[Config]):
+    """Behavioural cloning on sequences, with a recurrent network."""
+
+    def init_carry(self, num_envs: int) -> PyTree:
+        """Return the recurrent state at the start of an episode."""
+        return self.network.initialize_carry(num_envs)
+
+    def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
+        """Initialise the parameters of the policy."""
+        return recurrent.init_params(self.network, key, observation)
+
+    def act(self, shared: bc.CloningShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
+        """Sample an action for each environment, or take the mode; the extras are the state before it."""
+        timestep, observation = state.timestep, self.normalizer.apply(shared.statistics, state.timestep.observation)
+        carry, pi = recurrent.step(self.network, shared.params, state.carry, observation, timestep.starts_episode)
+        return carry, pi.mode() if greedy else pi.sample(seed=key), state.carry
+
+    def inspect(self, shared: bc.CloningShared, observation: Observation) -> NetworkOutputs:
+        """Return the policy for first observations `[B, ...]`."""
+        observation = self.normalizer.apply(shared.statistics, observation)
+        return NetworkOutputs(recurrent.first_output(self.network, shared.params, observation), None)
+
+    def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
+        """Return the observations of a batch of sequences."""
+        del trajectory
+        return jax.tree.map(partial(merge_leading_dims, num_dims=2), self.draw(agent.local, key).steps.observation)
+
+    def draw(self, local: PyTree, key: jax.Array) -> SequenceBatch:
+        """Draw a batch of sequences."""
+        return self.replay.sample(local, key, 1.0)
+
+    def loss(self, params: PyTree, batch: SequenceBatch, statistics: PyTree) -> Loss:
+        """Compute the loss of the steps after the burn-in."""
+        first = self.config.replay.burn_in_length
+        observation = self.normalizer.apply(statistics, batch.steps.observation)
+        state, observation, is_first, _ = recurrent.burn_in(
+            self.network, params, batch.carry, observation, batch.is_first, None, first
+        )
+        _, pi = recurrent.unroll(self.network, params, state, observation, is_first, every=len(is_first))
+        return self.imitation_loss(pi, batch.steps.action[first:])
+
+
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build recurrent behavioural cloning; the floats of the hyperparameters may be traced."""
+    network = recurrent.make_actor(spec.networks.actor_network)
+    carry = jax.tree.map(lambda x: x[0], network.initialize_carry(1))
+    return RecurrentBC(
+        config,
+        spec.axes,
+        make_sequence_replay(config.replay, spec, carry),
+        make_normalizer(config.normalize_observations, spec.axes),
+        network,
+        make_optimiser(config, spec, config.actor_lr),
+    )
+
+
+build, run_experiment, hydra_entry_point = entry_points("offline/rec_bc", make_algorithm)
+
+if __name__ == "__main__":
+    hydra_entry_point()

@@ -1,0 +1,86 @@
+"""Staying near the actions of the data, by distances of actions: TD3+BC and ReBRAC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.errors import ConfigError
+from stoix_like.schema import Part, above
+from stoix_like.utils.replay import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class BehaviourDistance(Part):
+    """Hyperparameters of the distance to the actions of the data, in units of half the action range.
+
+    Attributes:
+        bc_coef: weight of the squared distance of the policy's action to that of the data, where values are divided by
+            their mean magnitude; None: off.
+        critic_bc_coef: weight of this distance at the successor, subtracted from targets; None: off.
+    """
+
+    bc_coef: Annotated[float | None, above(0.0)] = None
+    critic_bc_coef: Annotated[float | None, above(0.0)] = None
+
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Refuse distances to actions that are not known; see `Part.check`."""
+        if self.critic_bc_coef is not None and not (config.replay.only_data and config.replay.n_step == 1):
+            raise ConfigError(
+                f"system.critic_bc_coef={self.critic_bc_coef} needs the action after every step, which data alone hold:"
+                " use arch=offline system.n_step=1, or null"
+            )
+
+
+class Behaviour(NamedTuple):
+    """How a policy stays near the actions of the data; the identity where it does not.
+
+    Attributes:
+        actor_loss: `(q [B], action [B, ...], batch) -> loss`, of the values and the actions of the policy.
+        target: `(q_t [B, C], action [B, ...], batch) -> q_t`, of the target policy's action at the successor.
+    """
+
+    actor_loss: Callable[[jax.Array, jax.Array, Batch], jax.Array]
+    target: Callable[[jax.Array, jax.Array, Batch], jax.Array]
+
+
+def make_behaviour(config: BehaviourDistance, unit: jax.Array) -> Behaviour:
+    """Build the distances to the actions of the data.
+
+        L = -mean(Q(s, pi(s))) / mean|Q| + bc_coef mean |pi(s) - a|^2
+        y = r + gamma (Q(s', a') - critic_bc_coef |a' - a'_data|^2)
+
+    Source: Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, equations 3 to 5, with `bc_coef` = A / alpha for A entries of
+    an action; Tarasov et al. 2023 (ReBRAC), arXiv:2305.09836, equations 4 and 5.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        unit: half the width of the range of actions, of the shape of one action.
+
+    Returns:
+        The functions.
+    """
+
+    def distance(action: jax.Array, other: jax.Array) -> jax.Array:
+        errors = (action - other) / unit[None]
+        return jnp.sum(jnp.square(errors).reshape(len(errors), -1), axis=-1)
+
+    def actor_loss(q: jax.Array, action: jax.Array, batch: Batch) -> jax.Array:
+        loss = -jnp.mean(batch.weight * q)
+        if config.bc_coef is None:
+            return loss
+        scale = jax.lax.stop_gradient(jnp.mean(jnp.abs(q)))
+        return loss / scale + config.bc_coef * jnp.mean(batch.weight * distance(action, batch.action))
+
+    def target(q_t: jax.Array, action: jax.Array, batch: Batch) -> jax.Array:
+        if config.critic_bc_coef is None:
+            return q_t
+        after, is_known = batch.next_action
+        penalty = config.critic_bc_coef * jnp.where(is_known, distance(action, after), 0.0)
+        return q_t - penalty[:, None]
+
+    return Behaviour(actor_loss, target)

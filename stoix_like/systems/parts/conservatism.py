@@ -1,0 +1,122 @@
+"""Conservative values: those of actions that the data do not hold are pushed down (CQL, and Cal-QL)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.base_types import Distribution
+from stoix_like.errors import ConfigError
+from stoix_like.schema import INT32_MAX, Part, above, between
+from stoix_like.utils.loss import cql_penalty, sampled_cql_penalty
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conservatism(Part):
+    """Hyperparameters of conservative values of discrete actions.
+
+    Attributes:
+        cql_coef: weight of the penalty of each critic; None: off.
+    """
+
+    cql_coef: Annotated[float | None, above(0.0)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledConservatism(Conservatism):
+    """Hyperparameters of conservative values of continuous actions.
+
+    Attributes:
+        cql_actions: actions drawn from each of three distributions, to estimate the penalty.
+        calibrated: whether values of the policy's actions are not pushed below the returns of the data, see `Data`.
+    """
+
+    cql_actions: Annotated[int, between(1, INT32_MAX)] = 10
+    calibrated: bool = False
+
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Refuse a calibration without what it needs; see `Part.check`."""
+        if self.calibrated and (self.cql_coef is None or config.replay.data is None):
+            raise ConfigError("system.calibrated=true needs system.cql_coef and system.data: set both, or use false")
+
+
+Policies = Callable[[], Sequence[Distribution]]
+Values = Callable[[jax.Array], jax.Array]
+
+
+Penalty = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+SampledPenalty = Callable[[jax.Array, jax.Array, Values, Policies, jax.Array, jax.Array | None], jax.Array]
+"""`(loss, key, values, policies, q_tm1 [B, C], returns) -> loss`, with `values` of actions `[B, ...]` as `[B, C]`, for
+actions of the policies and uniform ones; `returns` `[B]` are lower bounds of the values of the policies' actions, or
+None.
+"""
+
+
+def make_penalty(config: Conservatism) -> Penalty:
+    """Build the penalty of conservative Q-learning with discrete actions.
+
+        P = cql_coef mean(log sum_a exp Q(s, a) - Q(s, a_data))
+
+    Source: Kumar et al. 2020 (CQL), arXiv:2006.04779, equation 4.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+
+    Returns:
+        `(losses [B], q_tm1 [B, A], action [B]) -> losses`; the identity where it is off.
+    """
+    coef = config.cql_coef
+    if coef is None:
+        return lambda losses, q_tm1, action: losses
+    return lambda losses, q_tm1, action: losses + coef * cql_penalty(q_tm1, action)
+
+
+def make_sampled_penalty(config: SampledConservatism | None, space: Any) -> SampledPenalty:
+    """Build the penalty of conservative Q-learning with continuous actions.
+
+        P = cql_coef sum_c mean(log sum_a exp Q_c(s, a) - Q_c(s, a_data))
+
+    Source: Kumar et al. 2020 (CQL), arXiv:2006.04779, appendix F; Nakamoto et al. 2023 (Cal-QL), arXiv:2303.05479,
+    equation 5.1.
+
+    Args:
+        config: hyperparameters; the floats may be traced. None: off.
+        space: the bounded space of actions.
+
+    Returns:
+        The function; the identity where the penalty is off.
+    """
+    if config is None or config.cql_coef is None:
+        return lambda loss, *_: loss
+    coef, number = config.cql_coef, config.cql_actions
+
+    def sampled(
+        loss: jax.Array,
+        key: jax.Array,
+        values: Values,
+        policies: Policies,
+        q_tm1: jax.Array,
+        returns: jax.Array | None,
+    ) -> jax.Array:
+        uniform_key, key = jax.random.split(key)
+        width = 2.0 * space.half_width
+        uniform = jax.random.uniform(uniform_key, (number, len(q_tm1), *space.shape))
+        q = [jax.vmap(values)(np.broadcast_to(space.low, space.shape)[None, None] + width[None, None] * uniform)]
+        log_probs = [jnp.full((number, len(q_tm1)), -np.sum(np.log(width)))]
+        pi: Any
+        for index, pi in enumerate(policies()):
+            action, log_prob = pi.sample_and_log_prob(seed=jax.random.fold_in(key, index), sample_shape=(number,))
+            drawn = jax.vmap(values)(jax.lax.stop_gradient(action))
+            q.append(drawn if returns is None else jnp.maximum(drawn, returns[None, :, None]))
+            log_probs.append(log_prob)
+        penalties = jax.vmap(sampled_cql_penalty, in_axes=(-1, None, -1))(
+            jnp.concatenate(q), jnp.concatenate(log_probs), q_tm1
+        )
+        return loss + coef * jnp.sum(penalties)
+
+    return sampled
