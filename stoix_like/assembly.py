@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from stoix_like.architectures.types import Inputs
 from stoix_like.base_types import Axes, Model, System, SystemSpec
 from stoix_like.config import RunConfig
 from stoix_like.envs import factory
@@ -36,20 +37,20 @@ class SystemParts(NamedTuple):
         return f"{self.config.system_name} on {self.config.environment_name}"
 
     def build_system(
-        self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None, data: Any = ()
+        self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None, inputs: Inputs | None = None
     ) -> System:
         """Build the system.
 
         Args:
             hyperparams: those in which a member differs from the configuration; they may be traced.
             greedy: whether `eval_act` takes the mode of the policy; by default `arch.evaluation_greedy`.
-            data: recorded data, which may be traced; by default those of `spec`.
+            inputs: arrays that take the place of those of `spec`; they may be traced.
 
         Returns:
             The system.
         """
         spec = self.spec if greedy is None else self.spec._replace(evaluation_greedy=greedy)
-        spec = spec._replace(data=data) if data else spec
+        spec = spec if inputs is None else _with_inputs(spec, inputs)
         system = with_resets(self.config.build, self.config.system, hyperparams or {}, spec)
         precision = self.config.matmul_precision
         if precision is None:
@@ -67,6 +68,7 @@ def make_spec(
     num_shards: int = 1,
     axes: Axes = Axes(),  # noqa: B008 (immutable)
     data: Any = None,
+    teacher: Any = None,
 ) -> SystemSpec:
     """Return what a system is built from.
 
@@ -79,6 +81,7 @@ def make_spec(
         num_shards: shards in the whole run.
         axes: the axes to average over; none for a single shard.
         data: recorded data.
+        teacher: the policy of another run.
 
     Returns:
         The spaces of the environments, the networks and the sizes.
@@ -99,7 +102,19 @@ def make_spec(
         model=_find_model(config, env),
         rollout_length=config.system.rollout_length,
         data=data,
+        teacher=teacher,
     )
+
+
+def inputs_of(spec: SystemSpec) -> Inputs:
+    """Return the arrays of the data and the teacher of a system."""
+    return Inputs(spec.data, None if spec.teacher is None else spec.teacher.params)
+
+
+def _with_inputs(spec: SystemSpec, inputs: Inputs) -> SystemSpec:
+    """Return the same with other arrays."""
+    teacher = None if spec.teacher is None else spec.teacher._replace(params=inputs.teacher)
+    return spec._replace(data=inputs.data, teacher=teacher)
 
 
 def _find_model(config: RunConfig, env: VectorEnvironment) -> Model | None:

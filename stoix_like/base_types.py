@@ -318,6 +318,7 @@ class SystemSpec(NamedTuple):
         model: the environments as a model, for systems with `SystemConfig.needs_model`; None for others.
         rollout_length: steps per environment of each rollout, T.
         data: recorded data, see `utils.replay.data`; None without any.
+        teacher: the policy of another run, see `systems.parts.teacher`; None without one.
     """
 
     observation_space: ObservationSpace
@@ -332,6 +333,7 @@ class SystemSpec(NamedTuple):
     model: Model | None = None
     rollout_length: int = 1
     data: Any = None
+    teacher: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)

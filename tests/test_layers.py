@@ -38,6 +38,7 @@ LAYERS = (
     ("callbacks",),
     ("run.host",),
     ("run.population",),
+    ("inference.hub", "inference.load", "inference.setup"),
     ("run.set_up",),
     ("run.records",),
     ("run.programs",),

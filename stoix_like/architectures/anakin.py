@@ -14,7 +14,15 @@ import jax
 from jax.sharding import Mesh, PartitionSpec
 
 from stoix_like.architectures.axes import make_axes, map_over_members, map_over_shards, partition_specs
-from stoix_like.architectures.types import Hyperparams, IntervalMetrics, LearnerState, Program, ProgramSpec
+from stoix_like.architectures.types import (
+    NO_INPUTS,
+    Hyperparams,
+    Inputs,
+    IntervalMetrics,
+    LearnerState,
+    Program,
+    ProgramSpec,
+)
 from stoix_like.architectures.update import Build, ShardProgram, make_update
 from stoix_like.envs.environment import VectorEnvironment
 
@@ -23,7 +31,7 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
     """Build the training program of a system.
 
     Args:
-        build: builds the system from the per-member hyperparameters and recorded data, which are traced.
+        build: builds the system from the per-member hyperparameters and the inputs, which are traced.
         env: environments with automatic reset.
         mesh: the devices.
         spec: sizes.
@@ -35,18 +43,18 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
     update_with = make_update(build, env, axes, spec)
     shards_of_state: Any = LearnerState(None, 0, None, None)
 
-    def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, data: Any) -> LearnerState:
-        program = ShardProgram(build(hyperparams, data), env, axes, spec, data)
-        init_shard = partial(program.init_shard, update=update_with(hyperparams, data))
+    def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, inputs: Inputs) -> LearnerState:
+        program = ShardProgram(build(hyperparams, inputs), env, axes, spec, inputs)
+        init_shard = partial(program.init_shard, update=update_with(hyperparams, inputs))
         mapped = map_over_shards(init_shard, axes, (None, 0), shards_of_state, num_shards=len(shard_keys))
         return mapped(key, shard_keys)
 
     def train(
-        state: LearnerState, hyperparams: Hyperparams, num_updates: jax.Array, new_interval: jax.Array, data: Any
+        state: LearnerState, hyperparams: Hyperparams, num_updates: jax.Array, new_interval: jax.Array, inputs: Inputs
     ) -> tuple[LearnerState, IntervalMetrics]:
-        program = ShardProgram(build(hyperparams, data), env, axes, spec, data)
+        program = ShardProgram(build(hyperparams, inputs), env, axes, spec, inputs)
         mapped = map_over_shards(
-            partial(program.train_shard, update=update_with(hyperparams, data)),
+            partial(program.train_shard, update=update_with(hyperparams, inputs)),
             axes,
             in_axes=(shards_of_state, None, None),
             out_axes=(shards_of_state, None),
@@ -57,7 +65,7 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
         return mapped(state, num_updates, new_interval)
 
     def rollouts(state: LearnerState, hyperparams: Hyperparams, number: jax.Array) -> jax.Array:
-        program = ShardProgram(build(hyperparams, ()), env, axes, spec)
+        program = ShardProgram(build(hyperparams, NO_INPUTS), env, axes, spec)
         mapped = map_over_shards(program.rollouts_shard, axes, (shards_of_state, None), None, len(state.shards.key))
         return mapped(state, number)
 
@@ -82,9 +90,9 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
 
 
 def _of_members(init: Callable[..., LearnerState], mesh: Mesh) -> Callable[..., LearnerState]:
-    """Map `init` over the members of a population, which share their data."""
+    """Map `init` over the members of a population, which share their inputs."""
 
-    def init_members(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, data: Any) -> LearnerState:
-        return map_over_members(partial(init, data=data), mesh)(hyperparams, key, shard_keys)
+    def init_members(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, inputs: Inputs) -> LearnerState:
+        return map_over_members(partial(init, inputs=inputs), mesh)(hyperparams, key, shard_keys)
 
     return init_members

@@ -26,7 +26,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes, map_over_shards
 from stoix_like.architectures.rollout import Rollout, make_transition, rollout
-from stoix_like.architectures.types import Hyperparams, IntervalMetrics, LearnerState, ProgramSpec
+from stoix_like.architectures.types import Hyperparams, Inputs, IntervalMetrics, LearnerState, ProgramSpec
 from stoix_like.architectures.update import Build, ShardProgram, make_update
 from stoix_like.base_types import EpisodeMetrics, RolloutState, System, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
@@ -81,8 +81,8 @@ class LearnerProgram(NamedTuple):
     """The two jitted functions of the learner.
 
     Attributes:
-        init: `(hyperparams, key, shard_keys [num_shards], data) -> LearnerState`.
-        learn: `(LearnerState, hyperparams, rollouts, new_interval [], data) -> (LearnerState, IntervalMetrics)`, one
+        init: `(hyperparams, key, shard_keys [num_shards], inputs) -> LearnerState`.
+        learn: `(LearnerState, hyperparams, rollouts, new_interval [], inputs) -> (LearnerState, IntervalMetrics)`, one
             update on one rollout of every actor; `new_interval` resets the sums. Donates the state.
     """
 
@@ -96,7 +96,7 @@ def make_learner(
     """Build the programs of the learner.
 
     Args:
-        build: builds the system from the hyperparameters and recorded data.
+        build: builds the system from the hyperparameters and the inputs.
         env: environments with automatic reset, for their shapes.
         mesh: the devices of the learner.
         spec: sizes, of a run without a population.
@@ -108,9 +108,9 @@ def make_learner(
     axes = make_axes(mesh, spec.lone_shards)
     shards_of_state: Any = LearnerState(None, 0, None, None)
 
-    def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, data: Any) -> LearnerState:
-        program = ShardProgram(build(hyperparams, data), env, axes, spec)
-        init_learner = partial(program.init_learner, update=make_update(build, env, axes, spec)(hyperparams, data))
+    def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, inputs: Inputs) -> LearnerState:
+        program = ShardProgram(build(hyperparams, inputs), env, axes, spec)
+        init_learner = partial(program.init_learner, update=make_update(build, env, axes, spec)(hyperparams, inputs))
         mapped = map_over_shards(init_learner, axes, (None, 0), shards_of_state, num_shards=len(shard_keys))
         return mapped(key, shard_keys)
 
@@ -119,9 +119,9 @@ def make_learner(
         hyperparams: Hyperparams,
         rollouts: tuple[Rollout, ...],
         new_interval: jax.Array,
-        data: Any,
+        inputs: Inputs,
     ) -> tuple[LearnerState, IntervalMetrics]:
-        program, num_shards = ShardProgram(build(hyperparams, data), env, axes, spec), len(state.shards.key)
+        program, num_shards = ShardProgram(build(hyperparams, inputs), env, axes, spec), len(state.shards.key)
         mapped = map_over_shards(
             program.learn_shard, axes, (shards_of_state, 0, None), (shards_of_state, None), num_shards=num_shards
         )

@@ -13,6 +13,21 @@ Hyperparams = dict[str, Any]
 """Per-member hyperparameters by name; traced inside a program."""
 
 
+class Inputs(NamedTuple):
+    """What a run learns from beside its environments: arguments of its programs, the same for all members and shards.
+
+    Attributes:
+        data: recorded data, see `utils.replay.data`; None without any.
+        teacher: the parameters of a teacher, see `systems.parts.teacher`; None without one.
+    """
+
+    data: Any = None
+    teacher: Any = None
+
+
+NO_INPUTS = Inputs()
+
+
 class ProgramSpec(NamedTuple):
     """The sizes of a training program.
 
@@ -137,11 +152,11 @@ class Program(NamedTuple):
     """The jitted functions of a training run.
 
     With a population, every argument and result has a leading population axis, except `num_updates`, `new_interval`,
-    `number` and `data`, the recorded data of a run, `()` without any.
+    `number` and `inputs`.
 
     Attributes:
-        init: `(hyperparams, key, shard_keys [num_shards], data) -> LearnerState`, warm-up included.
-        train: `(LearnerState, hyperparams, num_updates [], new_interval [], data) -> (LearnerState, IntervalMetrics)`;
+        init: `(hyperparams, key, shard_keys [num_shards], inputs) -> LearnerState`, warm-up included.
+        train: `(LearnerState, hyperparams, num_updates [], new_interval [], inputs) -> (LearnerState, metrics)`;
             `new_interval` resets the sums; otherwise the current interval continues. Donates the state.
         rollouts: `(LearnerState, hyperparams, number []) -> scalar`, rollouts from a state, to measure their time.
     """

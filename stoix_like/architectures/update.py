@@ -15,7 +15,9 @@ from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_
 from stoix_like.architectures.rollout import Rollout, rollout
 from stoix_like.architectures.sums import FloatSum, add_float, sum_nothing
 from stoix_like.architectures.types import (
+    NO_INPUTS,
     Hyperparams,
+    Inputs,
     IntervalMetrics,
     LearnerState,
     MetricSums,
@@ -32,8 +34,8 @@ Collect = Callable[[Any, Any, jax.Array], tuple[Any, Rollout]]
 """`(shared, rollout_state, key) -> (rollout_state, rollout)`."""
 Update = Callable[[Any, Shard], tuple[Any, Shard, Metrics]]
 """`(shared, shard) -> (shared, shard, metrics)`."""
-Build = Callable[[Hyperparams, Any], System]
-"""`(hyperparams, data) -> system`."""
+Build = Callable[[Hyperparams, Inputs], System]
+"""`(hyperparams, inputs) -> system`."""
 
 
 class ShardProgram(NamedTuple):
@@ -44,14 +46,14 @@ class ShardProgram(NamedTuple):
         env: environments with automatic reset.
         axes: the axes that a batch is spread over.
         spec: sizes.
-        data: recorded data; `()` without any.
+        inputs: recorded data, and the parameters of a teacher.
     """
 
     system: System
     env: VectorEnvironment
     axes: Axes
     spec: ProgramSpec
-    data: Any = ()
+    inputs: Inputs = NO_INPUTS
 
     def init_shard(self, key: jax.Array, shard_key: jax.Array, update: Update) -> LearnerState:
         """Initialise one shard, and run the warm-up.
@@ -93,7 +95,7 @@ class ShardProgram(NamedTuple):
         shapes = jax.eval_shape(lambda: start_episodes(self.env, self.system, keys))
         agent = self.system.init(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.timestep))
         if self.spec.offline:
-            agent = self.system.observe(agent, self.data.trajectory())
+            agent = self.system.observe(agent, self.inputs.data.trajectory())
         state = self._first_state(agent, shapes, shard_key, update)
         return state._replace(shards=state.shards._replace(rollout_state=()))
 
@@ -256,7 +258,7 @@ class ShardProgram(NamedTuple):
     ) -> tuple[RolloutState, Rollout]:
         if self.spec.offline:
             # The first step stands for the shapes of a rollout.
-            return state, Rollout(self.data.trajectory(1), ())  # type: ignore[arg-type]
+            return state, Rollout(self.inputs.data.trajectory(1), ())  # type: ignore[arg-type]
         length, most = self.spec.rollout_length, self.spec.most_truncations
         return rollout(self.env, act or self.system.act, shared, state, key, length, most_truncations=most)
 
@@ -305,7 +307,7 @@ class ShardProgram(NamedTuple):
 
 def make_update(
     build: Build, env: VectorEnvironment, axes: Axes, spec: ProgramSpec
-) -> Callable[[Hyperparams, Any], Update]:
+) -> Callable[[Hyperparams, Inputs], Update]:
     """Return the update of a shard, which is traced once, although every program traces all of its functions anew.
 
     Args:
@@ -315,15 +317,15 @@ def make_update(
         spec: sizes.
 
     Returns:
-        `(hyperparams, data) -> update`.
+        `(hyperparams, inputs) -> update`.
     """
 
-    def update(hyperparams: Hyperparams, data: Any, shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics]:
-        return ShardProgram(build(hyperparams, data), env, axes, spec, data).roll_out_and_update(shared, shard)
+    def update(hyperparams: Hyperparams, inputs: Inputs, shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics]:
+        return ShardProgram(build(hyperparams, inputs), env, axes, spec, inputs).roll_out_and_update(shared, shard)
 
     # jax keeps the trace of a jitted function; inlined, its equations are those of the program around it.
     traced_once = jax.jit(update, inline=True)
-    return lambda hyperparams, data: partial(traced_once, hyperparams, data)
+    return lambda hyperparams, inputs: partial(traced_once, hyperparams, inputs)
 
 
 def _running_sums(state: LearnerState) -> RunningSums:

@@ -347,7 +347,7 @@ class TrainingLoop:
             "config": self.setup.config.resolved,
             "num_shards": self.setup.plan.num_shards,
             "num_updates": self.setup.plan.num_updates,
-            "data": self.setup.data_content,
+            "contents": dict(self.setup.contents),
             "versions": versions(),
             "progress": dataclasses.asdict(self.progress),
         }

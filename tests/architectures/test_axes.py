@@ -6,7 +6,7 @@ import pytest
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes
-from stoix_like.architectures.types import ProgramSpec
+from stoix_like.architectures.types import NO_INPUTS, ProgramSpec
 from stoix_like.config import parse_config
 from stoix_like.run.host.devices import find_devices, make_mesh
 from stoix_like.run.set_up.setup import set_up
@@ -29,7 +29,7 @@ def ppo_state(*overrides):
     )
     plan, config = setup.plan, setup.config.system
     spec = ProgramSpec(1, plan.envs_per_shard, config.rollout_length)
-    program = make_program(lambda hyperparams, data: setup.build_system(hyperparams), setup.env, setup.mesh, spec)
+    program = make_program(lambda hyperparams, inputs: setup.build_system(hyperparams), setup.env, setup.mesh, spec)
     state, interval = train(program, start(program, plan.num_shards), 3)
     return state, interval.metrics, interval.episodes
 
@@ -65,5 +65,5 @@ def test_single_device_program_has_no_collectives():
     assert make_axes(make_mesh(find_devices(1)), lone_shards=True).names == ()
     assert make_axes(make_mesh(find_devices(2)), lone_shards=True).names == ("device",)
     program = recorder_program()
-    text = program.train.lower(start(program, 1), {}, np.int32(1), np.bool_(True), ()).compile().as_text()
+    text = program.train.lower(start(program, 1), {}, np.int32(1), np.bool_(True), NO_INPUTS).compile().as_text()
     assert "all-reduce" not in text

@@ -8,7 +8,7 @@ import pytest
 from stoix_like.architectures import update
 from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
 from stoix_like.architectures.sums import FloatSum
-from stoix_like.base_types import Axes, EpisodeMetrics
+from stoix_like.base_types import NO_INPUTS, Axes, EpisodeMetrics
 from support.recorder import recorder_program, start, train
 
 
@@ -18,7 +18,7 @@ def test_the_mean_of_a_metric_survives_its_hundred_millionth_update():
     # Beyond 2**24, adding 1 leaves a float32 sum unchanged.
     sums = state.sums._replace(healthy_updates=jnp.int32(10**8))
     sums.metrics["reward"] = FloatSum(jnp.float32(10**8), jnp.float32(0))
-    state, interval = program.train(state._replace(sums=sums), {}, np.int32(1000), np.bool_(False), ())
+    state, interval = program.train(state._replace(sums=sums), {}, np.int32(1000), np.bool_(False), NO_INPUTS)
     assert interval.healthy_updates == 10**8 + 1000
     total, low = state.sums.metrics["reward"]
     assert np.float64(total) + np.float64(low) == 10**8 + 1000
@@ -78,7 +78,7 @@ def test_ignored_nan_neither_freezes_members_nor_stops_the_sums(population):
     program = recorder_program(nan_at=3.0, population=population, ignore=True)
     keys = jax.random.split(jax.random.key(0), population) if population > 1 else jax.random.key(0)
     shard_keys = jax.random.split(jax.random.key(1), (population, 1) if population > 1 else 1)
-    state, interval = train(program, program.init({}, keys, shard_keys, ()), 5)
+    state, interval = train(program, program.init({}, keys, shard_keys, NO_INPUTS), 5)
     assert np.all(state.shared["updates"] == 5)
     assert np.all(state.healthy)
     assert np.all(interval.healthy_updates == 5)

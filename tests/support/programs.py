@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
+from stoix_like.assembly import inputs_of
 from stoix_like.config import parse_config
 from stoix_like.run.programs.functions import make_keys, run_programs, traced_hyperparams
 from stoix_like.run.set_up.setup import set_up
@@ -18,18 +19,15 @@ def make_program(overrides):
     init, train = itertools.islice(run_programs(setup), 2)
     keys = make_keys(setup)
     program = SimpleNamespace(init=init.function, train=train.function)
-    return setup, program, (traced_hyperparams(setup.population), keys.agent, keys.shards, data(setup))
-
-
-def data(setup):
-    """Return the recorded data of a run; `()` without any."""
-    return setup.spec.data or ()
+    return setup, program, (traced_hyperparams(setup.population), keys.agent, keys.shards, inputs_of(setup.spec))
 
 
 def train(overrides):
     """Train a run for its whole budget; return the setup and the last learner state."""
     setup, program, arguments = make_program(overrides)
     updates = np.int32(setup.plan.num_updates)
-    state, interval = program.train(program.init(*arguments), arguments[0], updates, np.bool_(True), data(setup))
+    state, interval = program.train(
+        program.init(*arguments), arguments[0], updates, np.bool_(True), inputs_of(setup.spec)
+    )
     assert (np.asarray(jax.device_get(interval.healthy_updates)) == setup.plan.num_updates).all()
     return setup, state

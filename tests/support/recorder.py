@@ -5,7 +5,7 @@ import numpy as np
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes
-from stoix_like.architectures.types import ProgramSpec
+from stoix_like.architectures.types import NO_INPUTS, ProgramSpec
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.run.host.devices import find_devices, make_mesh
@@ -26,7 +26,7 @@ def recorder_program(
     mesh = make_mesh(find_devices(num_devices))
     env = factory.make(parse_config(compose_config([f"env=probe/{probe}"])).env)
 
-    def build(hyperparams, data):
+    def build(hyperparams, inputs):
         return make_recorder(make_axes(mesh), Config(rollout_length=rollout_length, **options, **hyperparams))
 
     return make_program(build, env, mesh, ProgramSpec(population, num_envs, rollout_length, warmup_steps, ignore))
@@ -34,8 +34,8 @@ def recorder_program(
 
 def start(program, num_shards, seed=0):
     key, shards_key = jax.random.split(jax.random.key(seed))
-    return program.init({}, key, jax.random.split(shards_key, num_shards), ())
+    return program.init({}, key, jax.random.split(shards_key, num_shards), NO_INPUTS)
 
 
 def train(program, state, num_updates):
-    return program.train(state, {}, np.int32(num_updates), np.bool_(True), ())
+    return program.train(state, {}, np.int32(num_updates), np.bool_(True), NO_INPUTS)

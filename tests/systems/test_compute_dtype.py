@@ -7,7 +7,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from stoix_like.architectures.anakin import make_program
-from stoix_like.architectures.types import ProgramSpec
+from stoix_like.architectures.types import NO_INPUTS, ProgramSpec
 from stoix_like.composition import group_choices
 from stoix_like.config import parse_config
 from stoix_like.envs import Discrete
@@ -103,9 +103,9 @@ def trace(system, dtype):
         run = parse_config(compose_config([*chosen, "env=probe/continuous_policy"]))
         setup = set_up(run)
     spec = ProgramSpec(1, setup.plan.envs_per_shard, run.system.rollout_length, run.system.warmup_steps)
-    program = make_program(lambda hyperparams, data: setup.build_system(hyperparams), setup.env, setup.mesh, spec)
-    state = jax.eval_shape(program.init, {}, KEY, jax.random.split(KEY, 1), ())
-    traced = program.train.trace(state, {}, np.int32(1), np.bool_(True), ())
+    program = make_program(lambda hyperparams, inputs: setup.build_system(hyperparams), setup.env, setup.mesh, spec)
+    state = jax.eval_shape(program.init, {}, KEY, jax.random.split(KEY, 1), NO_INPUTS)
+    traced = program.train.trace(state, {}, np.int32(1), np.bool_(True), NO_INPUTS)
     return traced.jaxpr.jaxpr, (state, traced.out_info)
 
 

@@ -12,12 +12,13 @@ import jax
 
 from stoix_like.arch_config import SebulbaConfig
 from stoix_like.architectures import sebulba
-from stoix_like.architectures.types import LearnerState
+from stoix_like.architectures.types import Inputs, LearnerState
+from stoix_like.assembly import inputs_of
 from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.loggers.formats import columns
 from stoix_like.run.host.actors import Actor, Pipeline
 from stoix_like.run.host.devices import placing
-from stoix_like.run.programs.functions import data_shapes, run_programs
+from stoix_like.run.programs.functions import input_shapes, run_programs
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.signals import stop_if_received
@@ -78,7 +79,7 @@ class CompiledRun(NamedTuple):
     """The compiled programs of a run.
 
     Attributes:
-        init: see `architectures.types.Program`; it and the others have their recorded data.
+        init: see `architectures.types.Program`; it and the others have their inputs.
         train: see `architectures.types.Program`.
         running: `(num_updates) -> context`, within which a run trains the updates that are left.
         host_metrics: returns the metrics of the host's side of training since the start of the interval.
@@ -129,7 +130,7 @@ def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
     stop_if_received(setup.processes)
     arch = setup.config.arch
     check_memory(setup, compiled, state)
-    compiled = _with_data(setup, compiled)
+    compiled = _with_inputs(setup, compiled)
     pipeline = _make_pipeline(setup, arch, compiled) if isinstance(arch, SebulbaConfig) else None
     return CompiledRun(
         init=compiled["init"],
@@ -156,19 +157,17 @@ def _compile(setup: RunSetup, compiler: Compiler) -> tuple[dict[str, Any], Learn
     return compiled, state
 
 
-def _with_data(setup: RunSetup, compiled: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy recorded data to the devices, once, and return the programs, which take no data any more."""
-    data = jax.tree.map(
-        lambda leaf, like: jax.device_put(leaf, like.sharding), setup.spec.data or (), data_shapes(setup)
-    )
+def _with_inputs(setup: RunSetup, compiled: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy the inputs to the devices, once, and return the programs, which take none any more."""
+    inputs = jax.device_put(inputs_of(setup.spec), jax.tree.map(lambda leaf: leaf.sharding, input_shapes(setup)))
     taking = {name: compiled[name] for name in ("init", "train", "learn", "restart") if name in compiled}
     taking = {name: program if name == "init" else placing(program) for name, program in taking.items()}
-    return {**compiled, **{name: _last(program, data) for name, program in taking.items()}}
+    return {**compiled, **{name: _last(program, inputs) for name, program in taking.items()}}
 
 
-def _last(program: Callable[..., Any], data: Any) -> Callable[..., Any]:
+def _last(program: Callable[..., Any], inputs: Inputs) -> Callable[..., Any]:
     """Return a program with its last argument."""
-    return lambda *args: program(*args, data)
+    return lambda *args: program(*args, inputs)
 
 
 def _make_pipeline(setup: RunSetup, arch: SebulbaConfig, compiled: Mapping[str, Any]) -> Pipeline:

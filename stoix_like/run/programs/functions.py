@@ -15,7 +15,8 @@ from stoix_like.arch_config import OfflineConfig, SebulbaConfig
 from stoix_like.architectures import anakin, sebulba
 from stoix_like.architectures.axes import POPULATION_AXIS, partition_specs
 from stoix_like.architectures.evaluator import make_evaluator
-from stoix_like.architectures.types import Hyperparams, LearnerState, ProgramSpec
+from stoix_like.architectures.types import NO_INPUTS, Hyperparams, Inputs, LearnerState, ProgramSpec
+from stoix_like.assembly import inputs_of
 from stoix_like.base_types import System
 from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.run.host.saved_state import select_members
@@ -83,11 +84,11 @@ def traced_hyperparams(population: Population) -> Hyperparams:
     return population.arrays() if population.num_members > 1 else {}
 
 
-def data_shapes(setup: RunSetup) -> Any:
-    """Return the shapes of recorded data, which every device has; `()` without any."""
+def input_shapes(setup: RunSetup) -> Inputs:
+    """Return the shapes of the inputs, which every device has."""
     everywhere = NamedSharding(setup.mesh, PartitionSpec())
     return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), setup.spec.data or ()
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), inputs_of(setup.spec)
     )
 
 
@@ -102,10 +103,10 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
     """
     config, plan, mesh, num_members = setup.config, setup.plan, setup.mesh, setup.population.num_members
     keys, hyperparams = jax.eval_shape(partial(make_keys, setup)), traced_hyperparams(setup.population)
-    data = data_shapes(setup)
+    inputs = input_shapes(setup)
 
-    def build(traced: Hyperparams, data: Any = ()) -> System:
-        return setup.build_system((setup.population.of(0) if num_members == 1 else {}) | traced, data=data)
+    def build(traced: Hyperparams, inputs: Inputs = NO_INPUTS) -> System:
+        return setup.build_system((setup.population.of(0) if num_members == 1 else {}) | traced, inputs=inputs)
 
     spec = ProgramSpec(
         num_members=num_members,
@@ -125,13 +126,13 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
         program = sebulba.make_learner(build, setup.env, mesh, spec, config.arch.num_actors)
     else:
         program = anakin.make_program(build, setup.env, mesh, spec)
-    init = RunProgram("init", program.init, (hyperparams, keys.agent, keys.shards, data))
+    init = RunProgram("init", program.init, (hyperparams, keys.agent, keys.shards, inputs))
     yield init
     state = _state_shapes(setup, jax.eval_shape(init.function, *init.args))
     if isinstance(config.arch, SebulbaConfig):
-        yield from _of_sebulba(setup, config.arch, program, build({}), state, data)
+        yield from _of_sebulba(setup, config.arch, program, build({}), state, inputs)
     else:
-        yield RunProgram("train", program.train, (state, hyperparams, np.int32(1), np.bool_(True), data))
+        yield RunProgram("train", program.train, (state, hyperparams, np.int32(1), np.bool_(True), inputs))
         if config.arch.profile and not (setup.env.on_host or spec.offline):
             yield RunProgram("rollouts", program.rollouts, (state, hyperparams, np.int32(1)))
     if setup.halves:
@@ -139,7 +140,7 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
         keys_of_some = jax.eval_shape(partial(make_keys, some))
         args = (traced_hyperparams(some.population), keys_of_some.agent, keys_of_some.shards)
         members = np.arange(some.population.num_members, dtype=np.int32)
-        yield RunProgram("restart", _make_restart(program.init, state), (state, *args, members, data))
+        yield RunProgram("restart", _make_restart(program.init, state), (state, *args, members, inputs))
     evaluator = make_evaluator(
         build, setup.eval_env, mesh, config.arch.num_eval_episodes, config.arch.max_eval_steps, num_members
     )
@@ -170,7 +171,7 @@ def _make_restart(init: Any, state: LearnerState) -> Any:
         state: shapes and shardings of the state of all members.
 
     Returns:
-        `(state, hyperparams, key, shard_keys, members, data) -> state`, jitted; a member beyond the last one is
+        `(state, hyperparams, key, shard_keys, members, inputs) -> state`, jitted; a member beyond the last one is
         dropped.
     """
     num_members = state.healthy.size
@@ -181,9 +182,9 @@ def _make_restart(init: Any, state: LearnerState) -> Any:
         key: jax.Array,
         shard_keys: jax.Array,
         members: jax.Array,
-        data: Any,
+        inputs: Inputs,
     ) -> Any:
-        new = init(hyperparams, key, shard_keys, data)
+        new = init(hyperparams, key, shard_keys, inputs)
         # By member, its index among the new ones.
         source = jnp.full(num_members, members.size).at[members].set(jnp.arange(members.size), mode="drop")
         taken = jax.tree.map(lambda leaf: leaf[jnp.minimum(source, members.size - 1)], new)
@@ -199,13 +200,13 @@ def _of_sebulba(
     program: sebulba.LearnerProgram,
     system: System,
     state: LearnerState,
-    data: Any,
+    inputs: Inputs,
 ) -> Iterator[RunProgram]:
     """Yield the programs of training of Sebulba, except for `init`."""
     length, num_envs, mesh = setup.config.system.rollout_length, arch.total_num_envs // arch.num_actors, setup.mesh
     rollout = sebulba.rollout_shapes(system, setup.env, state.shared, num_envs, length, mesh)
     rollouts = (rollout,) * arch.num_actors
-    yield RunProgram("learn", program.learn, (state, {}, rollouts, np.bool_(True), data))
+    yield RunProgram("learn", program.learn, (state, {}, rollouts, np.bool_(True), inputs))
     steps = SplitSteps(setup.env)
     for index, device in enumerate(dict.fromkeys(setup.actor_devices)):
         functions = sebulba.actor_programs(system, steps, state.shared, num_envs, length, device)

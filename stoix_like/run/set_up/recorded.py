@@ -21,7 +21,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.memory_estimate import gib
 from stoix_like.schema import INT32_MAX, get_value
 from stoix_like.systems.parts.conservatism import SampledConservatism
-from stoix_like.utils.replay import Data, DataConfig, SequenceConfig, StreamReplayConfig
+from stoix_like.utils.replay import Data, DataFile, SequenceConfig, StreamReplayConfig
 
 
 class Recorded(NamedTuple):
@@ -52,7 +52,7 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
     Raises:
         ConfigError: names the file, and what is wrong.
     """
-    part = config.system.find_part(DataConfig)
+    part = config.system.find_part(DataFile)
     if part is None or part.data is None:
         return None
     hyperparams = config.arch.population.hyperparams or {}

@@ -24,6 +24,7 @@ CHANGEABLE = (
     "arch.num_evaluation",
     "arch.num_devices",
     "system.data",
+    "system.teacher",
     "arch.distributed",
     "arch.actor.device_ids",
     "arch.learner.device_ids",
@@ -109,11 +110,10 @@ def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
             f"the run has {plan.num_shards} shard(s) here (devices × arch.update_batch_size), but its checkpoint has"
             f" {host_state['num_shards']}: set arch.num_devices, or arch.learner.device_ids with arch=sebulba"
         )
-    if setup.data_content != host_state.get("data"):
-        raise ConfigError(
-            f"system.data={setup.config.resolved['system'].get('data')} holds other data than those that the run has"
-            f" learned from, system.data={host_state['config']['system'].get('data')}: use those"
-        )
+    then = host_state.get("contents", {})
+    for key in sorted(key for key in setup.contents.keys() | then.keys() if setup.contents.get(key) != then.get(key)):
+        place = setup.config.resolved["system"].get(key.removeprefix("system."))
+        raise ConfigError(f"{key}={place} is not what the run has learned from so far: use the same content")
     _check_same_trials(setup, host_state["config"])
     if updates > plan.num_updates and setup.halves:
         trained = updates / plan.trial_updates

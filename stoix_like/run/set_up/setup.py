@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from types import SimpleNamespace
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +14,12 @@ from jax.sharding import Mesh
 from stoix_like.arch_config import SebulbaConfig
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes
+from stoix_like.architectures.types import Inputs
 from stoix_like.assembly import SystemParts, make_spec
 from stoix_like.base_types import RolloutState, System, SystemSpec
 from stoix_like.callbacks import Callback
 from stoix_like.config import RunConfig
+from stoix_like.data.files import KEY
 from stoix_like.envs import factory
 from stoix_like.envs.custom import unused_methods
 from stoix_like.envs.environment import VectorEnvironment
@@ -36,14 +38,18 @@ from stoix_like.run.population.members import Population, count_members, make_po
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.custom import make_callbacks, make_custom_loggers
 from stoix_like.run.set_up.influence import Influence, find_influence
-from stoix_like.run.set_up.recorded import Recorded, read_recorded
+from stoix_like.run.set_up.recorded import read_recorded
 from stoix_like.run.set_up.suggestions import suggest_network, suggest_systems
+from stoix_like.run.set_up.teaching import KEY as TEACHER
+from stoix_like.run.set_up.teaching import content_of, load_teacher
 from stoix_like.schema import replace_values
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.run_files import is_address
 from stoix_like.storage.store import normalised
+from stoix_like.systems.parts.teacher import Teacher
 from stoix_like.user_code import user_errors
 from stoix_like.utils.accelerate.successors import count_truncations
+from stoix_like.utils.replay import Data
 from stoix_like.versions import versions
 
 
@@ -67,7 +73,7 @@ class RunSetup(NamedTuple):
         influence: what the varied hyperparameters of a population act on.
         callbacks: called in this order.
         loggers: custom loggers; they open and write nothing before `start`.
-        data_content: the hash of the recorded data; None without any.
+        contents: the hashes of the recorded data and of the teacher, by the key that names them.
     """
 
     config: RunConfig
@@ -86,7 +92,7 @@ class RunSetup(NamedTuple):
     influence: Influence = Influence()
     callbacks: Sequence[Callback] = ()
     loggers: Sequence[Logger] = ()
-    data_content: str | None = None
+    contents: Mapping[str, str] = MappingProxyType({})
 
     @property
     def evolves(self) -> bool:
@@ -109,10 +115,10 @@ class RunSetup(NamedTuple):
         return SystemParts(self.config, self.eval_env, self.spec)
 
     def build_system(
-        self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None, data: Any = ()
+        self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None, inputs: Inputs | None = None
     ) -> System:
         """Build the system, see `SystemParts.build_system`."""
-        return self.parts.build_system(hyperparams, greedy, data)
+        return self.parts.build_system(hyperparams, greedy, inputs)
 
 
 def set_up(config: RunConfig, started: float | None = None, device_memory: int | None = None) -> RunSetup:
@@ -144,8 +150,8 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     place = _choose_place(config, devices)
     envs = _make_environments(config, place)
     set_compile_cache(config.arch.compile_cache)
-    recorded = read_recorded(config, envs.train, device_memory or memory_estimate.available_memory(place.mesh))
-    parts, notes = _assemble(config, place, envs, recorded, device_memory)
+    learned_from = _find_inputs(config, place, envs.train, device_memory)
+    parts, notes = _assemble(config, place, envs, learned_from, device_memory)
     # Members are built once they are known to fit into memory.
     members = _make_members(config, place, parts, envs.train)
     return RunSetup(
@@ -165,7 +171,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         influence=members.influence,
         callbacks=members.callbacks,
         loggers=make_custom_loggers(config),
-        data_content=None if recorded is None else recorded.content,
+        contents=learned_from.contents,
     )
 
 
@@ -187,6 +193,15 @@ class _Environments(NamedTuple):
     train: VectorEnvironment
     evaluation: VectorEnvironment
     drawn: VectorEnvironment | None
+
+
+class _LearnedFrom(NamedTuple):
+    """What a run learns from beside its environments, the hashes of that by key, and notes for the user."""
+
+    data: Data | None
+    teacher: Teacher | None
+    contents: Mapping[str, str]
+    notes: tuple[str, ...]
 
 
 class _Members(NamedTuple):
@@ -224,14 +239,23 @@ def _make_environments(config: RunConfig, place: _Place) -> _Environments:
     return _Environments(env, eval_env, _make_drawn(config))
 
 
+def _find_inputs(config: RunConfig, place: _Place, env: VectorEnvironment, device_memory: int | None) -> _LearnedFrom:
+    recorded = read_recorded(config, env, device_memory or memory_estimate.available_memory(place.mesh))
+    teacher = load_teacher(config, env)
+    contents = {} if recorded is None else {KEY: recorded.content}
+    contents |= {} if teacher is None else {TEACHER: content_of(teacher)}
+    data, notes = (None, ()) if recorded is None else (recorded.data, recorded.notes)
+    return _LearnedFrom(data, teacher, contents, notes)
+
+
 def _assemble(
-    config: RunConfig, place: _Place, envs: _Environments, recorded: Recorded | None, device_memory: int | None
+    config: RunConfig, place: _Place, envs: _Environments, learned_from: _LearnedFrom, device_memory: int | None
 ) -> tuple[SystemParts, tuple[str, ...]]:
     """Build what the system is built from; return it with notes, once it is known to fit into memory."""
     env, plan, left_out = envs.train, place.plan, list[str]()
     networks, axes = _build_networks(config, env, left_out), make_axes(place.mesh, place.lone_shards)
-    data = None if recorded is None else recorded.data
-    spec = make_spec(config, env, networks, plan.trial_updates, plan.envs_per_shard, plan.num_shards, axes, data)
+    sizes = plan.trial_updates, plan.envs_per_shard, plan.num_shards
+    spec = make_spec(config, env, networks, *sizes, axes, learned_from.data, learned_from.teacher)
     parts = SystemParts(config, envs.evaluation, spec)
     shapes, space = _shapes(parts, env), env.observation_space
     return parts, (
@@ -242,7 +266,7 @@ def _assemble(
             for rate in unused_dropout(spec.networks, config.system)
         ),
         *config.system.notes(env.action_space),
-        *(() if recorded is None else recorded.notes),
+        *learned_from.notes,
         *left_out,
         *memory_estimate.check_estimate(config, plan, place.mesh, place.num_members, space, shapes, device_memory),
     )

@@ -38,12 +38,14 @@ from stoix_like.systems.parts.exploration import Exploration, make_exploration
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Descends, Transform, make_optimiser
 from stoix_like.systems.parts.state import get_part, with_part
+from stoix_like.systems.parts.teacher import Kickstarting, Lessons, make_lessons
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.accelerate.successors import successor_values
 from stoix_like.utils.jax_utils import explained_variance, in_pieces, merge_leading_dims, standardize
 from stoix_like.utils.training import join_optimisers
 
 INTRINSIC = "intrinsic"
+TEACHER = "teacher"
 NETWORK_HEADS: Mapping[str, HeadRequirement] = {
     "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
     "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
@@ -241,6 +243,7 @@ class OnPolicyTransition(NamedTuple):
         value: value of `obs` before the update; `()` where it is not needed.
         advantage: advantage of the action.
         target: value target.
+        lesson: what a teacher says about `obs`, see `systems.parts.teacher`.
     """
 
     obs: PyTree
@@ -249,6 +252,7 @@ class OnPolicyTransition(NamedTuple):
     value: PyTree
     advantage: jax.Array
     target: jax.Array
+    lesson: PyTree = ()
 
 
 class OnPolicyShared(NamedTuple):
@@ -300,6 +304,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
     rewards: RewardNormalizer
     exploration: Exploration
     intrinsic: Intrinsic
+    lessons: Lessons
     advantages: Advantages
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
@@ -311,7 +316,8 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         shared = OnPolicyShared(params, self.optim.init(params), *statistics, self.config.init_updates())
         local = OnPolicyLocal(self.rewards.init_returns(num_envs), self.networks.init_critic_state(num_envs))
         memory = self.intrinsic.init_memory(num_envs)
-        return Agent(with_part(shared, INTRINSIC, intrinsic), with_part(local, INTRINSIC, memory))
+        shared = with_part(with_part(shared, INTRINSIC, intrinsic), TEACHER, self.lessons.init())
+        return Agent(shared, with_part(local, INTRINSIC, memory))
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the carry of `act` at the start of an episode: a recurrent state, or the keys of persistent noise."""
@@ -371,7 +377,9 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
             intrinsic_key(key),
         )
         advantage = self.standardize(advantage, (True, "batch"))
-        batch = OnPolicyTransition(values.obs, steps.action, steps.extras, values.v_tm1, advantage, target)
+        count, lesson = self.lessons.ask(get_part(shared, TEACHER), trajectory.transitions.observation, key)
+        shared = with_part(shared, TEACHER, count)
+        batch = OnPolicyTransition(values.obs, steps.action, steps.extras, values.v_tm1, advantage, target, lesson)
         local = with_part(local._replace(critic_hidden_state=critic_state), INTRINSIC, memory)
         examples = self.networks.examples(shared.params, batch, values)
         return Agent(with_part(shared, INTRINSIC, intrinsic), local), examples, metrics
@@ -414,4 +422,5 @@ def make_parts(
         "rewards": make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
         "exploration": make_exploration(config.sde_sample_freq, networks.init_carry),
         "intrinsic": make_intrinsic(config.intrinsic_reward, config, spec),
+        "lessons": make_lessons(config.find_part(Kickstarting), spec),
     }

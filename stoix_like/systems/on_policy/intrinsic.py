@@ -1,4 +1,4 @@
-"""Intrinsic rewards of on-policy systems: novelty of states over the run (RND) or within an episode (E3B).
+"""Intrinsic rewards of on-policy systems: novelty over the run (RND) or within an episode (E3B), or likeness (GAIL).
 
 An intrinsic reward has a value function and a discount of its own. Its advantages are added to those of the task, so
 that policies and critics of all kinds, recurrent ones among them, learn as they do without it.
@@ -6,6 +6,7 @@ that policies and critics of all kinds, recurrent ones among them, learn as they
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,17 +19,20 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import Axes, Loss, Metrics, Observation, PyTree, SystemSpec, TimeStep, Transition
+from stoix_like.envs.spaces import Discrete
+from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.heads import ScalarCriticHead
-from stoix_like.schema import Part, above, at_least, between, one_of
+from stoix_like.schema import above, at_least, between, one_of
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.advantages import Advantages, make_advantages
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Descends, gradient_step, make_optimiser
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
+from stoix_like.utils.replay import DataFile
 
-_FEATURES = {"rnd": 64, "e3b": 32}
+_FEATURES = {"rnd": 64, "e3b": 32, "gail": 64}
 _INVERSE_UNITS = 64
 _GAE_LAMBDA = 0.95
 _RIDGE = 0.1  # of E3B, its lambda
@@ -39,11 +43,11 @@ _STREAM = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntrinsicReward(Part):
+class IntrinsicReward(DataFile):
     """Hyperparameters of an intrinsic reward.
 
     Attributes:
-        intrinsic: `rnd`, `e3b`, or None for no intrinsic reward.
+        intrinsic: `rnd`, `e3b`, `gail`, whose demonstrations are `data`, or None for no intrinsic reward.
         intrinsic_weight: weight of its advantages; those of the task have weight one.
         intrinsic_gamma: its discount per step.
         intrinsic_lr: Adam learning rate of its networks.
@@ -58,6 +62,14 @@ class IntrinsicReward(Part):
     def reads_successors(self) -> bool:
         """See `Part`: the rewards are those of successors."""
         return self.intrinsic is not None
+
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that there are data if, and only if, they are read; see `Part.check`."""
+        if (self.intrinsic == "gail") != (self.data is not None):
+            raise ConfigError(
+                f"system.intrinsic={self.intrinsic} system.data={self.data}: demonstrations, system.data=FILE, are what"
+                " system.intrinsic=gail is drawn to: set both, or neither"
+            )
 
 
 class IntrinsicState(NamedTuple):
@@ -147,6 +159,7 @@ class _Sample(NamedTuple):
     next_observation: Observation
     action: PyTree
     target: jax.Array
+    demonstrations: PyTree = ()
 
 
 @dataclass(frozen=True)
@@ -163,6 +176,7 @@ class _Bonus:
     normalizer: Normalizer
     rewards: RewardNormalizer
     advantages: Advantages
+    spec: SystemSpec
 
     def init(self, key: jax.Array, timestep: TimeStep) -> IntrinsicState:
         """Initialise the networks and the statistics."""
@@ -208,13 +222,19 @@ class _Bonus:
         reward, return_statistics, returns = self.rewards.apply(state.return_statistics, memory.returns, task)
         state = state._replace(return_statistics=return_statistics)
         added, target = self.estimate(state.params["value"], task._replace(reward=reward))
-        batch = _Sample(steps.observation, steps.next_observation, steps.action, target)
+        demonstrations = self.draw_demonstrations(state.statistics, steps.reward.shape, key)
+        batch = _Sample(steps.observation, steps.next_observation, steps.action, target, demonstrations)
         batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), batch)
         sgd_step, learned = partial(self.sgd_step, state.target), (state.params, state.opt_state)
         learned, metrics = minibatch_epochs(sgd_step, learned, batch, key, self.passes, step_keys=False)
         state = state._replace(params=learned[0], opt_state=learned[1])
         metrics |= {"intrinsic_reward": jnp.mean(bonus)}
         return state, IntrinsicLocal(returns, inverse), advantage + self.config.intrinsic_weight * added, metrics
+
+    def draw_demonstrations(self, statistics: PyTree, shape: tuple[int, ...], key: jax.Array) -> PyTree:
+        """Return normalised observations and actions of the data, `[*shape, ...]`: none."""
+        del statistics, shape, key
+        return ()
 
     def as_task(self, steps: Transition) -> Transition:
         """Return the transitions of the task that the intrinsic rewards pose: by default, that of the environment."""
@@ -317,7 +337,56 @@ class _E3B(_Bonus):
         return -jnp.mean(pi.log_prob(batch.action))
 
 
-_BONUSES: dict[str, type[_Bonus]] = {"rnd": _RND, "e3b": _E3B}
+class _Discriminator(nn.Module):
+    """The logit of whether an action is one of the demonstrations, given the features of the state."""
+
+    @nn.compact
+    def __call__(self, phi: jax.Array, action: jax.Array) -> jax.Array:
+        x = nn.Dense(_INVERSE_UNITS)(jnp.concatenate([nn.tanh(phi), action], axis=-1))
+        return nn.Dense(1)(nn.tanh(x))[..., 0]
+
+
+class _GAIL(_Bonus):
+    """Likeness to demonstrations: how sure a classifier is that an action is theirs.
+
+        r_t = -log(1 - D(o_t, a_t))
+
+    Source: Ho & Ermon, Generative Adversarial Imitation Learning (2016), arXiv:1606.03476, algorithm 1.
+    """
+
+    def init_bonus(self, key: jax.Array, observation: Observation) -> tuple[dict[str, PyTree], PyTree]:
+        features_key, key = jax.random.split(key)
+        features = self.features.init(features_key, observation)
+        phi = self.features.apply(features, observation)
+        action = jax.vmap(self.spec.action_space.sample)(jax.random.split(key, len(phi)))
+        return {"features": features, "classifier": _Discriminator().init(key, phi, self._vector(action))}, ()
+
+    def _vector(self, action: jax.Array) -> jax.Array:
+        """Return actions `[..., *shape]` as vectors `[..., A]`, discrete ones one-hot."""
+        space: Any = self.spec.action_space
+        if isinstance(space, Discrete):
+            return jax.nn.one_hot(action, space.n)
+        return action.reshape(*action.shape[: action.ndim - len(space.shape)], -1).astype(jnp.float32)
+
+    def _logits(self, params: dict[str, PyTree], observation: Observation, action: jax.Array) -> jax.Array:
+        phi = self.features.apply(params["features"], observation)
+        logits: Any = _Discriminator().apply(params["classifier"], phi, self._vector(action))
+        return logits
+
+    def draw_demonstrations(self, statistics: PyTree, shape: tuple[int, ...], key: jax.Array) -> PyTree:
+        rows = self.spec.data.windows(intrinsic_key(key), math.prod(shape), 1).reshape(shape)
+        steps = self.spec.data.take(rows, 1.0)
+        return self.normalizer.apply(statistics, steps.observation), steps.action
+
+    def bonus(self, state: IntrinsicState, inverse: PyTree, steps: Transition) -> tuple[jax.Array, PyTree]:
+        return jax.nn.softplus(self._logits(state.params, steps.observation, steps.action)), inverse
+
+    def bonus_loss(self, params: dict[str, PyTree], target: PyTree, batch: _Sample) -> jax.Array:
+        played = jax.nn.softplus(self._logits(params, batch.observation, batch.action))
+        return jnp.mean(played) + jnp.mean(jax.nn.softplus(-self._logits(params, *batch.demonstrations)))
+
+
+_BONUSES: dict[str, type[_Bonus]] = {"rnd": _RND, "e3b": _E3B, "gail": _GAIL}
 
 
 def make_intrinsic(config: IntrinsicReward, system: Descends, spec: SystemSpec) -> Intrinsic:
@@ -346,5 +415,6 @@ def make_intrinsic(config: IntrinsicReward, system: Descends, spec: SystemSpec) 
         normalizer=make_normalizer(True, spec.axes, _MAX_ABS_OBSERVATION),
         rewards=make_reward_normalizer(True, config.intrinsic_gamma, spec.axes),
         advantages=make_advantages(config.intrinsic_gamma, _GAE_LAMBDA),
+        spec=spec,
     )
     return Intrinsic(bonus.init, bonus.init_memory, bonus.add)

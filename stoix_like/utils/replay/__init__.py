@@ -7,7 +7,7 @@ from stoix_like.utils.replay.config import (
     ReplayConfig,
     WholeWindowsConfig,
 )
-from stoix_like.utils.replay.data import Data, DataConfig, with_clipped_rewards
+from stoix_like.utils.replay.data import Data, DataConfig, DataFile, with_clipped_rewards
 from stoix_like.utils.replay.sequences import (
     BlockReplayConfig,
     SequenceBatch,
@@ -28,6 +28,7 @@ __all__ = [
     "BufferConfig",
     "Data",
     "DataConfig",
+    "DataFile",
     "PrioritisedReplayConfig",
     "Replay",
     "ReplayConfig",

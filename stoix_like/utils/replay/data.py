@@ -28,16 +28,25 @@ ReplayT = TypeVar("ReplayT", bound=Any)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig(Part):
-    """Hyperparameters of recorded data.
+class DataFile(Part):
+    """A data set.
 
     Attributes:
-        data: file of a data set; None for none.
+        data: its file; None for none.
+    """
+
+    data: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(DataFile):
+    """Hyperparameters of recorded data beside a replay buffer.
+
+    Attributes:
         data_fraction: share of each batch that comes from the data; at 1 there is no replay buffer.
         final_data_fraction: this share at the end of the run, changed linearly; None: it stays.
     """
 
-    data: str | None = None
     # Traced in populations, which type checks of this package at run time must allow.
     data_fraction: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.5
     final_data_fraction: Annotated[float | jax.Array | None, between(0.0, 1.0)] = None

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from stoix_like.architectures.types import NO_INPUTS
 from stoix_like.config import parse_config
 from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
@@ -61,7 +62,7 @@ def test_every_kind_of_observations_and_actions_trains(monkeypatch, kind):
     )
     state = program.init(*arguments)
     before = jax.device_get(state.shared.params)
-    state, interval = program.train(state, arguments[0], np.int32(setup.plan.num_updates), np.bool_(True), ())
+    state, interval = program.train(state, arguments[0], np.int32(setup.plan.num_updates), np.bool_(True), NO_INPUTS)
     assert int(interval.healthy_updates) == setup.plan.num_updates == 5
     after = jax.device_get(state.shared.params)
     assert all(np.abs(new - old).max() > 0.0 for old, new in zip(*map(jax.tree.leaves, (before, after)), strict=True))

@@ -14,6 +14,7 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.actor_critic import ActorCriticNetworks, make_parts
 from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.optimiser import Gradients
+from stoix_like.systems.parts.teacher import Kickstarting
 from stoix_like.systems.vpg.anakin import ff_a2c
 
 
@@ -54,10 +55,12 @@ class Config(ff_a2c.BaseConfig):
     Attributes:
         gradients: gradient descent.
         targets: values and advantages.
+        kickstarting: a teacher, or none.
     """
 
     gradients: RMSPropGradients
     targets: VTrace
+    kickstarting: Kickstarting
 
 
 def make_variant(

@@ -11,6 +11,7 @@ from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.impala.anakin import ff_impala
 from stoix_like.systems.on_policy.recurrent import NETWORK_HEADS, LearnedSequences, make_recurrent_networks
+from stoix_like.systems.parts.teacher import Kickstarting
 from stoix_like.systems.vpg.anakin import ff_a2c
 
 
@@ -23,12 +24,14 @@ class Config(ff_a2c.BaseConfig):
         gradients: gradient descent.
         targets: values and advantages.
         sequences: the sequences that gradients flow through.
+        kickstarting: a teacher, or none.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
     gradients: ff_impala.RMSPropGradients
     targets: ff_impala.VTrace
     sequences: LearnedSequences
+    kickstarting: Kickstarting
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:

@@ -18,6 +18,7 @@ from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, OnPolicyTr
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.optimiser import gradient_step
+from stoix_like.systems.parts.teacher import Kickstarting
 from stoix_like.systems.vpg.anakin import ff_a2c
 from stoix_like.utils.loss import baseline_loss, vmpo_policy_loss, vmpo_temperature_loss
 from stoix_like.utils.training import join_optimisers
@@ -32,12 +33,14 @@ class Config(ff_a2c.BaseConfig):
         duals: bounds on divergences.
         gae_lambda: mixing parameter of n-step advantages.
         top_fraction: fraction of each minibatch that the policy learns from, the steps with the largest advantages.
+        kickstarting: a teacher, or none.
     """
 
     minibatches: MinibatchConfig
     duals: DualConfig
     gae_lambda: Annotated[float, between(0.0, 1.0)]
     top_fraction: Annotated[float, Range(0.0, 1.0, without_low=True)]
+    kickstarting: Kickstarting
 
 
 class LearnedDuals(NamedTuple):
@@ -102,7 +105,7 @@ class VMPO(ff_a2c.A2C[Config]):
         entropy = jnp.mean(pi.entropy(seed=key))
         metrics |= {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         loss = temperature_loss + policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
-        return loss, metrics | {"temperature": temperature}
+        return self.lessons.add(loss, metrics | {"temperature": temperature}, pi, batch.lesson)
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:

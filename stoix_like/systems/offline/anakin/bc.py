@@ -1,4 +1,7 @@
-"""Behavioural cloning: the likelihood of recorded actions (Pomerleau 1988), for any policy head."""
+"""Behavioural cloning: the likelihood of recorded actions (Pomerleau 1988), for any policy head.
+
+With a teacher that labels what the policy visits itself, this is DAgger (Ross, Gordon & Bagnell 2011, arXiv:1011.0686).
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
+from stoix_like.systems.parts.teacher import Teacher, TeacherConfig
 from stoix_like.utils.replay import Replay, ReplayConfig, make_replay
 
 
@@ -57,11 +61,13 @@ class BaseConfig(SystemConfig):
 
     Attributes:
         gradients: gradient descent.
+        labels: a teacher that labels what the policy visits (DAgger), or none.
         actor_lr: Adam learning rate of the policy.
         normalize_observations: whether observations are normalised by the mean and the deviation of those of the data.
     """
 
     gradients: Gradients
+    labels: TeacherConfig
     actor_lr: Annotated[float, above(0.0)]
     normalize_observations: bool
 
@@ -69,9 +75,10 @@ class BaseConfig(SystemConfig):
         """Refuse a run without anybody to imitate; see `SystemConfig.check`."""
         super().check(num_envs, num_shards)
         replay: Any = self.find_part(ReplayConfig)
-        if not replay.only_data:
+        if not replay.only_data and self.labels.teacher is None:
             raise ConfigError(
-                "this system imitates recorded actions, and would imitate its own: use arch=offline system.data=FILE"
+                "this system would imitate its own actions: use arch=offline system.data=FILE, or"
+                " system.teacher=RUN_DIR"
             )
 
 
@@ -112,6 +119,7 @@ class BC(Algorithm, Generic[ConfigT]):
     normalizer: Normalizer
     network: Any
     optim: optax.GradientTransformation
+    teacher: Teacher | None = None
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
@@ -134,7 +142,11 @@ class BC(Algorithm, Generic[ConfigT]):
         return NetworkOutputs(self.network.apply(shared.params, observation), None)
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
-        """Add the rollout to the replay buffer and to the statistics of observations."""
+        """Add the rollout to the replay buffer, with the actions of a teacher, and to the statistics."""
+        if self.teacher is not None:
+            steps = trajectory.transitions
+            action = self.teacher.actions(steps.observation).astype(steps.action.dtype)
+            trajectory = trajectory._replace(transitions=steps._replace(action=action))
         statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
         return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
 
@@ -181,7 +193,8 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     replay: Replay = make_replay(config.replay, spec, gamma=1.0)
     actor = FeedForwardActor(network.action_head, network.pre_torso, network.input_layer)
     normalizer = make_normalizer(config.normalize_observations, spec.axes)
-    return BC(config, spec.axes, replay, normalizer, actor, make_optimiser(config, spec, config.actor_lr))
+    optim = make_optimiser(config, spec, config.actor_lr)
+    return BC(config, spec.axes, replay, normalizer, actor, optim, spec.teacher)
 
 
 build, run_experiment, hydra_entry_point = entry_points("offline/bc", make_algorithm)

@@ -97,6 +97,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         make_normalizer(config.normalize_observations, spec.axes),
         network,
         make_optimiser(config, spec, config.actor_lr),
+        spec.teacher,
     )
 
 

@@ -42,6 +42,7 @@ from stoix_like.systems.parts.kl_rate import FIXED, RATE, KLRate, LearningRate, 
 from stoix_like.systems.parts.kl_stop import NEVER, Stop, make_kl_stop
 from stoix_like.systems.parts.optimiser import Gradients, descend, mean_gradient
 from stoix_like.systems.parts.state import get_part, with_part
+from stoix_like.systems.parts.teacher import Kickstarting
 from stoix_like.utils.jax_utils import means
 from stoix_like.utils.loss import approximate_kl_per_example, clipped_value_loss_per_example, ppo_clip_loss_per_example
 
@@ -79,6 +80,7 @@ class Config(SystemConfig):
             with Sebulba.
         sde_sample_freq: steps between new exploration noise (gSDE), see `make_exploration`; None: every step.
         intrinsic_reward: an intrinsic reward, or none.
+        kickstarting: a teacher, or none.
     """
 
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef", "clip_eps")
@@ -105,6 +107,7 @@ class Config(SystemConfig):
     vtrace: bool = False
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
     intrinsic_reward: IntrinsicReward
+    kickstarting: Kickstarting
 
     @property
     def ignores_lag(self) -> bool:
@@ -159,7 +162,7 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         value_loss, entropy = self.value_loss(value, batch), pi.entropy(seed=key)
         metrics = means({"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **others})
         loss = metrics["policy_loss"] + self.config.vf_coef * metrics["value_loss"]
-        return loss - self.config.ent_coef * metrics["entropy"], metrics
+        return self.lessons.add(loss - self.config.ent_coef * metrics["entropy"], metrics, pi, batch.lesson)
 
     def policy_loss(self, pi: Distribution, behaviour: OnPolicyShared, batch: OnPolicyTransition) -> Loss:
         """Compute the clipped surrogate losses (equation 7), and how far the policy is from the behaviour policy.

@@ -33,6 +33,7 @@ from stoix_like.systems.on_policy.actor_critic import (
 from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
 from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step
+from stoix_like.systems.parts.teacher import Kickstarting
 from stoix_like.utils.loss import baseline_loss, policy_gradient_loss
 
 
@@ -91,9 +92,11 @@ class Config(BaseConfig):
 
     Attributes:
         gae_lambda: mixing parameter of n-step advantages; at 1, they are as long as the rollout allows.
+        kickstarting: a teacher, or none.
     """
 
     gae_lambda: Annotated[float, between(0.0, 1.0)]
+    kickstarting: Kickstarting
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseConfig)
@@ -131,7 +134,8 @@ class A2C(OnPolicyActorCritic[ConfigT]):
         entropy = jnp.mean(pi.entropy(seed=key))
         value_loss = baseline_loss(value, batch.target)
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **metrics}
-        return policy_loss - self.config.ent_coef * entropy + self.config.vf_coef * value_loss, metrics
+        loss = policy_loss - self.config.ent_coef * entropy + self.config.vf_coef * value_loss
+        return self.lessons.add(loss, metrics, pi, batch.lesson)
 
     def policy_loss(self, pi: Distribution, batch: OnPolicyTransition) -> Loss:
         """Compute the policy-gradient loss of the advantages (section 4)."""

@@ -1,0 +1,68 @@
+"""The teacher of a run: the best policy of another one."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.config import RunConfig
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.spaces import describe
+from stoix_like.errors import ConfigError, naming
+from stoix_like.inference.load import load_member, open_run
+from stoix_like.policies.make import is_recurrent
+from stoix_like.systems.parts.teacher import Teacher, TeacherConfig
+
+KEY = "system.teacher"
+
+
+def load_teacher(config: RunConfig, env: VectorEnvironment) -> Teacher | None:
+    """Load the policy that teaches a run.
+
+    Args:
+        config: the typed configuration.
+        env: the environments of training.
+
+    Returns:
+        The teacher; None without `system.teacher`.
+
+    Raises:
+        ConfigError: there is no such run, or its policy does not act on the observations of this one.
+    """
+    part = config.system.find_part(TeacherConfig)
+    if part is None or part.teacher is None:
+        return None
+    with naming(KEY):
+        run = open_run(part.teacher)
+        chosen = load_member(run, "best", None)
+    spec, prefix = run.setup.spec, f"{KEY}={part.teacher}"
+    if spec.observation_space != env.observation_space or spec.action_space != env.action_space:
+        raise ConfigError(
+            f"{prefix} acts on other spaces, {_spaces(spec)}, than this run, {_spaces(env)}: use a run in the same"
+            " environment, whose networks may read other entries of a dictionary"
+        )
+    system = run.setup.build_system(chosen.hyperparams)
+    if is_recurrent(system) or system.inspect is None:
+        raise ConfigError(f"{prefix} is {run.setup.name}, whose policy needs a memory: use a feed-forward teacher")
+    inspect = system.inspect
+    return Teacher(lambda params, observation: inspect(params, observation).policy, jax.device_get(chosen.shared))
+
+
+def content_of(teacher: Teacher) -> str:
+    """Return the hash of what a teacher acts with."""
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves(teacher.params):
+        found.update(np.ascontiguousarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf).tobytes())
+    return found.hexdigest()
+
+
+def _is_key(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def _spaces(holder: Any) -> str:
+    return f"{holder.observation_space} and {describe(holder.action_space)}"

@@ -1,0 +1,119 @@
+"""Learning from the policy of another run: kickstarting of a policy, and labels for a clone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Distribution, Observation, PyTree, SystemSpec
+from stoix_like.schema import Part, at_least
+
+# Beyond the numbers of the keys that others split off.
+_STREAM = 2**31 - 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherConfig(Part):
+    """A teacher.
+
+    Attributes:
+        teacher: directory or address of a run, whose best policy teaches; None: nobody does.
+    """
+
+    teacher: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kickstarting(TeacherConfig):
+    """Hyperparameters of a policy that learns from a teacher beside its rewards.
+
+    Attributes:
+        teacher_coef: weight of the cross-entropy of the teacher's actions, in nats, in the first update.
+        final_teacher_coef: this weight at the end of the run, changed linearly.
+    """
+
+    teacher_coef: Annotated[float, at_least(0.0)] = 1.0
+    final_teacher_coef: Annotated[float, at_least(0.0)] = 0.0
+
+    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
+        """See `Part.schedules`."""
+        if self.teacher is None:
+            return {}
+        return {"weight of the teacher": float(self.weight(updates / num_updates))}
+
+    def weight(self, fraction: Any) -> Any:
+        """Return the weight after a fraction of the run, which may be traced."""
+        return self.teacher_coef + (self.final_teacher_coef - self.teacher_coef) * jnp.minimum(1.0, fraction)
+
+
+class Teacher(NamedTuple):
+    """The policy of another run.
+
+    Attributes:
+        policy: `(params, observation [B, ...]) -> distribution`, of raw observations.
+        params: what it acts with.
+    """
+
+    policy: Callable[[PyTree, Observation], Distribution]
+    params: PyTree
+
+    def actions(self, observation: Observation, key: jax.Array | None = None) -> jax.Array:
+        """Return actions for observations `[T, N, ...]`: drawn with a key, or the most likely ones."""
+
+        def act(observation: Observation, key: jax.Array | None) -> jax.Array:
+            pi = self.policy(self.params, observation)
+            return pi.mode() if key is None else pi.sample(seed=key)
+
+        length = len(jax.tree.leaves(observation)[0])
+        keys = None if key is None else jax.random.split(key, length)
+        return jax.lax.map(lambda inputs: act(*inputs), (observation, keys))
+
+
+class Lessons(NamedTuple):
+    """What a policy is taught; the identity without a teacher.
+
+    Attributes:
+        init: `() -> count`, of updates.
+        ask: `(count, observation [T, N, ...], key) -> (count, lesson)`, the actions of the teacher `[T, N, ...]`, and
+            their weights `[T, N]`; `()` without a teacher.
+        add: `(loss, metrics, pi, lesson) -> (loss, metrics)`, with the cross-entropy of the teacher's actions.
+    """
+
+    init: Callable[[], PyTree] = lambda: ()
+    ask: Callable[[PyTree, Observation, jax.Array], tuple[PyTree, PyTree]] = lambda count, observation, key: (count, ())
+    add: Callable[..., tuple[jax.Array, dict[str, jax.Array]]] = lambda loss, metrics, pi, lesson: (loss, metrics)
+
+
+def make_lessons(config: Kickstarting | None, spec: SystemSpec) -> Lessons:
+    """Build the lessons of a teacher: the cross-entropy of its actions, whose gradient is that of the divergence.
+
+        L = c E[-log pi(a)],   a ~ pi_teacher
+
+    Source: Schmitt et al. 2018, "Kickstarting deep reinforcement learning", arXiv:1803.03835, equation 4.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: the teacher, and the number of updates.
+
+    Returns:
+        The functions.
+    """
+    if config is None or config.teacher is None:
+        return Lessons()
+
+    def ask(count: jax.Array, observation: Observation, key: jax.Array) -> tuple[jax.Array, PyTree]:
+        action = spec.teacher.actions(observation, jax.random.fold_in(key, _STREAM))
+        weight = jnp.broadcast_to(config.weight(count / spec.num_updates), action.shape[:2])
+        return count + 1, (action, weight)
+
+    def add(loss: jax.Array, metrics: dict[str, jax.Array], pi: Distribution, lesson: PyTree) -> Any:
+        action, weight = lesson
+        cross_entropy = -pi.log_prob(action)
+        metrics = metrics | {"teacher_cross_entropy": jnp.mean(cross_entropy)}
+        return loss + jnp.mean(weight * cross_entropy), metrics
+
+    return Lessons(lambda: jnp.zeros((), jnp.int32), ask, add)
