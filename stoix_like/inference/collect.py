@@ -156,7 +156,8 @@ def _play(
         missing, cut = missing - int(batch.valid.sum()), cut + num_cut
     data = jax.tree.map(lambda *parts: np.concatenate(parts), *(each[1:] for each in batches))
     limit = f"; {cut:,} episode(s) truncated by arch.max_eval_steps" if cut else ""
-    return DataSet(batches[0].header, *data), f"{trained.selected}, {trained.env_steps:,} env steps; seed {seed}{limit}"
+    by = "" if behaviour.random == 1.0 else f"{trained.selected}, after {trained.env_steps:,} env steps; "
+    return DataSet(DataHeader(), *data), f"{by}seed {seed}{limit}"
 
 
 def _episodes(rows: Rows, steps: int) -> tuple[DataSet, int]:
