@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stoix_like.data.dataset import DataSet
+from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import check_new
 from stoix_like.data.layouts import MINARI_FILES, MINARI_KEY
 from stoix_like.envs.spaces import ActionSpace, Box, Dict, Discrete, Mixed, ObservationSpace, Tuple
@@ -61,7 +61,9 @@ def write_minari(
         inside = scratch / "data"
         inside.mkdir(parents=True)
         _write_episodes(inside / MINARI_FILES[1], data, action_space)
-        (inside / MINARI_FILES[0]).write_text(json.dumps(_metadata(path, data, observation_space, action_space)))
+        (inside / MINARI_FILES[0]).write_text(
+            json.dumps(_metadata(path.name, data.header, observation_space, action_space))
+        )
         scratch.rename(path)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -88,18 +90,16 @@ def _write_episodes(path: Path, data: DataSet, action_space: ActionSpace) -> Non
 
 def _write(group: Any, nest: Any) -> None:
     """Write nested arrays: a group for each dictionary or tuple."""
-    pairs = nest.items() if isinstance(nest, dict) else ((f"_index_{i}", each) for i, each in enumerate(nest))
-    for name, child in pairs:
+    for name, child in nest.items() if isinstance(nest, dict) else ((f"_index_{i}", x) for i, x in enumerate(nest)):
         if isinstance(child, dict | tuple):
             _write(group.create_group(name), child)
         else:
             group.create_dataset(name, data=child)
 
 
-def _metadata(path: Path, data: DataSet, observation_space: Any, action_space: Any) -> dict[str, Any]:
-    header = data.header
+def _metadata(name: str, header: DataHeader, observation_space: Any, action_space: Any) -> dict[str, Any]:
     return {
-        "dataset_id": path.name,
+        "dataset_id": name,
         "minari_version": _VERSION,
         "data_format": "hdf5",
         "jpeg_encoding": False,

@@ -7,18 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from stoix_like.base_types import Observation
 from stoix_like.data.dataset import DataHeader, DataSet, from_steps
 from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.inference.load import TrainedRun, choose_member, load_shared
 from stoix_like.schema import get_value
 from stoix_like.storage import checkpoint
 from stoix_like.utils.replay import ReplayConfig, Step
-
-_CUT = (
-    "the buffer holds no successors: truncated steps and the newest step of each environment are left out, and the"
-    " successor of a terminated one is its own observation"
-)
 
 
 def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str]:
@@ -38,7 +32,7 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
         ConfigError: the run has no such buffer, or clips its rewards.
     """
     config = run.setup.config
-    if not isinstance(config.system.find_part(ReplayConfig), ReplayConfig):
+    if config.system.find_part(ReplayConfig) is None:
         raise ConfigError(
             f"replay=True: {config.system_name} has no replay buffer of steps: collect with policy=best, or train"
             " sac/ff_sac, ddpg/ff_td3 or q_learning/ff_dqn"
@@ -95,28 +89,23 @@ def _is_buffer(node: Any) -> bool:
 def _rows(buffer: Any, total_num_envs: int, scale: float) -> DataSet:
     """Convert the rings of all shards to steps, one environment after the other."""
     lead = buffer.current_index.ndim
-    indices, full = buffer.current_index.reshape(-1), buffer.is_full.reshape(-1)
-    num_shards = len(indices)
-    stored = jax.tree.map(lambda leaf: leaf.reshape(num_shards, *leaf.shape[lead:]), buffer.experience)
-    length, has_rows = stored.reward.shape[2], stored.truncated is not None
+    indices, full = buffer.current_index.ravel(), buffer.is_full.ravel()
+    shards = jax.tree.map(lambda leaf: leaf.reshape(len(indices), *leaf.shape[lead:]), buffer.experience)
+    length, has_rows = shards.reward.shape[2], shards.truncated is not None
     # A ring starts with its oldest step.
-    order = [np.roll(np.arange(length), -at) if ends else np.arange(at) for at, ends in zip(indices, full, strict=True)]
-    steps = jax.tree.map(lambda leaf: np.stack([part[:, at] for part, at in zip(leaf, order, strict=True)]), stored)
-    # `[S, N, T, ...]`; steps without order are stored side by side, `[S, 1, T * N, ...]`.
-    if not has_rows:
-        num_envs = total_num_envs // num_shards
-        steps = jax.tree.map(lambda x: x.reshape(num_shards, -1, num_envs, *x.shape[3:]).swapaxes(1, 2), steps)
+    order = [
+        np.roll(np.arange(length), -at) if wraps else np.arange(at) for at, wraps in zip(indices, full, strict=True)
+    ]
+    steps = jax.tree.map(lambda leaf: np.stack([part[:, at] for part, at in zip(leaf, order, strict=True)]), shards)
+    if not has_rows:  # `[S, 1, T * N, ...]` instead of `[S, N, T, ...]`
+        shape = len(indices), -1, total_num_envs // len(indices)
+        steps = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[3:]).swapaxes(1, 2), steps)
     truncated = steps.truncated if has_rows else _infer_truncated(steps)
     truncated[:, :, -1] |= ~steps.terminated[:, :, -1]
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), steps._replace(truncated=truncated, extras=None))
-    reward = (flat.reward / np.float32(scale)).astype(np.float32) if scale != 1.0 else flat.reward
-    ends, last = flat.terminated | flat.truncated, None
-    if flat.next_observation is not None:
-        last = jax.tree.map(lambda x: x[ends], flat.next_observation)
-    header = DataHeader(notes=() if last is not None else (_CUT,))
-    return from_steps(
-        header, Observation(*flat.observation), flat.action, reward, flat.terminated, flat.truncated, last
-    )
+    steps = steps._replace(truncated=truncated, reward=steps.reward / np.float32(scale), extras=None)
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), steps)
+    last = jax.tree.map(lambda x: x[flat.terminated | flat.truncated], flat.next_observation)
+    return from_steps(DataHeader(), flat.observation, flat.action, flat.reward, flat.terminated, flat.truncated, last)
 
 
 def _infer_truncated(steps: Step) -> np.ndarray:
