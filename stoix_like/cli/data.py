@@ -106,7 +106,7 @@ def describe(data: DataSet) -> str:
     ]
     for name, array in data.arrays().items():
         if name not in ("terminated", "truncated", "valids"):
-            low, high = (format_number(float(value)) for value in (array.min(), array.max()))
+            low, high = (format_number(float(value)) for value in (array.min(), array.max())) if array.size else "--"
             rows.append([name, f"{array.dtype} {list(array.shape[1:])}, {low} to {high}"])
     return "\n".join([*columns(rows), *header.notes])
 

@@ -69,10 +69,6 @@ WRONG = {
         r"observations.joint.pos has the shape \(3,\) per row, and in the run it is \(2,\)",
     ),
     "dtype": (with_view(touch=ROW.astype(np.float32)), "observations.touch has the dtype float32, .* it is int32"),
-    "rows": (
-        with_view(touch=ROW[:5].astype(np.int32)),
-        r"observations.touch has the shape \(5,\), and valids has 7 rows",
-    ),
     "action shape": (
         lambda data: data._replace(action=np.zeros((7, 2), np.float32)),
         r"actions has the shape \(2,\) per row, and in the run it is \(1,\)",

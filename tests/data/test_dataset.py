@@ -71,7 +71,7 @@ def test_arrays_have_the_paths_of_nested_observations():
     again = DataSet.from_arrays(data.header, arrays)
     assert again.observation.agent_view["joint"]["pos"] is data.observation.agent_view["joint"]["pos"]
     with pytest.raises(KeyError, match="observations"):
-        DataSet.from_arrays(data.header, {"actions": data.action})
+        DataSet.from_arrays(data.header, {"valids": data.valid})
 
 
 def test_headers_are_read_as_they_were_written():

@@ -120,6 +120,7 @@ def claim_more_rows(path):
         (write_wrong_header, r"damaged, or of another layout \(the header has no format\)"),
         (write_later_format, "it has the format 2, and this version reads 1: record it again"),
         (claim_more_rows, r"damaged, or of another layout \(observations has 8 bytes instead of 36\)"),
+        (lambda path: rewrite(path, rewards=np.zeros(6)), r"damaged.* \(rewards has 6 rows, and valids has 7\)"),
         (lambda path: rewrite(path, rewards=None), r"damaged, or of another layout \(KeyError: 'rewards'\)"),
     ],
 )
