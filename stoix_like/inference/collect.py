@@ -95,13 +95,14 @@ def collect(
     if out is not None:
         (minari.check_minari if format == "minari" else check_new)(Path(out))
     run = open_run(run_dir, trust, env)
-    if noise and not _continuous(run.setup.env):
+    space = run.setup.env.action_space
+    if noise and not (space.is_continuous.any() if isinstance(space, Mixed) else isinstance(space, Box)):
         raise ConfigError(f"noise={noise:g} has no effect on {run.setup.config.environment_name}: use policy=mix:0.3")
     set_compile_cache(run.setup.config.arch.compile_cache)
     with contextlib.closing(run.setup.env):
         if replay:
             data, note = replay_data.read_replay(run, member)
-            data = data._replace(action=_vectors(run.setup.env, _in_units(run.setup.env, data.action)))
+            data = data._replace(action=_vectors(run.setup.env, run.setup.env.native_action(jnp.asarray(data.action))))
         else:
             data, note = _play(run, behaviour, noise, member, steps, seed, num_envs)
     acted = "replay" if replay else f"{policy}+noise:{noise:g}" if noise else policy
@@ -167,14 +168,8 @@ def _episodes(rows: Rows, steps: int) -> tuple[DataSet, int]:
     first = np.arange(len(lengths)) < 1 + np.searchsorted(np.cumsum(lengths), steps)
     index = np.arange(rows.valid.shape[1])[None]
     kept = first[:, None] & (index <= lengths[:, None])
-    ends = rows.valid & (index == lengths[:, None] - 1)
-    endless = ends & ~rows.terminated & ~rows.truncated
-    rows = rows._replace(
-        terminated=rows.terminated & rows.valid,
-        truncated=(rows.truncated & rows.valid) | endless,
-        reward=np.where(rows.valid, rows.reward, np.float32(0.0)),
-        action=jax.tree.map(lambda x: np.where(_like(rows.valid, x), x, x.dtype.type(0)), rows.action),
-    )
+    endless = rows.valid & (index == lengths[:, None] - 1) & ~rows.terminated & ~rows.truncated
+    rows = rows._replace(truncated=rows.truncated | endless)
     return DataSet(DataHeader(), *jax.tree.map(lambda leaf: leaf[kept], rows)), int(endless[first].sum())
 
 
@@ -195,23 +190,9 @@ def _identity(run: TrainedRun, policy: str) -> DataHeader:
     )
 
 
-def _continuous(env: VectorEnvironment) -> bool:
-    space = env.action_space
-    return bool(space.is_continuous.any()) if isinstance(space, Mixed) else isinstance(space, Box)
-
-
-def _in_units(env: VectorEnvironment, action: np.ndarray) -> Any:
-    """Convert actions of the policy to those of the environment."""
-    return jax.tree.map(np.asarray, env.native_action(jnp.asarray(action)))
-
-
 def _vectors(env: VectorEnvironment, action: Any) -> np.ndarray:
     """Return actions of the environment as one array, the parts of a `Mixed` space side by side."""
     space = env.unwrapped.action_space
     if isinstance(space, Dict | Tuple):
         return np.asarray(Mixed(space).join(jax.tree.leaves(action)))
     return np.asarray(action, space.dtype)
-
-
-def _like(flags: np.ndarray, array: np.ndarray) -> np.ndarray:
-    return np.expand_dims(flags, tuple(range(flags.ndim, array.ndim)))

@@ -42,10 +42,10 @@ class Visits(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Steps of E episodes side by side, each followed by a row with its last successor.
+    """Steps of E episodes side by side, and the last successors; zero in the rows after an episode.
 
     Attributes:
-        observation: `[E, T + 1, ...]`.
+        observation: `[E, T + 1, ...]`; later ones than the successor of the last step are undefined.
         action: `[E, T + 1, ...]`, in the units of the suite.
         reward: `[E, T + 1]`, of the suite.
         terminated: `[E, T + 1]` bool.
@@ -96,9 +96,8 @@ def play(env: VectorEnvironment, system: System, shared: Any, episodes: int, max
     valid = rows.valid
     observation, action, reward = jax.tree.map(lambda leaf: leaf[valid], (rows.observation, rows.action, rows.reward))
     episode = np.broadcast_to(np.arange(len(valid))[:, None], valid.shape)[valid]
-    returns = np.where(valid, rows.reward, 0.0).sum(axis=1, dtype=np.float64)
-    finished = ((rows.terminated | rows.truncated) & valid).any(axis=1)
-    return Visits(observation, action, reward, episode, returns, finished)
+    returns = rows.reward.sum(axis=1, dtype=np.float64)
+    return Visits(observation, action, reward, episode, returns, (rows.terminated | rows.truncated).any(axis=1))
 
 
 class Player:
@@ -167,8 +166,13 @@ class Player:
             (state, done), (act_key, env_key) = carry, jax.random.split(key)
             env_keys = jax.random.split(env_key, self._episodes)
             after, action, _ = act_and_step(self._env, self._act, shared, state, act_key, env_keys)
-            taken, flags = self._env.native_action(action), (after.timestep.terminated, after.timestep.truncated)
-            row = Rows(state.timestep.observation, taken, after.timestep.reward, *flags, ~done)
-            return (after, done | flags[0] | flags[1]), row
+            outcome, taken = after.timestep, self._env.native_action(action)
+            # What follows an episode is undefined.
+            taken, reward, terminated, truncated = jax.tree.map(
+                lambda x: jnp.where(done.reshape(-1, *[1] * (x.ndim - 1)), jnp.zeros_like(x), x),
+                (taken, outcome.reward, outcome.terminated, outcome.truncated),
+            )
+            row = Rows(state.timestep.observation, taken, reward, terminated, truncated, ~done)
+            return (after, done | terminated | truncated), row
 
         return jax.lax.scan(step, carry, keys)

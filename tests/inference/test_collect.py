@@ -61,9 +61,8 @@ def rows(lengths, end, num_rows=6):
     step, length = np.arange(num_rows)[None], np.array(lengths)[:, None]
     valid = step < length
     view = 10 * np.arange(len(lengths))[:, None] + step
-    # What follows an episode does not count, and is junk.
-    ends = (step >= length - 1) & (end == "terminated")
-    return Rows(view, np.full(view.shape, 7), np.full(view.shape, 7.0, np.float32), ends, np.zeros_like(ends), valid)
+    ends = (step == length - 1) & (end == "terminated")
+    return Rows(view, 7 * valid, 7 * valid, ends, np.zeros_like(ends), valid)
 
 
 def test_episodes_are_kept_by_their_number_and_not_by_their_length():
