@@ -21,6 +21,7 @@ from stoix_like.overrides import Overrides, to_overrides, with_overrides
 
 if TYPE_CHECKING:
     from stoix_like.callbacks import Callback
+    from stoix_like.inference.collect import collect
     from stoix_like.inference.evaluation import evaluate
     from stoix_like.inference.load import load_policy
     from stoix_like.loggers import Logger
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 else:
     # Importing the package imports neither jax nor Hydra.
     _MODULES = {
+        "collect": "stoix_like.inference.collect",
         "evaluate": "stoix_like.inference.evaluation",
         "load_policy": "stoix_like.inference.load",
         "sweep": "stoix_like.tuning",
@@ -52,6 +54,7 @@ __all__ = [
     "MissingExtraError",
     "TrainingError",
     "__version__",
+    "collect",
     "evaluate",
     "load_policy",
     "resume",

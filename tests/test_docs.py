@@ -51,6 +51,7 @@ GUIDES = [
     OWN_SYSTEM,
     OWN_ENVIRONMENT,
     SELF_PLAY,
+    ROOT / "docs/guides/learn_from_data.md",
 ]
 PAGES = [ROOT / "README.md", ROOT / "docs/index.md", *GUIDES]
 ALGORITHMS = sorted((ROOT / "docs/algorithms").glob("*.md"))

@@ -30,20 +30,21 @@ _PAGE = """<!doctype html>
 """
 
 
-def check_output(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
+def check_output(path: Path, suffixes: Sequence[str] = SUFFIXES, option: str = "--out") -> None:
     """Check that a figure can be written.
 
     Args:
         path: the file.
         suffixes: the endings that it may have.
+        option: what names it, for messages.
 
     Raises:
         ConfigError: the ending is unknown, or the directory does not exist.
     """
     if path.suffix not in suffixes:
-        raise ConfigError(f"--out {path}: the ending must be one of {', '.join(suffixes)}")
+        raise ConfigError(f"{option} {path}: the ending must be one of {', '.join(suffixes)}")
     if not path.parent.is_dir():
-        raise ConfigError(f"--out {path}: {path.parent} is not a directory: create it first")
+        raise ConfigError(f"{option} {path}: {path.parent} is not a directory: create it first")
 
 
 def draw(algorithms: Sequence[AlgorithmRuns], kind: str, *, hyperparams: Sequence[str] = (), **options: Any) -> Figure:

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from stoix_like.base_types import LastAction, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.spaces import Mixed
 
 Act = Callable[[Any, RolloutState, jax.Array], tuple[Any, jax.Array, Any]]
 """`(shared, RolloutState, key) -> (carry, action, extras)`, the signature of `System.act` and `System.eval_act`."""
@@ -50,12 +53,13 @@ def act_and_step(
     return RolloutState(env_state, timestep, carry), action, extras
 
 
-def random_act(act: Act, env: VectorEnvironment) -> Act:
+def random_act(act: Act, env: VectorEnvironment, probability: float = 1.0) -> Act:
     """Replace the actions of `act` by uniformly random legal actions, for the warm-up.
 
     Args:
         act: a system's `act`; its carry, apart from a `LastAction`, and extras are kept.
         env: the environments, for their action space.
+        probability: with which each action is replaced.
 
     Returns:
         A function with the signature of `act`.
@@ -64,9 +68,42 @@ def random_act(act: Act, env: VectorEnvironment) -> Act:
     def explore(shared: Any, state: RolloutState, key: jax.Array) -> tuple[Any, jax.Array, Any]:
         key_act, key_space = jax.random.split(key)
         carry, action, extras = act(shared, state, key_act)
-        keys = jax.random.split(key_space, action.shape[0])
+        num_envs = action.shape[0]
         legal = state.timestep.observation.action_mask
-        action = jax.vmap(env.action_space.sample)(keys, legal).astype(action.dtype)
-        return carry._replace(action=action) if isinstance(carry, LastAction) else carry, action, extras
+        drawn = jax.vmap(env.action_space.sample)(jax.random.split(key_space, num_envs), legal).astype(action.dtype)
+        if probability < 1.0:
+            replaced = jax.random.bernoulli(jax.random.fold_in(key_space, num_envs), probability, (num_envs,))
+            drawn = jnp.where(jnp.expand_dims(replaced, tuple(range(1, drawn.ndim))), drawn, action)
+        return _acted(carry, drawn, extras)
 
     return explore
+
+
+def noisy_act(act: Act, env: VectorEnvironment, scale: float) -> Act:
+    """Add normal noise to the continuous actions of `act`, and clip them to their bounds.
+
+    Args:
+        act: a system's `act`; see `random_act`.
+        env: the environments, whose action space is a `Box` or `Mixed`.
+        scale: deviation of the noise, in units of half the distance between the bounds, or of one without bounds.
+
+    Returns:
+        A function with the signature of `act`.
+    """
+    space = env.action_space
+    low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape) for bound in (space.low, space.high))
+    half = np.where(np.isfinite(high - low), (high - low) / 2, 1.0)
+    deviation = scale * np.where(space.is_continuous, half, 0.0) if isinstance(space, Mixed) else scale * half
+
+    def explore(shared: Any, state: RolloutState, key: jax.Array) -> tuple[Any, jax.Array, Any]:
+        key_act, key_noise = jax.random.split(key)
+        carry, action, extras = act(shared, state, key_act)
+        noise = deviation[None].astype(action.dtype) * jax.random.normal(key_noise, action.shape, action.dtype)
+        return _acted(carry, jnp.clip(action + noise, low[None], high[None]), extras)
+
+    return explore
+
+
+def _acted(carry: Any, action: jax.Array, extras: Any) -> tuple[Any, jax.Array, Any]:
+    """Return what `act` returns, with another action."""
+    return carry._replace(action=action) if isinstance(carry, LastAction) else carry, action, extras

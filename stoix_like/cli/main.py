@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stoix_like.cli import commands as reading
-from stoix_like.cli import plotting
+from stoix_like.cli import data, plotting
 from stoix_like.cli.options import TRUST
 from stoix_like.cli.process import FAILED, STARTED, program, show
 from stoix_like.cli.train import config_dirs, train
@@ -72,6 +72,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     _add_evaluation(evaluating)
     evaluating.set_defaults(run=_evaluate)
     reading.add(commands, show)
+    data.add(commands, show)
     listing = commands.add_parser(
         "list", help="list systems, environments, networks, experiments, or parts of networks"
     )

@@ -72,12 +72,9 @@ def _wrong_arrays(data: DataSet, observation_space: ObservationSpace, action_spa
         "step_count": ((), np.int32),
         **dict.fromkeys(("terminated", "truncated", "valids"), ((), np.bool_)),
     }
-    rows = len(data.valid)
     for path, array in data.arrays().items():
         name = path.replace("/", ".")
         shape, dtype = expected[name]
-        if array.shape[:1] != (rows,):
-            yield f"{name} has the shape {array.shape}, and valids has {rows:,} rows: all arrays need as many"
         if array.shape[1:] != tuple(shape):
             yield f"{name} has the shape {array.shape[1:]} per row, and in the run it is {tuple(shape)}: record it so"
         if array.dtype != np.dtype(dtype):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,6 +23,10 @@ from stoix_like.storage.contents import parse_json
 
 FORMAT = 1
 RETURNS = ("return_mean", "return_min", "return_max")
+_UNKNOWN = (
+    "the successors of the last steps of episodes are unknown: the last step of each truncated episode is left out, and"
+    " the successor of a terminated one is its own observation"
+)
 _FORM = {
     "format": int,
     "environment": str,
@@ -133,18 +137,15 @@ class DataSet(NamedTuple):
     def with_statistics(self) -> DataSet:
         """Return the data with a header whose counts and returns are those of the arrays."""
         returns = self.episode_returns
-        found: dict[str, Any] = {"steps": int(self.valid.sum()), "episodes": int(returns.size)}
-        for name, value in zip(
-            RETURNS, (returns.mean(), returns.min(), returns.max()) if returns.size else (), strict=False
-        ):
-            found[name] = float(value) if np.isfinite(value) else None
+        values = (returns.mean(), returns.min(), returns.max()) if returns.size else ()
+        found: dict[str, Any] = {
+            name: float(value) if np.isfinite(value) else None for name, value in zip(RETURNS, values, strict=False)
+        }
+        found |= {"steps": int(self.valid.sum()), "episodes": returns.size}
         return self._replace(header=dataclasses.replace(self.header, **found))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by their names in files: `observations/joint/pos`, `actions`, `rewards`, ….
-
-        Of `jax.ShapeDtypeStruct`s in place of arrays, those.
-        """
+        """Return the arrays by their names in files: `observations/joint/pos`, `actions`, `rewards`, …."""
         others = {
             "action_mask": self.observation.action_mask,
             "step_count": self.observation.step_count,
@@ -154,8 +155,8 @@ class DataSet(NamedTuple):
             "truncated": self.truncated,
             "valids": self.valid,
         }
-        view = dict(_named("observations", self.observation.agent_view))
-        return {**view, **{name: array for name, array in others.items() if array is not None}}
+        found = paths(self.observation.agent_view, "observations") | others
+        return {name: array for name, array in found.items() if array is not None}
 
     @classmethod
     def from_arrays(cls, header: DataHeader, arrays: Mapping[str, Any]) -> DataSet:
@@ -163,15 +164,18 @@ class DataSet(NamedTuple):
 
         Raises:
             KeyError: an array is missing.
+            ValueError: they have different numbers of rows.
         """
-        view: Any = arrays.get("observations", {})
         for name, array in arrays.items():
-            if name.startswith("observations/"):
-                *parents, last = name.split("/")[1:]
-                node = view
-                for parent in parents:
-                    node = node.setdefault(parent, {})
-                node[last] = array
+            if len(array) != len(arrays["valids"]):
+                raise ValueError(f"{name} has {len(array):,} rows, and valids has {len(arrays['valids']):,}")
+        view: Any = arrays.get("observations", {})
+        for name in (name for name in arrays if name.startswith("observations/")):
+            *parents, last = name.split("/")[1:]
+            node = view
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[last] = arrays[name]
         if isinstance(view, dict) and not view:
             raise KeyError("observations")
         observation = Observation(view, arrays.get("action_mask"), arrays.get("step_count"))
@@ -179,13 +183,11 @@ class DataSet(NamedTuple):
         return cls(header, observation, *(arrays[name] for name in names))
 
 
-def _named(name: str, nest: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays of nested dictionaries by their path."""
+def paths(nest: Any, name: str) -> dict[str, Any]:
+    """Return the arrays of nested dictionaries by their path, such as `observations/joint/pos`."""
     if not isinstance(nest, Mapping):
-        yield name, nest
-        return
-    for key, child in sorted(nest.items()):
-        yield from _named(f"{name}/{key}", child)
+        return {name: nest}
+    return {path: leaf for key in sorted(nest) for path, leaf in paths(nest[key], f"{name}/{key}").items()}
 
 
 def from_steps(
@@ -205,51 +207,34 @@ def from_steps(
         action: `[M, ...]`, in the units of the environment.
         reward: `[M]`.
         terminated: `[M]` bool.
-        truncated: `[M]` bool, ignored with `terminated`; the last step ends its episode.
+        truncated: `[M]` bool, ignored with `terminated`; the last step ends its episode in any case.
         last: `[E, ...]` like `observation`, the true successors of the steps that end; None if they are unknown.
-            Truncated steps without a successor are left out: their observation is the successor of the step before.
-            That of a terminated step, which no bootstrap value needs, is its own observation then.
+            Truncated steps are left out then: their observation is the successor of the step before. That of a
+            terminated step, which no bootstrap value needs, is its own observation.
 
     Returns:
         The data set.
     """
     truncated = truncated & ~terminated
     truncated[-1:] |= ~terminated[-1:]
-    if last is not None:
-        return _place(
-            header, observation, action, reward, terminated, truncated, ends=terminated | truncated, last=last
-        )
-    starts = np.append(True, (terminated | truncated)[:-1])
-    kept = ~truncated
-    # The step before a dropped one is truncated now, unless the dropped one was the only step of its episode.
-    before = np.append((truncated & ~starts)[1:], False)
-    ends = (terminated | before)[kept]
-    successor = np.flatnonzero(terminated | before) + before[terminated | before]
-    last = jax.tree.map(lambda x: x[successor], observation)
-    steps = jax.tree.map(lambda x: x[kept], (observation, action, reward, terminated, before))
-    return _place(header, *steps, ends=ends, last=last)
-
-
-def _place(
-    header: DataHeader,
-    observation: Observation,
-    action: np.ndarray,
-    reward: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
-    *,
-    ends: np.ndarray,
-    last: PyTree,
-) -> DataSet:
-    """Insert a row after each step that ends its episode."""
+    ends = terminated | truncated
+    if last is None:
+        header = dataclasses.replace(header, notes=(*header.notes, _UNKNOWN))
+        starts = np.append(True, ends[:-1])[: len(ends)]
+        # The step before one that is left out is truncated in its place.
+        kept, truncated = ~truncated, np.append((truncated & ~starts)[1:], False)[: len(ends)]
+        ends = terminated | truncated
+        successor = np.flatnonzero(ends) + truncated[ends]
+        last = jax.tree.map(lambda x: x[successor], observation)
+        steps = observation, action, reward, terminated, truncated, ends
+        observation, action, reward, terminated, truncated, ends = jax.tree.map(lambda x: x[kept], steps)
     row = np.arange(len(ends)) + np.cumsum(ends) - ends
-    total, after = len(ends) + int(ends.sum()), row[ends] + 1
 
     def place(steps: np.ndarray, successors: np.ndarray | None = None) -> np.ndarray:
-        rows = np.zeros((total, *steps.shape[1:]), steps.dtype)
+        rows = np.zeros((len(ends) + ends.sum(), *steps.shape[1:]), steps.dtype)
         rows[row] = steps
         if successors is not None:
-            rows[after] = successors
+            rows[row[ends] + 1] = successors
         return rows
 
     flags = [place(x) for x in (terminated, truncated, np.ones_like(ends))]

@@ -2,12 +2,10 @@
 
 | layout | file | see |
 |---|---|---|
-| this package | `.npz` with a `header.json` | `dataset` |
+| this package | `.npz` with a JSON text as its array `header` | `dataset` |
 | OGBench | `.npz` with `observations`, `actions` and `terminals` | `layouts.read_ogbench` |
 | D4RL | HDF5 with `observations`, `actions`, `rewards`, `terminals` and `timeouts` | `layouts.read_d4rl` |
 | Minari | a directory with `data/main_data.hdf5` | `layouts.read_minari` |
-
-None is ever unpickled.
 """
 
 from __future__ import annotations
@@ -17,36 +15,25 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import jax
+import numpy as np
 
 from stoix_like.data import layouts, npz
-from stoix_like.data.dataset import DataHeader, DataSet
+from stoix_like.data.dataset import FORMAT, DataHeader, DataSet
 from stoix_like.errors import ConfigError, reason
 from stoix_like.storage.files import replaced
 
 KEY = "system.data"
-_LAYOUTS = "an .npz file of `stoix-like collect` or of OGBench, an HDF5 file of D4RL, or a directory of Minari"
-_DAMAGED = (
-    *(zipfile.BadZipFile, zlib.error, MemoryError, OSError, EOFError, RuntimeError),
-    *(LookupError, ValueError, TypeError, AttributeError, NotImplementedError),
-)
-
-
-class _Layout(NamedTuple):
-    """How the data sets of a package are read."""
-
-    shapes: Callable[[Path], dict[str, jax.ShapeDtypeStruct]]
-    read: Callable[[Path], DataSet]
-
-
-_OWN = _Layout(npz.shapes, npz.read)
-_OGBENCH = _Layout(layouts.ogbench_shapes, layouts.read_ogbench)
-_D4RL = _Layout(layouts.d4rl_shapes, layouts.read_d4rl)
-_MINARI = _Layout(layouts.minari_shapes, layouts.read_minari)
+"""What names a data set in messages, unless a function is told another name."""
+_HEADER = "header"
+_OTHERS = {"ogbench": layouts.read_ogbench, "d4rl": layouts.read_d4rl, "minari": layouts.read_minari}
+_USE = "use an .npz file of `stoix-like collect` or of OGBench, an HDF5 file of D4RL, or a directory of Minari"
+_MALFORMED = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, NotImplementedError)
+_DAMAGED = (*_MALFORMED, OSError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
 def write_data(path: str | Path, data: DataSet, compress: bool = True) -> None:
@@ -62,19 +49,14 @@ def write_data(path: str | Path, data: DataSet, compress: bool = True) -> None:
         OSError: it cannot be written.
     """
     check_new(Path(path))
+    header = np.frombuffer(data.header.to_json().encode(), np.uint8)
+    arrays: dict[str, Any] = {_HEADER: header, **data.arrays()}
     with replaced(Path(path)) as file:
-        npz.write(file, data, compress)
+        (np.savez_compressed if compress else np.savez)(file, **arrays)
 
 
 def check_new(path: Path) -> None:
-    """Refuse a path that exists, or whose directory does not.
-
-    Args:
-        path: the path.
-
-    Raises:
-        ConfigError: names the path.
-    """
+    """Refuse a path that exists, or whose directory does not; see `write_data`."""
     if os.path.lexists(path):
         raise ConfigError(f"out={path} exists, and data sets are never overwritten: use another name")
     if not path.absolute().parent.is_dir():
@@ -92,11 +74,11 @@ def read_header(path: str | Path, key: str = KEY) -> DataHeader:
         ConfigError: it is no data set, or cannot be read.
     """
     with _reading(path, key) as (place, layout):
-        return npz.header(place) if layout is _OWN else layout.read(place).header
+        return _OTHERS[layout](place).header if layout in _OTHERS else _own_header(place)
 
 
 def data_shapes(path: str | Path, key: str = KEY) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes and dtypes of the arrays of a data set, without reading more than flags.
+    """Return the shapes and dtypes of the arrays of a data set; of other layouts, by reading all of it.
 
     Args:
         path: the file, or the directory of Minari.
@@ -109,7 +91,8 @@ def data_shapes(path: str | Path, key: str = KEY) -> dict[str, jax.ShapeDtypeStr
         ConfigError: it is no data set, or cannot be read.
     """
     with _reading(path, key) as (place, layout):
-        return layout.shapes(place)
+        found = _OTHERS[layout](place).arrays() if layout in _OTHERS else npz.shapes(place)
+        return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in found.items() if name != _HEADER}
 
 
 def read_data(path: str | Path, key: str = KEY) -> DataSet:
@@ -126,7 +109,9 @@ def read_data(path: str | Path, key: str = KEY) -> DataSet:
         ConfigError: it is no data set, or cannot be read.
     """
     with _reading(path, key) as (place, layout):
-        return layout.read(place)
+        if layout in _OTHERS:
+            return _OTHERS[layout](place)
+        return DataSet.from_arrays(_own_header(place), npz.arrays(place, npz.shapes(place).keys() - {_HEADER}))
 
 
 def content_hash(path: str | Path, key: str = KEY) -> str:
@@ -141,7 +126,7 @@ def content_hash(path: str | Path, key: str = KEY) -> str:
     """
     with _reading(path, key) as (place, layout):
         found = hashlib.sha256()
-        for part in layouts.minari_files(place) if layout is _MINARI else [place]:
+        for part in layouts.minari_files(place) if layout == "minari" else [place]:
             with part.open("rb") as file:
                 while chunk := file.read(2**20):
                     found.update(chunk)
@@ -149,38 +134,37 @@ def content_hash(path: str | Path, key: str = KEY) -> str:
 
 
 @contextlib.contextmanager
-def _reading(path: str | Path, key: str) -> Iterator[tuple[Path, _Layout]]:
+def _reading(path: str | Path, key: str) -> Iterator[tuple[Path, str]]:
     """Find the layout of a data set, and name it in all refusals."""
-    place = Path(path)
     try:
-        yield place, _find_layout(place)
+        yield Path(path), _find_layout(Path(path))
     except ConfigError as error:
         if type(error) is not ConfigError:  # a missing extra, with what installs it
             raise
         raise ConfigError(f"{key}={path}: {error}") from error
     except _DAMAGED as error:
-        raise ConfigError(
-            f"{key}={path}: the data set is damaged or of another layout ({reason(error)}): use {_LAYOUTS}"
-        ) from error
+        raise ConfigError(f"{key}={path}: damaged, or of another layout ({reason(error)}): {_USE}") from error
 
 
-def _find_layout(path: Path) -> _Layout:
-    if path.is_dir():
-        if layouts.minari_files(path)[1].is_file():
-            return _MINARI
-        raise ConfigError(f"the directory holds no {layouts.MINARI_FILES[1]}: use {_LAYOUTS}")
+def _find_layout(path: Path) -> str:
+    if path.is_dir() and layouts.minari_files(path)[1].is_file():
+        return "minari"
     if not path.is_file():
-        raise ConfigError(f"there is no such file: use {_LAYOUTS}")
+        raise ConfigError(f"there is no such file: {_USE}")
     with path.open("rb") as file:
         magic = file.read(4)
     if magic == b"\x89HDF":
-        return _D4RL
-    if not magic.startswith(b"PK"):
-        raise ConfigError(f"the file is no data set: use {_LAYOUTS}")
-    with npz.Archive(path) as archive:
-        if archive.has_header:
-            return _OWN
-        missing = [name for name in ("observations", "actions", "terminals") if name not in archive.names]
-    if missing:
-        raise ConfigError(f"the file has no array {missing[0]}: use {_LAYOUTS}")
-    return _OGBENCH
+        return "d4rl"
+    names = npz.shapes(path) if magic.startswith(b"PK") else {}
+    if _HEADER in names:
+        return "own"
+    if missing := [name for name in ("observations", "actions", "terminals") if name not in names]:
+        raise ConfigError(f"it holds no {missing[0]}: {_USE}")
+    return "ogbench"
+
+
+def _own_header(path: Path) -> DataHeader:
+    found = DataHeader.from_json(npz.arrays(path, (_HEADER,))[_HEADER].tobytes(), str(path))
+    if found.format != FORMAT:
+        raise ConfigError(f"it has the format {found.format}, and this version reads {FORMAT}: record it again")
+    return found

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.architectures.acting import act_and_step, start_episodes
+from stoix_like.architectures.acting import Act, act_and_step, start_episodes
 from stoix_like.base_types import Observation, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
@@ -41,11 +41,24 @@ class Visits(NamedTuple):
     finished: np.ndarray
 
 
-class _Step(NamedTuple):
-    observation: Observation
-    action: jax.Array
-    reward: jax.Array
-    valid: jax.Array
+class Rows(NamedTuple):
+    """Steps of E episodes side by side, and the last successors; zero in the rows after an episode.
+
+    Attributes:
+        observation: `[E, T + 1, ...]`; later ones than the successor of the last step are undefined.
+        action: `[E, T + 1, ...]`, in the units of the suite.
+        reward: `[E, T + 1]`, of the suite.
+        terminated: `[E, T + 1]` bool.
+        truncated: `[E, T + 1]` bool.
+        valid: `[E, T + 1]` bool, whether the episode took this step.
+    """
+
+    observation: Any
+    action: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    valid: Any
 
 
 def check_seed(seed: int) -> None:
@@ -78,40 +91,88 @@ def play(env: VectorEnvironment, system: System, shared: Any, episodes: int, max
     Raises:
         HostEnvironmentError: an environment on the host failed.
     """
-
-    def step(carry: tuple[RolloutState, jax.Array], key: jax.Array) -> tuple[tuple[RolloutState, jax.Array], _Step]:
-        (state, done), (act_key, env_key) = carry, jax.random.split(key)
-        after, action, _ = act_and_step(
-            env, system.eval_act, shared, state, act_key, jax.random.split(env_key, episodes)
-        )
-        kept = _Step(state.timestep.observation, env.native_action(action), after.timestep.reward, ~done)
-        return (after, done | after.timestep.terminated | after.timestep.truncated), kept
-
-    start_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), _STREAM))
-    start = jax.jit(lambda keys: start_episodes(env, system, keys))
-    play_chunk = jax.jit(lambda carry, keys: jax.lax.scan(step, carry, keys))
-    carry = start(jax.random.split(start_key, episodes)), jnp.zeros(episodes, bool)
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(carry[0].timestep.observation))
-    limit = min(max_steps, max(1, _MAX_BYTES // size))
-    chunks: list[_Step] = []
-    for first in range(0, limit, _CHUNK):
-        keys = jax.random.split(jax.random.fold_in(key, first), min(_CHUNK, limit - first))
-        carry, chunk = play_chunk(carry, keys)
-        env.check()
-        chunks.append(jax.device_get(chunk))
-        if bool(carry[1].all()):
-            break
-    env.release(carry[0].env_state)
-    return _joined(chunks, np.asarray(carry[1]))
-
-
-def _joined(chunks: list[_Step], finished: np.ndarray) -> Visits:
-    """Put steps `[T, E]` one episode after the other, without those after the ends of episodes."""
-    steps = jax.tree.map(lambda *parts: np.concatenate(parts).swapaxes(0, 1), *chunks)
-    valid = steps.valid
-    observation, action, reward = jax.tree.map(
-        lambda leaf: leaf[valid], (steps.observation, steps.action, steps.reward)
-    )
+    player = Player(env, system, system.eval_act, episodes, max_steps, _MAX_BYTES)
+    rows = player.play(shared, jax.random.fold_in(jax.random.key(seed), _STREAM))
+    valid = rows.valid
+    observation, action, reward = jax.tree.map(lambda leaf: leaf[valid], (rows.observation, rows.action, rows.reward))
     episode = np.broadcast_to(np.arange(len(valid))[:, None], valid.shape)[valid]
-    returns = np.where(valid, steps.reward, 0.0).sum(axis=1, dtype=np.float64)
-    return Visits(observation, action, reward, episode, returns, finished)
+    returns = rows.reward.sum(axis=1, dtype=np.float64)
+    return Visits(observation, action, reward, episode, returns, (rows.terminated | rows.truncated).any(axis=1))
+
+
+class Player:
+    """Whole episodes side by side, of which every step is kept; the programs are compiled once.
+
+    Args:
+        env: environments without automatic reset.
+        system: the system.
+        act: how it acts, such as its `eval_act`.
+        episodes: number of episodes, E.
+        max_steps: steps after which an episode is stopped.
+        max_bytes: size of the observations at which all of them are stopped; None: any.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnvironment,
+        system: System,
+        act: Act,
+        episodes: int,
+        max_steps: int,
+        max_bytes: int | None = None,
+    ) -> None:
+        self._env, self._act = env, act
+        self._episodes, self._max_steps, self._max_bytes = episodes, max_steps, max_bytes
+        self._start = jax.jit(lambda keys: start_episodes(env, system, keys))
+        self._steps = jax.jit(self._traced_steps)
+
+    def play(self, shared: Any, key: jax.Array) -> Rows:
+        """Play E episodes.
+
+        Args:
+            shared: the trained state of the system.
+            key: a typed PRNG key.
+
+        Returns:
+            The rows, as host arrays.
+
+        Raises:
+            HostEnvironmentError: an environment on the host failed.
+        """
+        start_key, key = jax.random.split(key)
+        carry = self._start(jax.random.split(start_key, self._episodes)), jnp.zeros(self._episodes, bool)
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(carry[0].timestep.observation))
+        limit = self._max_steps
+        if self._max_bytes is not None:
+            limit = min(limit, max(1, self._max_bytes // size))
+        chunks: list[Rows] = []
+        for first in range(0, limit, _CHUNK):
+            keys = jax.random.split(jax.random.fold_in(key, first), min(_CHUNK, limit - first))
+            carry, chunk = self._steps(shared, carry, keys)
+            self._env.check()
+            chunks.append(jax.device_get(chunk))
+            if bool(carry[1].all()):
+                break
+        self._env.release(carry[0].env_state)
+        rest = jax.tree.map(lambda leaf: np.zeros_like(leaf[:1]), chunks[-1])
+        successor = jax.tree.map(lambda leaf: np.asarray(leaf)[None], carry[0].timestep.observation)
+        rows = (*chunks, rest._replace(observation=successor))
+        return jax.tree.map(lambda *parts: np.concatenate(parts).swapaxes(0, 1), *rows)
+
+    def _traced_steps(
+        self, shared: Any, carry: tuple[RolloutState, jax.Array], keys: jax.Array
+    ) -> tuple[tuple[RolloutState, jax.Array], Rows]:
+        def step(carry: tuple[RolloutState, jax.Array], key: jax.Array) -> tuple[tuple[RolloutState, jax.Array], Rows]:
+            (state, done), (act_key, env_key) = carry, jax.random.split(key)
+            env_keys = jax.random.split(env_key, self._episodes)
+            after, action, _ = act_and_step(self._env, self._act, shared, state, act_key, env_keys)
+            outcome, taken = after.timestep, self._env.native_action(action)
+            # What follows an episode is undefined.
+            taken, reward, terminated, truncated = jax.tree.map(
+                lambda x: jnp.where(done.reshape(-1, *[1] * (x.ndim - 1)), jnp.zeros_like(x), x),
+                (taken, outcome.reward, outcome.terminated, outcome.truncated),
+            )
+            row = Rows(state.timestep.observation, taken, reward, terminated, truncated, ~done)
+            return (after, done | terminated | truncated), row
+
+        return jax.lax.scan(step, carry, keys)

@@ -8,7 +8,7 @@ Systems without learning: `toys`, `keeper`, `recorder`, `dreamers`; `collector` 
 Algorithms and programs: `algorithms`, `untrained`, `programs`, `platforms`, `replayed`, `disco`, `bounded_policies`.
 Networks and losses: `accumulator`, `recurrent_references`, `every_head`, `every_loss`, `network_files`.
 Runs: `toy_runs`, `trained_runs`, `off_policy_runs`, `searched_runs`, `tiny_dreamer`, `resumed`, `comparisons`,
-`recorded`, `recordings`, `logged`, `console_runs`, `killed_sweeps`.
+`recorded`, `recorded_data`, `recordings`, `logged`, `console_runs`, `killed_sweeps`.
 Files and stores: `stored`, `store_runs`, `faulty_store`, `fake_hub`.
 Tests themselves: `selections`, the cases that the quick ones run, `composed`, configurations from parts that are
 composed once, `compiled`, calls as programs, and `lazily`, imports of suites.

@@ -1,0 +1,120 @@
+"""The replay buffer of a checkpoint as a data set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from stoix_like.data.dataset import DataHeader, DataSet, from_steps
+from stoix_like.errors import ConfigError, DamagedError
+from stoix_like.inference.load import TrainedRun, choose_member, load_shared
+from stoix_like.schema import get_value
+from stoix_like.storage import checkpoint
+from stoix_like.utils.replay import ReplayConfig, Step
+
+
+def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str]:
+    """Read the replay buffer of the last checkpoint of a run.
+
+    The oldest episode of each environment may lack its start. The newest one is truncated after its last step.
+
+    Args:
+        run: the run.
+        member: see `load.choose_member`.
+
+    Returns:
+        The steps, with actions in the units of the policy and rewards in those of the environment, and a sentence about
+        them.
+
+    Raises:
+        ConfigError: the run has no such buffer, or clips its rewards.
+    """
+    config = run.setup.config
+    if config.system.find_part(ReplayConfig) is None:
+        raise ConfigError(
+            f"replay=True: {config.system_name} has no replay buffer of steps: collect with policy=best, or train"
+            " sac/ff_sac, ddpg/ff_td3 or q_learning/ff_dqn"
+        )
+    if not config.checkpoint.replay:
+        raise ConfigError(
+            "replay=True: checkpoint.replay=false left the replay buffer out of the checkpoints: train with"
+            " checkpoint.replay=true"
+        )
+    if config.env.reward_clip is not None:
+        raise ConfigError(
+            f"replay=True: env.reward_clip={config.env.reward_clip:g} clipped the stored rewards: collect with"
+            " policy=best, or train without it"
+        )
+    state = load_shared(run, "last")
+    index = choose_member(state, member)
+    local, step = _read_local(run)
+    if state.env_steps.ndim:
+        local = jax.tree.map(lambda leaf: leaf[index], local)
+    buffer = next(node for node in jax.tree.leaves(local, is_leaf=_is_buffer) if _is_buffer(node))
+    if not isinstance(buffer.experience, Step):
+        raise ConfigError(f"replay=True: {config.system_name} stores sequences, not steps: collect with policy=best")
+    hyperparams = state.hyperparams_of(index)
+    scale = config.env.reward_scale * hyperparams.get("reward_scale", get_value(config.system, "reward_scale"))
+    return _rows(buffer, config.arch.total_num_envs, scale), f"replay buffer after {step:,} env steps"
+
+
+def _read_local(run: TrainedRun) -> tuple[Any, int]:
+    """Read the local state of all shards, as host arrays, and the environment steps before it."""
+    setup, sharding = run.setup, jax.sharding.SingleDeviceSharding(run.mesh.devices.flat[0])
+
+    def init(key: jax.Array) -> Any:
+        _, timestep = setup.env.reset(jax.random.split(key, setup.spec.num_envs))
+        return setup.build_system().init(key, timestep).local
+
+    step = checkpoint.steps(run.run_dir)[-1]
+    try:
+        stored = checkpoint.read_shapes(run.run_dir, step, "local")
+
+        def target(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
+            shape = stored[jax.tree_util.keystr(path, simple=True, separator=".")].shape
+            return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding)
+
+        shapes = jax.tree_util.tree_map_with_path(target, jax.eval_shape(init, jax.random.key(0)))
+        return jax.device_get(checkpoint.read(run.run_dir, step, {"local": shapes}).items["local"]), step
+    except (DamagedError, LookupError) as error:
+        raise ConfigError(f"replay=True: {run.run_dir} holds no replay buffer that can be read: {error}") from error
+
+
+def _is_buffer(node: Any) -> bool:
+    return hasattr(node, "experience")
+
+
+def _rows(buffer: Any, total_num_envs: int, scale: float) -> DataSet:
+    """Convert the rings of all shards to steps, one environment after the other."""
+    lead = buffer.current_index.ndim
+    indices, full = buffer.current_index.ravel(), buffer.is_full.ravel()
+    shards = jax.tree.map(lambda leaf: leaf.reshape(len(indices), *leaf.shape[lead:]), buffer.experience)
+    length, has_rows = shards.reward.shape[2], shards.truncated is not None
+    # A ring starts with its oldest step.
+    order = [
+        np.roll(np.arange(length), -at) if wraps else np.arange(at) for at, wraps in zip(indices, full, strict=True)
+    ]
+    steps = jax.tree.map(lambda leaf: np.stack([part[:, at] for part, at in zip(leaf, order, strict=True)]), shards)
+    if not has_rows:  # `[S, 1, T * N, ...]` instead of `[S, N, T, ...]`
+        shape = len(indices), -1, total_num_envs // len(indices)
+        steps = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[3:]).swapaxes(1, 2), steps)
+    truncated = steps.truncated if has_rows else _infer_truncated(steps)
+    truncated[:, :, -1] |= ~steps.terminated[:, :, -1]
+    steps = steps._replace(truncated=truncated, reward=steps.reward / np.float32(scale), extras=None)
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), steps)
+    last = jax.tree.map(lambda x: x[flat.terminated | flat.truncated], flat.next_observation)
+    return from_steps(DataHeader(), flat.observation, flat.action, flat.reward, flat.terminated, flat.truncated, last)
+
+
+def _infer_truncated(steps: Step) -> np.ndarray:
+    """Return which steps `[S, N, T]` were truncated: those with another successor than the next step's observation."""
+
+    def differs(observation: np.ndarray, successor: np.ndarray) -> np.ndarray:
+        changed = successor[:, :, :-1] != observation[:, :, 1:]
+        return changed.reshape(*changed.shape[:3], -1).any(axis=3)
+
+    found = jax.tree.leaves(jax.tree.map(differs, steps.observation, steps.next_observation))
+    ended = np.concatenate([np.any(found, axis=0), np.zeros_like(steps.terminated[:, :, :1])], axis=2)
+    return ended & ~steps.terminated

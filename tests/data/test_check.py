@@ -1,0 +1,129 @@
+"""Data that do not fit a run are refused in one sentence; each case is a file that was written and read."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Observation
+from stoix_like.data.check import check_data
+from stoix_like.data.dataset import DataHeader
+from stoix_like.data.files import read_data, read_header, write_data
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from stoix_like.errors import ConfigError
+from support.recorded_data import ACTIONS, ENV, OBSERVATIONS, make_data
+
+
+def test_data_of_the_run_are_taken():
+    data = make_data()
+    check_data(data, OBSERVATIONS, ACTIONS, ENV)
+    check_data(data.header, OBSERVATIONS, ACTIONS, ENV)
+    # An id of gymnasium without a suite.
+    other = dataclasses.replace(data.header, environment="Arm-v0")
+    check_data(data._replace(header=other), OBSERVATIONS, ACTIONS, ENV)
+    # Rounding of rescaled actions.
+    data.action[0] = np.float32(-2.000001)
+    check_data(data, OBSERVATIONS, ACTIONS, ENV)
+
+
+def test_actions_of_several_parts_are_vectors():
+    data = make_data()
+    action = np.concatenate([data.action, np.ones_like(data.action)], axis=1)
+    space = Dict({"force": ACTIONS, "grip": Discrete(2)})
+    check_data(data._replace(action=action), OBSERVATIONS, space, ENV)
+    action[3, 1] = 2.0
+    with pytest.raises(ConfigError, match=r"the action \[-?0\.? *2\.?\] in row 3 is not between \[-2\. +0\.\]"):
+        check_data(data._replace(action=action), OBSERVATIONS, space, ENV)
+    check_data(data._replace(action=data.action * 0), OBSERVATIONS, Tuple([ACTIONS]), ENV)
+
+
+def edit(name, row, value):
+    """Change a row of an array."""
+
+    def change(data):
+        getattr(data, name)[row] = value
+        return data
+
+    return change
+
+
+def with_view(**entries):
+    def change(data):
+        view = {name: each for name, each in {**data.observation.agent_view, **entries}.items() if each is not None}
+        return data._replace(observation=Observation(view))
+
+    return change
+
+
+def with_header(**values):
+    return lambda data: data._replace(header=dataclasses.replace(data.header, **values))
+
+
+ROW = np.arange(7)
+WRONG = {
+    "environment": (with_header(environment="suite/Leg-v0"), "the data are of suite/Leg-v0, not of suite/Arm-v0"),
+    "missing entry": (with_view(touch=None), "the data have no observations.touch, which the run observes"),
+    "further entry": (with_view(sound=ROW), "the data have observations.sound, which the run does not observe"),
+    "shape": (
+        with_view(joint={"pos": np.zeros((7, 3), np.float32)}),
+        r"observations.joint.pos has the shape \(3,\) per row, and in the run it is \(2,\)",
+    ),
+    "dtype": (with_view(touch=ROW.astype(np.float32)), "observations.touch has the dtype float32, .* it is int32"),
+    "action shape": (
+        lambda data: data._replace(action=np.zeros((7, 2), np.float32)),
+        r"actions has the shape \(2,\) per row, and in the run it is \(1,\)",
+    ),
+    "action dtype": (
+        lambda data: data._replace(action=data.action.astype(np.float64)),
+        "actions has the dtype float64",
+    ),
+    "bounds": (edit("action", 4, 2.1), r"the action \[2.1\] in row 4 is not between -2. and 2.: use the environ"),
+    "NaN": (edit("reward", 3, np.nan), "rewards is not finite in row 3: leave its episode out"),
+    "infinity": (
+        with_view(joint={"pos": np.where(ROW[:, None] == 5, np.inf, np.zeros((7, 2), np.float32)).astype(np.float32)}),
+        "observations.joint.pos is not finite in row 5",
+    ),
+    "both flags": (edit("truncated", 1, True), "row 1 is terminated and truncated: set one of the flags"),
+    "endless": (edit("truncated", 5, False), "the episode that ends in row 5 neither terminated nor was truncated"),
+    "no last row": (edit("valid", 6, True), "the last episode does not end: add a row with its last observation"),
+    "flag within": (edit("truncated", 4, True), "row 4 has a flag, and is not the last step of its episode"),
+    "no step": (edit("valid", slice(None), False), "the data have no valid step: record some"),
+    "empty episode": (
+        lambda data: edit("valid", 0, False)(data)._replace(terminated=ROW == 1),
+        "row 0 follows no step, and valids is False: leave it out",
+    ),
+    "steps": (with_header(steps=6), "the header says 6 steps, and the arrays hold 5: record the data again"),
+    "returns": (with_header(return_max=4.0), "the header says return_max=4, and it is 3: record the data again"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_data_are_refused(kind, tmp_path):
+    spoil, message = WRONG[kind]
+    write_data(tmp_path / "wrong.npz", spoil(make_data()))
+    with pytest.raises(ConfigError, match=rf"^system\.data=.*wrong\.npz: {message}") as error:
+        check_data(read_data(tmp_path / "wrong.npz"), OBSERVATIONS, ACTIONS, ENV)
+    assert "\n" not in str(error.value)
+
+
+def test_a_header_alone_tells_the_environment_and_that_there_are_steps(tmp_path):
+    write_data(tmp_path / "data.npz", make_data())
+    with pytest.raises(ConfigError, match="^teacher=.*data.npz: the data are of suite/Arm-v0, not of suite/Leg-v0"):
+        check_data(read_header(tmp_path / "data.npz"), OBSERVATIONS, ACTIONS, "suite/Leg-v0", "teacher")
+    with pytest.raises(ConfigError, match="no valid step"):
+        check_data(DataHeader(), OBSERVATIONS, ACTIONS, ENV)
+
+
+def test_choices_are_checked_against_their_number():
+    data = make_data()
+    data = data._replace(action=np.array([[0, 2]] * 7, np.int32))
+    check_data(data, OBSERVATIONS, MultiDiscrete((1, 3)), ENV)
+    with pytest.raises(ConfigError, match=r"the action \[0 2\] in row 0 is not between 0. and \[0. 1.\]"):
+        check_data(data, OBSERVATIONS, MultiDiscrete((1, 2)), ENV)
+    data = data._replace(
+        action=np.zeros(7, np.int32), observation=data.observation._replace(action_mask=np.ones((7, 2)))
+    )
+    with pytest.raises(ConfigError, match="action_mask has the dtype float64"):
+        check_data(data, OBSERVATIONS, Discrete(2), ENV)
+    with pytest.raises(ConfigError, match=r"action_mask has the shape \(2,\) per row, and in the run it is \(0,\)"):
+        check_data(data._replace(action=make_data().action), OBSERVATIONS, Box(-2.0, 2.0, (1,)), ENV)

@@ -1,0 +1,134 @@
+"""Data sets of other packages."""
+
+import json
+
+import numpy as np
+import pytest
+
+from stoix_like.data.files import content_hash, data_shapes, read_data, read_header
+from stoix_like.errors import ConfigError
+
+OBSERVATIONS = np.arange(6.0)[:, None]
+ACTIONS = np.arange(12.0).reshape(6, 2)
+
+
+def write_ogbench(path, **more):
+    """Write two trajectories of two steps, `[s0 s1 s2] [s3 s4 s5]`, as OGBench stores them."""
+    terminals = np.array([0, 0, 1, 0, 0, 1], np.float64)
+    np.savez_compressed(path, observations=OBSERVATIONS, actions=ACTIONS, terminals=terminals, qpos=ACTIONS, **more)
+
+
+def fields(data):
+    """Return what the rows hold, without their dtypes."""
+    flags = [np.flatnonzero(x).tolist() for x in (data.terminated, data.truncated, ~data.valid)]
+    return data.observation.agent_view[:, 0].tolist(), data.reward.tolist(), *flags
+
+
+def test_ogbench_without_rewards(tmp_path):
+    write_ogbench(tmp_path / "data.npz")
+    data = read_data(tmp_path / "data.npz")
+    assert fields(data) == ([0, 1, 2, 3, 4, 5], [0] * 6, [], [1, 4], [2, 5])
+    assert data.action[:, 0].tolist() == [0, 2, 0, 6, 8, 0]
+    assert data.action.dtype == data.observation.agent_view.dtype == data.reward.dtype == np.float32
+    assert "no rewards, so they are zero" in data.header.notes[0]
+    assert data_shapes(tmp_path / "data.npz")["actions"].shape == (6, 2)
+
+
+def test_ogbench_with_valids_marks_the_rows_before_ends_too(tmp_path):
+    terminals, valids = np.array([0, 1, 1, 0, 1, 1]), np.array([1.0, 1, 0, 1, 1, 0])
+    np.savez(tmp_path / "data.npz", observations=OBSERVATIONS, actions=ACTIONS, terminals=terminals, valids=valids)
+    assert fields(read_data(tmp_path / "data.npz"))[2:] == ([], [1, 4], [2, 5])
+
+
+def test_ogbench_solved_tasks_terminate(tmp_path):
+    """The task is solved in step 0, where the trajectory is split, and in step 4, which is the last of its own."""
+    rewards = np.array([0.0, -1, 7, -1, 0, 7])
+    write_ogbench(tmp_path / "data.npz", rewards=rewards, masks=np.array([0, 1, 1, 1, 0, 1]))
+    data = read_data(tmp_path / "data.npz")
+    assert fields(data) == ([0, 1, 1, 2, 3, 4, 5], [0, 0, -1, 0, -1, 0, 0], [0, 5], [2], [1, 3, 6])
+    assert data.header.notes == ()
+    write_ogbench(tmp_path / "end.npz", rewards=rewards, masks=np.array([1, 1, 1, 1, 0, 1]))
+    assert fields(read_data(tmp_path / "end.npz"))[2:] == ([4], [1], [2, 5])
+
+
+def write_d4rl(path, **more):
+    """Write three episodes: one that terminates after two steps, one with a limit of two, and one without an end."""
+    h5py = pytest.importorskip("h5py")
+    arrays = {
+        "observations": OBSERVATIONS,
+        "actions": ACTIONS,
+        "rewards": np.arange(6.0),
+        "terminals": [0, 1, 0, 0, 0, 0],
+        "timeouts": [0, 0, 0, 1, 0, 0],
+        **more,
+    }
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            if array is not None:
+                file[name] = array
+
+
+def test_d4rl_without_successors(tmp_path):
+    write_d4rl(tmp_path / "data.hdf5")
+    data = read_data(tmp_path / "data.hdf5")
+    assert fields(data) == ([0, 1, 1, 2, 3, 4, 5], [0, 1, 0, 2, 0, 4, 0], [1], [3, 5], [2, 4, 6])
+    assert "left out" in data.header.notes[0]
+    assert {name: x.shape for name, x in data_shapes(tmp_path / "data.hdf5").items()}["observations"] == (7, 1)
+    assert read_header(tmp_path / "data.hdf5") == data.header
+
+
+def test_d4rl_with_successors(tmp_path):
+    write_d4rl(tmp_path / "data.hdf5", next_observations=OBSERVATIONS + 0.5)
+    data = read_data(tmp_path / "data.hdf5")
+    assert data.observation.agent_view[:, 0].tolist() == [0, 1, 1.5, 2, 3, 3.5, 4, 5, 5.5]
+    assert data.header.steps == 6
+
+
+def test_d4rl_without_timeouts_is_refused(tmp_path):
+    write_d4rl(tmp_path / "data.hdf5", timeouts=None)
+    with pytest.raises(ConfigError, match=r"^system.data=.*data.hdf5: it has no timeouts"):
+        read_data(tmp_path / "data.hdf5")
+    (tmp_path / "wrong.hdf5").write_bytes(b"\x89HDF" + bytes(100))
+    with pytest.raises(ConfigError, match="damaged, or of another layout"):
+        read_data(tmp_path / "wrong.hdf5")
+
+
+def write_minari(path):
+    """Write two episodes of one and two steps as Minari does, with actions of two parts."""
+    h5py = pytest.importorskip("h5py")
+    (path / "data").mkdir(parents=True)
+    (path / "data" / "metadata.json").write_text(json.dumps({"env_spec": '{"id": "Arm-v0"}', "algorithm_name": "PPO"}))
+    with h5py.File(path / "data" / "main_data.hdf5", "w") as file:
+        # By number, not by name.
+        for number, steps in ((10, 2), (9, 1)):
+            group = file.create_group(f"episode_{number}")
+            group["observations/pos"] = np.full((steps + 1, 2), float(number))
+            group["actions/_index_0"], group["actions/_index_1"] = np.ones(steps, np.int64), np.zeros((steps, 2))
+            group["rewards"], group["infos/step_count"] = np.ones(steps), np.arange(steps + 1)
+            group["terminations"] = group["truncations"] = np.arange(steps) == steps - 1
+
+
+def test_minari(tmp_path):
+    write_minari(tmp_path / "arm-v0")
+    data = read_data(tmp_path / "arm-v0")
+    assert data.observation.agent_view["pos"][:, 0].tolist() == [9, 9, 10, 10, 10]
+    assert data.observation.step_count.tolist() == [0, 1, 0, 1, 2]
+    assert data.action.tolist() == [[1, 0, 0], [0, 0, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0]]
+    assert (data.header.environment, data.header.system, data.header.episodes) == ("Arm-v0", "PPO", 2)
+    assert np.flatnonzero(data.terminated).tolist() == [0, 3]
+    assert not data.truncated.any()
+    # The directory within is enough, and the description counts in the hash.
+    assert read_data(tmp_path / "arm-v0" / "data").header.steps == 3
+    before = content_hash(tmp_path / "arm-v0")
+    (tmp_path / "arm-v0" / "data" / "metadata.json").write_text("{}")
+    assert content_hash(tmp_path / "arm-v0") != before
+    assert read_header(tmp_path / "arm-v0").environment == ""
+
+
+def test_compressed_images_of_minari_are_refused(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    write_minari(tmp_path / "arm-v0")
+    with h5py.File(tmp_path / "arm-v0" / "data" / "main_data.hdf5", "a") as file:
+        file["episode_9"].create_dataset("observations/image", (2,), h5py.vlen_dtype(np.uint8))
+    with pytest.raises(ConfigError, match="holds no plain numbers: write images with jpeg_encoding=False"):
+        read_data(tmp_path / "arm-v0")

@@ -1,0 +1,204 @@
+"""Data sets of trained runs."""
+
+import numpy as np
+import pytest
+
+import stoix_like
+from stoix_like.data.files import content_hash, read_data
+from stoix_like.errors import ConfigError
+from stoix_like.inference.collect import _episodes
+from stoix_like.policies.visits import Rows
+from stoix_like.versions import versions
+from support.masked import MaskedParts
+from support.trained_runs import SMALL, train_members, train_pendulum
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory):
+    return train_pendulum(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def recorded(pendulum, tmp_path_factory):
+    out = tmp_path_factory.mktemp("data") / "data.npz"
+    return stoix_like.collect(pendulum, 90, num_envs=3, out=out), out
+
+
+def next_velocity(data):
+    """Return the velocity of Pendulum after each row: v + (15 sin(angle) + 3 torque) * 0.05, clipped."""
+    _, sine, velocity = data.observation.agent_view.T
+    return np.clip(velocity + (15 * sine + 3 * data.action[:, 0]) * 0.05, -8, 8)
+
+
+def test_whole_episodes_with_true_successors_are_written(recorded):
+    data, out = recorded
+    # The first batch of three has 60 steps, and two episodes of the second one are enough.
+    assert data.episode_lengths.tolist() == [20] * 5
+    assert len(data.valid) == 105
+    rows = np.flatnonzero(data.valid)
+    velocity = data.observation.agent_view[:, 2]
+    np.testing.assert_allclose(velocity[rows + 1], next_velocity(data)[rows], rtol=1e-4, atol=1e-4)
+    assert (np.flatnonzero(data.truncated) % 21 == 19).all()
+    assert not data.terminated.any()
+    assert len(np.unique(data.episode_returns)) == 5
+    found = read_data(out)
+    assert found.header.to_json() == data.header.to_json()
+    for name, array in data.arrays().items():
+        np.testing.assert_array_equal(found.arrays()[name], array)
+
+
+def test_the_header_tells_where_the_data_come_from(recorded):
+    header = recorded[0].header
+    assert (header.environment, header.system, header.policy) == ("gymnax/Pendulum-v1", "ppo/ff_ppo", "best")
+    assert header.arguments == {"time_limit": 20}
+    assert len(header.run) == 64
+    assert header.versions == versions()
+    assert "env steps; seed 0" in header.notes[0]
+
+
+def rows(lengths, end, num_rows=6):
+    """Return rows of episodes, whose observations are 10 times their number and the step."""
+    step, length = np.arange(num_rows)[None], np.array(lengths)[:, None]
+    valid = step < length
+    view = 10 * np.arange(len(lengths))[:, None] + step
+    ends = (step == length - 1) & (end == "terminated")
+    return Rows(view, 7 * valid, 7 * valid, ends, np.zeros_like(ends), valid)
+
+
+def test_episodes_are_kept_by_their_number_and_not_by_their_length():
+    data, cut = _episodes(rows([3, 1, 4, 1], "terminated"), 4)
+    assert data.observation.tolist() == [0, 1, 2, 3, 10, 11]
+    assert data.reward.tolist() == [7, 7, 7, 0, 7, 0]
+    assert data.action.tolist() == [7, 7, 7, 0, 7, 0]
+    assert np.flatnonzero(data.terminated).tolist() == [2, 4]
+    assert cut == 0
+    # One more step needs one more episode, and more than all steps need all.
+    assert _episodes(rows([3, 1, 4, 1], "terminated"), 5)[0].observation.tolist()[-5:] == [20, 21, 22, 23, 24]
+    assert _episodes(rows([3, 1], "terminated"), 100)[0].valid.sum() == 4
+
+
+def test_episodes_at_the_limit_of_steps_are_truncated():
+    data, cut = _episodes(rows([5, 5], "never"), 6)
+    assert np.flatnonzero(data.truncated).tolist() == [4, 10]
+    assert cut == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"steps": 0}, "steps=0 and num_envs=32 must be at least 1"),
+        ({"num_envs": 0}, "num_envs=0 must be at least 1"),
+        ({"policy": "worst"}, "policy=worst is unknown: use best, last, sampled, random, mix:0.3"),
+        ({"policy": "mix:1.5"}, "policy=mix:1.5 is unknown"),
+        ({"policy": "12"}, "which=12 is unknown"),
+        ({"noise": -1.0}, "noise=-1.0 must be at least 0"),
+        ({"seed": -1}, "seed=-1 is out of range"),
+        ({"replay": True, "policy": "random"}, "replay=True takes what was stored"),
+        ({"format": "csv"}, "format=csv is unknown: use npz or minari"),
+        ({"format": "minari", "out": "pendulum.npz"}, "out=pendulum.npz: names of Minari end with a version"),
+        ({"out": "missing/data.npz"}, "out=missing/data.npz: there is no directory missing: create it"),
+        ({"member": 3}, "member=3 does not exist"),
+    ],
+)
+def test_wrong_arguments_are_refused(pendulum, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        stoix_like.collect(pendulum, **arguments)
+
+
+@pytest.mark.slow
+def test_the_same_seed_records_the_same_bytes(pendulum, recorded, tmp_path):
+    for seed in (0, 1):
+        stoix_like.collect(pendulum, 90, num_envs=3, out=tmp_path / f"{seed}.npz", seed=seed)
+    assert content_hash(tmp_path / "0.npz") == content_hash(recorded[1]) != content_hash(tmp_path / "1.npz")
+
+
+@pytest.mark.slow
+def test_policies_explore_as_they_are_told(pendulum, recorded):
+    def record(**arguments):
+        return stoix_like.collect(pendulum, 400, num_envs=20, **arguments)
+
+    def differs(data, other):
+        """Return the share of steps with other actions among the first, which start in the same states."""
+        return (data.action[::21] != other.action[::21]).mean()
+
+    best, last, sampled, random, mixed, noisy = (
+        record(**each)
+        for each in (
+            {},
+            {"policy": "last"},
+            {"policy": "sampled"},
+            {"policy": "random"},
+            {"policy": "mix:0.3"},
+            {"noise": 0.1},
+        )
+    )
+    assert differs(sampled, last) == 1.0
+    assert differs(random, best) == differs(noisy, best) == 1.0
+    assert 0.05 < differs(mixed, best) < 0.6
+    # Uniform torques between -2 and 2 have the deviation 4 / sqrt(12).
+    torque = random.action[random.valid]
+    assert torque.std() == pytest.approx(4 / np.sqrt(12), rel=0.1)
+    assert abs(torque).max() <= 2.0
+    assert (noisy.action - best.action)[::21].std() == pytest.approx(0.2, rel=0.6)
+    assert noisy.header.policy == "best+noise:0.1"
+    assert (random.header.notes, mixed.header.policy) == (("seed 0",), "mix:0.3")
+
+
+@pytest.mark.slow
+def test_members_and_discrete_actions(tmp_path_factory):
+    run = train_members(tmp_path_factory)
+    with pytest.raises(ConfigError, match="noise=0.1 has no effect on gymnax/CartPole-v1: use policy=mix:0.3"):
+        stoix_like.collect(run, noise=0.1)
+    data = stoix_like.collect(run, 200, member=1, policy="mix:0.5", num_envs=4)
+    assert data.action.dtype == np.int32
+    assert set(np.unique(data.action)) == {0, 1}
+    # The position after a step: x + 0.02 velocity.
+    x, velocity = data.observation.agent_view[:, 0], data.observation.agent_view[:, 1]
+    at = np.flatnonzero(data.valid)
+    np.testing.assert_allclose(x[at + 1], x[at] + 0.02 * velocity[at], atol=1e-5)
+    other = stoix_like.collect(run, 200, member=0, policy="mix:0.5", num_envs=4)
+    assert other.header.return_mean != data.header.return_mean
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["ppo/ff_ppo", "ppo/rec_ppo"])
+@pytest.mark.parametrize("env", ["gymnasium/cartpole", "gymnax/cartpole"])
+def test_environments_on_the_host_and_recurrent_policies(system, env, tmp_path):
+    """Episodes differ in length; those that are kept do not depend on it, and all of them end."""
+    if env.startswith("gymnasium"):
+        pytest.importorskip("gymnasium")
+    small = [*SMALL, f"env={env}", "arch.total_timesteps=128", "arch.num_evaluation=1"]
+    stoix_like.train(system, small, run_dir=tmp_path / "run")
+    data = stoix_like.collect(tmp_path / "run", 300, policy="sampled", num_envs=4)
+    assert data.header.steps >= 300 > data.header.steps - data.episode_lengths[-1]
+    assert len(np.unique(data.episode_lengths)) > 3
+    np.testing.assert_array_equal(data.episode_returns, data.episode_lengths)
+    x, velocity = data.observation.agent_view[:, 0], data.observation.agent_view[:, 1]
+    at = np.flatnonzero(data.valid)
+    np.testing.assert_allclose(x[at + 1], x[at] + 0.02 * velocity[at], atol=1e-5)
+    # Episodes start near the origin, and end where the cart or the pole has left its bounds.
+    starts = np.append(0, np.flatnonzero(~data.valid)[:-1] + 1)
+    ends = ~data.valid
+    assert abs(data.observation.agent_view[starts]).max() <= 0.05
+    assert (abs(data.observation.agent_view[ends][:, 2]) > 0.2095).mean() > 0.9
+    assert data.terminated.sum() == data.header.episodes
+
+
+@pytest.mark.slow
+def test_random_actions_are_legal_and_parts_stand_side_by_side(tmp_path):
+    """In step t, the choices t mod 2 and t are illegal; an illegal one costs 1 and ends the episode of three steps."""
+    small = ["logger=silent", "arch.total_num_envs=4", "system.rollout_length=16", "system.num_minibatches=2"]
+    overrides = [*small, "arch.total_timesteps=64", "arch.num_evaluation=1", "arch.num_eval_episodes=2"]
+    stoix_like.train("ppo/ff_ppo", overrides, env=MaskedParts, run_dir=tmp_path / "run")
+    data = stoix_like.collect(tmp_path / "run", 30, policy="random", num_envs=4, out=tmp_path / "data.npz", trust=True)
+    assert data.episode_lengths.tolist() == [3] * 10
+    assert not data.reward.any()
+    step = np.tile(np.arange(4), 10)
+    first, second = (data.action[:, column][data.valid] for column in (0, 3))
+    assert not (first == step[data.valid] % 2).any()
+    assert not (second == step[data.valid]).any()
+    assert len(np.unique(data.action[:, 1])) > 20
+    np.testing.assert_array_equal(data.observation.action_mask[:, 0], step % 2 != 0)
+    np.testing.assert_array_equal(
+        read_data(tmp_path / "data.npz").observation.action_mask, data.observation.action_mask
+    )
