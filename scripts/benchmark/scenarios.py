@@ -432,7 +432,7 @@ KERNEL_SCENARIOS = {
         peers={"rejax": rejax_settings(REJAX_SAC | {"num_envs": 256, "total_timesteps": 1_000_000}, "SAC")},
     ),
     "pqn": Scenario(KERNEL_PQN, peers={"rejax": rejax_settings(REJAX_PQN, "PQN")}),
-    "pixels": Scenario((*PPO_PIXELS[:3], *KERNEL_PPO)),
+    "pixels": Scenario((*PPO_PIXELS[:4], *KERNEL_PPO)),
 }
 KERNEL_GOALS = (
     *(

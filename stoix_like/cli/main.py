@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with program(owns_process=argv is None):
         known, rest = _parse(argv)
         if known.command == "train":
-            train(None, rest)
+            train(None, rest, owns_process=argv is None)
         elif known.command == "plot":
             show(plotting.plot(rest))
         else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from stoix_like.cli.process import STARTED, one_line_errors, program, show
 from stoix_like.errors import ConfigError
-from stoix_like.interpreter import make_importable, no_collection
+from stoix_like.interpreter import exempt_from_collection, make_importable, no_collection
 from stoix_like.overrides import is_hydras
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
         argv: Hydra's arguments; by default those of the process.
     """
     with program(owns_process=argv is None):
-        train(system, list(sys.argv[1:] if argv is None else argv))
+        train(system, list(sys.argv[1:] if argv is None else argv), owns_process=argv is None)
 
 
-def train(system: str | None, arguments: Sequence[str]) -> None:
-    """Train within a program that answers errors and signals already; see `launch`."""
+def train(system: str | None, arguments: Sequence[str], owns_process: bool) -> None:
+    """Train within a program that answers errors and signals already; see `launch` and `program`."""
     with no_collection():
         from stoix_like import composition
 
@@ -52,6 +52,8 @@ def train(system: str | None, arguments: Sequence[str]) -> None:
             return
         is_hydras_own = args.hydra_help or args.shell_completion or args.experimental_rerun
         alone = None if is_hydras_own else _check(args)
+        if owns_process and alone is not None:
+            exempt_from_collection()
     if is_hydras_own or args.cfg or args.info:
         _show_hydra([*args.overrides, *flags])
     else:

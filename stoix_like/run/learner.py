@@ -38,7 +38,7 @@ class Learner:
         with clock("compilation"), no_collection():
             self.programs = compile_run(setup)
         self._state: LearnerState | None = None
-        self._keys = make_keys(setup)
+        self._keys = self.programs.keys
         self.population, self.hyperparams = setup.population, traced_hyperparams(setup.population)
 
     @property

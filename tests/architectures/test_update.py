@@ -8,7 +8,8 @@ import pytest
 from stoix_like.architectures import update
 from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
 from stoix_like.architectures.sums import FloatSum
-from stoix_like.base_types import NO_INPUTS, Axes, EpisodeMetrics
+from stoix_like.architectures.types import NO_INPUTS
+from stoix_like.base_types import Axes, EpisodeMetrics
 from support.recorder import recorder_program, start, train
 
 

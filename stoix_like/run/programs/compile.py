@@ -18,7 +18,7 @@ from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.loggers.formats import columns
 from stoix_like.run.host.actors import Actor, Pipeline
 from stoix_like.run.host.devices import placing
-from stoix_like.run.programs.functions import input_shapes, run_programs
+from stoix_like.run.programs.functions import RunKeys, input_shapes, make_keys, run_programs
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.signals import stop_if_received
@@ -89,6 +89,7 @@ class CompiledRun(NamedTuple):
             `architectures.evaluator.make_evaluator`.
         select: `(candidate, best, better [P]) -> best`, each member's better parameters.
         restart: see `functions.run_programs`; None without successive halving.
+        keys: the keys that the run starts with.
         state: shapes and layouts of the learner state.
         seconds: time spent compiling.
         program_seconds: see `Compiler.seconds`.
@@ -102,6 +103,7 @@ class CompiledRun(NamedTuple):
     evaluate: Callable[..., Any]
     select: Callable[..., Any]
     restart: Callable[..., Any] | None
+    keys: RunKeys
     state: LearnerState
     seconds: float
     program_seconds: dict[str, dict[str, float]]
@@ -126,7 +128,7 @@ def compile_run(setup: RunSetup) -> CompiledRun:
 
 def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
     start = time.perf_counter()
-    compiled, state = _compile(setup, compiler)
+    compiled, keys, state = _compile(setup, compiler)
     stop_if_received(setup.processes)
     arch = setup.config.arch
     check_memory(setup, compiled, state)
@@ -141,20 +143,23 @@ def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
         evaluate=placing(compiled["evaluate"]),
         select=placing(compiled["select"]),
         restart=compiled.get("restart"),
+        keys=keys,
         state=state,
         seconds=time.perf_counter() - start,
         program_seconds=compiler.seconds,
     )
 
 
-def _compile(setup: RunSetup, compiler: Compiler) -> tuple[dict[str, Any], LearnerState]:
-    """Trace and compile the programs; return them with the shapes of the learner state."""
+def _compile(setup: RunSetup, compiler: Compiler) -> tuple[dict[str, Any], RunKeys, LearnerState]:
+    """Trace and compile the programs; return them with the keys of the run and the shapes of the learner state."""
     args, waiting = {}, {}
     for name, function, given in run_programs(setup):
         args[name], waiting[name] = given, compiler.start(name, function, *given)
+    # They have a program of their own, which compiles here while threads compile the others.
+    keys = make_keys(setup)
     compiled = {name: wait() for name, wait in waiting.items()}
     state: LearnerState = args["learn" if "learn" in compiled else "train"][0]
-    return compiled, state
+    return compiled, keys, state
 
 
 def _with_inputs(setup: RunSetup, compiled: Mapping[str, Any]) -> dict[str, Any]:

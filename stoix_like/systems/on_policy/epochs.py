@@ -12,7 +12,15 @@ from stoix_like.base_types import Metrics, PyTree, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, between
 from stoix_like.systems.parts.kl_stop import NEVER, Stop
-from stoix_like.utils.accelerate.packing import pack_metrics, pack_params, pack_steps, scan, unpack
+from stoix_like.utils.accelerate.packing import (
+    join_rows,
+    pack_metrics,
+    pack_params,
+    pack_steps,
+    scan,
+    split_rows,
+    unpack,
+)
 from stoix_like.utils.jax_utils import random_order
 
 T = TypeVar("T")
@@ -71,18 +79,21 @@ def minibatch_epochs(
     step = stop.guard(lambda shared, inputs: sgd_step(shared, *inputs))
 
     def packed_step(carry: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
-        carry, metrics = step(carry, unpack(inputs))
+        minibatch, keys, chosen = inputs
+        carry, metrics = step(carry, unpack((join_rows(minibatch, large, chosen), keys)))
         return carry, pack_metrics(metrics)
 
     def epoch(carry: PyTree, key: jax.Array) -> tuple[PyTree, PyTree]:
         shuffle_key, loss_key = jax.random.split(key) if step_keys else (key, None)
         order = random_order(shuffle_key, jax.tree.leaves(batch)[0].shape[0])
-        shuffled = jax.tree.map(lambda x: x[order].reshape(config.num_minibatches, -1, *x.shape[1:]), rows)
+        shuffled = jax.tree.map(lambda x: x[order].reshape(config.num_minibatches, -1, *x.shape[1:]), small)
+        chosen = order.reshape(config.num_minibatches, -1) if large else None
         keys = None if loss_key is None else jax.random.split(loss_key, config.num_minibatches)
         with jax.named_scope("minibatch"):
-            return scan(packed_step, carry, (shuffled, keys))
+            return scan(packed_step, carry, (shuffled, keys, chosen))
 
-    rows = pack_steps(batch, 1)
+    # Each minibatch gathers its own large rows, such as images: a shuffled copy would double the memory of a rollout.
+    small, large = split_rows(pack_steps(batch, 1))
     with jax.named_scope("epoch"):
         carry, metrics = scan(epoch, stop.start(pack_params(shared)), jax.random.split(key, config.epochs))
     shared, metrics = stop.finish(carry, metrics)

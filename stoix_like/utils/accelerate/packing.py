@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -84,6 +84,29 @@ def pack_steps(tree: TreeT, num_dims: int) -> TreeT | Packed:
 def pack_rows(tree: Any, num_dims: int, largest: int = _LARGEST_ROW) -> Packed:
     """Pack what has few numbers for each entry of a batch, at most `largest`; see `pack`."""
     return pack(tree, num_dims, lambda leaf: math.prod(leaf.shape[num_dims:]) <= largest)
+
+
+def split_rows(steps: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Take the rows that are not packed, such as images, out of a batch.
+
+    Args:
+        steps: from `pack_steps`.
+
+    Returns:
+        The batch without them, and the rows; on CPUs the whole batch, and none.
+    """
+    return (replace(steps, others=()), steps.others) if _is_packed(steps) else (steps, ())
+
+
+def join_rows(steps: Any, large: tuple[Any, ...], chosen: jax.Array | None) -> Any:
+    """Undo `split_rows` for a part of a batch.
+
+    Args:
+        steps: the part, without such rows.
+        large: those of the whole batch.
+        chosen: which of them belong to the part; None where there are none.
+    """
+    return replace(steps, others=tuple(x[chosen] for x in large)) if large else steps
 
 
 def pack_metrics(metrics: Any) -> Packed:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from stoix_like.config import parse_config
@@ -15,6 +16,7 @@ from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.on_policy.epochs import minibatch_epochs
 from support.composed import compose_config
+from support.platforms import take_accelerator_forms
 
 SMALL = [
     *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("actor", "critic")),
@@ -85,6 +87,22 @@ def test_metrics_of_any_type_are_averaged():
     _, of_replay = replay_epochs(lambda shared, key, *_: (move(shared, key), metrics), params, key, sizes.epochs)
     for means in (of_minibatches, of_replay):
         assert {name: float(mean) for name, mean in means.items()} == {"half": 0.5, "count": 3, "flag": 1, "number": 2}
+
+
+def test_minibatches_that_gather_images_have_the_same_rows(monkeypatch):
+    batch = {"image": jnp.arange(12.0 * 300).reshape(12, 300), "reward": jnp.arange(12.0)}
+    batch["bytes"] = jnp.arange(12, dtype=jnp.uint8)
+    sizes, key = SimpleNamespace(epochs=2, num_minibatches=3), jax.random.key(0)
+
+    def learn(shared, minibatch, _):
+        # In the order of the rows, which are the same in all arrays.
+        seen = 7 * shared + minibatch["image"][:, 1] * minibatch["reward"] + minibatch["bytes"]
+        return seen, {"mean": minibatch["image"].mean()}
+
+    shuffled, _ = minibatch_epochs(learn, jnp.zeros(4), batch, key, sizes)
+    take_accelerator_forms(monkeypatch)
+    gathered, _ = minibatch_epochs(learn, jnp.zeros(4), batch, key, sizes)
+    np.testing.assert_array_equal(gathered, shuffled)
 
 
 def test_steps_on_replay_may_use_neither_keys_nor_counts():
