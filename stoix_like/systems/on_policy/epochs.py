@@ -12,7 +12,7 @@ from stoix_like.base_types import Metrics, PyTree, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, between
 from stoix_like.systems.parts.kl_stop import NEVER, Stop
-from stoix_like.utils.accelerate.packing import pack_metrics, pack_params, pack_steps, scan, unpack
+from stoix_like.utils.accelerate.packing import pack_examples, pack_metrics, pack_params, scan, unpack
 from stoix_like.utils.jax_utils import random_order
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def minibatch_epochs(
         with jax.named_scope("minibatch"):
             return scan(packed_step, carry, (shuffled, keys))
 
-    rows = pack_steps(batch, 1)
+    rows = pack_examples(batch, 1)
     with jax.named_scope("epoch"):
         carry, metrics = scan(epoch, stop.start(pack_params(shared)), jax.random.split(key, config.epochs))
     shared, metrics = stop.finish(carry, metrics)
