@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from stoix_like.architectures.acting import Act, act_and_step
 from stoix_like.base_types import EpisodeMetrics, RolloutState, TimeStep, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.utils.accelerate.packing import pack_steps, unpack
+from stoix_like.utils.accelerate.packing import pack_outputs, unpack
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.accelerate.randomness import MAX_BYTES_PER_ENV, count_equations, hoist
 from stoix_like.utils.accelerate.successors import keep_truncated, no_successors, with_last
@@ -71,7 +71,7 @@ def rollout(
         if most_truncations is not None:
             kept = keep_truncated(kept[0], kept[1], transition.next_observation, transition.truncated)
             transition = transition._replace(next_observation=NOTHING)
-        return (after, kept), pack_steps((transition, after.timestep.episode), 1)
+        return (after, kept), pack_outputs((transition, after.timestep.episode), 1)
 
     slots: Any = ()
     if most_truncations is not None:

@@ -16,7 +16,7 @@ from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.torso import MLPTorso
 from stoix_like.utils.accelerate.packing import unpack
-from stoix_like.utils.accelerate.platform import on_cpu
+from stoix_like.utils.accelerate.platform import on_gpu
 
 Kwargs = Mapping[str, Any]
 
@@ -242,8 +242,8 @@ class MultiNetwork(Network):
 
     @nn.nowrap
     def apply(self, variables: Any, *args: Any, rngs: Any = None, **kwargs: Any) -> Any:
-        """Return what `__call__` returns; on accelerators, equal modules are one with batched parameters."""
-        if on_cpu() or kwargs or units.is_recording() or len({repr(network) for network in self.networks}) > 1:
+        """Return what `__call__` returns; on GPUs, equal modules are one with batched parameters."""
+        if not on_gpu() or kwargs or units.is_recording() or len({repr(network) for network in self.networks}) > 1:
             return super().apply(variables, *args, rngs=rngs, **kwargs)
         variables, num_networks = unpack(variables), len(self.networks)
         each = [{kind: tree[f"networks_{i}"] for kind, tree in variables.items()} for i in range(num_networks)]

@@ -1,12 +1,15 @@
-"""Normalisation layers beyond those of flax."""
+"""Normalisation layers beyond those of flax, or with forms of their own on accelerators."""
 
 from __future__ import annotations
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.linen import dtypes
 from jaxtyping import Array, Float
 
+from stoix_like.utils.accelerate.platform import on_gpu
+from stoix_like.utils.accelerate.stored import stored
 from stoix_like.utils.jax_utils import prepend_dims
 
 STATISTICS = "batch_stats"
@@ -14,6 +17,27 @@ STATISTICS = "batch_stats"
 
 # Integers up to here are exact in float32.
 _MAX_COUNT = 2**24
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer normalisation of the last axis as in flax, with scale and bias.
+
+    On GPUs, the normalised array is stored before it is scaled. The gradient of the scale is a sum over the batch,
+    which few blocks compute where there are few features; that of the input is then a kernel of its own.
+    """
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch D"], *, mask: Array | None = None) -> Float[Array, "*batch D"]:
+        """Normalise the features `[..., D]`; see flax."""
+        if mask is not None or not on_gpu():
+            return super().__call__(x, mask=mask)
+        scale = self.param("scale", self.scale_init, x.shape[-1:], self.param_dtype)
+        bias = self.param("bias", self.bias_init, x.shape[-1:], self.param_dtype)
+        floats = x.astype(jnp.float32)
+        mean = jnp.mean(floats, -1, keepdims=True)
+        variance = jnp.maximum(jnp.mean(jnp.square(floats), -1, keepdims=True) - jnp.square(mean), 0.0)
+        normalised = stored((floats - mean) * jax.lax.rsqrt(variance + self.epsilon))
+        return _affine(normalised, scale, bias).astype(dtypes.canonicalize_dtype(x, scale, bias, dtype=self.dtype))
 
 
 class BatchRenorm(nn.Module):

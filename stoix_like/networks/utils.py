@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.networks.recurrent import GTrXLCell, LRUCell, MinGRUCell, MLSTMCell, S5Cell
+from stoix_like.utils.accelerate.stored import tanh
 
 Activation = Callable[[Array], Array]
 """A function from arrays to arrays."""
@@ -29,7 +30,7 @@ _ACTIVATIONS: Mapping[str, Activation] = {
         *(jax.nn.celu, jax.nn.elu, jax.nn.gelu, jax.nn.glu, jax.nn.hard_sigmoid, jax.nn.hard_silu, jax.nn.hard_tanh),
         *(jax.nn.leaky_relu, jax.nn.log_sigmoid, jax.nn.log_softmax, jax.nn.mish, jax.nn.relu, jax.nn.relu6),
         *(jax.nn.selu, jax.nn.sigmoid, jax.nn.silu, jax.nn.soft_sign, jax.nn.softmax, jax.nn.softplus),
-        *(jax.nn.sparse_plus, jax.nn.sparse_sigmoid, jax.nn.squareplus, jax.nn.standardize, jax.nn.tanh, jnp.sin),
+        *(jax.nn.sparse_plus, jax.nn.sparse_sigmoid, jax.nn.squareplus, jax.nn.standardize, tanh, jnp.sin),
     )
 } | {
     "hard_swish": jax.nn.hard_swish,

@@ -81,11 +81,13 @@ RUNS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
-def test_two_updates_are_those_of_a_cpu(name, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "gpu"), [*((name, True) for name in RUNS), *((name, False) for name in ("ppo", "sac"))]
+)
+def test_two_updates_are_those_of_a_cpu(name, gpu, monkeypatch):
     overrides = [*RUNS[name], *SMALL, "arch.total_timesteps=256", "arch.num_evaluation=1"]
     _, expected = train(overrides)
-    take_accelerator_forms(monkeypatch)
+    take_accelerator_forms(monkeypatch, gpu)
     _, state = train(overrides)
     assert jax.tree.structure(state) == jax.tree.structure(expected)
     compared = [jax.tree.map(_rounded, state, is_leaf=_has_rounding) for state in (state, expected)]
@@ -108,8 +110,10 @@ def _rounded(node):
 
 def test_the_mesh_decides_on_the_platform():
     assert platform.on_cpu()
+    assert not platform.on_gpu()
     mesh = jax.make_mesh((1,), ("device",)).abstract_mesh
-    for device, expected in (("NVIDIA H200", "cuda"), False), (("cpu", "cpu"), True), (None, True):
+    devices = (("NVIDIA H200", "cuda"), "gpu"), (("TPU v5 lite", "tpu"), "tpu"), (("cpu", "cpu"), "cpu"), (None, "cpu")
+    for device, expected in devices:
         described = device and jax.sharding.AbstractDevice(device[0], None, device[1])
         with jax.sharding.use_abstract_mesh(mesh.update(abstract_device=described)):
-            assert platform.on_cpu() == expected
+            assert (platform.on_cpu(), platform.on_gpu()) == (expected == "cpu", expected == "gpu")

@@ -9,6 +9,7 @@ from stoix_like.networks.hyperspherical import Scaler, UnitDense, UnitOutput, pr
 from stoix_like.networks.torso import SimBaV2Torso
 from stoix_like.utils.accelerate import packing
 from support.compiled import run
+from support.platforms import take_accelerator_forms
 
 KEY = jax.random.key(0)
 
@@ -29,7 +30,7 @@ def test_projection_scales_the_weights_of_each_unit_and_nothing_else():
 
 
 def test_projection_of_packed_parameters(monkeypatch):
-    monkeypatch.setattr(packing, "on_cpu", lambda: False)
+    take_accelerator_forms(monkeypatch)
     params = {"params": {"layer": {"unit_kernel": jnp.asarray([[3.0], [4.0]]), "bias": jnp.asarray([7.0])}}}
     projected = project_weights(packing.pack_params(params))
     assert packing.is_packed(projected)

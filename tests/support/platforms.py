@@ -9,9 +9,10 @@ import pytest
 from stoix_like.utils.accelerate import platform
 
 
-def take_accelerator_forms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every function of the package that has a form of its own for CPUs take the other one."""
-    on_cpu = platform.on_cpu
+def take_accelerator_forms(monkeypatch: pytest.MonkeyPatch, gpu: bool = True) -> None:
+    """Let every function of the package that has forms of its own for platforms take those for GPUs, or TPUs."""
+    answers = {"on_cpu": (platform.on_cpu, lambda: False), "on_gpu": (platform.on_gpu, lambda: gpu)}
     for name, module in list(sys.modules.items()):
-        if name.startswith("stoix_like") and getattr(module, "on_cpu", None) is on_cpu:
-            monkeypatch.setattr(module, "on_cpu", lambda: False)
+        for asked, (function, answer) in answers.items():
+            if name.startswith("stoix_like") and getattr(module, asked, None) is function:
+                monkeypatch.setattr(module, asked, answer)

@@ -11,7 +11,7 @@ from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Float, Shaped
 
 from stoix_like.networks.layers import DROPOUT, NoisyLinear
-from stoix_like.networks.normalisation import BatchRenorm
+from stoix_like.networks.normalisation import BatchRenorm, LayerNorm
 from stoix_like.networks.units import declare
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
 from stoix_like.utils.jax_utils import Scalar, as_floats, restore_float32
@@ -66,7 +66,7 @@ class MLPTorso(nn.Module):
             x = layer(x)
             if self.activate_final or layer is not layers[-1]:
                 x = nn.Dropout(self.dropout_rate, deterministic=not self.has_rng(DROPOUT))(x)
-                x = nn.LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x
+                x = LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x
                 x = declare(self, layer, activation(x))
         return restore_float32(x, self.dtype)
 

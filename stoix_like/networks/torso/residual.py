@@ -11,6 +11,7 @@ from jax.nn.initializers import he_normal, orthogonal
 from jaxtyping import Array, Float, Shaped
 
 from stoix_like.networks.hyperspherical import Scaler, UnitDense, to_sphere
+from stoix_like.networks.normalisation import LayerNorm
 from stoix_like.networks.units import declare
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
 from stoix_like.utils.jax_utils import Scalar, as_floats, restore_float32
@@ -58,7 +59,7 @@ class ResNetTorso(nn.Module):
         kernel_init = parse_initializer(self.kernel_init)
 
         def activated(x: Array) -> Array:
-            return activation(nn.LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x)
+            return activation(LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x)
 
         def dense() -> nn.Module:
             return nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
@@ -117,7 +118,7 @@ class SimBaTorso(nn.Module):
             return nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype)
 
         def normalised(x: Array) -> Array:
-            return nn.LayerNorm(dtype=self.dtype)(x)
+            return LayerNorm(dtype=self.dtype)(x)
 
         x = dense(self.hidden_size, parse_initializer(self.kernel_init))(as_floats(observation))
         for _ in range(self.num_blocks):
@@ -221,7 +222,7 @@ class BroTorso(nn.Module):
             return nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
 
         def normalised(x: Array) -> Array:
-            return nn.LayerNorm(dtype=self.dtype)(x)
+            return LayerNorm(dtype=self.dtype)(x)
 
         x = activation(normalised(dense()(as_floats(observation))))
         for _ in range(self.num_blocks):

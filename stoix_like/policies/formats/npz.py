@@ -24,6 +24,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks import heads, inputs
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.heads.base import FreeParameter
+from stoix_like.networks.normalisation import LayerNorm
 from stoix_like.networks.torso import MLPTorso
 from stoix_like.policies.exportable import Exportable
 from stoix_like.policies.formats import numpy_policy
@@ -112,7 +113,7 @@ def _calls(policy: Exportable) -> list[tuple[nn.Module, Any]]:
     with nn.intercept_methods(record):
         policy.act_on(policy.random_arguments(key, 1), key)
     for module, _ in found:
-        if type(module) not in (*_HEADS, MLPTorso, nn.Dense, nn.LayerNorm):
+        if type(module) not in (*_HEADS, MLPTorso, nn.Dense, LayerNorm):
             raise _misfit(policy, f"a {type(module).__name__}")
         if getattr(module, "dtype", None) not in (None, "float32"):
             raise _misfit(policy, f"layers that compute in {module.dtype}")
@@ -136,7 +137,7 @@ def _layers(policy: Exportable, modules: list[tuple[nn.Module, Any]]) -> _Arrays
         elif isinstance(module, nn.Dense):
             activations.append(following.pop(0))
             arrays |= {f"{name}_{number + 1}": params[name] for name in ("kernel", "bias")}
-        elif isinstance(module, nn.LayerNorm):
+        elif isinstance(module, LayerNorm):
             arrays |= {f"scale_{number}": params["scale"], f"offset_{number}": params["bias"]}
     if unknown := [name for name in activations if name not in numpy_policy.ACTIVATIONS]:
         raise _misfit(policy, f"the activation {unknown[0]}")

@@ -39,7 +39,7 @@ from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, ma
 from stoix_like.systems.parts.optimiser import Descends, Transform, make_optimiser
 from stoix_like.systems.parts.state import get_part, with_part
 from stoix_like.systems.parts.teacher import Kickstarting, Lessons, make_lessons
-from stoix_like.utils.accelerate.platform import on_cpu
+from stoix_like.utils.accelerate.platform import on_gpu
 from stoix_like.utils.accelerate.successors import successor_values
 from stoix_like.utils.jax_utils import explained_variance, in_pieces, merge_leading_dims, standardize
 from stoix_like.utils.training import join_optimisers
@@ -184,7 +184,7 @@ class ActorCriticNetworks:
 
     def both(self, params: ActorCriticParams, obs: PyTree) -> tuple[Distribution, PyTree]:
         """Compute the policy and the output of the critic, in one pass where they share cells or have like torsos."""
-        if self.shared or on_cpu() or not alike(self.actor, self.critic):
+        if self.shared or not on_gpu() or not alike(self.actor, self.critic):
             return self.policy(params, obs), self.value(params, obs)
         embeddings = embed_both(self.actor, params.actor_params, params.critic_params, obs)
         pi = self.actor.apply(params.actor_params, embeddings[0], obs, method="head")

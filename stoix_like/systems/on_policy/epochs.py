@@ -14,9 +14,9 @@ from stoix_like.schema import INT32_MAX, Part, between
 from stoix_like.systems.parts.kl_stop import NEVER, Stop
 from stoix_like.utils.accelerate.packing import (
     join_rows,
+    pack_examples,
     pack_metrics,
     pack_params,
-    pack_steps,
     scan,
     split_rows,
     unpack,
@@ -93,7 +93,7 @@ def minibatch_epochs(
             return scan(packed_step, carry, (shuffled, keys, chosen))
 
     # Each minibatch gathers its own large rows, such as images: a shuffled copy would double the memory of a rollout.
-    small, large = split_rows(pack_steps(batch, 1))
+    small, large = split_rows(pack_examples(batch, 1))
     with jax.named_scope("epoch"):
         carry, metrics = scan(epoch, stop.start(pack_params(shared)), jax.random.split(key, config.epochs))
     shared, metrics = stop.finish(carry, metrics)

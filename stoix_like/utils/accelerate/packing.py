@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.utils.accelerate.platform import on_cpu
+from stoix_like.utils.accelerate.platform import on_cpu, on_gpu
 
 TreeT = TypeVar("TreeT")
 
@@ -76,9 +76,14 @@ def is_packed(tree: Any) -> bool:
     return any(map(_is_packed, jax.tree.leaves(tree, is_leaf=_is_packed)))
 
 
-def pack_steps(tree: TreeT, num_dims: int) -> TreeT | Packed:
-    """Pack what is small of each step of a batch, on accelerators; see `pack`."""
+def pack_examples(tree: TreeT, num_dims: int) -> TreeT | Packed:
+    """Pack what is small of each example, from which batches are gathered, on accelerators; see `pack`."""
     return tree if on_cpu() else pack_rows(tree, num_dims)
+
+
+def pack_outputs(tree: TreeT, num_dims: int) -> TreeT | Packed:
+    """Pack what is small of the outputs of a step, which a loop stores, on GPUs; see `pack`."""
+    return pack_rows(tree, num_dims) if on_gpu() else tree
 
 
 def pack_rows(tree: Any, num_dims: int, largest: int = _LARGEST_ROW) -> Packed:
@@ -90,7 +95,7 @@ def split_rows(steps: Any) -> tuple[Any, tuple[Any, ...]]:
     """Take the rows that are not packed, such as images, out of a batch.
 
     Args:
-        steps: from `pack_steps`.
+        steps: from `pack_examples`.
 
     Returns:
         The batch without them, and the rows; on CPUs the whole batch, and none.
@@ -117,7 +122,8 @@ def pack_metrics(metrics: Any) -> Packed:
 def pack_params(tree: TreeT) -> TreeT:
     """Pack each dictionary of float32 arrays, such as parameters and their moments, into a vector on accelerators.
 
-    A function of optax treats the vector as it treats the dictionary. On CPUs, where vectors were slower, all stays.
+    A function of optax treats the vector as it treats the dictionary. On CPUs, where vectors were slower, all stays; on
+    TPUs matrices do, whose layout is another than that of a vector.
 
     Args:
         tree: parameters, or a state of optimisers.
@@ -129,19 +135,19 @@ def pack_params(tree: TreeT) -> TreeT:
 
 
 def pack_scalars(tree: Any) -> Any:
-    """Pack the scalars of each entry of a tuple, such as the counters of optimisers, on accelerators; see `pack`.
+    """Pack the scalars of each entry of a tuple, such as the counters of optimisers, on GPUs; see `pack`.
 
     Entries stay apart because one may be the same on all shards, such as the shared state of an agent, and another not.
 
     Args:
         tree: a tuple, named or not, or any other tree, which is one entry.
     """
-    return tree if on_cpu() else _at_entries(partial(pack, chosen=lambda leaf: leaf.ndim == 0), tree)
+    return _at_entries(partial(pack, chosen=lambda leaf: leaf.ndim == 0), tree) if on_gpu() else tree
 
 
 def unpack_scalars(tree: Any) -> Any:
     """Undo `pack_scalars`; what was packed inside of the entries before stays so."""
-    return tree if on_cpu() else _at_entries(_unpack, tree)
+    return _at_entries(_unpack, tree) if on_gpu() else tree
 
 
 def _at_entries(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -152,7 +158,7 @@ def _at_entries(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def fori_loop(start: Any, stop: Any, body: Callable[[Any, TreeT], TreeT], first: TreeT) -> TreeT:
-    """Run `jax.lax.fori_loop`, with the scalars of its carry packed on accelerators."""
+    """Run `jax.lax.fori_loop`, with the scalars of its carry packed on GPUs."""
     return unpack_scalars(
         jax.lax.fori_loop(
             start, stop, lambda i, carry: pack_scalars(body(i, unpack_scalars(carry))), pack_scalars(first)
@@ -163,7 +169,7 @@ def fori_loop(start: Any, stop: Any, body: Callable[[Any, TreeT], TreeT], first:
 def scan(
     step: Callable[[Any, Any], tuple[Any, Any]], first: Any, inputs: Any, length: int | None = None
 ) -> tuple[Any, Any]:
-    """Run `jax.lax.scan`, with the scalars of its carry packed on accelerators."""
+    """Run `jax.lax.scan`, with the scalars of its carry packed on GPUs."""
 
     def packed_step(carry: Any, inputs: Any) -> tuple[Any, Any]:
         carry, outputs = step(unpack_scalars(carry), inputs)
@@ -176,7 +182,7 @@ def scan(
 def _pack_dict(node: Any) -> Any:
     if not _is_dict(node) or not node or any(leaf.dtype != jnp.float32 for leaf in jax.tree.leaves(node)):
         return node
-    return pack(node)
+    return pack(node, chosen=lambda leaf: on_gpu() or leaf.ndim < 2)
 
 
 def _unpack(node: Any) -> Any:

@@ -15,6 +15,7 @@ from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_op
 from stoix_like.utils.accelerate import packing
 from support.composed import compose_config
 from support.off_policy_runs import set_up_small
+from support.platforms import take_accelerator_forms
 
 
 def test_gradient_step_descends_the_loss():
@@ -113,7 +114,7 @@ def test_muon_kernels_of_convolutions_are_matrices_of_output_channels():
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_optimisers_see_packed_parameters_as_trees(name, monkeypatch):
     """On accelerators, parameters and gradients arrive as one vector, and the step leaves as one."""
-    monkeypatch.setattr(packing, "on_cpu", lambda: False)
+    take_accelerator_forms(monkeypatch)
     params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
     grads = {"kernel": jnp.asarray([[1.0, 2.0], [3.0, 4.0]]), "bias": jnp.ones(2)}
     optim = make_optimiser(config_of(optimiser=name, weight_decay=0.1), None, 0.1)

@@ -53,7 +53,8 @@ def test_leading_axes_of_loops_come_before_those_of_leaves():
 def test_on_a_cpu_everything_stays_as_it_is():
     tree = {"w": jnp.ones(2), "b": jnp.ones(3)}
     assert packing.pack_params(tree) is tree
-    assert packing.pack_steps(tree, 0) is tree
+    assert packing.pack_examples(tree, 0) is tree
+    assert packing.pack_outputs(tree, 0) is tree
     assert packing.pack_scalars(tree) is tree
 
 
@@ -93,3 +94,13 @@ def test_a_loop_carries_scalars_in_one_array_and_leaves_the_rest():
     last, outputs = packing.scan(lambda carry, x: (carry + x, carry), jnp.float32(1.0), jnp.arange(3.0))
     assert float(last) == 4.0
     np.testing.assert_array_equal(outputs, [1.0, 1.0, 2.0])
+
+
+def test_on_a_tpu_matrices_stay_apart_and_scalars_where_they_are(monkeypatch):
+    take_accelerator_forms(monkeypatch, gpu=False)
+    tree = {"w": jnp.ones((2, 3)), "b": jnp.ones(3), "c": jnp.ones(2)}
+    packed = packing.pack_params(tree)
+    assert packed.rows.shape == (5,)
+    assert_equal(unpack(packed), tree)
+    assert packing.pack_scalars(tree) is tree
+    assert packing.pack_outputs(tree, 0) is tree
