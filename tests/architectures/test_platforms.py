@@ -31,6 +31,7 @@ SEQUENCES = [
 RUNS = {
     "ppo": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "shards": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.target_kl=1e-4", *SHARDS],
+    "pixels": ["system=ppo/ff_ppo", "env=gymnax/breakout", "network=cnn", *ROLLOUT, "system.epochs=2", *SHARDS],
     "penalty": ["system=ppo/ff_ppo_penalty", "env=gymnax/pendulum", *ROLLOUT, "system.normalize_observations=true"],
     "dpo": ["system=ppo/ff_dpo", "env=gymnax/pendulum", *ROLLOUT],
     "rec_ppo": ["system=ppo/rec_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
