@@ -22,6 +22,8 @@ import rlax
 
 from stoix_like.base_types import ActorCriticHiddenStates, Observation
 from stoix_like.config import parse_config
+from stoix_like.data.dataset import DataHeader, DataSet
+from stoix_like.data.files import write_data
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.suites import probes
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
@@ -39,7 +41,7 @@ from support import disco
 from support.composed import compose_config
 from support.programs import train
 from support.selections import select
-from support.systems import SYSTEMS
+from support.systems import SYSTEMS, schema
 from support.tiny_dreamer import NETWORK
 
 REWARDS = (-1.0, 1.0, 0.0)
@@ -161,6 +163,16 @@ def recurrent_critic_values(networks, shared, hyperparams):
     action = policy.apply(actor_params, sequences).mode()
     q = critics.apply(shared.params.q_params.online, sequences, {"action": action})
     return q.min(-1).reshape(3, 2).T.ravel()
+
+
+def flow_values(networks, shared, hyperparams):
+    """Compute the mean over critics of the value of the policy's action without noise."""
+    del hyperparams
+    actor, nothing = networks.actor_network, jnp.zeros((6, 1))
+    policy = FeedForwardCritic(actor.action_head, actor.pre_torso, actor.input_layer)
+    action = policy.apply(shared.params.actor_params.one_step, Observation(VIEWS), {"action": nothing})
+    critics = make_critics(networks.q_network, 2)
+    return critics.apply(shared.params.q_params.online, Observation(VIEWS), {"action": action}).mean(-1)
 
 
 def action_atom_values(networks, shared, hyperparams):
@@ -296,6 +308,21 @@ SEARCH = [
     *(f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("actor", "critic")),
 ]
 CASES = {
+    "offline/ff_iql": Case(
+        [
+            *(override for override in CONTINUOUS if "noise" not in override),
+            *("system.value_lr=3e-3", "network.critic_network.pre_torso.layer_sizes=[32]"),
+        ],
+        critic_values,
+    ),
+    "offline/ff_fql": Case(
+        [
+            *(override for override in CONTINUOUS if "noise" not in override),
+            *("system.flow_steps=2", "network.flow_network.pre_torso.layer_sizes=[16]"),
+        ],
+        flow_values,
+        atol=0.1,
+    ),
     "search/ff_az": Case([*SEARCH, "system.prioritised=true"], state_values),
     "search/ff_sampled_az": Case([*SEARCH, "system.num_samples=3", "+env.kwargs.continuous=true"], state_values),
     "spo/ff_spo": Case(
@@ -471,7 +498,35 @@ def chain(monkeypatch):
 
 
 def test_every_system_has_a_case():
-    assert set(CASES) == set(SYSTEMS)
+    assert set(CASES) == {system for system in SYSTEMS if "gamma" in flat_hints(schema(system))}
+
+
+def write_chain(path, continuous, pairs=100):
+    """Write episodes of both kinds, of random actions; the successor of a truncated one is 1."""
+    row, rng = np.arange(8 * pairs), np.random.default_rng(0)
+    view = np.tile(np.asarray(VIEWS)[[0, 1, 2, 1, 3, 4, 5, 4]], (pairs, 1))
+    action = rng.uniform(-1, 1, (8 * pairs, 1)).astype(np.float32) if continuous else rng.integers(0, 2, 8 * pairs)
+    reward = np.tile(np.array([*REWARDS, 0.0, *REWARDS, 0.0], np.float32), pairs)
+    flags = row % 8 == 6, row % 8 == 2, row % 4 != 3
+    action = action if continuous else action.astype(np.int32)
+    write_data(path, DataSet(DataHeader(), Observation(view), action, reward, *flags).with_statistics())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "system", ["offline/ff_iql", "offline/ff_fql", "ddpg/ff_td3", "sac/ff_sac", "sac/rec_sac", "q_learning/ff_rainbow"]
+)
+def test_recorded_truncations_are_bootstrapped(system, tmp_path):
+    """Offline, where no episode is played."""
+    overrides = [override for override in CASES[system].overrides if "total_timesteps" not in override]
+    write_chain(tmp_path / "chain.npz", continuous="+env.kwargs.continuous=true" in overrides)
+    offline = ["arch=offline", "arch.total_timesteps=8000", f"system.data={tmp_path}/chain.npz"]
+    common = [f"system={system}", "env=probe", "env.scenario.name=chain", f"system.gamma={GAMMAS[0]}"]
+    setup, state = train([*common, *overrides, *offline])
+    config = setup.config.system
+    hyperparams = {name: get_value(config, name) for name in flat_hints(type(config))}
+    values = CASES[system].values(setup.spec.networks, state.shared, hyperparams)
+    np.testing.assert_allclose(values, expected(GAMMAS[0]), atol=CASES[system].atol)
 
 
 def trained(system, overrides):

@@ -89,10 +89,6 @@ class ActorAndCritic(Descends, Protocol):
         """Steps between new exploration noise, see `make_exploration`."""
 
     @property
-    def intrinsic_reward(self) -> IntrinsicReward:
-        """An intrinsic reward, or none."""
-
-    @property
     def final_values(self) -> dict[str, float | jax.Array]:
         """The values at the end of the run, of the hyperparameters that change."""
 
@@ -421,6 +417,6 @@ def make_parts(
         "normalizer": make_normalizer(config.normalize_observations, spec.axes),
         "rewards": make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
         "exploration": make_exploration(config.sde_sample_freq, networks.init_carry),
-        "intrinsic": make_intrinsic(config.intrinsic_reward, config, spec),
+        "intrinsic": make_intrinsic(config.find_part(IntrinsicReward), config, spec),
         "lessons": make_lessons(config.find_part(Kickstarting), spec),
     }

@@ -389,7 +389,7 @@ class _GAIL(_Bonus):
 _BONUSES: dict[str, type[_Bonus]] = {"rnd": _RND, "e3b": _E3B, "gail": _GAIL}
 
 
-def make_intrinsic(config: IntrinsicReward, system: Descends, spec: SystemSpec) -> Intrinsic:
+def make_intrinsic(config: IntrinsicReward | None, system: Descends, spec: SystemSpec) -> Intrinsic:
     """Build the intrinsic reward of a configuration; its networks have the input layer and torso of the actor.
 
     Args:
@@ -400,7 +400,7 @@ def make_intrinsic(config: IntrinsicReward, system: Descends, spec: SystemSpec) 
     Returns:
         The functions.
     """
-    if config.intrinsic is None:
+    if config is None or config.intrinsic is None:
         return NO_BONUS
     actor: SimpleNamespace = spec.networks.actor_network
     body = actor.pre_torso, actor.input_layer

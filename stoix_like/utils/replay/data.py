@@ -125,7 +125,7 @@ class Data(NamedTuple):
         """
         number = len(self.steps)
         first = jax.random.randint(key, (batch,), 0, max(number - length + 1, 1) if whole else number)
-        return jnp.asarray(self.steps)[jnp.minimum(first + jnp.arange(length)[:, None], number - 1)]
+        return jnp.asarray(self.steps)[jnp.minimum(first[None] + jnp.arange(length)[:, None], number - 1)]
 
     def is_first(self, rows: jax.Array) -> jax.Array:
         """Return whether steps are the first ones of their episodes."""

@@ -287,7 +287,8 @@ def _draw(
 ) -> StreamBatch:
     """Draw sequences of recorded data, each of which starts like an episode: the latent state before it is unknown."""
     data, rows = spec.data, len(spec.data.reward)
-    places = jax.random.randint(key, (batch,), 0, max(rows - length + 1, 1)) + jnp.arange(length)[:, None]
+    first = jax.random.randint(key, (batch,), 0, max(rows - length + 1, 1))
+    places = first[None] + jnp.arange(length)[:, None]
     places = jnp.minimum(places, rows - 1)
     is_first, is_last = data.is_first(places).at[0].set(True), ~jnp.asarray(data.valid)[places]
     before = data.take(places - 1, reward_scale)

@@ -98,9 +98,10 @@ def test_rnd_values_go_on_with_the_next_episode_and_those_of_e3b_do_not():
                 assert target[t, env] == pytest.approx(total + value[t, env], abs=1e-4)
 
 
-def test_a_replay_buffer_has_no_intrinsic_rewards():
-    with pytest.raises(ConfigError, match=r"system.intrinsic=rnd: this system learns from a replay buffer: use null"):
-        set_up(parse_config(compose_config(["system=awr/ff_awr", "+system.intrinsic=rnd"])))
+@pytest.mark.parametrize("overrides", [["system.intrinsic=gail"], ["system.data=some.npz"]])
+def test_demonstrations_and_likeness_to_them_need_each_other(overrides):
+    with pytest.raises(ConfigError, match="set both, or neither"):
+        set_up(parse_config(compose_config(["system=ppo/ff_ppo", *overrides])))
 
 
 @pytest.mark.slow

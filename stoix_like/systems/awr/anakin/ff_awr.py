@@ -47,10 +47,6 @@ class Config(ff_a2c.BaseConfig):
         for name in ("normalize_rewards", "vtrace"):
             if getattr(self, name):
                 raise ConfigError(f"system.{name}=true: this system learns from a replay buffer: use false")
-        if (kind := self.intrinsic_reward.intrinsic) is not None:
-            raise ConfigError(
-                f"system.intrinsic={kind}: this system learns from a replay buffer: use null, or system=ppo/ff_ppo"
-            )
 
 
 @dataclass(frozen=True)

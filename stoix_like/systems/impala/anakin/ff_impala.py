@@ -12,6 +12,7 @@ from stoix_like.base_types import SystemSpec
 from stoix_like.schema import Part, above, between, one_of
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.actor_critic import ActorCriticNetworks, make_parts
+from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
 from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.optimiser import Gradients
 from stoix_like.systems.parts.teacher import Kickstarting
@@ -55,11 +56,13 @@ class Config(ff_a2c.BaseConfig):
     Attributes:
         gradients: gradient descent.
         targets: values and advantages.
+        intrinsic_reward: an intrinsic reward, or none.
         kickstarting: a teacher, or none.
     """
 
     gradients: RMSPropGradients
     targets: VTrace
+    intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting
 
 

@@ -10,6 +10,7 @@ from stoix_like.base_types import SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.impala.anakin import ff_impala
+from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
 from stoix_like.systems.on_policy.recurrent import NETWORK_HEADS, LearnedSequences, make_recurrent_networks
 from stoix_like.systems.parts.teacher import Kickstarting
 from stoix_like.systems.vpg.anakin import ff_a2c
@@ -24,6 +25,7 @@ class Config(ff_a2c.BaseConfig):
         gradients: gradient descent.
         targets: values and advantages.
         sequences: the sequences that gradients flow through.
+        intrinsic_reward: an intrinsic reward, or none.
         kickstarting: a teacher, or none.
     """
 
@@ -31,6 +33,7 @@ class Config(ff_a2c.BaseConfig):
     gradients: ff_impala.RMSPropGradients
     targets: ff_impala.VTrace
     sequences: LearnedSequences
+    intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting
 
 

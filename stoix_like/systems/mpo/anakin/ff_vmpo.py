@@ -16,6 +16,7 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
 from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, OnPolicyTransition, make_parts
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
 from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.optimiser import gradient_step
 from stoix_like.systems.parts.teacher import Kickstarting
@@ -33,6 +34,7 @@ class Config(ff_a2c.BaseConfig):
         duals: bounds on divergences.
         gae_lambda: mixing parameter of n-step advantages.
         top_fraction: fraction of each minibatch that the policy learns from, the steps with the largest advantages.
+        intrinsic_reward: an intrinsic reward, or none.
         kickstarting: a teacher, or none.
     """
 
@@ -40,6 +42,7 @@ class Config(ff_a2c.BaseConfig):
     duals: DualConfig
     gae_lambda: Annotated[float, between(0.0, 1.0)]
     top_fraction: Annotated[float, Range(0.0, 1.0, without_low=True)]
+    intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting
 
 

@@ -59,7 +59,6 @@ class BaseConfig(SystemConfig):
             (True or `batch`), over each minibatch (`minibatch`), or not.
         vtrace: whether V-trace corrects values and advantages for the lag of the behaviour policy.
         sde_sample_freq: steps between new exploration noise (gSDE), see `make_exploration`; None: every step.
-        intrinsic_reward: an intrinsic reward, or none.
     """
 
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef",)
@@ -78,7 +77,6 @@ class BaseConfig(SystemConfig):
     standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
     vtrace: bool = False
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
-    intrinsic_reward: IntrinsicReward
 
     @property
     def ignores_lag(self) -> bool:
@@ -92,10 +90,12 @@ class Config(BaseConfig):
 
     Attributes:
         gae_lambda: mixing parameter of n-step advantages; at 1, they are as long as the rollout allows.
+        intrinsic_reward: an intrinsic reward, or none.
         kickstarting: a teacher, or none.
     """
 
     gae_lambda: Annotated[float, between(0.0, 1.0)]
+    intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting
 
 

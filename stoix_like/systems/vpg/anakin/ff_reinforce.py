@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from stoix_like.base_types import SystemSpec
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.actor_critic import make_parts
+from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
 from stoix_like.systems.parts.advantages import make_advantages, make_return_advantages
+from stoix_like.systems.parts.teacher import Kickstarting
 from stoix_like.systems.vpg.anakin.ff_a2c import A2C, BaseConfig
 
 
-def make_algorithm(config: BaseConfig, spec: SystemSpec) -> Algorithm:
+@dataclass(frozen=True, kw_only=True)
+class Config(BaseConfig):
+    """Hyperparameters of REINFORCE.
+
+    Attributes:
+        intrinsic_reward: an intrinsic reward, or none.
+        kickstarting: a teacher, or none.
+    """
+
+    intrinsic_reward: IntrinsicReward
+    kickstarting: Kickstarting
+
+
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build REINFORCE: the policy gradient of whole returns, with a value function as baseline."""
     gamma = config.gamma
     advantages = make_advantages(gamma, 1.0, vtrace=True) if config.vtrace else make_return_advantages(gamma)

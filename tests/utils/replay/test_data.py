@@ -1,0 +1,170 @@
+"""Targets and sequences of recorded data, alone and beside a replay buffer.
+
+Two episodes of one environment, with gamma = 1/2 and rewards 1, 2, 4, 8, 16: the observations 0, 1, 2 and the successor
+3, which terminated; 4, 5 and the successor 6, truncated. Rows 3 and 6 belong to no step.
+"""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Axes, Observation, SystemSpec
+from stoix_like.config import parse_config
+from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.errors import ConfigError
+from stoix_like.utils.replay import Data, ReplayConfig, SequenceReplayConfig, make_replay, make_sequence_replay
+from stoix_like.utils.replay.data import with_clipped_rewards
+from support.composed import compose_config
+from support.replayed import NUM_ENVS, SIX, Prioritised, empty, steps
+
+DATA = Data(
+    observation=Observation(np.arange(7, dtype=np.float32)[:, None]),
+    action=np.array([0, 1, 2, 0, 1, 2, 0], np.int32),
+    reward=np.array([1, 2, 4, 0, 8, 16, 0], np.float32),
+    terminated=np.arange(7) == 2,
+    truncated=np.arange(7) == 5,
+    valid=np.isin(np.arange(7), (3, 6), invert=True),
+    steps=np.array([0, 1, 2, 4, 5], np.int32),
+)
+# Reward, discount and successor of windows of three steps, by their first observation: 1 + 2/2 + 4/4, terminated;
+# 2 + 4/2; 4; then 8 + 16/2 and 16, truncated after two steps and after one: (1/2)^2 and 1/2 of the value beyond.
+THREE_STEPS = {0: [3, 0, 3], 1: [4, 0, 3], 2: [4, 0, 3], 4: [16, 0.25, 6], 5: [16, 0.5, 6]}
+ONE_STEP = {0: [1, 0.5, 1], 1: [2, 0.5, 2], 2: [4, 0, 3], 4: [8, 0.5, 5], 5: [16, 0.5, 6]}
+SIZES = {
+    "total_buffer_size": 120,
+    "total_batch_size": 64,
+    "epochs": 1,
+    "n_step": 1,
+    "store_next_observation": True,
+    "data": "some.npz",
+}
+
+
+def spec(num_updates=4, data=DATA):
+    return SystemSpec(
+        Box(0, 1, (1,)),
+        Discrete(3),
+        SimpleNamespace(),
+        Axes(),
+        num_updates,
+        NUM_ENVS,
+        1,
+        True,
+        rollout_length=6,
+        data=data,
+    )
+
+
+def make(schema=ReplayConfig, reward_scale=1.0, data=DATA, **values):
+    return make_replay(schema(**{**SIZES, **values}), spec(data=data), 0.5, reward_scale)
+
+
+def filled(replay):
+    """Return a buffer whose observations are at least 1000."""
+    numbers, *others = SIX
+    return jax.jit(replay.add)(empty(replay), steps([1000 + number for number in numbers], *others))
+
+
+def shares(replay, state):
+    batch = replay.sample(state, jax.random.key(1))
+    return float(jnp.mean(batch.observation.agent_view < 1000))
+
+
+@pytest.mark.parametrize(("n_step", "targets"), [(1, ONE_STEP), (3, THREE_STEPS)])
+def test_windows_end_with_their_episode_and_bootstrap_where_truncated(n_step, targets):
+    replay = make(data_fraction=1.0, n_step=n_step, reward_scale=10.0)
+    assert empty(replay) == ()
+    batch = jax.jit(replay.sample)((), jax.random.key(0))
+    columns = (
+        batch.observation.agent_view[:, 0],
+        batch.reward / 10,
+        batch.discount,
+        batch.next_observation.agent_view[:, 0],
+    )
+    rows = np.stack(columns, axis=1)
+    assert set(rows[:, 0]) == set(targets)
+    for number, *target in rows.tolist():
+        assert target == targets[number]
+    assert np.array_equal(batch.action, DATA.action[rows[:, 0].astype(int)])
+    assert np.all(np.asarray(batch.weight) == 1.0)
+
+
+def test_the_action_after_a_step_is_known_within_its_episode():
+    batch = make(data_fraction=1.0).sample((), jax.random.key(0))
+    after, is_known = batch.next_action
+    first = batch.observation.agent_view[:, 0].astype(int)
+    assert np.array_equal(is_known, np.isin(first, (0, 1, 4)))
+    assert np.array_equal(np.asarray(after)[is_known], DATA.action[first + 1][is_known])
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.25, 1.0])
+def test_a_share_of_each_batch_comes_from_the_data(fraction):
+    replay = make(data_fraction=jnp.asarray(fraction))
+    assert shares(replay, filled(replay)) == fraction
+
+
+def test_the_share_changes_over_the_run():
+    """After one of four rollouts, a quarter of the way from one half to zero: 3/8."""
+    replay = make(data_fraction=0.5, final_data_fraction=0.0)
+    state = filled(replay)
+    assert shares(replay, state) == 0.375
+    assert shares(replay, state._replace(rollouts=jnp.asarray(9))) == 0.0
+
+
+def test_priorities_of_data_change_nothing():
+    replay = make(Prioritised, data_fraction=0.5)
+    state = filled(replay)
+    batch = replay.sample(state, jax.random.key(0), 1.0)
+    is_data = np.asarray(batch.observation.agent_view[:, 0] < 1000)
+    assert np.array_equal(is_data, np.asarray(batch.indices) < 0)
+    after = replay.set_priorities(state, batch.indices, jnp.where(is_data, 100.0, 2.0))
+    tree = after.buffer.sum_tree_state
+    leaves = np.asarray(tree.nodes)[2**tree.tree_depth - 1 :]
+    drawn = np.asarray(batch.indices)[~is_data]
+    assert np.all(leaves[drawn] == 2.0)
+    others = np.setdiff1d(np.flatnonzero(leaves), drawn)
+    assert np.all(leaves[others] == 1.0)
+
+
+def test_rewards_are_clipped_like_those_of_rollouts():
+    clipped = with_clipped_rewards(spec(), 4.0).data
+    assert np.array_equal(clipped.reward, [1, 2, 4, 0, 4, 4, 0])
+    assert with_clipped_rewards(spec(data=None), 4.0).data is None
+
+
+def test_sequences_start_anew_with_each_episode():
+    config = SequenceReplayConfig(
+        **{**SIZES, "total_batch_size": 32},
+        data_fraction=1.0,
+        prioritised=False,
+        sequence_period=2,
+        burn_in_length=1,
+        sequence_length=2,
+    )
+    carry = jnp.full((3,), 7.0)
+    batch = make_sequence_replay(config, spec(), carry).sample((), jax.random.key(0), 1.0)
+    first = np.asarray(batch.steps.observation.agent_view[0, :, 0])
+    assert set(first) == {0.0, 1.0, 2.0}
+    for sequence, number in enumerate(first):
+        at = [0, 1, 2, 4, 5][int(number) : int(number) + 3]
+        assert np.array_equal(batch.steps.observation.agent_view[:, sequence, 0], at)
+        assert np.array_equal(batch.steps.next_observation.agent_view[:, sequence, 0], np.asarray(at) + 1)
+        assert np.array_equal(batch.is_first[:, sequence], np.isin(at, (0, 4)))
+    assert np.all(np.asarray(batch.carry) == 7.0)
+
+
+def test_all_steps_are_a_rollout():
+    transitions = DATA.trajectory().transitions
+    assert np.array_equal(transitions.observation.agent_view[:, 0, 0], [0, 1, 2, 4, 5])
+    assert np.array_equal(transitions.next_observation.agent_view[:, 0, 0], [1, 2, 3, 5, 6])
+    assert np.array_equal(transitions.is_first[:, 0], [True, False, False, True, False])
+    assert DATA.trajectory(1).transitions.reward.shape == (1, 1)
+
+
+def test_systems_that_learn_from_windows_of_their_policy_refuse_data():
+    config = parse_config(compose_config(["system=mpo/ff_mpo", "+system.data=some.npz"])).system
+    with pytest.raises(ConfigError, match=r"system.data=some.npz: this system learns from windows of its own policy"):
+        config.check(8, 1)
