@@ -54,7 +54,7 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
 def count(text: str) -> int:
     """Read a whole number, which may be written `1e5`."""
     number = float(text)
-    if number != int(number):
+    if not number.is_integer():
         raise ValueError(text)
     return int(number)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from jax.dtypes import canonicalize_dtype
 
 from stoix_like.data.dataset import RETURNS, DataHeader, DataSet
 from stoix_like.data.files import KEY
@@ -65,8 +66,7 @@ def _wrong_arrays(data: DataSet, observation_space: ObservationSpace, action_spa
         yield f"the data have no {missing[0]}, which the run observes: record data with the same env keys"
     if unknown := sorted(view.keys() - spaces.keys()):
         yield f"the data have {unknown[0]}, which the run does not observe: record data with the same env keys"
-    expected = {name: (space.shape, space.dtype) for name, space in spaces.items()}
-    expected["actions"] = action_space.shape, action_space.dtype
+    expected = {name: (space.shape, space.dtype) for name, space in {**spaces, "actions": action_space}.items()}
     expected |= {"rewards": ((), np.float32), "action_mask": ((sum(choices(action_space)),), np.bool_)}
     expected |= {
         "step_count": ((), np.int32),
@@ -77,8 +77,9 @@ def _wrong_arrays(data: DataSet, observation_space: ObservationSpace, action_spa
         shape, dtype = expected[name]
         if array.shape[1:] != tuple(shape):
             yield f"{name} has the shape {array.shape[1:]} per row, and in the run it is {tuple(shape)}: record it so"
-        if array.dtype != np.dtype(dtype):
-            yield f"{name} has the dtype {array.dtype}, and in the run it is {np.dtype(dtype)}: convert the data"
+        # In 32 bits, as jax has them.
+        if array.dtype != (canonical := canonicalize_dtype(dtype)):
+            yield f"{name} has the dtype {array.dtype}, and in the run it is {canonical}: convert the data"
 
 
 def _wrong_episodes(data: DataSet) -> Iterator[str]:

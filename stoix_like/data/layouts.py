@@ -51,7 +51,8 @@ def read_ogbench(path: Path) -> DataSet:
         action, reward, terminated, truncated = (x[valid] for x in (action, reward, terminated, truncated))
         return from_steps(header, Observation(view[valid]), action, reward, terminated, truncated, last)
     # As it is; what the last rows hold next to their observation does not count.
-    reward, action = reward * valid, action * np.expand_dims(valid, tuple(range(1, action.ndim)))
+    reward = np.where(valid, reward, 0.0)
+    action = np.where(np.expand_dims(valid, tuple(range(1, action.ndim))), action, 0)
     return DataSet(header, Observation(view), action, reward, terminated, truncated, valid).with_statistics()
 
 

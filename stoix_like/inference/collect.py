@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.dtypes import canonicalize_dtype
 
 from stoix_like.architectures.acting import Act, noisy_act, random_act
 from stoix_like.data import minari
@@ -195,4 +196,4 @@ def _vectors(env: VectorEnvironment, action: Any) -> np.ndarray:
     space = env.unwrapped.action_space
     if isinstance(space, Dict | Tuple):
         return np.asarray(Mixed(space).join(jax.tree.leaves(action)))
-    return np.asarray(action, space.dtype)
+    return np.asarray(action, canonicalize_dtype(space.dtype))

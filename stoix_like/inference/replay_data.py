@@ -13,6 +13,7 @@ from stoix_like.inference.load import TrainedRun, choose_member, load_shared
 from stoix_like.schema import get_value
 from stoix_like.storage import checkpoint
 from stoix_like.utils.replay import ReplayConfig, Step
+from stoix_like.utils.replay.frames import FrameReplayState
 
 
 def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str]:
@@ -52,9 +53,12 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
     local, step = _read_local(run)
     if state.env_steps.ndim:
         local = jax.tree.map(lambda leaf: leaf[index], local)
-    buffer = next(node for node in jax.tree.leaves(local, is_leaf=_is_buffer) if _is_buffer(node))
-    if not isinstance(buffer.experience, Step):
-        raise ConfigError(f"replay=True: {config.system_name} stores sequences, not steps: collect with policy=best")
+    buffer = _find_buffer(local)
+    if buffer is None:
+        raise ConfigError(
+            f"replay=True: {config.system_name} on {config.environment_name} stores sequences or single frames, not"
+            " steps: collect with policy=best"
+        )
     hyperparams = state.hyperparams_of(index)
     scale = config.env.reward_scale * hyperparams.get("reward_scale", get_value(config.system, "reward_scale"))
     return _rows(buffer, config.arch.total_num_envs, scale), f"replay buffer after {step:,} env steps"
@@ -82,8 +86,14 @@ def _read_local(run: TrainedRun) -> tuple[Any, int]:
         raise ConfigError(f"replay=True: {run.run_dir} holds no replay buffer that can be read: {error}") from error
 
 
-def _is_buffer(node: Any) -> bool:
-    return hasattr(node, "experience")
+def _find_buffer(local: Any) -> Any:
+    """Return the buffer of a local state; None if it does not store steps with their observations."""
+
+    def is_buffer(node: Any) -> bool:
+        return hasattr(node, "experience") or isinstance(node, FrameReplayState)
+
+    buffer = next(node for node in jax.tree.leaves(local, is_leaf=is_buffer) if is_buffer(node))
+    return buffer if isinstance(getattr(buffer, "experience", None), Step) else None
 
 
 def _rows(buffer: Any, total_num_envs: int, scale: float) -> DataSet:

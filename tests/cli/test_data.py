@@ -37,6 +37,7 @@ def test_data_prints_what_a_file_holds_and_draws_its_returns(tmp_path, capsys):
         ("collect {tmp} --out {tmp}/data.npz --policy worst", "policy=worst is unknown"),
         ("collect {tmp} --out {tmp}/data.npz", "holds no run"),
         ("collect {tmp} --out {tmp}/data.npz --steps 1.5", "invalid count value: '1.5'"),
+        ("collect {tmp} --out {tmp}/data.npz --steps inf", "invalid count value: 'inf'"),
     ],
 )
 def test_wrong_arguments_are_refused(command, message, tmp_path, capsys):

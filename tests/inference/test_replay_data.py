@@ -2,6 +2,7 @@
 
 import shutil
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ import pytest
 import stoix_like
 from stoix_like.base_types import Observation
 from stoix_like.errors import ConfigError
-from stoix_like.inference.replay_data import _rows
+from stoix_like.inference.replay_data import _find_buffer, _rows
 from stoix_like.utils.replay import Step
+from stoix_like.utils.replay.frames import FrameReplayState
 from support.off_policy_runs import SMALL
 from support.trained_runs import train_pendulum
 
@@ -62,6 +64,17 @@ def test_rows_without_successors_lose_their_truncated_and_newest_steps():
     data = _rows(ring([[[0, 1, 2, 3, 4]]], None, none, cut, [0], [True]), 1, 1.0)
     assert fields(data) == ([0, 1, 2, 3, 4], [], [0, 3], [1, 4])
     assert "left out" in data.header.notes[0]
+
+
+class Buffer(NamedTuple):
+    experience: Any
+
+
+def test_buffers_of_frames_and_of_sequences_hold_no_steps():
+    steps = Buffer(Step(None, None, None, None, None, None))
+    assert _find_buffer({"returns": np.zeros(2), "buffer": steps}) is steps
+    assert _find_buffer((np.zeros(2), FrameReplayState(None, steps))) is None
+    assert _find_buffer([Buffer((steps,))]) is None
 
 
 def test_runs_without_steps_to_take_are_refused(tmp_path_factory):
