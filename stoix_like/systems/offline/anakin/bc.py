@@ -73,13 +73,13 @@ class BaseConfig(SystemConfig):
 
     def check(self, num_envs: int, num_shards: int) -> None:
         """Refuse a run without anybody to imitate; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
         replay: Any = self.find_part(ReplayConfig)
         if not replay.only_data and self.labels.teacher is None:
             raise ConfigError(
                 "this system would imitate its own actions: use arch=offline system.data=FILE, or"
                 " system.teacher=RUN_DIR"
             )
+        super().check(num_envs, num_shards)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,74 @@
+"""The flow of flow Q-learning, and its losses, with networks of known outputs."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Observation
+from stoix_like.envs.spaces import Box
+from stoix_like.errors import ConfigError
+from stoix_like.systems.offline.anakin.ff_fql import FlowParams
+from stoix_like.utils.replay import Batch
+from support.algorithms import make_algorithm
+from support.off_policy_runs import algorithm, set_up_small
+
+OBSERVATION = Observation(jnp.zeros((3, 1)))
+
+
+def outputs(function):
+    return SimpleNamespace(apply=lambda params, observation, inputs: function(params, inputs["action"]))
+
+
+@pytest.fixture
+def fql():
+    """The velocity is `params` plus the time, the policy's action half of the noise, and both critics the action."""
+    found = algorithm("offline/ff_fql", "system.flow_steps=4", "system.distillation_coef=3.0")
+    return replace(
+        found,
+        flow=outputs(lambda params, place: params + place[:, 1:]),
+        actor=outputs(lambda params, noise: 0.5 * noise),
+        critics=outputs(lambda params, action: action * jnp.ones((1, 2))),
+    )
+
+
+def test_a_flow_is_followed_by_eulers_method_within_the_bounds(fql):
+    """Four steps of (c + t) / 4 at t = 0, 1/4, 1/2, 3/4: c + 3/8 in all."""
+    noise = jnp.asarray([[0.0], [-1.0], [0.9]])
+    np.testing.assert_allclose(fql.follow(jnp.asarray(0.25), OBSERVATION, noise), [[0.625], [-0.375], [1.0]], rtol=1e-6)
+
+
+def test_losses_of_flow_and_policy(fql):
+    """With the keys of the loss, computed again from its noise."""
+    action = jnp.asarray([[0.2], [-0.4], [0.6]])
+    weight = jnp.asarray([1.0, 0.0, 2.0])
+    batch = Batch(OBSERVATION, action, jnp.zeros(3), jnp.zeros(3), OBSERVATION, weight, None)
+    key, flow = jax.random.key(3), jnp.asarray(0.5)
+    loss, metrics = fql.actor_loss(FlowParams(flow, None), None, batch, key)
+    keys = jax.random.split(key, 3)
+    start, time = np.asarray(jax.random.normal(keys[0], (3, 1))), np.asarray(jax.random.uniform(keys[1], (3,)))
+    errors = (0.5 + time[:, None]) - (np.asarray(action) - start)
+    flow_loss = np.mean(np.asarray(weight)[:, None] * errors**2)
+    noise = np.asarray(jax.random.normal(keys[2], (3, 1)))
+    end = np.clip(noise + 0.875, -1, 1)
+    distillation = np.mean(np.asarray(weight) * (0.5 * noise - end)[:, 0] ** 2)
+    q = np.clip(0.5 * noise, -1, 1)[:, 0]
+    np.testing.assert_allclose(metrics["flow_loss"], flow_loss, rtol=1e-5)
+    np.testing.assert_allclose(metrics["distillation_loss"], distillation, rtol=1e-5)
+    value = np.mean(np.asarray(weight) * q) / np.mean(np.abs(q))
+    np.testing.assert_allclose(loss, flow_loss + 3.0 * distillation - value, rtol=1e-5)
+
+
+def test_actions_are_drawn_in_the_units_of_the_environment():
+    fql = algorithm("offline/ff_fql", "env=gymnax/pendulum", "env.rescale_actions=false")
+    np.testing.assert_allclose(fql.actions.from_unit(jnp.asarray([[0.5]])), [[1.0]])
+    np.testing.assert_allclose(fql.actions.to_unit(jnp.asarray([[-2.0]])), [[-1.0]])
+
+
+def test_actions_without_bounds_are_refused():
+    setup = set_up_small("offline/ff_fql")
+    with pytest.raises(ConfigError, match="system=offline/ff_fql needs bounded actions: use system=offline/ff_iql"):
+        make_algorithm(setup, action_space=Box(-np.inf, np.inf, (1,)))

@@ -1,0 +1,50 @@
+"""Distances to the actions of data, against sums in numpy."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Observation
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.systems.parts.behaviour import BehaviourDistance, make_behaviour
+from stoix_like.utils.replay import Batch
+from support.composed import compose_config
+
+UNIT = jnp.asarray([2.0, 1.0])
+NOTHING = Observation(jnp.zeros((2, 1)))
+
+
+def batch(weight=(1.0, 1.0)):
+    """Return two steps; only the first has an action after it."""
+    after = jnp.asarray([[2.0, 0.0], [9.0, 9.0]]), jnp.asarray([True, False])
+    action = jnp.asarray([[0.0, 1.0], [2.0, -1.0]])
+    return Batch(NOTHING, action, jnp.zeros(2), jnp.zeros(2), NOTHING, jnp.asarray(weight), None, after)
+
+
+def test_the_policy_is_drawn_to_the_actions_of_the_data():
+    """Distances in half ranges: (2/2)^2 + 1^2 = 2 and (2/2)^2 + 2^2 = 5; values are divided by mean |q| = 2."""
+    behaviour = make_behaviour(BehaviourDistance(bc_coef=0.4), UNIT)
+    action, q = jnp.asarray([[2.0, 0.0], [0.0, 1.0]]), jnp.asarray([1.0, -3.0])
+    np.testing.assert_allclose(behaviour.actor_loss(q, action, batch()), -(1 - 3) / 2 / 2 + 0.4 * 3.5)
+    np.testing.assert_allclose(behaviour.actor_loss(q, action, batch((1.0, 0.0))), -1 / 2 / 2 + 0.4 * 1.0)
+
+
+def test_targets_fall_with_the_distance_at_the_successor():
+    """The target policy's action (0, 0) is one half range from (2, 0); after the second step there is no action."""
+    behaviour = make_behaviour(BehaviourDistance(critic_bc_coef=0.5), UNIT)
+    q_t = jnp.asarray([[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_allclose(behaviour.target(q_t, jnp.zeros((2, 2)), batch()), [[0.5, 1.5], [3.0, 4.0]])
+
+
+def test_without_weights_nothing_changes():
+    behaviour = make_behaviour(BehaviourDistance(), UNIT)
+    q = jnp.asarray([1.0, -3.0])
+    assert behaviour.actor_loss(q, q[:, None], batch()) == 1.0
+    assert behaviour.target(q, q, batch()) is q
+
+
+def test_distances_in_targets_need_the_next_action():
+    config = parse_config(compose_config(["system=ddpg/ff_td3", "system.critic_bc_coef=1"])).system
+    with pytest.raises(ConfigError, match=r"system.critic_bc_coef=1.0 needs the action after every step"):
+        config.check(8, 1)

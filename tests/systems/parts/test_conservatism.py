@@ -1,0 +1,81 @@
+"""Penalties on the values of actions that data do not hold, against sums in numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.config import parse_config
+from stoix_like.envs.spaces import Box
+from stoix_like.errors import ConfigError
+from stoix_like.systems.parts.conservatism import (
+    Conservatism,
+    SampledConservatism,
+    make_penalty,
+    make_sampled_penalty,
+)
+from support.composed import compose_config
+
+BATCH, NUMBER = 4, 3
+SPACE = Box(-2.0, 2.0, (1,))
+
+
+class Policy:
+    """A policy that draws what it is told to."""
+
+    def __init__(self, action, log_prob):
+        self._drawn = jnp.asarray(action, jnp.float32), jnp.asarray(log_prob, jnp.float32)
+
+    def sample_and_log_prob(self, *, seed, sample_shape):
+        assert sample_shape == (NUMBER,)
+        return self._drawn
+
+
+def test_the_penalty_of_discrete_actions_is_a_soft_maximum():
+    """2 (log(e^1 + e^2) - 1) and 2 (log(e^0 + e^3) - 3), whose mean is added to every loss."""
+    penalty = make_penalty(Conservatism(cql_coef=2.0))
+    found = penalty(jnp.asarray([5.0, 7.0]), jnp.asarray([[1.0, 2.0], [0.0, 3.0]]), jnp.asarray([0, 1]))
+    added = np.log(np.exp(1) + np.exp(2)) - 1 + np.log(1 + np.exp(3)) - 3
+    np.testing.assert_allclose(found, [5 + added, 7 + added], rtol=1e-6)
+
+
+def test_without_a_weight_nothing_changes():
+    losses = jnp.ones(3)
+    assert make_penalty(Conservatism())(losses, None, None) is losses
+    assert make_sampled_penalty(SampledConservatism(), SPACE)(losses, None, None, None, None, None) is losses
+    assert make_sampled_penalty(None, SPACE)(losses, None, None, None, None, None) is losses
+
+
+@pytest.mark.parametrize("returns", [None, [-np.inf, 0.0, 9.0, 1.0]])
+def test_the_penalty_of_continuous_actions_weighs_samples_by_their_densities(returns):
+    """Critics are a and 2a; uniform actions have the density 1/4, those of the policy their own."""
+    rng = np.random.default_rng(0)
+    action, log_prob = rng.uniform(-2, 2, (NUMBER, BATCH, 1)), rng.normal(size=(NUMBER, BATCH))
+    q_tm1 = rng.normal(size=(BATCH, 2)).astype(np.float32)
+    key = jax.random.key(1)
+    penalty = make_sampled_penalty(SampledConservatism(cql_coef=0.5, cql_actions=NUMBER), SPACE)
+    bounds = None if returns is None else jnp.asarray(returns, jnp.float32)
+    found = penalty(
+        jnp.asarray(3.0),
+        key,
+        lambda action: action * jnp.asarray([[1.0, 2.0]]),
+        lambda: [Policy(action, log_prob)],
+        jnp.asarray(q_tm1),
+        bounds,
+    )
+    uniform = -2 + 4 * np.asarray(jax.random.uniform(jax.random.split(key)[0], (NUMBER, BATCH, 1)))
+    total = 0.0
+    for critic in range(2):
+        drawn = (critic + 1) * action[..., 0]
+        if returns is not None:
+            drawn = np.maximum(drawn, np.asarray(returns)[None])
+        weights = np.concatenate([np.exp((critic + 1) * uniform[..., 0]) / 0.25, np.exp(drawn - log_prob)])
+        total += np.mean(np.log(weights.mean(axis=0)) - q_tm1[:, critic])
+    np.testing.assert_allclose(found, 3.0 + 0.5 * total, rtol=1e-5)
+
+
+@pytest.mark.parametrize("overrides", [["system.cql_coef=1"], ["system.data=some.npz"]])
+def test_a_calibration_needs_a_penalty_and_data(overrides):
+    config = parse_config(compose_config(["system=sac/ff_sac", "system.calibrated=true", *overrides])).system
+    with pytest.raises(ConfigError, match=r"system.calibrated=true needs system.cql_coef and system.data"):
+        config.check(8, 1)
