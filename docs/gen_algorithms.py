@@ -24,6 +24,7 @@ PAGES = {
     "search": ("search", "spo"),
     "world_models": ("dreamer",),
     "discovered_update_rules": ("disco_rl",),
+    "offline": ("offline",),
 }
 _BOX = Box(-1.0, 1.0, (2,))
 ACTIONS = {

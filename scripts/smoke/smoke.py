@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import results
 from kinds import KINDS, RECURRENT, networks_for
+from tiny_data import offline, write_random
 from tiny_runs import COMPILED, SIZES
 
 if TYPE_CHECKING:
@@ -125,9 +126,12 @@ def attempt(system: str, kind: str, choices: Sequence[Sequence[str]], full: bool
     start, refusal = time.monotonic(), ""
     check: Callable[[RunSetup], None] = check_resume_and_export if full else check_updates
     state = REFUSED
+    data = tempfile.TemporaryDirectory(prefix="smoke-data-")
     try:
         for words in choices:
             try:
+                if offline(system):
+                    words = with_data(words, Path(data.name, "random.npz"))
                 setup = set_up(parse_config(compose_config([*words, f"arch.population.size={2 if full else 1}"])))
             except ConfigError as error:
                 refusal = refusal or str(error)
@@ -138,7 +142,17 @@ def attempt(system: str, kind: str, choices: Sequence[Sequence[str]], full: bool
     except Exception as error:  # anything but a refusal is a failure
         where = traceback.extract_tb(error.__traceback__)[-1]
         refusal, state = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})", FAILED
+    finally:
+        data.cleanup()
     return Outcome(system, kind, state, "" if state == OK else refusal, time.monotonic() - start)
+
+
+def with_data(words: Sequence[str], path: Path) -> list[str]:
+    """Return the overrides of a run of two updates on random data, which are written once."""
+    if not path.exists():
+        write_random(path, words)
+    others = [word for word in words if not word.startswith(("arch.total_timesteps=", "arch.total_num_envs="))]
+    return [*others, "arch=offline", f"arch.total_timesteps={2 * SIZES['epochs']}", f"system.data={path}"]
 
 
 def commands(system: str, kind: str) -> Iterator[list[str]]:
@@ -180,12 +194,13 @@ def check_updates(setup: RunSetup) -> None:
     import jax
     import numpy as np
 
+    from stoix_like.assembly import inputs_of
     from stoix_like.run.programs.functions import make_keys, run_programs, traced_hyperparams
 
-    programs = run_programs(setup)
+    programs, inputs = run_programs(setup), inputs_of(setup.spec)
     keys, hyperparams = make_keys(setup), traced_hyperparams(setup.population)
-    state = next(programs).function(hyperparams, keys.agent, keys.shards)
-    _, metrics = next(programs).function(state, hyperparams, np.int32(2), np.bool_(True))
+    state = next(programs).function(hyperparams, keys.agent, keys.shards, inputs)
+    _, metrics = next(programs).function(state, hyperparams, np.int32(2), np.bool_(True), inputs)
     finite = {
         jax.tree_util.keystr(path): bool(np.all(np.isfinite(leaf))) for path, leaf in jax.tree.leaves_with_path(metrics)
     }
