@@ -282,7 +282,6 @@ class ActionVectorHead(nn.Module):
     """
 
     outputs: ClassVar[str | None] = ACTION_VECTOR
-    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
 
     action_dim: Shape
     kernel_init: Initializer | str = orthogonal(0.01)
