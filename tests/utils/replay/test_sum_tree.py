@@ -5,9 +5,11 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flashbax.buffers import sum_tree
 
 from stoix_like.utils.replay.sum_tree import set_priorities
+from support.platforms import take_accelerator_forms
 
 
 class State(SimpleNamespace):
@@ -15,7 +17,10 @@ class State(SimpleNamespace):
         return State(**(vars(self) | fields))
 
 
-def test_sums_of_all_levels_follow_priorities_and_the_largest_of_equal_items_counts():
+@pytest.mark.parametrize("gpu", [False, True])
+def test_sums_of_all_levels_follow_priorities_and_the_largest_of_equal_items_counts(gpu, monkeypatch):
+    if gpu:
+        take_accelerator_forms(monkeypatch)
     # Five items: a tree of depth 3, with 1 + 2 + 4 + 8 nodes.
     state = set_priorities(State(sum_tree_state=sum_tree.init(5)), jnp.array([0, 3, 4]), jnp.array([1.0, 2.0, 8.0]))
     state = set_priorities(state, jnp.array([3, 1, 3]), jnp.array([5.0, 0.25, 4.0]))
