@@ -201,6 +201,8 @@ def check_updates(setup: RunSetup) -> None:
     keys, hyperparams = make_keys(setup), traced_hyperparams(setup.population)
     state = next(programs).function(hyperparams, keys.agent, keys.shards, inputs)
     _, metrics = next(programs).function(state, hyperparams, np.int32(2), np.bool_(True), inputs)
+    if offline(setup.config.system_name):
+        metrics = metrics._replace(episodes=())
     finite = {
         jax.tree_util.keystr(path): bool(np.all(np.isfinite(leaf))) for path, leaf in jax.tree.leaves_with_path(metrics)
     }

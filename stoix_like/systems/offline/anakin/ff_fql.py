@@ -134,7 +134,7 @@ class FQL(OffPolicyActorCritic[Config]):
 
     def pi(self, params: FQLParams, observation: Observation) -> Distribution:
         """Return the action of the policy without noise, for pictures."""
-        zeros = jnp.zeros((len(jax.tree.leaves(observation)[0]), *self.actions.unit.shape))
+        zeros = jnp.zeros((*jax.tree.leaves(observation)[0].shape[:1], *self.actions.unit.shape))
         action = self.actions.from_unit(self.one_step(params.actor_params, observation, zeros))
         return Independent(Deterministic(action), self.actions.unit.ndim)
 
@@ -146,7 +146,7 @@ class FQL(OffPolicyActorCritic[Config]):
         """Draw an action for each environment; the policy has no mode."""
         del greedy
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
-        noise = jax.random.normal(key, (len(state.timestep.reward), *self.actions.unit.shape))
+        noise = jax.random.normal(key, (*state.timestep.reward.shape, *self.actions.unit.shape))
         return state.carry, self.actions.from_unit(self.one_step(shared.params.actor_params, observation, noise)), ()
 
     def sgd_step(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:

@@ -1,6 +1,6 @@
 """Implicit Q-learning (Kostrikov, Nair & Levine 2021, arXiv:2110.06169): values of actions of the data alone.
 
-Actions are continuous, or discrete where the critics take them one-hot, `network=mlp_iql_discrete`.
+Actions are continuous, or discrete, which the critics take one-hot.
 """
 
 from __future__ import annotations
