@@ -1,0 +1,152 @@
+"""Runs that learn from data alone: their budget, what they refuse, and how they resume."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stoix_like
+from stoix_like.base_types import Observation
+from stoix_like.config import parse_config
+from stoix_like.data.dataset import DataHeader, DataSet
+from stoix_like.data.files import write_data
+from stoix_like.errors import ConfigError
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.storage import checkpoint
+from support.comparisons import recorded
+from support.composed import compose_config
+
+COMMAND = str(Path(sys.executable).parent / "stoix-like")
+SMALL = [
+    *("arch=offline", "env=gymnax/cartpole", "arch.num_eval_episodes=4", "arch.num_evaluation=8", "logger=silent"),
+    *("network.actor_network.pre_torso.layer_sizes=[8]", "system.total_batch_size=32", "arch.num_devices=1"),
+    *("checkpoint.every_evals=1", "checkpoint.keep=9"),
+]
+
+
+def write_cartpole(path, episodes=20, seed=0):
+    """Write episodes of ten random steps, of which every other one terminates."""
+    rng, rows = np.random.default_rng(seed), 11 * episodes
+    number, row = np.divmod(np.arange(rows), 11)
+    data = DataSet(
+        DataHeader(environment="gymnax/CartPole-v1"),
+        Observation(rng.normal(size=(rows, 4)).astype(np.float32)),
+        rng.integers(0, 2, rows).astype(np.int32),
+        np.where(row < 10, 1.0, 0.0).astype(np.float32),
+        (row == 9) & (number % 2 == 0),
+        (row == 9) & (number % 2 == 1),
+        row < 10,
+    )
+    write_data(path, data.with_statistics())
+    return f"system.data={path}"
+
+
+def setup_of(*overrides):
+    return set_up(parse_config(compose_config(overrides)))
+
+
+REFUSED = {
+    "ppo": (["system=ppo/ff_ppo"], r"arch=offline: system=ppo/ff_ppo learns from its own rollouts: use a system with"),
+    "no data": (["system=q_learning/ff_dqn"], r"arch=offline learns from recorded data: set system.data=FILE"),
+    "no file": (["system=q_learning/ff_dqn", "system.data=none.npz"], r"system.data=none.npz: there is no such file"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED)
+def test_runs_that_cannot_learn_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        setup_of("arch=offline", "env=gymnax/cartpole", *overrides)
+
+
+def test_the_budget_counts_gradient_steps(tmp_path):
+    data = write_cartpole(tmp_path / "data.npz")
+    plan = setup_of("system=q_learning/ff_dqn", *SMALL, data, "system.epochs=8", "arch.total_timesteps=85").plan
+    assert (plan.num_updates, plan.steps_per_update, plan.warmup_steps) == (10, 8, 0)
+    with pytest.raises(ConfigError, match=r"arch.total_timesteps=7 gradient steps are too few for one update of 8"):
+        setup_of("system=q_learning/ff_dqn", *SMALL, data, "system.epochs=8", "arch.total_timesteps=7")
+
+
+def test_sizes_of_the_data_are_compared_with_those_of_the_run(tmp_path):
+    data = write_cartpole(tmp_path / "data.npz", episodes=1)
+    with pytest.raises(ConfigError, match=r"10 steps are fewer than system.sequence_length=16: record more"):
+        setup_of("system=offline/rec_bc", "arch=offline", "env=gymnax/cartpole", data, "system.sequence_length=16")
+    with pytest.raises(ConfigError, match=r"needs .* on every device, but only 0.000191 MiB is available"):
+        set_up(parse_config(compose_config(["system=offline/bc", *SMALL, data])), device_memory=200)
+    with pytest.raises(ConfigError, match=r"the data have no step_count, which the run observes"):
+        setup_of("system=offline/bc", "arch=offline", "env=gymnax/cartpole", data, "env.step_count=true")
+
+
+def test_a_varied_share_of_data_has_no_effect_offline(tmp_path):
+    data = write_cartpole(tmp_path / "data.npz")
+    with pytest.raises(ConfigError, match=r"arch.population.hyperparams.data_fraction has no effect with arch=offline"):
+        setup_of("system=q_learning/ff_dqn", *SMALL, data, "arch.population.hyperparams={data_fraction:[0.1,0.2]}")
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_bytes(tmp_path):
+    """A real process; the data may move meanwhile, and may not change."""
+    data = write_cartpole(tmp_path / "data.npz")
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    words = ["system=offline/bc", *SMALL, data, "arch.total_timesteps=64000"]
+
+    def run(*command):
+        return subprocess.run(command, env=environment, check=True, timeout=300, capture_output=True, text=True)
+
+    run(COMMAND, "train", *words, f"hydra.run.dir={tmp_path}/whole")
+    killed = tmp_path / "killed"
+    with subprocess.Popen([COMMAND, "train", *words, f"hydra.run.dir={killed}"], env=environment) as process:
+        end = time.monotonic() + 200
+        while not any(step > 0 for step in checkpoint.steps(killed)):
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    moved = tmp_path / "moved.npz"
+    shutil.move(tmp_path / "data.npz", moved)
+    other = write_cartpole(tmp_path / "other.npz", seed=1)
+    refused = subprocess.run(
+        [COMMAND, "resume", str(killed), other], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert refused.returncode == 2
+    assert "is not what the run has learned from so far: use the same content" in refused.stderr
+    run(COMMAND, "resume", str(killed), f"system.data={moved}")
+    assert recorded(killed) == recorded(tmp_path / "whole")
+    one, two = (json.loads((path / "summary.json").read_text()) for path in (killed, tmp_path / "whole"))
+    assert one["absolute/episode_return_mean"] == two["absolute/episode_return_mean"]
+    assert one["absolute/env_steps"] == one["env_steps"] == 64000
+
+
+@pytest.mark.slow
+def test_members_are_the_same_on_two_devices(tmp_path):
+    data = write_cartpole(tmp_path / "data.npz")
+    small = [override for override in SMALL if "num_devices" not in override]
+    words = [*small, data, "arch.population.size=2", "arch.total_timesteps=800"]
+    one, two = (
+        stoix_like.train("q_learning/ff_dqn", [*words, f"arch.num_devices={number}"], run_dir=tmp_path / str(number))
+        for number in (1, 2)
+    )
+    # Two members of one device are one batch, which rounds otherwise than two batches of one.
+    for first, second in zip(one.history, two.history, strict=True):
+        np.testing.assert_allclose(first["eval/episode_return_mean"], second["eval/episode_return_mean"], rtol=0.2)
+    np.testing.assert_allclose(one.history[1]["train/q_loss"], two.history[1]["train/q_loss"], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_an_offline_run_goes_on_online_with_its_data(tmp_path):
+    data = write_cartpole(tmp_path / "data.npz")
+    offline = stoix_like.train(
+        "q_learning/ff_dqn", [*SMALL, data, "arch.total_timesteps=800"], run_dir=tmp_path / "one"
+    )
+    online = [override for override in SMALL if override != "arch=offline"]
+    words = [*online, data, f"arch.init_from={offline.run_dir}", "arch.total_timesteps=4000"]
+    result = stoix_like.train("q_learning/ff_dqn", words, run_dir=tmp_path / "two")
+    first = result.history[0]["env_steps"]
+    assert (first, result.history[-1]["env_steps"]) == (1024, 3968)
