@@ -134,8 +134,6 @@ def test_members_are_the_same_on_two_devices(tmp_path):
         for number in (1, 2)
     )
     # Two members of one device are one batch, which rounds otherwise than two batches of one.
-    for first, second in zip(one.history, two.history, strict=True):
-        np.testing.assert_allclose(first["eval/episode_return_mean"], second["eval/episode_return_mean"], rtol=0.2)
     np.testing.assert_allclose(one.history[1]["train/q_loss"], two.history[1]["train/q_loss"], rtol=1e-4)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from stoix_like.config import RunConfig
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.spaces import describe
+from stoix_like.envs.spaces import describe, entries
 from stoix_like.errors import ConfigError, naming
 from stoix_like.inference.load import load_member, open_run
 from stoix_like.policies.make import is_recurrent
@@ -40,10 +40,10 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Teacher | None:
         run = open_run(part.teacher)
         chosen = load_member(run, "best", None)
     spec, prefix = run.setup.spec, f"{KEY}={part.teacher}"
-    if spec.observation_space != env.observation_space or spec.action_space != env.action_space:
+    if _spaces(spec) != _spaces(env):
         raise ConfigError(
-            f"{prefix} acts on other spaces, {_spaces(spec)}, than this run, {_spaces(env)}: use a run in the same"
-            " environment, whose networks may read other entries of a dictionary"
+            f"{prefix} acts on {_spaces(spec)}, and this run on {_spaces(env)}: use a run in the same environment,"
+            " whose networks may read other entries of a dictionary"
         )
     system = run.setup.build_system(chosen.hyperparams)
     if is_recurrent(system) or system.inspect is None:
@@ -65,4 +65,5 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _spaces(holder: Any) -> str:
-    return f"{holder.observation_space} and {describe(holder.action_space)}"
+    views = (f"{name} {space.shape}" for name, space in entries(holder.observation_space, "observation").items())
+    return f"{', '.join(views)} and {describe(holder.action_space)}"
