@@ -49,14 +49,14 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Teacher | None:
     if is_recurrent(system) or system.inspect is None:
         raise ConfigError(f"{prefix} is {run.setup.name}, whose policy needs a memory: use a feed-forward teacher")
     inspect = system.inspect
-    return Teacher(lambda params, observation: inspect(params, observation).policy, jax.device_get(chosen.shared))
+    return Teacher(lambda params, observation: inspect(params, observation).policy, chosen.shared)
 
 
 def content_of(teacher: Teacher) -> str:
     """Return the hash of what a teacher acts with."""
     found = hashlib.sha256()
     for leaf in jax.tree.leaves(teacher.params):
-        found.update(np.ascontiguousarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf).tobytes())
+        found.update(np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf).tobytes())
     return found.hexdigest()
 
 

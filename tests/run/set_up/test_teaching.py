@@ -1,0 +1,63 @@
+"""Teachers that are the policies of trained runs."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stoix_like
+from stoix_like.base_types import Observation
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.set_up.teaching import KEY, content_of
+from support.composed import compose_config
+from support.trained_runs import SMALL, train_pendulum
+
+
+def student(*overrides):
+    return set_up(parse_config(compose_config(["system=ppo/ff_ppo", *SMALL, "arch.total_timesteps=128", *overrides])))
+
+
+def test_the_best_policy_of_a_run_teaches_with_its_own_statistics(tmp_path_factory):
+    run_dir = train_pendulum(tmp_path_factory)
+    setup = student("env=gymnax/pendulum", f"system.teacher={run_dir}", "system.normalize_observations=false")
+    views = jax.random.normal(jax.random.key(0), (2, 3, 3))
+    found = setup.env.inner_action(setup.spec.teacher.actions(Observation(views)))
+    policy = stoix_like.load_policy(run_dir, greedy=True)
+    for step in range(2):
+        np.testing.assert_allclose(found[step], policy(np.asarray(views[step])), rtol=1e-5)
+    assert setup.contents == {KEY: content_of(setup.spec.teacher)}
+    other = setup.spec.teacher._replace(params=jax.tree.map(lambda x: x + jnp.ones_like(x), setup.spec.teacher.params))
+    assert content_of(other) != setup.contents[KEY]
+
+
+def test_teachers_that_do_not_fit_are_refused(tmp_path_factory, tmp_path):
+    run_dir = train_pendulum(tmp_path_factory)
+    with pytest.raises(ConfigError, match=r"acts on observation \(3,\) and .*, and this run on observation \(4,\) and"):
+        student("env=gymnax/cartpole", f"system.teacher={run_dir}")
+    with pytest.raises(ConfigError, match=r"system.teacher"):
+        student("env=gymnax/pendulum", f"system.teacher={tmp_path}/none")
+    empty = shutil.copytree(run_dir, tmp_path / "empty", ignore=shutil.ignore_patterns("checkpoints"))
+    with pytest.raises(ConfigError, match=r"system.teacher.* holds no checkpoint"):
+        student("env=gymnax/pendulum", f"system.teacher={empty}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["ppo/ff_ppo", "vpg/ff_reinforce", "impala/rec_impala", "mpo/ff_vmpo"])
+def test_kickstarting_lowers_the_cross_entropy(system, tmp_path_factory):
+    """The weight stays: what is learned is to act as the teacher does."""
+    run_dir = train_pendulum(tmp_path_factory)
+    words = ["env=gymnax/pendulum", f"system.teacher={run_dir}", "system.teacher_coef=10"]
+    words += ["system.final_teacher_coef=10", "system.decay_learning_rates=false", "system.reward_scale=1e-6"]
+    words += [
+        "arch.num_evaluation=4",
+        "arch.num_eval_episodes=2",
+        "arch.total_timesteps=2e4",
+        "arch.absolute_metric=false",
+    ]
+    result = stoix_like.train(system, [*words, "logger=silent"], run_dir=tmp_path_factory.mktemp("run"))
+    losses = [record["train/teacher_cross_entropy"] for record in result.history[1:]]
+    assert losses[-1] < losses[0]
