@@ -25,7 +25,8 @@ def test_the_best_policy_of_a_run_teaches_with_its_own_statistics(tmp_path_facto
     run_dir = train_pendulum(tmp_path_factory)
     setup = student("env=gymnax/pendulum", f"system.teacher={run_dir}", "system.normalize_observations=false")
     views = jax.random.normal(jax.random.key(0), (2, 3, 3))
-    found = setup.env.inner_action(setup.spec.teacher.actions(Observation(views)))
+    # Torques are in [-2, 2], and the actions of the agent in [-1, 1].
+    found = 2.0 * setup.spec.teacher.actions(Observation(views))
     policy = stoix_like.load_policy(run_dir, greedy=True)
     for step in range(2):
         np.testing.assert_allclose(found[step], policy(np.asarray(views[step])), rtol=1e-5)
