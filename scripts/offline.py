@@ -1,0 +1,108 @@
+"""Record data on Pendulum, learn from them offline by several systems, and write the returns as one table.
+
+The data are those of an expert, those of a policy halfway there, and all that a finished run has played. Each method
+has one setting for all data. Runs that are finished are not repeated, and those that were interrupted resume; `--table`
+only reads them.
+
+    python scripts/offline.py runs/offline
+    python scripts/offline.py runs/offline --table
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import results
+
+import stoix_like
+from stoix_like.data.files import read_header
+from stoix_like.errors import ConfigError
+
+_ACTOR = "network.actor_network.pre_torso.layer_sizes=[64,64]"
+_CRITICS = (_ACTOR, "network.q_network.pre_torso.layer_sizes=[64,64]")
+_LAYER_NORM = "network.q_network.pre_torso.use_layer_norm=true"
+# By name, the overrides of the command line; bc_coef of TD3+BC is that of the paper.
+METHODS = {
+    "BC": ("system=offline/bc", "network=mlp_ddpg", _ACTOR),
+    "IQL": (
+        "system=offline/ff_iql",
+        *_CRITICS,
+        "network.critic_network.pre_torso.layer_sizes=[64,64]",
+        *("system.expectile=0.9", "system.reward_scale=0.1"),
+    ),
+    "TD3+BC": ("system=ddpg/ff_td3", "system.bc_coef=0.4", *_CRITICS),
+    "ReBRAC": ("system=ddpg/ff_td3", "system.bc_coef=0.1", "system.critic_bc_coef=0.01", *_CRITICS, _LAYER_NORM),
+    "SAC": ("system=sac/ff_sac", *_CRITICS),
+}
+EXPERT = ("+experiment=sac_pendulum", "arch.seed=0", "checkpoint.replay=true")
+# Random actions return -1,200 and the expert -140.
+HALFWAY = ("+experiment=sac_pendulum", "arch.seed=1", "arch.num_evaluation=50", "arch.stop_at_return=-675")
+# By name, who plays, and how; None: the replay buffer.
+DATA = {
+    "expert": (EXPERT, {"steps": 1e4}),
+    "medium": (HALFWAY, {"steps": 1e5, "policy": "sampled"}),
+    "replay": (EXPERT, {"replay": True}),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Record, learn, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path, help="of the data and the runs, one for each method and data set")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
+    parser.add_argument("--steps", type=float, default=3e4, help="gradient steps of each seed")
+    parser.add_argument("--seeds", type=int, default=5, help="trained together, as the members of a population")
+    parser.add_argument("--table", action="store_true", help="only write the table of the finished runs")
+    args = parser.parse_args(argv)
+    if not args.table:
+        for name in args.data:
+            record(args.directory, name)
+            for method in args.methods:
+                words = command_of(args.directory, method, name, args.steps, args.seeds)
+                results.train(args.directory / method / name, words, check=True)
+    print(table(args.directory, args.methods, args.data))
+
+
+def record(directory: Path, name: str) -> None:
+    """Record a data set, unless it is there, with a run that is trained first, unless it is finished."""
+    run, how = DATA[name]
+    played_by = directory / ("expert" if run is EXPERT else "halfway")
+    results.train(played_by, ["train", *run], check=True)
+    out = path_of(directory, name)
+    if not out.exists():
+        stoix_like.collect(played_by, out=out, **how)
+
+
+def path_of(directory: Path, name: str) -> Path:
+    """Return the file of a data set."""
+    return directory / f"{name}.npz"
+
+
+def command_of(directory: Path, method: str, name: str, steps: float, seeds: int) -> list[str]:
+    """Return the arguments of `stoix-like` that train the seeds of one cell of the table."""
+    where = ["arch=offline", "env=gymnax/pendulum", f"system.data={path_of(directory, name)}"]
+    budget = [f"arch.total_timesteps={steps:.0f}", f"arch.population.size={seeds}", "arch.seed=0", "arch.num_devices=1"]
+    return ["train", *METHODS[method], *where, *budget, "arch.num_evaluation=5"]
+
+
+def table(directory: Path, methods: Sequence[str], data: Sequence[str]) -> str:
+    """Return the markdown table: interquartile means over seeds of the last policy, with 95 % bootstrap intervals."""
+    behaviour = [f"{read_header(path_of(directory, name)).return_mean:.1f}" for name in data]
+    lines = [["", *data], ["---"] * (len(data) + 1), ["behaviour, mean return", *behaviour]]
+    lines += [[method, *(_cell(directory / method / name) for name in data)] for method in methods]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(run: Path) -> str:
+    try:
+        members = results.read_members(run)
+    except ConfigError:
+        return ""
+    return results.format_returns([member.final for member in members])
+
+
+if __name__ == "__main__":
+    main()
