@@ -30,7 +30,7 @@ METHODS = {
         "system=offline/ff_iql",
         *_CRITICS,
         "network.critic_network.pre_torso.layer_sizes=[64,64]",
-        *("system.expectile=0.9", "system.reward_scale=0.1"),
+        *("system.expectile=0.8", "system.beta=0.1", "system.reward_scale=0.1"),
     ),
     "TD3+BC": ("system=ddpg/ff_td3", "system.bc_coef=0.4", *_CRITICS),
     "ReBRAC": ("system=ddpg/ff_td3", "system.bc_coef=0.1", "system.critic_bc_coef=0.01", *_CRITICS, _LAYER_NORM),
