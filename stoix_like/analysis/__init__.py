@@ -11,6 +11,7 @@ analysis.learning_curves(analysis.read("runs"))  # matplotlib axes
 
 from __future__ import annotations
 
+from stoix_like.analysis.bandit import SelectionCurve, selection_curves
 from stoix_like.analysis.comparison import Comparison, Settings, compare, compare_all
 from stoix_like.analysis.dreams import draw_dream
 from stoix_like.analysis.frame import load
@@ -32,6 +33,7 @@ from stoix_like.analysis.slices import Slice, take_slice
 __all__ = [
     "AlgorithmRuns",
     "Comparison",
+    "SelectionCurve",
     "Settings",
     "Slice",
     "compare",
@@ -52,6 +54,7 @@ __all__ = [
     "policy_slice",
     "read",
     "sample_efficiency",
+    "selection_curves",
     "take_slice",
     "trajectories",
 ]

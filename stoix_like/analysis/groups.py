@@ -102,7 +102,7 @@ def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> li
         ConfigError: a path holds no run with an evaluation that can be read, or a seed occurs twice.
     """
     runs = read_evaluated(paths)
-    _check_keys(by, runs)
+    check_keys(by, runs)
     return group(itertools.chain.from_iterable(map(samples, runs)), by)
 
 
@@ -226,7 +226,16 @@ def _settings(member: Member, by: Sequence[str], without: Sequence[str]) -> dict
     return {key: value for key, value in chosen.items() if is_below(key, by)}
 
 
-def _check_keys(by: Sequence[str], runs: Sequence[Run]) -> None:
+def check_keys(by: Sequence[str], runs: Sequence[Run]) -> None:
+    """Refuse keys that no configuration of the runs has.
+
+    Args:
+        by: dotted keys.
+        runs: the runs.
+
+    Raises:
+        ConfigError: names the key.
+    """
     known = {key for run in runs for key, _ in flatten(run.config)}
     parents = {key.rsplit(".", depth)[0] for key in known for depth in range(1, key.count(".") + 1)}
     for key in by:

@@ -14,8 +14,11 @@ from stoix_like.run.population.selection import Selection
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import aggregated, evaluated
 from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.storage.recorded_runs import EPISODE_RETURNS
 
 ABSOLUTE_FACTOR = 10
+# Over all members: listings read every summary.
+MAX_EPISODE_RETURNS = 20_000
 
 
 class Evaluations:
@@ -72,7 +75,8 @@ class Evaluations:
             between_batches: called after each batch of episodes.
 
         Returns:
-            The absolute metric and what it was measured on; nothing if no parameters are kept.
+            The absolute metric, what it was measured on, and the returns of its first episodes, at most
+            `MAX_EPISODE_RETURNS`; nothing if no parameters are kept.
         """
         if self.best is None:
             return {}
@@ -92,6 +96,8 @@ class Evaluations:
         episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=-1), *trimmed)
         record = records.evaluation("absolute", episodes, ABSOLUTE_FACTOR * count)
         record["absolute/env_steps"] = best.env_steps.tolist()
+        stored = max(1, MAX_EPISODE_RETURNS // self._learner.population.num_members)
+        record[EPISODE_RETURNS] = np.float64(episodes.returns[..., :stored]).tolist()
         if alone:
             return record
         return {**record, **aggregated("absolute", self._learner.population, record["absolute/episode_return_mean"])}

@@ -31,6 +31,8 @@ from stoix_like.storage.run_files import (
 FINISHED, RUNNING, STOPPED, FAILED = "finished", "running", "stopped", "failed"
 RETURN = "eval/episode_return_mean"
 BEST_RETURN = "absolute/episode_return_mean"
+EPISODE_RETURNS = "absolute_episode_returns"
+"""Of the absolute metric, `[E]` or `[P][E]`; without a slash, it is neither a curve nor a metric of each member."""
 HYPERPARAMS = "hyperparams/"
 TRIALS = "population/trials"
 # Directories inside a run, which hold no runs and many files.
@@ -60,6 +62,7 @@ _SUMMARY = {
     "population/points?": [_POINT],
     "population/best_point?": _POINT,
     f"{TRIALS}?": [{}],
+    f"{EPISODE_RETURNS}?": ([NUMBER], [[NUMBER]]),
 }
 _LAST = {"env_steps": int, RETURN: (NUMBER, [NUMBER])}
 # What an environment is, apart from the wrappers around it.

@@ -101,6 +101,9 @@ def test_invalid_input_raises_a_value_error(tmp_path):
 def test_the_absolute_metric_uses_the_best_parameters_evaluated_after_an_update(result):
     best = max(result.history[1:], key=lambda record: record["eval/episode_return_mean"])
     assert result.summary["absolute/env_steps"] == best["env_steps"]
+    returns = result.summary["absolute_episode_returns"]
+    assert len(returns) == 10 * 3
+    assert sum(returns) / 30 == pytest.approx(result.summary["absolute/episode_return_mean"])
 
 
 @pytest.mark.slow

@@ -91,6 +91,7 @@ def assert_same_results(run_dir, reference):
     one, other = (json.loads((directory / "summary.json").read_text()) for directory in (run_dir, reference))
     assert one["absolute/episode_return_mean"] == other["absolute/episode_return_mean"]
     assert one["absolute/env_steps"] == other["absolute/env_steps"]
+    assert one["absolute_episode_returns"] == other["absolute_episode_returns"]
 
 
 @pytest.fixture(scope="module")

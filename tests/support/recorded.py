@@ -91,3 +91,9 @@ def write_run(
     if finished:
         (directory / "summary.json").write_text(json.dumps(summary))
     return directory
+
+
+def store_episodes(directory, returns):
+    """Add the episode returns of the absolute metric to the summary of a run: a list, or one for each member."""
+    path = directory / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "absolute_episode_returns": returns}))

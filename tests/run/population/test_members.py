@@ -248,6 +248,8 @@ def test_the_absolute_metric_uses_the_best_parameters_of_each_member(result):
     for member in result.members:
         scores = [record["eval/episode_return_mean"][member["member"]] for record in result.history[1:]]
         assert member["absolute/env_steps"] == result.history[1 + int(np.argmax(scores))]["env_steps"]
+    returns = np.asarray(result.summary["absolute_episode_returns"])
+    np.testing.assert_allclose(returns.mean(-1), result.summary["absolute/episode_return_mean"], rtol=1e-6)
 
 
 TOY = [*toys.overrides(nan_at=-1.0), "env=probe/value", "arch.total_timesteps=160", "arch.num_evaluation=2"]
