@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from kills import next_command, survive
+from tiny_data import offline
 from tiny_runs import Bench, Outcome, overrides, records, systems
 
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Kill one run a few times."""
-    system = systems()[index % len(systems())]
+    on_host = [system for system in systems() if not offline(system)]
+    system = on_host[index % len(on_host)]
     command = functools.partial(next_command, overrides(system, on_host=True))
     return survive(bench, rng, f"sebulba {system}", command, evaluations)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import hashlib
 import importlib
 import json
@@ -16,11 +17,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tiny_data import offline, write_random
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -305,7 +309,21 @@ def overrides(system: str, on_host: bool = False) -> tuple[str, ...]:
     else:
         env, own, sizes = f"probe/{'policy' if discrete else 'continuous_policy'}", COMPILED, SIZES
     given = (f"system.{name}={size}" for name, size in sizes.items() if name in config.system)
-    return (f"system={system}", f"env={env}", *COMMON, *own, *given)
+    words = (f"system={system}", f"env={env}", *COMMON, *own, *given)
+    return (*words, "arch=offline", f"system.data={_random_data(words[:2])}") if offline(system) else words
+
+
+def _random_data(words: tuple[str, ...]) -> Path:
+    """Return the file of random steps of an environment, the same in all tries."""
+    with _COMPOSING:
+        return _write_once(words)
+
+
+@functools.cache
+def _write_once(words: tuple[str, ...]) -> Path:
+    path = Path(tempfile.mkdtemp(prefix="soak-data-"), "random.npz")
+    write_random(path, words)
+    return path
 
 
 def composed(*words: str) -> DictConfig:

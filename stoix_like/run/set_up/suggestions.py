@@ -130,6 +130,8 @@ def experiments() -> list[Experiment]:
 def tuned_experiment(system: str, task: str) -> str | None:
     """Return the experiment that tunes a system for an environment, where it changes more than the budget.
 
+    An experiment that learns from a file of data is left out: the user who asks has named no file.
+
     Args:
         system: name of the system, `sac/ff_sac`.
         task: name of the task, by default that of the environment in its suite, `Pendulum-v1`.
@@ -139,7 +141,9 @@ def tuned_experiment(system: str, task: str) -> str | None:
     """
     for experiment in experiments():
         tunes = experiment.keys - {"arch.total_timesteps"}
-        if tunes and experiment.system == system and _task(experiment.env) == task:
+        if not tunes or "system.data" in tunes or experiment.system != system:
+            continue
+        if _task(experiment.env) == task:
             return experiment.name
     return None
 
