@@ -77,7 +77,7 @@ def make_spec(
         env: the environments of training.
         networks: the modules of the network configuration.
         num_updates: number of updates in the whole run, for schedules.
-        num_envs: environments per shard.
+        num_envs: environments per shard; of several agents, their rows.
         num_shards: shards in the whole run.
         axes: the axes to average over; none for a single shard.
         data: recorded data.
@@ -87,7 +87,7 @@ def make_spec(
         The spaces of the environments, the networks and the sizes.
 
     Raises:
-        ConfigError: the system needs a model, and the environments run on the host.
+        ConfigError: the system needs a model, and the environments run on the host or have several agents.
     """
     return SystemSpec(
         observation_space=env.observation_space,
@@ -99,6 +99,8 @@ def make_spec(
         num_shards=num_shards,
         evaluation_greedy=config.arch.evaluation_greedy,
         num_players=env.num_players,
+        num_agents=env.num_agents,
+        team_reward=env.team_reward,
         model=_find_model(config, env),
         rollout_length=config.system.rollout_length,
         data=data,
@@ -121,6 +123,11 @@ def _find_model(config: RunConfig, env: VectorEnvironment) -> Model | None:
     """Return the environments as the model that a system plans with; None for systems without one."""
     if not config.system.needs_model:
         return None
+    if env.num_agents > 1:
+        raise ConfigError(
+            f"system={config.system_name} plans the actions of one agent, and {config.environment_name} has"
+            f" {env.num_agents} that act at the same time: use a system without a search, such as system=ppo/ff_ppo"
+        )
     model = factory.make_model(env)
     if model is None:
         raise ConfigError(

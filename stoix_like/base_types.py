@@ -62,11 +62,14 @@ class EpisodeMetrics(NamedTuple):
         episode_return: `[N]` float32, sum of the unscaled rewards so far.
         episode_length: `[N]` int32, steps so far.
         finished: `[N]` bool, whether this step was the last of the episode.
+        measures: further measures of the episode so far by name, `[N]` float32, such as whether it is won; none in most
+            suites. In the rows of agents, `agent_return` is that of each, and `episode_return` that of the team.
     """
 
     episode_return: jax.Array
     episode_length: jax.Array
     finished: jax.Array
+    measures: dict[str, jax.Array] = {}  # noqa: RUF012 (never changed)
 
 
 class TimeStep(NamedTuple):
@@ -311,11 +314,13 @@ class SystemSpec(NamedTuple):
         networks: the modules of the network configuration, such as `networks.actor_network.pre_torso`.
         axes: the axes to average gradients, losses and statistics over.
         num_updates: number of updates in the whole run, for schedules.
-        num_envs: environments per shard, N.
+        num_envs: environments per shard, N; of several agents, their rows.
         num_shards: shards in the whole run.
         evaluation_greedy: whether evaluation uses the mode of the policy.
         num_players: 2 in games where the agent plays both seats, see `VectorEnvironment.num_players`; otherwise 1.
         model: the environments as a model, for systems with `SystemConfig.needs_model`; None for others.
+        num_agents: agents of each environment, whose rows stand together; see `VectorEnvironment.num_agents`.
+        team_reward: whether the rewards of the rows of an environment are equal.
         rollout_length: steps per environment of each rollout, T.
         data: recorded data, see `utils.replay.data`; None without any.
         teacher: the policy of another run, see `systems.parts.teacher`; None without one.
@@ -331,6 +336,8 @@ class SystemSpec(NamedTuple):
     evaluation_greedy: bool
     num_players: int = 1
     model: Model | None = None
+    num_agents: int = 1
+    team_reward: bool = False
     rollout_length: int = 1
     data: Any = None
     teacher: Any = None

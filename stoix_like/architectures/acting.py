@@ -32,6 +32,11 @@ def start_episodes(env: VectorEnvironment, system: System, keys: jax.Array) -> R
     return RolloutState(env_state, timestep, system.init_carry(keys.shape[0]))
 
 
+def game_keys(env: VectorEnvironment, key: jax.Array) -> jax.Array:
+    """Return the keys of one environment: one, or one for each of its agents."""
+    return key[None] if env.num_agents == 1 else jax.random.split(key, env.num_agents)
+
+
 def act_and_step(
     env: VectorEnvironment, act: Act, shared: Any, state: RolloutState, act_key: jax.Array, env_keys: jax.Array
 ) -> tuple[RolloutState, jax.Array, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -19,10 +20,36 @@ from stoix_like.architectures.types import EpisodeSums
 from stoix_like.base_types import Axes, EpisodeMetrics
 
 
-def no_episodes() -> EpisodeSums:
-    """Return the sums over zero episodes."""
+def no_episodes(measures: Mapping[str, Any] | None = None, num_agents: int = 1) -> EpisodeSums:
+    """Return the sums over zero episodes.
+
+    Args:
+        measures: by name, what else is summed; see `EpisodeMetrics`.
+        num_agents: agents of a game, A.
+
+    Returns:
+        The sums.
+    """
     infinity = jnp.full((), jnp.inf, jnp.float32)
-    return EpisodeSums(count_nothing(), sum_nothing(), infinity, -infinity, count_nothing())
+    named = {name: sum_nothing((num_agents,)) for name in measures or {}}
+    return EpisodeSums(count_nothing(), sum_nothing(), infinity, -infinity, count_nothing(), named)
+
+
+def of_games(rows: EpisodeMetrics, num_agents: int) -> EpisodeMetrics:
+    """Return the metrics of games from those of their agents' rows.
+
+    Args:
+        rows: `[..., N * A]`, equal for the agents of a game but for its measures.
+        num_agents: A.
+
+    Returns:
+        `[..., N]`, measures `[..., N, A]`.
+    """
+    measures = {name: value.reshape(*value.shape[:-1], -1, num_agents) for name, value in rows.measures.items()}
+    if num_agents == 1:
+        return rows._replace(measures=measures)
+    returns, lengths, finished = (leaf[..., ::num_agents] for leaf in rows[:3])
+    return EpisodeMetrics(returns, lengths, finished, measures)
 
 
 def add_episodes(sums: EpisodeSums, episodes: EpisodeMetrics) -> EpisodeSums:
@@ -30,7 +57,7 @@ def add_episodes(sums: EpisodeSums, episodes: EpisodeMetrics) -> EpisodeSums:
 
     Args:
         sums: the sums so far.
-        episodes: `[T, N]` metrics of every step.
+        episodes: `[T, N]` metrics of every step, from `of_games`.
 
     Returns:
         The sums, scalars.
@@ -48,7 +75,11 @@ def add_episodes(sums: EpisodeSums, episodes: EpisodeMetrics) -> EpisodeSums:
     totals = jax.lax.reduce(steps, nothing, _join, range(finished.ndim))
     number, length_sum, return_min, return_max = _join(before, totals)
     return_sum = add_float(sums.return_sum, jnp.sum(jnp.where(finished, returns, 0.0)))
-    return EpisodeSums(number, return_sum, return_min, return_max, length_sum)
+    measures = {
+        name: add_float(sums.measures[name], jnp.sum(jnp.where(finished[..., None], value, 0.0), axis=(0, 1)))
+        for name, value in episodes.measures.items()
+    }
+    return EpisodeSums(number, return_sum, return_min, return_max, length_sum, measures)
 
 
 def _join(a: Any, b: Any) -> Any:
@@ -72,4 +103,5 @@ def reduce_episodes(sums: EpisodeSums, axes: Axes) -> EpisodeSums:
         return_min=jax.lax.pmin(sums.return_min, axes.names),
         return_max=jax.lax.pmax(sums.return_max, axes.names),
         length_sum=count_over_shards(sums.length_sum, axes),
+        measures=axes.sum(sums.measures),
     )

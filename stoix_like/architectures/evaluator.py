@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from stoix_like.architectures.acting import act_and_step, start_episodes
 from stoix_like.architectures.axes import DEVICE_AXIS, partition_specs
+from stoix_like.architectures.episodes import of_games
 from stoix_like.architectures.types import Hyperparams
 from stoix_like.base_types import EpisodeMetrics, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
@@ -25,11 +26,13 @@ class Episodes(NamedTuple):
         returns: `[E]`, undiscounted.
         lengths: `[E]`, in steps.
         finished: `[E]` bool, False if the episode did not end within the step limit.
+        measures: `[E, A]` by name, see `of_games`.
     """
 
     returns: jax.Array
     lengths: jax.Array
     finished: jax.Array
+    measures: dict[str, jax.Array] = {}  # noqa: RUF012 (never changed)
 
 
 def make_evaluator(
@@ -76,7 +79,8 @@ def _play(
 ) -> Episodes:
     """Play one episode in each of `num_envs` environments, until the last one ends."""
     reset_key, key = jax.random.split(keys[0])
-    first = start_episodes(env, system, jax.random.split(reset_key, num_envs))
+    num_rows = num_envs * env.num_agents
+    first = start_episodes(env, system, jax.random.split(reset_key, num_rows))
     LoopState = tuple[RolloutState, EpisodeMetrics, jax.Array, jax.Array]  # noqa: N806
 
     def unfinished(loop_state: LoopState) -> jax.Array:
@@ -87,11 +91,11 @@ def _play(
     def step(loop_state: LoopState) -> LoopState:
         state, episode, key, steps = loop_state
         key, act_key, env_key = jax.random.split(key, 3)
-        state, _, _ = act_and_step(env, system.eval_act, shared, state, act_key, jax.random.split(env_key, num_envs))
+        state, _, _ = act_and_step(env, system.eval_act, shared, state, act_key, jax.random.split(env_key, num_rows))
         episode = jax.tree.map(partial(jnp.where, episode.finished), episode, state.timestep.episode)
         return state, episode, key, steps + 1
 
     start = (first, first.timestep.episode, key, jnp.zeros((), jnp.int32))
     last, episode, _, _ = jax.lax.while_loop(unfinished, step, start)
     env.release(last.env_state)
-    return Episodes(episode.episode_return, episode.episode_length, episode.finished)
+    return Episodes(*of_games(episode, env.num_agents))

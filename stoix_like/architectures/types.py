@@ -33,7 +33,7 @@ class ProgramSpec(NamedTuple):
 
     Attributes:
         num_members: members of the population; with more than one, every array has a leading population axis.
-        num_envs: environments per shard, N.
+        num_envs: environments per shard, N; of several agents, their rows.
         rollout_length: steps per environment between two updates, T.
         warmup_steps: random steps per environment before the first update, a multiple of `rollout_length`.
         on_nan_ignore: whether training continues after a metric or a parameter became non-finite.
@@ -59,13 +59,14 @@ class ProgramSpec(NamedTuple):
 
 
 class EpisodeSums(NamedTuple):
-    """Sums, minima and maxima over finished episodes, all scalars."""
+    """Sums, minima and maxima over finished episodes, all scalars; those of further measures are `[A]`."""
 
     number: Count
     return_sum: FloatSum
     return_min: jax.Array
     return_max: jax.Array
     length_sum: Count
+    measures: dict[str, FloatSum] = {}  # noqa: RUF012 (never changed)
 
 
 class MetricSums(NamedTuple):

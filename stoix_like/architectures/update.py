@@ -99,9 +99,9 @@ class ShardProgram(NamedTuple):
         state = self._first_state(agent, shapes, shard_key, update)
         return state._replace(shards=state.shards._replace(rollout_state=()))
 
-    @staticmethod
-    def _first_state(agent: Agent, rollout_state: Any, key: jax.Array, update: Update) -> LearnerState:
-        shard = Shard(agent.local, rollout_state, key, no_episodes())
+    def _first_state(self, agent: Agent, rollout_state: Any, key: jax.Array, update: Update) -> LearnerState:
+        measures = rollout_state.timestep.episode.measures
+        shard = Shard(agent.local, rollout_state, key, no_episodes(measures, self.env.num_agents))
         # The types that `train` traces the update for: there, constants are arguments, which belong to the mesh.
         on_mesh = NamedSharding(jax.sharding.get_abstract_mesh(), PartitionSpec())
         types = jax.tree.map(
@@ -233,9 +233,11 @@ class ShardProgram(NamedTuple):
         def reset(sums: Any, zeros: Any) -> Any:
             return jax.tree.map(partial(jnp.where, new_interval), zeros, sums)
 
+        episodes = state.shards.episodes
+        none = no_episodes()._replace(measures=jax.tree.map(jnp.zeros_like, episodes.measures))
         return state._replace(
             sums=reset(state.sums, jax.tree.map(jnp.zeros_like, state.sums)),
-            shards=state.shards._replace(episodes=reset(state.shards.episodes, no_episodes())),
+            shards=state.shards._replace(episodes=reset(episodes, none)),
         )
 
     def _interval_metrics(self, state: LearnerState, blocks: RunningSums | None = None) -> IntervalMetrics:

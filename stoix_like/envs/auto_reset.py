@@ -18,7 +18,8 @@ from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.stagger import IN_LOCKSTEP, Stagger
 from stoix_like.envs.wrappers import StatefulWrapper, Wrapper
-from stoix_like.utils.jax_utils import any_of_batch
+from stoix_like.envs.wrappers.agents import where_rows
+from stoix_like.utils.jax_utils import any_of_batch, merge_leading_dims
 
 # Folded into the keys of a step, so that a reset and the step itself draw independent numbers.
 _RESET_STREAM = 0x5EED
@@ -161,13 +162,14 @@ class PoolReset(AutoReset):
     ) -> tuple[Start, PoolStore]:
         """See `AutoReset.replace_ended`."""
         del keys
-        rank = jnp.cumsum(done, dtype=jnp.int32)
+        rank = jnp.cumsum(done[:: self.num_agents], dtype=jnp.int32)
         entry = (store.taken + rank - 1) % self.pool_size
-        starts = jax.tree.map(lambda leaf: leaf[entry], store.starts)
+        starts = _take(store.starts, entry, self.pool_size)
         return _select(done, starts, current), store._replace(taken=store.taken + rank[-1])
 
     def _fill(self, key: jax.Array) -> PoolStore:
-        return PoolStore(self._draw(jax.random.split(key, self.pool_size)), jnp.zeros((), jnp.int32))
+        keys = jax.random.split(key, self.pool_size * self.num_agents)
+        return PoolStore(self._draw(keys), jnp.zeros((), jnp.int32))
 
 
 class OptimisticReset(AutoReset):
@@ -188,11 +190,11 @@ class OptimisticReset(AutoReset):
 
     def replace_ended(self, keys: jax.Array, store: PyTree, done: jax.Array, current: Start) -> tuple[Start, PyTree]:
         """See `AutoReset.replace_ended`."""
-        num_resets = math.ceil(len(keys) / self.reset_ratio)
+        num_resets = math.ceil(len(keys) / self.num_agents / self.reset_ratio)
 
         def draw() -> Start:
-            entry = (jnp.cumsum(done, dtype=jnp.int32) - 1) % num_resets
-            return jax.tree.map(lambda leaf: leaf[entry], self._draw(keys[:num_resets]))
+            entry = (jnp.cumsum(done[:: self.num_agents], dtype=jnp.int32) - 1) % num_resets
+            return _take(self._draw(keys[: num_resets * self.num_agents]), entry, num_resets)
 
         return self._replace_by_drawn(done, current, draw), store
 
@@ -238,7 +240,15 @@ def _of_resets(keys: jax.Array) -> jax.Array:
 
 
 def _select(done: jax.Array, starts: Start, current: Start) -> Start:
-    def select(start: jax.Array, leaf: jax.Array) -> jax.Array:
-        return jnp.where(done.reshape(done.shape + (1,) * (leaf.ndim - 1)), start, leaf)
+    return where_rows(done, starts, current)
 
-    return jax.tree.map(select, starts, current)
+
+def _take(starts: Start, entry: jax.Array, number: int) -> Start:
+    """Gather games; arrays of a number of them have one entry, or one row of each agent, for every game."""
+
+    def take(leaf: jax.Array) -> jax.Array:
+        if len(leaf) == number:
+            return leaf[entry]
+        return merge_leading_dims(leaf.reshape(number, -1, *leaf.shape[1:])[entry], 2)
+
+    return jax.tree.map(take, starts)

@@ -15,7 +15,7 @@ from stoix_like.envs import custom
 from stoix_like.envs.auto_reset import AutoResetState, HostReset, PoolReset, PoolStore, Start
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, bounds, choices
-from stoix_like.envs.wrappers import JoinActions
+from stoix_like.envs.wrappers import AgentRows, JoinActions
 from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError, first_line, raised_at
 from stoix_like.user_code import user_errors
 
@@ -87,6 +87,9 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
         vector = custom.make("", env, {}, {})
     except ConfigError as error:
         raise FaultyEnvironmentError([str(error)]) from error
+    if vector.num_agents > 1:
+        _raise_any(_agent_faults(vector))
+        vector = AgentRows(vector)
     check_interface(vector, strict=True)
     programs = _Programs()
     played = [_attempt("a scan over its steps", _play, vector, num_steps, seed, programs) for _ in range(2)]
@@ -111,6 +114,8 @@ def check_interface(env: VectorEnvironment, strict: bool = False) -> None:
     """
     # Each stage relies on the one before.
     _raise_any(_space_faults(env))
+    if env.num_agents > 1:
+        _raise_any(_agent_faults(env.unwrapped))
     _raise_any(iter(env.unwrapped.faults if strict else ()))
     _raise_any(_interface_faults(env, strict))
 
@@ -207,8 +212,41 @@ def _space_faults(env: VectorEnvironment) -> Iterator[str]:
             yield f"{name} is {found}: use one of stoix_like.envs: {names}"
 
 
+def _agent_faults(env: VectorEnvironment) -> Iterator[str]:
+    """Yield what lacks the axis of agents, or has one that it must not have."""
+    agents = env.num_agents
+
+    def shapes(key: jax.Array) -> tuple[TimeStep, TimeStep]:
+        keys = jax.random.split(key, NUM_ENVS)
+        state, first = env.reset(keys)
+        one = jax.vmap(env.action_space.sample)(keys)
+        action = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], agents, axis=1), one)
+        return first, env.step(keys, state, action)[1]
+
+    for name, timestep in zip(
+        ("reset", "step"), _attempt("step", jax.eval_shape, shapes, jax.random.key(0)), strict=True
+    ):
+        for leaf in jax.tree.leaves(timestep.observation):
+            if leaf.shape[1:2] != (agents,):
+                yield (
+                    f"an observation of {name} is {_aval(leaf, 1)}, and num_agents={agents}: give every array of it a"
+                    f" leading axis of {agents}"
+                )
+        for field in ("terminated", "truncated"):
+            if (value := getattr(timestep, field)).ndim > 1:
+                yield f"{field} of {name} is {_aval(value, 1)}: a game ends for all of its agents, return a scalar"
+        wanted = () if env.team_reward else (agents,)
+        if name == "step" and timestep.reward.shape[1:] != wanted:
+            remedy = "return a scalar" if env.team_reward else f"return one of each agent, [{agents}]"
+            yield (
+                f"reward of step is {_aval(timestep.reward, 1)}, and team_reward={env.team_reward}: {remedy}, or"
+                f" declare team_reward = {not env.team_reward}"
+            )
+
+
 def _interface_faults(env: VectorEnvironment, strict: bool) -> Iterator[str]:
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), NUM_ENVS))
+    num_rows = NUM_ENVS * env.num_agents
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_rows))
     before = _attempt("reset", jax.eval_shape, env.reset, keys)
     faults = [f"{fault}{_place(env, 'reset')}" for fault in _result_faults(env, before, "reset", strict)]
     if faults:
@@ -242,7 +280,7 @@ def _result_faults(env: VectorEnvironment, result: Any, name: str, strict: bool)
         value = getattr(timestep, field)
         if not hasattr(value, "dtype") or not hasattr(value, "shape"):
             yield f"{field} of {name} is a {type(value).__name__}: return a scalar of dtype {np.dtype(dtype)}"
-        elif value.shape != (NUM_ENVS,) or value.dtype != dtype:
+        elif value.shape != (NUM_ENVS * env.num_agents,) or value.dtype != dtype:
             yield f"{field} of {name} is {_aval(value, 1)}: return a scalar of dtype {np.dtype(dtype)}"
     for field in ("observation", "next_observation"):
         observation = getattr(timestep, field)
@@ -311,6 +349,7 @@ class _Programs:
 def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs) -> CheckedRollout:
     """Play random legal actions from start states that are drawn first, so that each part is compiled once."""
     resetting = HostReset(env) if env.on_host else PoolReset(env, _NUM_STARTS)
+    num_rows = NUM_ENVS * env.num_agents
 
     def draw(keys: jax.Array) -> tuple[State, TimeStep]:
         states, starts = env.reset(keys)
@@ -320,9 +359,10 @@ def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs
     def play(key: jax.Array, states: State, starts: TimeStep) -> CheckedRollout:
         reset_key, steps_key = jax.random.split(key)
         if env.on_host:
-            state, first = resetting.reset(jax.random.split(reset_key, NUM_ENVS))
+            state, first = resetting.reset(jax.random.split(reset_key, num_rows))
         else:
-            env_state, first = jax.tree.map(lambda leaf: leaf[:NUM_ENVS], (states, starts))
+            first_games = lambda leaf: leaf[: len(leaf) // _NUM_STARTS * NUM_ENVS]  # noqa: E731
+            env_state, first = jax.tree.map(first_games, (states, starts))
             store = PoolStore(Start(states, starts.observation), jnp.asarray(NUM_ENVS, jnp.int32))
             state = AutoResetState(env_state, store)
 
@@ -330,7 +370,7 @@ def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs
             state, timestep = carry
             action_key, step_key = jax.random.split(key)
             action = _sample(env, action_key, timestep.observation.action_mask)
-            state, timestep = resetting.step(jax.random.split(step_key, NUM_ENVS), state, action)
+            state, timestep = resetting.step(jax.random.split(step_key, num_rows), state, action)
             return (state, timestep), (action, timestep)
 
         (last, _), steps = jax.lax.scan(step, (state, first), jax.random.split(steps_key, num_steps))
@@ -338,16 +378,16 @@ def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs
         return CheckedRollout(starts, first, *steps)
 
     key = jax.random.key(seed)
-    started = programs.call(draw, jax.random.split(key, _NUM_STARTS))
+    started = programs.call(draw, jax.random.split(key, _NUM_STARTS * env.num_agents))
     rollout: CheckedRollout = jax.tree.map(np.asarray, programs.call(play, key, *started))
     return rollout
 
 
 def _sample(env: VectorEnvironment, key: jax.Array, mask: jax.Array | None) -> jax.Array:
-    keys = jax.random.split(key, NUM_ENVS)
+    keys = jax.random.split(key, NUM_ENVS * env.num_agents)
     sizes = choices(env.action_space)
     # A mask of a wrong shape is reported from the rollout.
-    if mask is None or not sizes or mask.shape != (NUM_ENVS, sum(sizes)):
+    if mask is None or not sizes or mask.shape != (len(keys), sum(sizes)):
         return jax.vmap(env.action_space.sample)(keys)
     return jax.vmap(env.action_space.sample)(keys, mask)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -33,6 +34,10 @@ class Environment(ABC):
     """See `VectorEnvironment.truncates_after`."""
     num_players: int = 1
     """See `VectorEnvironment.num_players`."""
+    num_agents: int = 1
+    """See `VectorEnvironment.num_agents`; with several, observations, masks, actions and rewards are `[A, ...]`."""
+    team_reward: bool = False
+    """See `VectorEnvironment.team_reward`; with it, rewards are scalars."""
     faults: tuple[str, ...] = ()
     """See `VectorEnvironment.faults`."""
 
@@ -204,6 +209,20 @@ class VectorEnvironment(ABC):
         return 1
 
     @property
+    def num_agents(self) -> int:
+        """The number of agents that act at the same time in each environment, A.
+
+        With several, observations, masks and actions of `unwrapped` are `[N, A, ...]`, those of each agent in
+        `observation_space` and `action_space`; flags are `[N]`. `wrappers.AgentRows` makes a row of each agent.
+        """
+        return 1
+
+    @property
+    def team_reward(self) -> bool:
+        """Whether the agents of an environment have one reward `[N]` in common, and not one each `[N, A]`."""
+        return False
+
+    @property
     def faults(self) -> tuple[str, ...]:
         """Sentences about what `unwrapped` declares and does not keep to, although it can be trained."""
         return ()
@@ -279,6 +298,16 @@ class Vectorize(VectorEnvironment):
         return self.env.num_players
 
     @property
+    def num_agents(self) -> int:
+        """See `VectorEnvironment.num_agents`."""
+        return self.env.num_agents
+
+    @property
+    def team_reward(self) -> bool:
+        """See `VectorEnvironment.team_reward`."""
+        return self.env.team_reward
+
+    @property
     def faults(self) -> tuple[str, ...]:
         """See `VectorEnvironment.faults`."""
         return self.env.faults
@@ -309,34 +338,43 @@ class Vectorize(VectorEnvironment):
         return getattr(self.env, "params", None)
 
 
-def restart(observation: Observation) -> TimeStep:
+def restart(observation: Observation, measures: Mapping[str, jax.Array] | None = None) -> TimeStep:
     """Build the first time step of an episode.
 
     Args:
-        observation: the observation of one environment, without a leading axis.
+        observation: the observation of one environment, without a leading axis; of several agents, `[A, ...]`.
+        measures: further scalars of the episode so far, see `EpisodeMetrics`.
 
     Returns:
         A time step with zero reward, both flags False, and zero episode metrics.
     """
     zero, false = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
-    return TimeStep(observation, zero, false, false, observation, _no_episode())
+    return TimeStep(observation, zero, false, false, observation, _no_episode(measures))
 
 
-def transition(observation: Observation, reward: Any, terminated: Any, truncated: Any) -> TimeStep:
+def transition(
+    observation: Observation,
+    reward: Any,
+    terminated: Any,
+    truncated: Any,
+    measures: Mapping[str, jax.Array] | None = None,
+) -> TimeStep:
     """Build the time step that follows an action.
 
     Args:
-        observation: the true successor, without a leading axis.
-        reward: scalar, cast to float32.
+        observation: the true successor, without a leading axis; of several agents, `[A, ...]`.
+        reward: scalar, or `[A]`, cast to float32.
         terminated: scalar, whether the episode terminated.
         truncated: scalar, whether the episode was truncated; ignored if it also terminated.
+        measures: further scalars of the episode so far, see `EpisodeMetrics`; the same names as at its `restart`.
 
     Returns:
         The time step; `wrappers.RecordEpisode` fills in its episode metrics.
     """
     terminated = jnp.asarray(terminated, bool)
     truncated = jnp.asarray(truncated, bool) & ~terminated
-    return TimeStep(observation, jnp.asarray(reward, jnp.float32), terminated, truncated, observation, _no_episode())
+    episode = _no_episode(measures)
+    return TimeStep(observation, jnp.asarray(reward, jnp.float32), terminated, truncated, observation, episode)
 
 
 def strongly_typed(tree: PyTree) -> PyTree:
@@ -344,5 +382,6 @@ def strongly_typed(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), tree)
 
 
-def _no_episode() -> EpisodeMetrics:
-    return EpisodeMetrics(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
+def _no_episode(measures: Mapping[str, jax.Array] | None) -> EpisodeMetrics:
+    named = {name: jnp.asarray(value, jnp.float32) for name, value in (measures or {}).items()}
+    return EpisodeMetrics(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32), jnp.zeros((), bool), named)

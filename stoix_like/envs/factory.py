@@ -2,8 +2,8 @@
 
 Wrappers apply in one order, and those that are off are left out:
 
-    suite → domain randomisation → custom wrappers → random starts (training) → sticky actions → action repeat
-          → time limit → rescaled actions → clipped actions
+    suite → domain randomisation → rows of agents → custom wrappers → random starts (training) → sticky actions
+          → action repeat → time limit → rescaled actions → clipped actions
           → flattened observations → selected entries → masked entries → noise → delay → flicker
           → clipped observations → frame stack → remaining time → last action and reward → step count
           → episode metrics (of the suite's own rewards)                                  evaluation stops here
@@ -26,6 +26,7 @@ from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box, Dict, Mixed
 from stoix_like.envs.stagger import make_stagger
 from stoix_like.envs.suites import SUITES, load_suite
+from stoix_like.envs.wrappers.agents import AGENT_IDS
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.user_code import name_of, refusing
@@ -97,6 +98,8 @@ class EnvConfig:
     random_start_steps: Annotated[int, between(0, 100_000)] = 0
     staggered_starts: bool = False
     eval_opponent: str = "random"
+    team_reward: bool = False
+    agent_ids: Annotated[str, one_of(*AGENT_IDS)] = "none"
     observation_clip: Annotated[float | None, above(0.0)] = None
     time_in_observation: bool = False
     randomization: str | None = None
@@ -369,7 +372,7 @@ def make_scenario(
     options = HostOptions(config.vectorization, config.time_limit, evaluation, config.timeout, drawn)
     if config.env_name == custom.OWN:
         env = custom.make(config._target_, custom_env, config.kwargs, config.params, options)
-        env = custom.wrap(env, config.wrappers)
+        env = custom.wrap(_rows_of_agents(env, config), config.wrappers)
         # Vector environments of a user's own may have a fixed number, unlike the trial of the check.
         if not evaluation and isinstance(env.unwrapped, Vectorize):
             check_interface(env)
@@ -389,4 +392,19 @@ def make_scenario(
         arguments = (*arguments, options)
     if suite.has_assets:
         arguments = (*arguments, config.assets)
-    return custom.wrap(wrappers.join_actions(module.make(*arguments)), config.wrappers)
+    env = _rows_of_agents(wrappers.join_actions(module.make(*arguments)), config)
+    return custom.wrap(env, config.wrappers)
+
+
+def _rows_of_agents(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
+    """Give each of several agents a row."""
+    if env.num_agents > 1:
+        return wrappers.AgentRows(env, config.team_reward, config.agent_ids)
+    default = EnvConfig()
+    for key in ("team_reward", "agent_ids"):
+        if (value := getattr(config, key)) != getattr(default, key):
+            raise ConfigError(
+                f"env.{key}={value} has no effect: {config.env_name}/{config.scenario.task_name} has one agent: leave"
+                " it out"
+            )
+    return env

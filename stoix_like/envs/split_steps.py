@@ -23,7 +23,7 @@ class SplitSteps:
     def __init__(self, env: VectorEnvironment) -> None:
         host = env.unwrapped
         assert isinstance(host, HostEnvironment)
-        self._env, self.host = env, host
+        self._env, self.host, self.num_agents = env, host, env.num_agents
 
     def start(self, keys: jax.Array, view: PyTree) -> tuple[Any, TimeStep]:
         """Build the result of `VectorEnvironment.reset`.

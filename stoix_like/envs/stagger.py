@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import PyTree, TimeStep
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.wrappers.agents import of_first_agent
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX
 
@@ -63,7 +64,8 @@ def make_stagger(enabled: bool, env: VectorEnvironment, time_limit: int | None) 
 
     def init(keys: jax.Array) -> jax.Array:
         keys = jax.vmap(jax.random.fold_in, (0, None))(keys, _LENGTH_STREAM)
-        return jax.vmap(lambda key: jax.random.randint(key, (), 1, limit + 1))(keys)
+        drawn = jax.vmap(lambda key: jax.random.randint(key, (), 1, limit + 1))(keys)
+        return of_first_agent(drawn, env.num_agents)
 
     def truncate(remaining: jax.Array, timestep: TimeStep) -> tuple[jax.Array, TimeStep]:
         truncated = timestep.truncated | ((remaining == 1) & ~timestep.terminated)

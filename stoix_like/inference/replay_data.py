@@ -61,7 +61,8 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
         )
     hyperparams = state.hyperparams_of(index)
     scale = config.env.reward_scale * hyperparams.get("reward_scale", get_value(config.system, "reward_scale"))
-    return _rows(buffer, config.arch.total_num_envs, scale), f"replay buffer after {step:,} env steps"
+    num_rows = config.arch.total_num_envs * run.setup.env.num_agents
+    return _rows(buffer, num_rows, scale), f"replay buffer after {step:,} env steps"
 
 
 def _read_local(run: TrainedRun) -> tuple[Any, int]:
@@ -96,7 +97,7 @@ def _find_buffer(local: Any) -> Any:
     return buffer if isinstance(getattr(buffer, "experience", None), Step) else None
 
 
-def _rows(buffer: Any, total_num_envs: int, scale: float) -> DataSet:
+def _rows(buffer: Any, num_rows: int, scale: float) -> DataSet:
     """Convert the rings of all shards to steps, one environment after the other."""
     lead = buffer.current_index.ndim
     indices, full = buffer.current_index.ravel(), buffer.is_full.ravel()
@@ -108,7 +109,7 @@ def _rows(buffer: Any, total_num_envs: int, scale: float) -> DataSet:
     ]
     steps = jax.tree.map(lambda leaf: np.stack([part[:, at] for part, at in zip(leaf, order, strict=True)]), shards)
     if not has_rows:  # `[S, 1, T * N, ...]` instead of `[S, N, T, ...]`
-        shape = len(indices), -1, total_num_envs // len(indices)
+        shape = len(indices), -1, num_rows // len(indices)
         steps = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[3:]).swapaxes(1, 2), steps)
     truncated = steps.truncated if has_rows else _infer_truncated(steps)
     truncated[:, :, -1] |= ~steps.terminated[:, :, -1]

@@ -27,5 +27,6 @@ def set_up_inference(config: RunConfig) -> SystemParts:
     trained_in = factory.make(*made_of) if plans and not env.on_host else env
     dtype = config.arch.torso_dtype
     networks = build_networks(config.network, env.action_space, env.observation_space, dtype=dtype)
-    spec = make_spec(config, trained_in, networks, count_updates(config), config.arch.total_num_envs)
+    num_rows = config.arch.total_num_envs * env.num_agents
+    spec = make_spec(config, trained_in, networks, count_updates(config), num_rows)
     return SystemParts(config, env, spec)

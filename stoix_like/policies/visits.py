@@ -12,6 +12,7 @@ from stoix_like.architectures.acting import Act, act_and_step, start_episodes
 from stoix_like.base_types import Observation, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
+from stoix_like.utils.jax_utils import merge_leading_dims
 
 # Steps per compiled call; the lengths of the episodes are unknown in advance.
 _CHUNK = 128
@@ -107,7 +108,7 @@ class Player:
         env: environments without automatic reset.
         system: the system.
         act: how it acts, such as its `eval_act`.
-        episodes: number of episodes, E.
+        episodes: number of episodes, E; of several agents, the rows of one episode are those of each of them.
         max_steps: steps after which an episode is stopped.
         max_bytes: size of the observations at which all of them are stopped; None: any.
     """
@@ -122,7 +123,7 @@ class Player:
         max_bytes: int | None = None,
     ) -> None:
         self._env, self._act = env, act
-        self._episodes, self._max_steps, self._max_bytes = episodes, max_steps, max_bytes
+        self._rows, self._max_steps, self._max_bytes = episodes * env.num_agents, max_steps, max_bytes
         self._start = jax.jit(lambda keys: start_episodes(env, system, keys))
         self._steps = jax.jit(self._traced_steps)
 
@@ -140,7 +141,7 @@ class Player:
             HostEnvironmentError: an environment on the host failed.
         """
         start_key, key = jax.random.split(key)
-        carry = self._start(jax.random.split(start_key, self._episodes)), jnp.zeros(self._episodes, bool)
+        carry = self._start(jax.random.split(start_key, self._rows)), jnp.zeros(self._rows, bool)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(carry[0].timestep.observation))
         limit = self._max_steps
         if self._max_bytes is not None:
@@ -164,9 +165,11 @@ class Player:
     ) -> tuple[tuple[RolloutState, jax.Array], Rows]:
         def step(carry: tuple[RolloutState, jax.Array], key: jax.Array) -> tuple[tuple[RolloutState, jax.Array], Rows]:
             (state, done), (act_key, env_key) = carry, jax.random.split(key)
-            env_keys = jax.random.split(env_key, self._episodes)
+            env_keys = jax.random.split(env_key, self._rows)
             after, action, _ = act_and_step(self._env, self._act, shared, state, act_key, env_keys)
             outcome, taken = after.timestep, self._env.native_action(action)
+            if self._env.num_agents > 1:
+                taken = jax.tree.map(lambda leaf: merge_leading_dims(leaf, 2), taken)
             # What follows an episode is undefined.
             taken, reward, terminated, truncated = jax.tree.map(
                 lambda x: jnp.where(done.reshape(-1, *[1] * (x.ndim - 1)), jnp.zeros_like(x), x),

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.architectures.acting import act_and_step, start_episodes
+from stoix_like.architectures.acting import act_and_step, game_keys, start_episodes
 from stoix_like.architectures.types import Hyperparams
 from stoix_like.base_types import Dream, Observation, PyTree, System
 from stoix_like.envs.environment import VectorEnvironment
@@ -131,11 +131,12 @@ class DreamPlayer:
         system = self._build(hyperparams)
         assert system.dream is not None
         start_key, play_key, dream_key = jax.random.split(key, 3)
-        start = start_episodes(self._env, system, start_key[None])
+        start = start_episodes(self._env, system, game_keys(self._env, start_key))
 
         def step(state: Any, key: jax.Array) -> tuple[Any, _Entry]:
             act_key, env_key = jax.random.split(key)
-            state, action, _ = act_and_step(self._env, system.eval_act, shared, state, act_key, env_key[None])
+            env_keys = game_keys(self._env, env_key)
+            state, action, _ = act_and_step(self._env, system.eval_act, shared, state, act_key, env_keys)
             after = state.timestep
             ended = after.terminated | after.truncated
             return state, _Entry(after.next_observation, action, after.reward, after.terminated, ended)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.architectures.acting import act_and_step, start_episodes
+from stoix_like.architectures.acting import act_and_step, game_keys, start_episodes
 from stoix_like.architectures.types import Hyperparams
 from stoix_like.base_types import PyTree, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
@@ -105,7 +105,7 @@ class Recorder:
         return Snapshot(*jax.tree.map(_plain, first))
 
     def _traced_start(self, hyperparams: Hyperparams, key: jax.Array) -> tuple[RolloutState, Snapshot]:
-        state = start_episodes(self._env, self._build(hyperparams), key[None])
+        state = start_episodes(self._env, self._build(hyperparams), game_keys(self._env, key))
         return state, jax.tree.map(lambda leaf: leaf[None], self._snapshot(state))
 
     def _traced_play(
@@ -115,7 +115,9 @@ class Recorder:
 
         def step(state: RolloutState, key: jax.Array) -> tuple[RolloutState, Snapshot]:
             act_key, env_key = jax.random.split(key)
-            state, _, _ = act_and_step(self._env, system.eval_act, shared, state, act_key, env_key[None])
+            state, _, _ = act_and_step(
+                self._env, system.eval_act, shared, state, act_key, game_keys(self._env, env_key)
+            )
             return state, self._snapshot(state)
 
         return jax.lax.scan(step, state, keys)

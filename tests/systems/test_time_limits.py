@@ -33,7 +33,7 @@ from stoix_like.systems.dreamer.world_model import make_world_model as make_drea
 from stoix_like.systems.off_policy.actor_critic import make_critics
 from stoix_like.systems.off_policy.recurrent import ReplayedSequences
 from stoix_like.systems.off_policy.recurrent import make_recurrent_networks as make_sequence_networks
-from stoix_like.systems.on_policy.actor_critic import make_networks
+from stoix_like.systems.on_policy.networks import make_networks
 from stoix_like.systems.on_policy.recurrent import make_recurrent_networks
 from stoix_like.systems.parts.recurrent import make_actor, unroll
 from stoix_like.systems.search.world_model import make_latent_model

@@ -9,6 +9,7 @@ from stoix_like.envs.wrappers.actions import (
     StickyActions,
     join_actions,
 )
+from stoix_like.envs.wrappers.agents import AgentRows
 from stoix_like.envs.wrappers.base import CountingWrapper, ObservationWrapper, RewardWrapper, StatefulWrapper, Wrapper
 from stoix_like.envs.wrappers.episodes import ClipReward, RecordEpisode, ScaleReward, TimeLimit
 from stoix_like.envs.wrappers.last_step import ObserveLastStep
@@ -25,6 +26,7 @@ from stoix_like.envs.wrappers.precision import MatmulPrecision
 
 __all__ = [
     "AddTime",
+    "AgentRows",
     "ClipActions",
     "ClipObservation",
     "ClipReward",

@@ -13,6 +13,7 @@ import numpy as np
 from stoix_like.base_types import TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict, Mixed, Space, Tuple, choices
+from stoix_like.envs.wrappers.agents import all_agents, of_first_agent, where_rows
 from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper
 
 # Folded into the keys of a step, so that a repetition and the step itself draw independent numbers.
@@ -77,7 +78,7 @@ class StickyActions(StatefulWrapper):
         """See `VectorEnvironment.step`."""
         drawn = jax.vmap(jax.random.bernoulli, (0, None))(_fold_in(keys, _STICKY_STREAM), self.probability)
         repeats = drawn & state.has_previous & _is_legal(self.action_space, state.previous, state.mask)
-        action = _where(repeats, state.previous, action.astype(state.previous.dtype))
+        action = where_rows(repeats, state.previous, action.astype(state.previous.dtype))
         env_state, timestep = self.env.step(keys, state.env_state, action)
         return StickyState(env_state, action, jnp.ones_like(repeats), timestep.observation.action_mask), timestep
 
@@ -85,8 +86,8 @@ class StickyActions(StatefulWrapper):
 class RepeatActions(Wrapper):
     """A wrapper that takes each action several times and sums the rewards.
 
-    It stops at the end of an episode, whose last observation is the true successor, and where the action becomes
-    illegal.
+    It stops at the end of an episode, whose last observation is the true successor, and where the action of an agent
+    becomes illegal.
 
     Args:
         env: the environments to wrap.
@@ -103,10 +104,11 @@ class RepeatActions(Wrapper):
         def again(i: jax.Array, carry: tuple[State, TimeStep]) -> tuple[State, TimeStep]:
             state, timestep = carry
             legal = _is_legal(self.action_space, action, timestep.observation.action_mask)
+            legal = all_agents(legal, self.num_agents)
             continues = legal & ~(timestep.terminated | timestep.truncated)
             after, successor = self.env.step(_fold_in(keys, i), state, action)
             successor = successor._replace(reward=timestep.reward + successor.reward)
-            return _where(continues, (after, successor), carry)
+            return where_rows(continues, (after, successor), carry)
 
         return jax.lax.fori_loop(1, self.repeats, again, self.env.step(keys, state, action))
 
@@ -143,6 +145,7 @@ class RandomStarts(Wrapper):
     def _play(self, keys: jax.Array, begin: Callable[[jax.Array], tuple[State, TimeStep]]) -> tuple[State, TimeStep]:
         keys, random_keys = _fold_in(keys, 0), _fold_in(keys, 1)
         num_steps = jax.vmap(lambda key: jax.random.randint(key, (), 0, self.max_steps + 1))(random_keys)
+        num_steps = of_first_agent(num_steps, self.num_agents)
         start = begin(keys)
 
         def step(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
@@ -151,7 +154,7 @@ class RandomStarts(Wrapper):
             action = _sample(self.action_space, _fold_in(step_keys, 0), timestep.observation.action_mask)
             state, successor = self.env.step(_fold_in(step_keys, 1), state, action)
             active = active & (i < num_steps) & ~(successor.terminated | successor.truncated)
-            return _where(active, (state, successor), carry[0]), active
+            return where_rows(active, (state, successor), carry[0]), active
 
         everywhere = jnp.ones(random_keys.shape, bool)
         (state, timestep), _ = jax.lax.fori_loop(0, self.max_steps, step, (start, everywhere))
@@ -244,15 +247,6 @@ def _is_legal(space: Space, action: jax.Array, mask: jax.Array | None) -> jax.Ar
     chosen = action[:, ~space.is_continuous] if isinstance(space, Mixed) else action
     entries = chosen.reshape(action.shape[0], len(sizes)) + np.append(0, np.cumsum(sizes)[:-1])[None]
     return jnp.take_along_axis(mask, entries.astype(jnp.int32), axis=-1).all(-1)
-
-
-def _where(condition: jax.Array, taken: Any, other: Any) -> Any:
-    """Select each environment's leaves `[N, ...]` from one of two trees."""
-
-    def select(one: jax.Array, two: jax.Array) -> jax.Array:
-        return jnp.where(condition.reshape(condition.shape + (1,) * (one.ndim - 1)), one, two)
-
-    return jax.tree.map(select, taken, other)
 
 
 def _per_env(bound: np.ndarray | float) -> np.ndarray | float:

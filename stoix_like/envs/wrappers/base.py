@@ -92,6 +92,16 @@ class Wrapper(VectorEnvironment):
         return self.env.num_players
 
     @property
+    def num_agents(self) -> int:
+        """See `VectorEnvironment.num_agents`."""
+        return self.env.num_agents
+
+    @property
+    def team_reward(self) -> bool:
+        """See `VectorEnvironment.team_reward`."""
+        return self.env.team_reward
+
+    @property
     def unwrapped(self) -> VectorEnvironment:
         """See `VectorEnvironment.unwrapped`."""
         return self.env.unwrapped

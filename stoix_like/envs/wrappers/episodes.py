@@ -9,7 +9,11 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import EpisodeMetrics, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.wrappers.agents import sum_over_agents
 from stoix_like.envs.wrappers.base import CountingWrapper, RewardWrapper, StatefulWrapper
+
+AGENT_RETURN = "agent_return"
+"""The measure of an episode that is the return of each agent."""
 
 
 class TimeLimit(CountingWrapper):
@@ -36,7 +40,7 @@ class TimeLimit(CountingWrapper):
 
 
 class RecordedState(NamedTuple):
-    """The state of the wrapped environments, and the return and length `[N]` of the episode so far."""
+    """The state of the wrapped environments, and the return and length `[N]` of the episode so far, of each agent."""
 
     env_state: State
     episode_return: jax.Array
@@ -46,7 +50,8 @@ class RecordedState(NamedTuple):
 class RecordEpisode(StatefulWrapper):
     """A wrapper that sets `TimeStep.episode` to the return and length of the episode so far.
 
-    Of two players, the return is that of the one who moved first, which is minus the other's.
+    Of two players, the return is that of the one who moved first, which is minus the other's. Of several agents with
+    rewards of their own, it is the sum of their returns, and each agent's is the measure `agent_return`.
 
     Args:
         env: the environments to wrap, before their rewards are scaled or clipped.
@@ -56,8 +61,10 @@ class RecordEpisode(StatefulWrapper):
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[RecordedState, TimeStep]:
         """See `Wrapper.on_start`."""
-        length = jnp.zeros(timestep.reward.shape, jnp.int32)
-        return RecordedState(env_state, jnp.zeros_like(timestep.reward), length), timestep
+        length, total = jnp.zeros(timestep.reward.shape, jnp.int32), jnp.zeros_like(timestep.reward)
+        measures = timestep.episode.measures | self._of_agents(total)
+        timestep = timestep._replace(episode=timestep.episode._replace(measures=measures))
+        return RecordedState(env_state, total, length), timestep
 
     def step(self, keys: jax.Array, state: RecordedState, action: jax.Array) -> tuple[RecordedState, TimeStep]:
         """See `VectorEnvironment.step`."""
@@ -66,8 +73,13 @@ class RecordEpisode(StatefulWrapper):
         if self.num_players == 2:
             reward = jnp.where(state.episode_length % 2 == 0, reward, -reward)
         total = state.episode_return + reward
-        episode = EpisodeMetrics(total, length, timestep.terminated | timestep.truncated)
+        measures = timestep.episode.measures | self._of_agents(total)
+        of_team = sum_over_agents(total, self.num_agents) if self._of_agents(total) else total
+        episode = EpisodeMetrics(of_team, length, timestep.terminated | timestep.truncated, measures)
         return RecordedState(env_state, total, length), timestep._replace(episode=episode)
+
+    def _of_agents(self, total: jax.Array) -> dict[str, jax.Array]:
+        return {} if self.num_agents == 1 or self.team_reward else {AGENT_RETURN: total}
 
 
 class ScaleReward(RewardWrapper):

@@ -25,6 +25,7 @@ class Plan(NamedTuple):
         notes: rounding and other notes for the user.
         trial_updates: number of updates that schedules span: those of one trial, or of a run without trials.
         trial_evaluations: number of evaluations of one trial after its start, or of a run without trials.
+        num_agents: agents of each environment; each is a row of the batch.
     """
 
     num_shards: int
@@ -36,14 +37,21 @@ class Plan(NamedTuple):
     notes: tuple[str, ...]
     trial_updates: int
     trial_evaluations: int
+    num_agents: int = 1
+
+    @property
+    def rows_per_shard(self) -> int:
+        """Agents of all environments of each shard."""
+        return self.envs_per_shard * self.num_agents
 
 
-def make_plan(config: RunConfig, num_devices: int) -> Plan:
+def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
     """Divide the budget of a run into updates and intervals between evaluations.
 
     Args:
         config: the typed configuration.
         num_devices: number of devices of the run.
+        num_agents: agents of each environment.
 
     Returns:
         The plan; its budget never exceeds `arch.total_timesteps`, or that many for each round of successive halving.
@@ -68,9 +76,11 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
             f" {multiples_near(system.warmup_steps, system.rollout_length)}"
         )
     envs_per_shard = arch.total_num_envs // num_shards
+    rows = envs_per_shard * num_agents
     if isinstance(arch, SebulbaConfig):
-        _check_without_warmup(config, envs_per_shard, num_shards)
-    system.check(envs_per_shard, num_shards)
+        _check_without_warmup(config, rows, num_shards)
+    # The minibatches of a rollout are of whole games, wherever rows of a game belong together.
+    system.check(rows if system.has_replay else envs_per_shard, num_shards)
     steps_per_update, warmup_steps = count_steps(config), arch.total_num_envs * system.warmup_steps
     trial_updates = count_updates(config)
     if trial_updates < 1 and isinstance(arch, OfflineConfig):
@@ -85,7 +95,7 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
             f" {warmup_steps} warm-up steps (system.warmup_steps={system.warmup_steps}): use at least"
             f" {warmup_steps + steps_per_update}"
         )
-    _check_counters(config, envs_per_shard, trial_updates)
+    _check_counters(config, rows, trial_updates)
     trial_evaluations = min(arch.num_evaluation, trial_updates)
     spent = warmup_steps + trial_updates * steps_per_update
     num_intervals = int((arch.population.halving.rounds or 1) * trial_evaluations)
@@ -101,11 +111,12 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
         notes=(
             *_notes(config, spent, trial_updates, steps_per_update, trial_evaluations),
             *_trial_notes(config, warmup_steps, evaluations[-1] * steps_per_update),
-            *_replay_notes(config, envs_per_shard, num_shards),
+            *_replay_notes(config, rows, num_shards, num_agents),
             *_lag_notes(config),
         ),
         trial_updates=trial_updates,
         trial_evaluations=trial_evaluations,
+        num_agents=num_agents,
     )
 
 
@@ -222,18 +233,18 @@ def _trial_notes(config: RunConfig, warmup_steps: int, trained_steps: int) -> tu
     return (note + (warm_up if warmup_steps else ""),)
 
 
-def _replay_notes(config: RunConfig, envs_per_shard: int, num_shards: int) -> tuple[str, ...]:
+def _replay_notes(config: RunConfig, rows_per_shard: int, num_shards: int, num_agents: int) -> tuple[str, ...]:
     buffer = config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
     if buffer is None or buffer.only_data:
         return ()
-    steps = envs_per_shard * num_shards * config.system.rollout_length
+    steps = rows_per_shard // num_agents * num_shards * config.system.rollout_length
     notes: tuple[str, ...] = ()
     if isinstance(buffer, ReplayConfig):
         notes = (
             f"{buffer.epochs / steps:.3g} gradient steps per environment step: system.epochs={buffer.epochs} after"
             f" every {steps:,} steps",
         )
-    sizes = envs_per_shard, num_shards, config.system.rollout_length
+    sizes = rows_per_shard, num_shards, config.system.rollout_length
     size, given = buffer.buffer_size(*sizes), buffer.total_buffer_size
     if size == given:
         return notes

@@ -243,7 +243,7 @@ def _check_ranges(run: RunConfig, plan: Plan) -> None:
         for values in itertools.product(limits[one], limits[other]):
             setting = lowest | dict(zip((one, other), values, strict=True))
             try:
-                replace_values(run.system, setting).check(plan.envs_per_shard, plan.num_shards)
+                replace_values(run.system, setting).check(plan.rows_per_shard, plan.num_shards)
             except ConfigError as error:
                 raise ConfigError(f"{KEY}.hyperparams: ends of ranges do not fit together: {error}") from error
 

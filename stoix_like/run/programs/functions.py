@@ -110,7 +110,7 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
 
     spec = ProgramSpec(
         num_members=num_members,
-        num_envs=plan.envs_per_shard,
+        num_envs=plan.rows_per_shard,
         rollout_length=config.system.rollout_length,
         warmup_steps=config.system.warmup_steps,
         on_nan_ignore=config.arch.on_nan == "ignore",
@@ -203,7 +203,8 @@ def _of_sebulba(
     inputs: Inputs,
 ) -> Iterator[RunProgram]:
     """Yield the programs of training of Sebulba, except for `init`."""
-    length, num_envs, mesh = setup.config.system.rollout_length, arch.total_num_envs // arch.num_actors, setup.mesh
+    length, mesh = setup.config.system.rollout_length, setup.mesh
+    num_envs = arch.total_num_envs // arch.num_actors * setup.plan.num_agents
     rollout = sebulba.rollout_shapes(system, setup.env, state.shared, num_envs, length, mesh)
     rollouts = (rollout,) * arch.num_actors
     yield RunProgram("learn", program.learn, (state, {}, rollouts, np.bool_(True), inputs))

@@ -166,7 +166,7 @@ def _parts(config: RunConfig, plan: Plan, mesh: Mesh, shapes: Shapes) -> tuple[_
     per_env = _bytes(shapes.two_envs) - _bytes(shapes.one_env)
     start_states = _bytes(shapes.one_env) - per_env
     buffer = config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
-    unit = 1 if buffer is None else buffer.buffer_unit(num_envs, shards, num_steps)
+    unit = 1 if buffer is None else buffer.buffer_unit(plan.rows_per_shard, shards, num_steps)
     capacity = 0 if buffer is None else buffer.total_buffer_size
     step = _bytes(shapes.step_of_one_env)
     local, environments = batches * _bytes(shapes.agent.local), batches * num_envs * per_env

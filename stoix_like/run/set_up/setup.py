@@ -147,8 +147,8 @@ def set_up(config: RunConfig, started: float | None = None, device_memory: int |
 
 
 def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memory: int | None) -> RunSetup:
-    place = _choose_place(config, devices)
-    envs = _make_environments(config, place)
+    envs = _make_environments(config)
+    place = _choose_place(config, devices, envs.train)
     set_compile_cache(config.arch.compile_cache)
     learned_from = _find_inputs(config, place, envs.train, device_memory)
     parts, notes = _assemble(config, place, envs, learned_from, device_memory)
@@ -213,19 +213,19 @@ class _Members(NamedTuple):
     notes: tuple[str, ...]
 
 
-def _choose_place(config: RunConfig, devices: RunDevices) -> _Place:
+def _choose_place(config: RunConfig, devices: RunDevices, env: VectorEnvironment) -> _Place:
     num_members = count_members(config)
     spread, notes = spread_members(num_members, len(devices.learner))
     mesh = make_mesh(devices.learner, spread)
-    plan = make_plan(config, mesh.shape[DEVICE_AXIS])
+    plan = make_plan(config, mesh.shape[DEVICE_AXIS], env.num_agents)
+    if isinstance(config.arch, SebulbaConfig):
+        _check_sebulba(config, config.arch, env, plan.num_shards, num_members)
     return _Place(mesh, plan._replace(notes=(*plan.notes, *notes)), num_members)
 
 
-def _make_environments(config: RunConfig, place: _Place) -> _Environments:
+def _make_environments(config: RunConfig) -> _Environments:
     made_of = (config.env, config.custom_env, config.matmul_precision)
     env, eval_env = factory.make(*made_of), factory.make_eval(*made_of)
-    if isinstance(config.arch, SebulbaConfig):
-        _check_sebulba(config, config.arch, env, place.plan.num_shards, place.num_members)
     if not fits(config.system, env.action_space):
         raise ConfigError(
             f"system={config.system_name} does not fit the {describe(env.action_space)} of"
@@ -254,7 +254,7 @@ def _assemble(
     """Build what the system is built from; return it with notes, once it is known to fit into memory."""
     env, plan, left_out = envs.train, place.plan, list[str]()
     networks, axes = _build_networks(config, env, left_out), make_axes(place.mesh, place.lone_shards)
-    sizes = plan.trial_updates, plan.envs_per_shard, plan.num_shards
+    sizes = plan.trial_updates, plan.rows_per_shard, plan.num_shards
     spec = make_spec(config, env, networks, *sizes, axes, learned_from.data, learned_from.teacher)
     parts = SystemParts(config, envs.evaluation, spec)
     shapes, space = _shapes(parts, env), env.observation_space
@@ -370,7 +370,7 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
     for member in range(population.num_members if population.hyperparams else 0):
         try:
             hyperparams: dict[str, Any] = population.of(member)
-            replace_values(config.system, hyperparams).check(plan.envs_per_shard, plan.num_shards)
+            replace_values(config.system, hyperparams).check(plan.rows_per_shard, plan.num_shards)
         except ConfigError as error:
             raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
 
@@ -388,9 +388,9 @@ def _shapes(setup: SystemParts, train_env: VectorEnvironment) -> memory_estimate
         system = setup.build_system()
 
         def start(env: VectorEnvironment, num_envs: int) -> RolloutState:
-            return start_episodes(env, system, jax.random.split(key, num_envs))
+            return start_episodes(env, system, jax.random.split(key, num_envs * env.num_agents))
 
-        state = start(train_env, setup.spec.num_envs)
+        state = start(train_env, setup.spec.num_envs // train_env.num_agents)
         agent = system.init(key, state.timestep)
         system.eval_act(agent.shared, state, key)
         one = start(train_env, 1)

@@ -174,7 +174,7 @@ def _shapes(setup: RunSetup) -> Shapes:
     """Return the shapes of the shared state of one member."""
 
     def init(key: jax.Array) -> Any:
-        _, timestep = setup.env.reset(jax.random.split(key, setup.plan.envs_per_shard))
+        _, timestep = setup.env.reset(jax.random.split(key, setup.plan.rows_per_shard))
         return setup.build_system().init(key, timestep).shared
 
     shapes = jax.eval_shape(init, jax.random.key(0))

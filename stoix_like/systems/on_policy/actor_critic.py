@@ -1,11 +1,9 @@
-"""On-policy actor-critics: their networks, exploration and state."""
+"""On-policy actor-critics: their parts and their state."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -17,7 +15,6 @@ from stoix_like.base_types import (
     ActorCriticParams,
     Agent,
     Axes,
-    Distribution,
     Metrics,
     NetworkOutputs,
     Observation,
@@ -28,29 +25,21 @@ from stoix_like.base_types import (
     Trajectory,
     Transition,
 )
-from stoix_like.networks.feed_forward import FeedForwardActor, FeedForwardCritic, alike, embed_both
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.systems.algorithm import Algorithm
 from stoix_like.systems.on_policy.intrinsic import Intrinsic, IntrinsicReward, intrinsic_key, make_intrinsic
+from stoix_like.systems.on_policy.networks import ActorCriticNetworks, OnPolicyTransition, make_networks
+from stoix_like.systems.on_policy.own_networks import with_own_networks
 from stoix_like.systems.parts.advantages import Advantages
-from stoix_like.systems.parts.critic_outputs import CriticOutput, critic_output
 from stoix_like.systems.parts.exploration import Exploration, make_exploration
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Descends, Transform, make_optimiser
 from stoix_like.systems.parts.state import get_part, with_part
 from stoix_like.systems.parts.teacher import Kickstarting, Lessons, make_lessons
-from stoix_like.utils.accelerate.platform import on_gpu
-from stoix_like.utils.accelerate.successors import successor_values
-from stoix_like.utils.jax_utils import explained_variance, in_pieces, merge_leading_dims, standardize
+from stoix_like.utils.jax_utils import explained_variance, standardize
 from stoix_like.utils.training import join_optimisers
 
 INTRINSIC = "intrinsic"
 TEACHER = "teacher"
-NETWORK_HEADS: Mapping[str, HeadRequirement] = {
-    "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-    "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
-}
-"""Heads that an on-policy actor-critic needs; a critic without a torso of its own shares that of the actor."""
 
 
 class ActorAndCritic(Descends, Protocol):
@@ -97,158 +86,6 @@ class ActorAndCritic(Descends, Protocol):
 
 
 ConfigT = TypeVar("ConfigT", bound=ActorAndCritic)
-
-
-class Values(NamedTuple):
-    """The values of a rollout.
-
-    Attributes:
-        obs: `[T, N]`, the inputs of the networks.
-        v_tm1: `[T, N]`, values of the observations acted on.
-        v_t: `[T, N]`, values of their true successors.
-        states: `[T, N, H]`, the states of a recurrent critic after each step; `()` without cells.
-    """
-
-    obs: PyTree
-    v_tm1: jax.Array
-    v_t: jax.Array
-    states: PyTree = ()
-
-
-@dataclass(frozen=True)
-class ActorCriticNetworks:
-    """A policy and its value function, separate or on a shared torso; `RecurrentNetworks` have cells as well.
-
-    Their inputs `obs` are observations; those of recurrent networks are `Sequences` of them.
-
-    Attributes:
-        actor: the policy.
-        critic: the value function.
-        shared: whether the critic has no parameters but those of its head, and is applied with those of the actor.
-        output: how the output of the critic is read and learned.
-    """
-
-    actor: Any
-    critic: Any
-    shared: bool
-    output: CriticOutput
-
-    def init(self, key: jax.Array, observation: Observation) -> ActorCriticParams:
-        """Initialise the parameters for observations `[N, ...]`."""
-        actor_key, critic_key = jax.random.split(key)
-        actor_params = self.init_params(self.actor, actor_key, observation)
-        critic_params = self.init_params(self.critic, critic_key, observation)
-        if self.shared:
-            critic_params = {"params": {"critic_head": critic_params["params"]["critic_head"]}}
-        return ActorCriticParams(actor_params, critic_params)
-
-    def critic_params(self, params: ActorCriticParams) -> PyTree:
-        """Return all parameters that the critic is applied with."""
-        if not self.shared:
-            return params.critic_params
-        return {"params": params.actor_params["params"] | params.critic_params["params"]}
-
-    def init_params(self, network: Any, key: jax.Array, observation: Observation) -> PyTree:
-        """Initialise the parameters of one network."""
-        return network.init(key, observation)
-
-    def init_carry(self, num_envs: int) -> PyTree:
-        """Return the carry of `step` at the start of an episode: none."""
-        del num_envs
-        return ()
-
-    def step(self, params: ActorCriticParams, carry: PyTree, timestep: TimeStep) -> tuple[PyTree, Distribution]:
-        """Return the carry after one time step `[N, ...]`, and the policy."""
-        return carry, self.policy(params, timestep.observation)
-
-    def first(self, params: ActorCriticParams, observation: Observation) -> tuple[Distribution, jax.Array]:
-        """Compute the policy and the values at first observations of episodes."""
-        pi, output = self.both(params, observation)
-        return pi, self.output.value(output)
-
-    def policy(self, params: ActorCriticParams, obs: PyTree) -> Distribution:
-        """Compute the policy."""
-        return self.actor.apply(params.actor_params, obs)
-
-    def value(self, params: ActorCriticParams, obs: PyTree) -> PyTree:
-        """Compute the output of the critic, by default values."""
-        return self.critic.apply(self.critic_params(params), obs)
-
-    def values(self, params: ActorCriticParams, obs: PyTree) -> jax.Array:
-        """Compute values, the means of the outputs of the critic."""
-        return self.output.value(self.value(params, obs))
-
-    def both(self, params: ActorCriticParams, obs: PyTree) -> tuple[Distribution, PyTree]:
-        """Compute the policy and the output of the critic, in one pass where they share cells or have like torsos."""
-        if self.shared or not on_gpu() or not alike(self.actor, self.critic):
-            return self.policy(params, obs), self.value(params, obs)
-        embeddings = embed_both(self.actor, params.actor_params, params.critic_params, obs)
-        pi = self.actor.apply(params.actor_params, embeddings[0], obs, method="head")
-        return pi, self.critic.apply(params.critic_params, embeddings[1], method="head")
-
-    def init_critic_state(self, num_envs: int) -> PyTree:
-        """Return the state of the critic at the start of an episode: none."""
-        del num_envs
-        return ()
-
-    def evaluate(
-        self, params: ActorCriticParams, critic_state: PyTree, trajectory: Trajectory, pieces: int = 1
-    ) -> tuple[PyTree, Values]:
-        """Compute the values of a rollout `[T, N]`, and return them with the state of the critic.
-
-        Args:
-            params: the parameters.
-            critic_state: the state of the critic before the rollout.
-            trajectory: the rollout.
-            pieces: on accelerators, how many pieces the rollout is evaluated in, which need less memory than the whole.
-        """
-        steps = trajectory.transitions
-        value = in_pieces(partial(self.values, params), pieces, len(steps.reward))
-        v_tm1, values = value(steps.observation), value(steps.next_observation)
-        return critic_state, Values(steps.observation, v_tm1, successor_values(values, v_tm1, steps.truncated))
-
-    def examples(self, params: ActorCriticParams, batch: OnPolicyTransition, values: Values) -> OnPolicyTransition:
-        """Return the steps `[B]` of a rollout `[T, N]`, from which minibatches are drawn."""
-        del params, values
-        return jax.tree.map(lambda x: merge_leading_dims(x, 2), batch)
-
-    def arrange(self, minibatch: OnPolicyTransition) -> OnPolicyTransition:
-        """Return a minibatch with the axes that the networks take."""
-        return minibatch
-
-
-def make_networks(networks: SimpleNamespace) -> ActorCriticNetworks:
-    """Build feed-forward networks from their configuration; a critic with only a head shares the actor's torso."""
-    actor, critic = networks.actor_network, networks.critic_network
-    body = actor if shares_torso(critic) else critic
-    return ActorCriticNetworks(
-        FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
-        FeedForwardCritic(critic.critic_head, body.pre_torso, body.input_layer),
-        shared=body is actor,
-        output=critic_output(critic.critic_head),
-    )
-
-
-class OnPolicyTransition(NamedTuple):
-    """One step of a rollout with the inputs of the losses.
-
-    Attributes:
-        obs: input of the networks, with the observation that the policy acted on, see `Values`.
-        action: the action taken.
-        log_prob: log-probability of the action under the behaviour policy.
-        value: value of `obs` before the update; `()` where it is not needed.
-        advantage: advantage of the action.
-        target: value target.
-        lesson: what a teacher says about `obs`, see `systems.parts.teacher`.
-    """
-
-    obs: PyTree
-    action: jax.Array
-    log_prob: jax.Array
-    value: PyTree
-    advantage: jax.Array
-    target: jax.Array
-    lesson: PyTree = ()
 
 
 class OnPolicyShared(NamedTuple):
@@ -406,7 +243,7 @@ def make_parts(
     transform: Transform | None = None,
 ) -> dict[str, Any]:
     """Return the attributes of an `OnPolicyActorCritic` without advantages, by default feed-forward with Adam."""
-    networks = make_networks(spec.networks) if networks is None else networks
+    networks = with_own_networks(make_networks(spec.networks), spec) if networks is None else networks
     optims = (make_optimiser(config, spec, lr, transform=transform) for lr in (config.actor_lr, config.critic_lr))
     return {
         "config": config,

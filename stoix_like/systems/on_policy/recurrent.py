@@ -23,8 +23,8 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks.recurrent.networks import same_body, unroll_both
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.schema import INT32_MAX, Part, between
-from stoix_like.systems.on_policy.actor_critic import ActorCriticNetworks, OnPolicyTransition, Values
 from stoix_like.systems.on_policy.epochs import MinibatchConfig
+from stoix_like.systems.on_policy.networks import ActorCriticNetworks, OnPolicyTransition, Values
 from stoix_like.systems.parts import recurrent
 from stoix_like.systems.parts.critic_outputs import critic_output
 from stoix_like.systems.parts.recurrent import (

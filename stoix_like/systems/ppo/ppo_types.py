@@ -1,6 +1,7 @@
 """Types of PPO agents."""
 
-from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, OnPolicyTransition
+from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
+from stoix_like.systems.on_policy.networks import OnPolicyTransition
 
 PPOShared = OnPolicyShared
 PPOTransition = OnPolicyTransition

@@ -9,7 +9,7 @@ import pytest
 from stoix_like.base_types import Axes
 from stoix_like.config import parse_config
 from stoix_like.run.set_up.setup import set_up
-from stoix_like.systems.on_policy.actor_critic import OnPolicyTransition
+from stoix_like.systems.on_policy.networks import OnPolicyTransition
 from support.algorithms import make_algorithm
 from support.composed import compose_config
 from support.off_policy_runs import timestep

@@ -12,7 +12,8 @@ from stoix_like.errors import ConfigError
 from stoix_like.schema import above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.epochs import replay_epochs
-from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal, OnPolicyTransition, make_parts
+from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal, make_parts
+from stoix_like.systems.on_policy.networks import OnPolicyTransition
 from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.vpg.anakin import ff_a2c

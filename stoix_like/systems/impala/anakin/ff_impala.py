@@ -11,8 +11,9 @@ import optax
 from stoix_like.base_types import SystemSpec
 from stoix_like.schema import Part, above, between, one_of
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.on_policy.actor_critic import ActorCriticNetworks, make_parts
+from stoix_like.systems.on_policy.actor_critic import make_parts
 from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
+from stoix_like.systems.on_policy.networks import ActorCriticNetworks
 from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.optimiser import Gradients
 from stoix_like.systems.parts.teacher import Kickstarting

@@ -14,9 +14,10 @@ from stoix_like.base_types import ActorCriticParams, Agent, Loss, Metrics, PyTre
 from stoix_like.schema import Range, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
-from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, OnPolicyTransition, make_parts
+from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, make_parts
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
+from stoix_like.systems.on_policy.networks import OnPolicyTransition
 from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.optimiser import gradient_step
 from stoix_like.systems.parts.teacher import Kickstarting

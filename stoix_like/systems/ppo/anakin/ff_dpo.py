@@ -8,7 +8,8 @@ from typing import Annotated
 from stoix_like.base_types import Distribution, Loss, SystemSpec
 from stoix_like.schema import above
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, OnPolicyTransition
+from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
+from stoix_like.systems.on_policy.networks import OnPolicyTransition
 from stoix_like.systems.ppo.anakin import ff_ppo
 from stoix_like.utils.loss import approximate_kl_per_example, dpo_loss_per_example
 

@@ -26,16 +26,10 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.on_policy.actor_critic import (
-    NETWORK_HEADS,
-    ActorCriticNetworks,
-    OnPolicyActorCritic,
-    OnPolicyShared,
-    OnPolicyTransition,
-    make_parts,
-)
+from stoix_like.systems.on_policy.actor_critic import OnPolicyActorCritic, OnPolicyShared, make_parts
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
+from stoix_like.systems.on_policy.networks import NETWORK_HEADS, ActorCriticNetworks, OnPolicyTransition
 from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.critic_outputs import SCALAR, with_distributions
 from stoix_like.systems.parts.kl_rate import FIXED, RATE, KLRate, LearningRate, make_kl_rate

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from stoix_like.base_types import Agent, Distribution, Loss, Metrics, SystemSpec, TimeStep, Trajectory
 from stoix_like.schema import above, at_least
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, OnPolicyTransition
+from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
+from stoix_like.systems.on_policy.networks import OnPolicyTransition
 from stoix_like.systems.parts.kl_stop import NEVER
 from stoix_like.systems.ppo.anakin import ff_ppo
 from stoix_like.utils.loss import ppo_penalty_loss

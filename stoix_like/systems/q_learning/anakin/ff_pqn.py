@@ -174,7 +174,9 @@ class PQN(Algorithm):
         return mask_logits(self.network.apply(params, observation).preferences, observation.action_mask)
 
 
-def make_algorithm(config: Config, spec: SystemSpec, network: Any = None, algorithm: type[PQN] = PQN) -> Algorithm:
+def make_algorithm(
+    config: Config, spec: SystemSpec, network: Any = None, algorithm: Callable[..., PQN] = PQN
+) -> Algorithm:
     """Build PQN or a variant.
 
     Args:

@@ -19,7 +19,7 @@ from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.on_policy.actor_critic import NETWORK_HEADS, make_networks
+from stoix_like.systems.on_policy.networks import NETWORK_HEADS, make_networks
 from stoix_like.systems.parts.critic_outputs import with_distributions
 from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets

@@ -42,7 +42,7 @@ from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
 from stoix_like.systems.off_policy.epochs import replay_epochs
-from stoix_like.systems.on_policy.actor_critic import NETWORK_HEADS, ActorCriticNetworks, make_networks
+from stoix_like.systems.on_policy.networks import NETWORK_HEADS, ActorCriticNetworks, make_networks
 from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets

@@ -23,14 +23,9 @@ from stoix_like.base_types import (
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.on_policy.actor_critic import (
-    NETWORK_HEADS,
-    OnPolicyActorCritic,
-    OnPolicyShared,
-    OnPolicyTransition,
-    make_parts,
-)
+from stoix_like.systems.on_policy.actor_critic import OnPolicyActorCritic, OnPolicyShared, make_parts
 from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
+from stoix_like.systems.on_policy.networks import NETWORK_HEADS, OnPolicyTransition
 from stoix_like.systems.parts.advantages import make_advantages
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step
 from stoix_like.systems.parts.teacher import Kickstarting

@@ -1,0 +1,153 @@
+"""Rows of agents: games of several agents as environments of one."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.base_types import EpisodeMetrics, TimeStep
+from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.spaces import Box, Dict, ObservationSpace
+from stoix_like.envs.wrappers.base import Wrapper, with_view
+from stoix_like.errors import ConfigError
+from stoix_like.utils.jax_utils import merge_leading_dims
+
+AGENT_IDS = ("none", "one_hot")
+_KEY = "env.agent_ids"
+
+
+class AgentRows(Wrapper):
+    """A wrapper that makes a row of each agent: arrays `[N, A, ...]` of N games become `[N * A, ...]`.
+
+    The rows of a game stand together, in the order of its agents, with the flags of the game and the reward of the
+    agent. Keys `[N * A]` are those of rows; a game takes that of its first agent. The state of a game stays one entry.
+
+    Args:
+        env: environments with several agents, without wrappers.
+        team_reward: whether every agent receives the sum of the agents' rewards.
+        agent_ids: `one_hot` appends the number of the agent to vectors of floats, or to those among the entries of a
+            dictionary; `none` appends nothing.
+
+    Raises:
+        ConfigError: observations have no vector that the number of the agent could be appended to.
+    """
+
+    keeps_ends: ClassVar[bool] = True
+
+    def __init__(self, env: VectorEnvironment, team_reward: bool = False, agent_ids: str = "none") -> None:
+        super().__init__(env)
+        self._sums = team_reward and not env.team_reward
+        self._ids = agent_ids == "one_hot"
+        if self._ids:
+            self.observation_space = _with_ids(env.observation_space, env.num_agents)
+
+    @property
+    def team_reward(self) -> bool:
+        """See `VectorEnvironment.team_reward`."""
+        return self._sums or self.env.team_reward
+
+    def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.reset`."""
+        state, timestep = self.env.reset(keys[:: self.num_agents])
+        return state, self._rows(timestep)
+
+    def next_episodes(self, keys: jax.Array, state: State) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.next_episodes`."""
+        state, timestep = self.env.next_episodes(keys[:: self.num_agents], state)
+        return state, self._rows(timestep)
+
+    def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        state, timestep = self.env.step(keys[:: self.num_agents], state, self.inner_action(action))
+        return state, self._rows(timestep)
+
+    def inner_action(self, action: Any) -> Any:
+        """Return the actions of games, `[N, A, ...]`."""
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, self.num_agents, *leaf.shape[1:]), action)
+
+    def _rows(self, timestep: TimeStep) -> TimeStep:
+        def each(tree: Any) -> Any:
+            return jax.tree.map(lambda leaf: jnp.repeat(leaf, self.num_agents, axis=0), tree)
+
+        reward, terminated, truncated = timestep.reward, each(timestep.terminated), each(timestep.truncated)
+        if reward.ndim == 1:
+            reward = each(reward)
+        else:
+            reward = each(jnp.sum(reward, axis=1)) if self._sums else reward.reshape(-1)
+        observation = jax.tree.map(lambda leaf: merge_leading_dims(leaf, 2), timestep.observation)
+        episode: EpisodeMetrics = each(timestep.episode)
+        # Below automatic resets, an observation is the true successor.
+        rows = TimeStep(observation, reward, terminated, truncated, observation, episode)
+        return self._identified(rows) if self._ids else rows
+
+    def _identified(self, timestep: TimeStep) -> TimeStep:
+        ids = jnp.tile(jnp.eye(self.num_agents), (len(timestep.reward) // self.num_agents, 1))
+
+        def append(space: ObservationSpace, view: Any) -> Any:
+            if isinstance(space, Dict):
+                return {name: append(entry, view[name]) for name, entry in space.spaces.items()}
+            return jnp.concatenate([view, ids.astype(view.dtype)], axis=-1) if _is_vector(space) else view
+
+        return with_view(timestep, append(self.env.observation_space, timestep.observation.agent_view))
+
+
+def where_rows(condition: jax.Array, taken: Any, other: Any) -> Any:
+    """Select the entries of one of two trees, row by row.
+
+    Args:
+        condition: `[N * A]` bool, equal for all rows of a game.
+        taken: arrays `[N * A, ...]` of rows, or `[N, ...]` of games, where it is True.
+        other: arrays where it is False.
+
+    Returns:
+        The selected tree.
+    """
+
+    def select(one: jax.Array, two: jax.Array) -> jax.Array:
+        chosen = condition if len(one) == len(condition) else condition[:: len(condition) // len(one)]
+        return jnp.where(chosen.reshape(chosen.shape + (1,) * (one.ndim - 1)), one, two)
+
+    return jax.tree.map(select, taken, other)
+
+
+def sum_over_agents(rows: jax.Array, num_agents: int) -> jax.Array:
+    """Replace the entry of each row `[N * A]` by the sum over the agents of its game."""
+    return jnp.repeat(jnp.sum(rows.reshape(-1, num_agents), axis=1), num_agents)
+
+
+def all_agents(rows: jax.Array, num_agents: int) -> jax.Array:
+    """Replace the entry of each row `[N * A]` bool by whether it is True for all agents of its game."""
+    return rows if num_agents == 1 else jnp.repeat(jnp.all(rows.reshape(-1, num_agents), axis=1), num_agents)
+
+
+def of_first_agent(rows: jax.Array, num_agents: int) -> jax.Array:
+    """Replace the entry of each row `[N * A]` by that of the first agent of its game."""
+    return rows if num_agents == 1 else jnp.repeat(rows[::num_agents], num_agents)
+
+
+def _is_vector(space: ObservationSpace) -> bool:
+    return isinstance(space, Box) and len(space.shape) == 1 and bool(jnp.issubdtype(space.dtype, jnp.floating))
+
+
+def _with_ids(space: ObservationSpace, num_agents: int) -> ObservationSpace:
+    entries = space.spaces.values() if isinstance(space, Dict) else (space,)
+    if not any(_is_vector(entry) for entry in entries):
+        raise ConfigError(
+            f"{_KEY}=one_hot appends to vectors of floats, and the agents observe {space}: use {_KEY}=none"
+        )
+    return _appended(space, num_agents)
+
+
+def _appended(space: Any, num_agents: int) -> Any:
+    if isinstance(space, Dict):
+        return Dict({name: _appended(entry, num_agents) for name, entry in space.spaces.items()})
+    if not _is_vector(space):
+        return space
+    low, high = (
+        np.append(np.broadcast_to(np.asarray(bound, space.dtype), space.shape), np.full(num_agents, end, space.dtype))
+        for bound, end in ((space.low, 0.0), (space.high, 1.0))
+    )
+    return Box(low, high, low.shape, space.dtype)

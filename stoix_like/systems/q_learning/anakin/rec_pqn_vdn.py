@@ -1,0 +1,24 @@
+"""Recurrent PQN with value decomposition (Gallici et al. 2024, arXiv:2407.04811, section 5.4); see `ff_pqn_vdn`."""
+
+from __future__ import annotations
+
+from stoix_like.base_types import SystemSpec
+from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.parts import recurrent
+from stoix_like.systems.q_learning.anakin import ff_pqn_vdn, rec_pqn
+
+
+class RecurrentValueDecomposition(ff_pqn_vdn.ValueDecomposition, rec_pqn.RecurrentPQN):
+    """Value decomposition on sequences: what is of rows comes from recurrent PQN."""
+
+
+def make_algorithm(config: rec_pqn.Config, spec: SystemSpec) -> Algorithm:
+    """Build recurrent PQN with value decomposition; see `ff_pqn.make_algorithm`."""
+    network = recurrent.make_actor(spec.networks.actor_network)
+    return ff_pqn_vdn.make_algorithm(config, spec, network, RecurrentValueDecomposition)
+
+
+build, run_experiment, hydra_entry_point = entry_points("q_learning/rec_pqn_vdn", make_algorithm)
+
+if __name__ == "__main__":
+    hydra_entry_point()
