@@ -110,7 +110,7 @@ def check_mask(action_space, mask):
 
 def check_carry(env):
     """Assert that states keep shapes, dtypes and weak types, as a scan requires."""
-    keys = jax.random.split(jax.random.key(0), NUM_ENVS)
+    keys = jax.random.split(jax.random.key(0), NUM_ENVS * env.num_agents)
     action = jax.eval_shape(jax.vmap(env.action_space.sample), keys)
     before = jax.eval_shape(env.reset, keys)
     after = jax.eval_shape(env.step, keys, before[0], action)

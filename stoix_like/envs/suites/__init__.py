@@ -36,6 +36,7 @@ SUITES: dict[str, Suite] = {
     "envpool": Suite("stoix_like.envs.suites.envpool", "envpool", "envpool", on_host=True),
     "gymnasium": Suite("stoix_like.envs.suites.gymnasium", "gymnasium", "gymnasium", on_host=True),
     "gymnax": Suite("stoix_like.envs.suites.gymnax", "gymnax", "envs"),
+    "jaxmarl": Suite("stoix_like.envs.suites.jaxmarl", "jaxmarl", "jaxmarl"),
     "jaxtari": Suite("stoix_like.envs.suites.jaxtari", "jaxtari", "jaxtari"),
     "jumanji": Suite("stoix_like.envs.suites.jumanji", "jumanji", "jumanji"),
     "kinetix": Suite("stoix_like.envs.suites.kinetix", "kinetix", "kinetix", without_dependencies="kinetix-env"),

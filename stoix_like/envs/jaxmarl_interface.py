@@ -1,0 +1,240 @@
+"""Environments with the interface of JaxMARL: dictionaries of observations, actions and rewards by the agent's name.
+
+Agents of several kinds get one space: vectors are padded with zeros, and actions that only others have are masked.
+The interface has one flag for the end of a task and for the time limit, so that `Rules` tell them apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.base_types import Observation, TimeStep
+from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, choices
+from stoix_like.envs.worlds import with_world, world_space
+from stoix_like.errors import ConfigError
+from stoix_like.schema import INT32_MAX
+
+ALL = "__all__"
+
+
+class Rules(NamedTuple):
+    """What the interface leaves open about an environment.
+
+    Attributes:
+        limit: the steps after which an episode is truncated; None: never.
+        terminated: `(env, state) -> bool`, whether the task has ended; None: where the flag of all agents is True.
+        team_reward: whether all agents receive the same reward.
+        measures: `(env, state) -> measures`, see `EpisodeMetrics`.
+        legal: name of the method that returns the legal actions of a state; environments may lack it.
+        views: `(observations) -> observations`, those of each agent as a list; None where they are by agent already.
+        images: whether observations of uint8 are images, and stay what they are.
+    """
+
+    limit: int | None = None
+    terminated: Callable[[Any, Any], Any] | None = None
+    team_reward: bool = False
+    measures: Callable[[Any, Any], Mapping[str, Any]] = lambda env, state: {}
+    legal: str = "get_avail_actions"
+    views: Callable[[Any], Any] | None = None
+    images: bool = False
+
+
+class JaxMarlEnvironment(Environment):
+    """An environment with JaxMARL's interface; one agent is an environment like any other.
+
+    Args:
+        env: the environment; its automatic reset is not used.
+        rules: what its interface leaves open.
+        name: its name, for messages.
+        world: whether agents also observe what all of them see, see `with_world`.
+
+    Raises:
+        ConfigError: the agents' observations or actions cannot be padded to one shape.
+    """
+
+    def __init__(self, env: Any, rules: Rules, name: str, world: bool = False) -> None:
+        self._env, self._rules, self._world = env, rules, world
+        self._agents = list(env.agents)
+        self.num_agents = len(self._agents)
+        self.team_reward = rules.team_reward and self.num_agents > 1
+        self.truncates_after = INT32_MAX if rules.limit is None else rules.limit
+        # A method of the environment may be named differently from the dictionary.
+        self._spaces = [_action_space(env.action_space(agent), f"{name}: {agent}") for agent in self._agents]
+        self.action_space = _common_actions(dict(zip(self._agents, self._spaces, strict=True)), name)
+        key = jax.random.key(0)
+        with quiet():
+            views, state = jax.eval_shape(env.reset, key)
+            views = jax.eval_shape(self._list, views)
+            _check_padding(dict(zip(self._agents, views, strict=True)), name)
+            self._masks = self._finds_masks(state)
+            view = jax.eval_shape(self._all, key)[1].agent_view
+        self.observation_space = _space(view["own"] if world else view, self.num_agents > 1)
+        if world:
+            self.observation_space = world_space(self.observation_space, view)
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.reset`."""
+        with quiet():
+            state, observation = self._all(key)
+            return state, restart(self._only(observation), self._rules.measures(self._env, state))
+
+    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.step`."""
+        rules = self._rules
+        with quiet():
+            observed, after, rewards, dones, _ = self._env.step_env(key, state, self._native(action))
+            # Some environments change dtypes in the first step.
+            after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, state)
+            terminated = dones[ALL] if rules.terminated is None else rules.terminated(self._env, after)
+            truncated = False if rules.limit is None else steps_of(after) >= rules.limit
+            reward = jnp.stack([jnp.asarray(each, jnp.float32) for each in self._by_agent(rewards)])
+            reward = reward[0] if self.team_reward or self.num_agents == 1 else reward
+            observation = self._only(self._observation(observed, after))
+            return after, transition(observation, reward, terminated, truncated, rules.measures(self._env, after))
+
+    def _all(self, key: jax.Array) -> tuple[State, Observation]:
+        observed, state = self._env.reset(key)
+        state = strongly_typed(state)
+        return state, self._observation(observed, state)
+
+    def _only(self, observation: Observation) -> Observation:
+        return observation if self.num_agents > 1 else jax.tree.map(lambda leaf: leaf[0], observation)
+
+    def _native(self, action: Any) -> Any:
+        rows = [action] if self.num_agents == 1 else [action[number] for number in range(self.num_agents)]
+        pairs = zip(rows, self._spaces, strict=True)
+        own = [row[: space.shape[0]] if isinstance(space, Box) else row for row, space in pairs]
+        # Environments that number their agents take a sequence.
+        return tuple(own) if isinstance(self._agents[0], int) else dict(zip(self._agents, own, strict=True))
+
+    def _by_agent(self, values: Any) -> list[Any]:
+        return [values[agent] for agent in self._agents]
+
+    def _list(self, observed: Any) -> list[Any]:
+        return self._by_agent(observed if self._rules.views is None else self._rules.views(observed))
+
+    def _observation(self, observed: Any, state: Any) -> Observation:
+        views = jax.tree.map(_pad, *[jax.tree.map(self._number, view) for view in self._list(observed)])
+        if self._world:
+            world = observed.get("world_state") if isinstance(observed, Mapping) else None
+            if world is None and hasattr(self._env, "get_world_state"):
+                world = self._env.get_world_state(state)
+            views = with_world(views, world)
+        return Observation(views, self._mask(state))
+
+    def _number(self, leaf: Any) -> jax.Array:
+        image = self._rules.images and leaf.dtype == jnp.uint8
+        return jnp.asarray(leaf) if image else jnp.asarray(leaf, jnp.float32)
+
+    def _finds_masks(self, state: Any) -> bool:
+        """Return whether the environment tells which actions are legal."""
+        sizes = [space.n if isinstance(space, Discrete) else 0 for space in self._spaces]
+        if not all(sizes) or not hasattr(self._env, self._rules.legal):
+            return False
+        try:
+            legal = jax.eval_shape(getattr(self._env, self._rules.legal), state)
+        except NotImplementedError:
+            return False
+        # A navigation task has a mask of another length than its actions.
+        return [legal[agent].shape for agent in self._agents] == [(size,) for size in sizes]
+
+    def _mask(self, state: Any) -> jax.Array | None:
+        if not isinstance(self.action_space, Discrete):
+            return None
+        sizes = np.array([sum(choices(space)) for space in self._spaces])
+        owned = jnp.asarray(np.arange(self.action_space.n) < sizes[:, None])
+        if not self._masks:
+            return None if bool(np.all(sizes == self.action_space.n)) else owned
+        legal = self._by_agent(getattr(self._env, self._rules.legal)(state))
+        rows = jax.tree.map(_pad, *[jnp.asarray(row, bool) for row in legal])
+        # A policy needs a legal choice, even where the episode has ended.
+        return jnp.where(rows.any(-1, keepdims=True), rows, owned)
+
+
+def steps_of(state: Any) -> jax.Array:
+    """Return the number of steps so far, which a state counts in `step`, as do those of JaxMARL."""
+    # With a heuristic enemy, the state of the battle is part of it.
+    steps: jax.Array = getattr(state, "state", state).step
+    return steps
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep environments from printing and warning while they are traced, and let them add arrays of any rank."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), jax.numpy_rank_promotion("allow"):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _pad(*leaves: jax.Array) -> jax.Array:
+    """Stack arrays of one shape, or vectors, padded to the length of the longest."""
+    if len({leaf.shape for leaf in leaves}) > 1:
+        longest = max(len(leaf) for leaf in leaves)
+        leaves = tuple(jnp.pad(leaf, (0, longest - len(leaf))) for leaf in leaves)
+    return jnp.stack(leaves)
+
+
+def _check_padding(views: Mapping[Any, Any], name: str) -> None:
+    first, *others = views
+    for agent in others:
+        if not _can_pad(views[first], views[agent]):
+            one, two = _shapes(views[first]), _shapes(views[agent])
+            raise ConfigError(f"{name}: {first} observes {one} and {agent} {two}: only vectors can be padded")
+
+
+def _can_pad(one: Any, two: Any) -> bool:
+    structure: Any = jax.tree.structure(one)
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=False)
+    return structure == jax.tree.structure(two) and all(a.shape == b.shape or a.ndim == b.ndim == 1 for a, b in pairs)
+
+
+def _shapes(view: Any) -> Any:
+    return jax.tree.map(lambda leaf: tuple(leaf.shape), view)
+
+
+def _action_space(space: Any, owner: str) -> Space:
+    sizes = getattr(space, "num_categories", getattr(space, "nvec", None))
+    if sizes is not None:
+        return MultiDiscrete(tuple(int(size) for size in np.asarray(sizes)))
+    if hasattr(space, "n"):
+        return Discrete(int(space.n))
+    if hasattr(space, "low") and len(space.shape) == 1:
+        shape = tuple(int(size) for size in space.shape)
+        low, high = (np.broadcast_to(np.asarray(bound, np.float32), shape) for bound in (space.low, space.high))
+        return Box(low, high, shape)
+    raise ConfigError(f"{owner} acts in a {type(space).__name__}: use Discrete, MultiDiscrete or a vector Box")
+
+
+def _common_actions(spaces: Mapping[Any, Space], name: str) -> Space:
+    agents = list(spaces)
+    largest = max(agents, key=lambda agent: (sum(choices(spaces[agent])), spaces[agent].shape))
+    for agent in agents:
+        if not _fits(spaces[agent], spaces[largest]):
+            raise ConfigError(
+                f"{name}: {agent} acts in {spaces[agent]} and {largest} in {spaces[largest]}: only Discrete spaces, and"
+                " boxes with equal bounds, can be padded"
+            )
+    return spaces[largest]
+
+
+def _fits(space: Space, largest: Space) -> bool:
+    if isinstance(space, Box) and isinstance(largest, Box):
+        size = space.shape[0]
+        return bool(np.all(space.low == largest.low[:size]) and np.all(space.high == largest.high[:size]))  # type: ignore[index]
+    return (isinstance(space, Discrete) and isinstance(largest, Discrete)) or space == largest
+
+
+def _space(view: Any, by_agent: bool) -> ObservationSpace:
+    if isinstance(view, Mapping):
+        return Dict({key: _space(entry, by_agent) for key, entry in view.items()})
+    low, high = (0, 255) if view.dtype == jnp.uint8 else (-np.inf, np.inf)
+    return Box(low, high, view.shape[1:], view.dtype)

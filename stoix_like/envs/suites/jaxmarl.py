@@ -1,0 +1,245 @@
+"""Adapter for JaxMARL, games of several agents.
+
+Time limits are truncations: in MPE, Overcooked, the coin game and STORM nothing else ends an episode, and the others
+terminate where their state says so. An episode of MPE has one step more than its `max_steps`, as in JaxMARL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax.core.frozen_dict import FrozenDict
+
+from stoix_like.envs.arguments import check_fits_32_bits, check_names, check_scenario, construct
+from stoix_like.envs.environment import VectorEnvironment, Vectorize
+from stoix_like.envs.jaxmarl_interface import JaxMarlEnvironment, Rules, quiet
+from stoix_like.envs.lazy_imports import deferred
+from stoix_like.errors import ConfigError, nearest
+from stoix_like.schema import INT32_MAX, scalar
+
+_ROBOTS = "jaxmarl.environments.mabrax"
+
+
+@contextlib.contextmanager
+def _without_robots() -> Iterator[None]:
+    """Keep JaxMARL from importing its robots, which import brax and print whatever was to be hidden."""
+    unknown = _ROBOTS not in sys.modules
+    if unknown:
+        sys.modules[_ROBOTS] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if unknown:
+            del sys.modules[_ROBOTS]
+
+
+with quiet(), _without_robots(), deferred("matplotlib"):
+    import jaxmarl.environments as suite
+    from jaxmarl import registration
+    from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
+
+_PREY = "its prey moves by itself, whatever the action"
+_ROBOT = "JaxMARL has deprecated the robots of brax"
+_TEAMS = "both of its teams would learn: use HeuristicEnemySMAX"
+# Registered in JaxMARL, but not supported here, with the reason.
+_UNSUPPORTED = {
+    "SMAX": _TEAMS,
+    "LearnedPolicyEnemySMAX": "its enemy is an object: use HeuristicEnemySMAX",
+    **dict.fromkeys(("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3"), _ROBOT),
+    **{name: _PREY for name in registration.registered_envs if "facmac" in name},
+    **{name: "it is part of another package" for name in registration.registered_envs if "Robotarium" in name},
+}
+_LIMITS = ("max_steps", "num_inner_steps")
+
+
+class _Scenario(NamedTuple):
+    """How a scenario is built.
+
+    Attributes:
+        build: `(**arguments) -> (env, rules)`.
+        classes: those whose arguments it takes.
+        key: the name of the argument that selects one of `presets`, `default` if it is left out.
+        presets: arguments by the name that stands for them.
+    """
+
+    build: Callable[..., tuple[Any, Rules]]
+    classes: tuple[type, ...]
+    key: str = ""
+    default: str = ""
+    presets: Mapping[str, Mapping[str, Any]] = {}
+
+
+def scenarios() -> list[str]:
+    """List the ids of the supported environments, as JaxMARL registers them."""
+    return [name for name in registration.registered_envs if name not in _UNSUPPORTED]
+
+
+def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
+    """Build environments of JaxMARL.
+
+    Args:
+        name: one of `scenarios()`.
+        kwargs: `world`, whether agents also observe what all of them see; `map_name` of SMAX and `layout` of
+            Overcooked; and arguments of the constructor by name: numbers, flags and names.
+        params: none.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: if the name or an argument is unknown, or a value is invalid.
+    """
+    if name in _UNSUPPORTED:
+        raise ConfigError(f"env.scenario.name={name!r} is not supported: {_UNSUPPORTED[name]}")
+    check_scenario("jaxmarl", name, scenarios())
+    check_names("env.params", params, [], name)
+    scenario = _SCENARIOS[name]
+    arguments = _fit(name, scenario, {"world": False, **kwargs})
+    world = arguments.pop("world")
+
+    def build(**arguments: Any) -> JaxMarlEnvironment:
+        with quiet():
+            return JaxMarlEnvironment(*scenario.build(**arguments), name, world)
+
+    return Vectorize(construct(build, arguments, name))
+
+
+def _fit(name: str, scenario: _Scenario, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert arguments to the types of their defaults; those that default to arrays and objects are not accepted."""
+    known: dict[str, Any] = {"world": False}
+    # Classes pass further arguments on to their bases.
+    for cls in [base for taker in scenario.classes for base in inspect.getmro(taker)[:-1]]:
+        for key, parameter in inspect.signature(cls).parameters.items():
+            if parameter.default is None or isinstance(parameter.default, int | float | str):
+                known.setdefault(key, parameter.default)
+    known.pop("num_outer_steps", None)
+    if scenario.key:
+        known[scenario.key] = scenario.default
+    check_names("env.kwargs", kwargs, known, name)
+    fitted = {key: value if known[key] is None else scalar(type(known[key]), value) for key, value in kwargs.items()}
+    for key, value in fitted.items():
+        check_fits_32_bits(f"env.kwargs.{key}", value)
+        if (value is None and known[key] is not None) or (key in _LIMITS and value < 1):
+            raise ConfigError(f"env.kwargs.{key}={kwargs[key]!r} is invalid for {name}: the default is {known[key]!r}")
+    if scenario.key:
+        preset = fitted.pop(scenario.key, scenario.default)
+        if preset not in scenario.presets:
+            hint = nearest(preset, scenario.presets)
+            raise ConfigError(f"env.kwargs.{scenario.key}={preset!r} is not one of {name}: {hint}")
+        fitted |= scenario.presets[preset]
+    return fitted
+
+
+def _never(env: Any, state: Any) -> bool:
+    del env, state
+    return False
+
+
+def _particles(cls: type, team_reward: bool = False, **arguments: Any) -> tuple[Any, Rules]:
+    env: Any = cls(**arguments)
+    return env, Rules(limit=env.max_steps + 1, terminated=_never, team_reward=team_reward)
+
+
+def _battle(**arguments: Any) -> tuple[Any, Rules]:
+    env = suite.HeuristicEnemySMAX(**arguments)
+
+    def alive(state: Any) -> tuple[Any, Any]:
+        units = state.state.unit_alive
+        return units[: env.num_allies].any(), units[env.num_allies :].any()
+
+    def terminated(_: Any, state: Any) -> Any:
+        allies, enemies = alive(state)
+        return ~allies | ~enemies
+
+    def measures(_: Any, state: Any) -> dict[str, Any]:
+        allies, enemies = alive(state)
+        return {"win_rate": allies & ~enemies}
+
+    return env, Rules(limit=env.max_steps, terminated=terminated, team_reward=True, measures=measures)
+
+
+def _kitchen(cls: type, **arguments: Any) -> tuple[Any, Rules]:
+    env: Any = cls(**arguments)
+    return env, Rules(limit=env.max_steps, terminated=_never, team_reward=True)
+
+
+def _hanabi(**arguments: Any) -> tuple[Any, Rules]:
+    return suite.Hanabi(**arguments), Rules(team_reward=True, legal="get_legal_moves")
+
+
+def _riddle(**arguments: Any) -> tuple[Any, Rules]:
+    env = suite.SwitchRiddle(**arguments)
+    limit = env.max_steps
+    # Without its own limit, the end of an episode is the answer to the riddle.
+    env.max_steps = INT32_MAX
+    return env, Rules(limit=limit, team_reward=True)
+
+
+def _matrix_game(cls: type, views: Any = None, num_inner_steps: int = 152, **arguments: Any) -> tuple[Any, Rules]:
+    # At the end of a game, these start the next one in the same step, and leave out its last reward.
+    env: Any = cls(num_inner_steps=INT32_MAX, num_outer_steps=1, **arguments)
+    team_reward = arguments.get("shared_rewards", False)
+    return env, Rules(limit=num_inner_steps, terminated=_never, team_reward=team_reward, views=views)
+
+
+def _inventories_by_agent(observed: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the observations of each agent, from `observations` [A, ...] and `inventory` [5, A]."""
+    pairs = zip(observed["observations"], observed["inventory"].T, strict=True)
+    return [{"observation": view, "inventory": inventory} for view, inventory in pairs]
+
+
+def _navigation(**arguments: Any) -> tuple[Any, Rules]:
+    env = suite.JaxNav(**arguments)
+
+    def terminated(_: Any, state: Any) -> Any:
+        return jnp.all(state.term | state.goal_reached | state.move_term)
+
+    return env, Rules(limit=env.max_steps, terminated=terminated)
+
+
+def _of(build: Callable[..., tuple[Any, Rules]], cls: type, *classes: type, **options: Any) -> _Scenario:
+    """Return a scenario of one class, which `build` takes first, and further ones that it passes arguments to."""
+    return _Scenario(partial(build, cls, **options), (cls, *classes))
+
+
+_SCENARIOS = {
+    "MPE_simple_v3": _of(_particles, suite.SimpleMPE),
+    "MPE_simple_adversary_v3": _of(_particles, suite.SimpleAdversaryMPE),
+    "MPE_simple_crypto_v3": _of(_particles, suite.SimpleCryptoMPE),
+    "MPE_simple_push_v3": _of(_particles, suite.SimplePushMPE),
+    "MPE_simple_reference_v3": _of(_particles, suite.SimpleReferenceMPE),
+    "MPE_simple_speaker_listener_v4": _of(_particles, suite.SimpleSpeakerListenerMPE, team_reward=True),
+    "MPE_simple_spread_v3": _of(_particles, suite.SimpleSpreadMPE),
+    "MPE_simple_tag_v3": _of(_particles, suite.SimpleTagMPE),
+    "MPE_simple_world_comm_v3": _of(_particles, suite.SimpleWorldCommMPE),
+    "HeuristicEnemySMAX": _Scenario(
+        _battle,
+        (suite.HeuristicEnemySMAX, suite.SMAX),
+        "map_name",
+        "3m",
+        {name: {"scenario": units} for name, units in MAP_NAME_TO_SCENARIO.items()},
+    ),
+    "overcooked": _of(_kitchen, suite.Overcooked)._replace(
+        key="layout",
+        default="cramped_room",
+        presets={name: {"layout": FrozenDict(layout)} for name, layout in suite.overcooked_layouts.items()},
+    ),
+    "overcooked_v2": _of(_kitchen, suite.OvercookedV2)._replace(
+        key="layout",
+        default="cramped_room",
+        presets={name: {"layout": layout} for name, layout in suite.overcooked_v2_layouts.items()},
+    ),
+    "hanabi": _Scenario(_hanabi, (suite.Hanabi,)),
+    "switch_riddle": _Scenario(_riddle, (suite.SwitchRiddle,)),
+    "coin_game": _of(_matrix_game, suite.CoinGame, num_inner_steps=10),
+    "storm": _of(_matrix_game, suite.InTheGrid, views=_inventories_by_agent),
+    "storm_2p": _of(_matrix_game, suite.InTheGrid_2p),
+    "storm_np": _of(_matrix_game, suite.InTheMatrix),
+    "jaxnav": _Scenario(_navigation, (suite.JaxNav,)),
+}

@@ -1,0 +1,249 @@
+"""Tests of the adapter of JaxMARL against its own environments."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.envs import Box, Dict, Discrete, make, make_eval
+from stoix_like.errors import ConfigError
+from support.conformance import check_carry, check_elements, check_mask, env_config, player
+from support.lazily import Lazy
+
+pytestmark = pytest.mark.slow
+
+jaxmarl = Lazy("stoix_like.envs.suites.jaxmarl")
+NUM_GAMES = 2
+
+# Names, arguments that make programs small, and the steps of an episode that nothing but the limit ends.
+LIMITED = [
+    ("MPE_simple_v3", {"max_steps": 4}, 5),
+    ("MPE_simple_spread_v3", {"max_steps": 4}, 5),
+    ("MPE_simple_tag_v3", {"max_steps": 4}, 5),
+    ("MPE_simple_world_comm_v3", {"max_steps": 4}, 5),
+    ("MPE_simple_crypto_v3", {"max_steps": 4}, 5),
+    ("MPE_simple_speaker_listener_v4", {"max_steps": 4}, 5),
+    ("MPE_simple_push_v3", {"max_steps": 4}, 5),
+    ("MPE_simple_adversary_v3", {"max_steps": 4}, 5),
+    ("MPE_simple_reference_v3", {"max_steps": 4}, 5),
+    ("overcooked", {"max_steps": 5}, 5),
+    ("overcooked_v2", {"max_steps": 5}, 5),
+    ("coin_game", {"num_inner_steps": 5}, 5),
+    ("storm", {"num_inner_steps": 5}, 5),
+    ("storm_2p", {"num_inner_steps": 5}, 5),
+    ("storm_np", {"num_inner_steps": 5}, 5),
+    ("HeuristicEnemySMAX", {"max_steps": 3}, 3),
+    ("jaxnav", {"max_steps": 3, "lidar_num_beams": 8}, 3),
+]
+
+
+def rollout(name, num_steps, **changes):
+    """Play random legal actions in training environments; return them, and `[T, games, agents, ...]` time steps."""
+    env = make(env_config("jaxmarl", name, **changes))
+    first, actions, steps = player(env, num_steps, NUM_GAMES * env.num_agents)(jax.random.key(0))
+    check_elements(env.observation_space, first.observation.agent_view, 1)
+    check_elements(env.observation_space, steps.next_observation.agent_view, 2)
+    check_mask(env.action_space, steps.next_observation.action_mask)
+    assert not (steps.terminated & steps.truncated).any()
+    assert np.isfinite(steps.reward).all()
+    by_game = jax.tree.map(lambda leaf: leaf.reshape(num_steps, NUM_GAMES, env.num_agents, *leaf.shape[2:]), steps)
+    for flag in (by_game.terminated, by_game.truncated):
+        np.testing.assert_array_equal(flag, np.broadcast_to(flag[..., :1], flag.shape))
+    if env.team_reward:
+        np.testing.assert_array_equal(by_game.reward, np.broadcast_to(by_game.reward[..., :1], by_game.reward.shape))
+    return env, actions, by_game
+
+
+@pytest.mark.parametrize(("name", "kwargs", "length"), LIMITED)
+def test_a_limit_truncates_after_as_many_steps_as_in_the_bare_suite(name, kwargs, length):
+    env, _, steps = rollout(name, 2 * length, kwargs=kwargs)
+    assert env.truncates_after == length
+    assert not steps.terminated.any()
+    ends = np.flatnonzero(steps.truncated.any((1, 2)))
+    np.testing.assert_array_equal(ends, [length - 1, 2 * length - 1])
+    check_carry(make_eval(env_config("jaxmarl", name, kwargs=kwargs)))
+
+
+def test_every_scenario_is_tested():
+    tested = {name for name, _, _ in LIMITED} | {"hanabi", "switch_riddle"}
+    assert set(jaxmarl.scenarios()) == tested
+
+
+@pytest.mark.parametrize("name", ["MPE_simple_spread_v3", "MPE_simple_tag_v3", "HeuristicEnemySMAX"])
+def test_games_equal_those_of_the_bare_suite(name):
+    """The rows of a game are its agents in order: rewards, observations and flags are at the step of their action."""
+    env = make_eval(env_config("jaxmarl", name))
+    num_steps, agents = 28, env.num_agents
+    keys = jax.random.split(jax.random.key(3), agents)
+    actions = jax.random.randint(jax.random.key(4), (num_steps, agents), 0, 5)
+
+    @jax.jit
+    def ours():
+        state, first = env.reset(keys)
+        return first, jax.lax.scan(lambda state, action: env.step(keys, state, action), state, actions)[1]
+
+    first, steps = ours()
+    with jax.numpy_rank_promotion("allow"):
+        bare = getattr(
+            jaxmarl.suite, {"H": "HeuristicEnemySMAX"}.get(name[0]) or jaxmarl._SCENARIOS[name].classes[0].__name__
+        )
+        bare = bare(scenario=jaxmarl.MAP_NAME_TO_SCENARIO["3m"]) if name[0] == "H" else bare()
+        observed, state = bare.reset(keys[0])
+        for number, agent in enumerate(bare.agents):
+            found = first.observation.agent_view[number]
+            np.testing.assert_allclose(found[: len(observed[agent])], observed[agent], rtol=1e-5)
+        for t in range(num_steps):
+            action = {agent: actions[t, number] for number, agent in enumerate(bare.agents)}
+            observed, state, reward, done, _ = bare.step_env(keys[0], state, action)
+            for number, agent in enumerate(bare.agents):
+                found = steps.next_observation.agent_view[t, number]
+                np.testing.assert_allclose(found[: len(observed[agent])], observed[agent], rtol=1e-3, atol=1e-4)
+                assert not found[len(observed[agent]) :].any()
+                np.testing.assert_allclose(steps.reward[t, number], reward[agent], rtol=1e-3, atol=1e-4)
+            assert bool((steps.terminated | steps.truncated)[t, 0]) == bool(done["__all__"])
+            if done["__all__"]:
+                break
+    # Two steps after the last one of 25 that its name promises, a game of MPE has not gone on.
+    assert name[0] == "H" or t == 25
+
+
+def test_a_battle_terminates_where_a_team_is_dead():
+    _, _, steps = rollout("HeuristicEnemySMAX", 60)
+    ended = steps.terminated[..., 0]
+    assert ended.any()
+    assert not steps.truncated.any()
+    assert (steps.episode.episode_length[..., 0][ended] < 100).all()
+    # The enemy shoots, and random allies do not survive.
+    health = steps.next_observation.agent_view[..., -10]
+    assert (health[ended] == 0).all() or steps.episode.measures["win_rate"][..., 0][ended].any()
+
+
+def test_the_dead_have_one_legal_action_and_the_reward_of_their_team():
+    env, _, steps = rollout("HeuristicEnemySMAX", 60)
+    alive = steps.next_observation.agent_view[..., -10] > 0
+    mask = steps.next_observation.action_mask
+    assert (mask[~alive].sum(-1) == 1).all()
+    assert (mask[alive].sum(-1) >= 5).all()
+    assert (~alive & alive.any(-1, keepdims=True)).any()
+    assert env.team_reward
+
+
+def test_winning_is_measured():
+    """Zealots and stalkers that nobody shoots at win."""
+    kwargs = {"enemy_shoots": False, "map_name": "3m"}
+    env = make_eval(env_config("jaxmarl", "HeuristicEnemySMAX", kwargs=kwargs))
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    def step(carry, _):
+        state, timestep = carry
+        mask = timestep.observation.action_mask
+        # Shoot if anyone is in reach; otherwise walk to the right.
+        shoot = mask[:, 5:].any(-1)
+        action = jnp.where(shoot, 5 + jnp.argmax(mask[:, 5:], -1), 1)
+        state, timestep = env.step(keys, state, action)
+        return (state, timestep), timestep
+
+    steps = jax.jit(lambda: jax.lax.scan(step, env.reset(keys), length=60)[1])()
+    ended = np.asarray(steps.terminated[:, 0])
+    assert ended.any()
+    assert steps.episode.measures["win_rate"][np.argmax(ended)].all()
+    assert not steps.episode.measures["win_rate"][: np.argmax(ended)].any()
+
+
+def test_an_answer_to_the_riddle_terminates_also_at_the_limit():
+    env = make_eval(env_config("jaxmarl", "switch_riddle"))
+    keys = jax.random.split(jax.random.key(0), 3)
+    assert env.truncates_after == 6
+
+    def ends(tell_at):
+        def step(state, t):
+            state, timestep = env.step(keys, state, jnp.where(t == tell_at, 2, 0) * jnp.ones(3, jnp.int32))
+            return state, timestep
+
+        return jax.lax.scan(step, env.reset(keys)[0], jnp.arange(6))[1]
+
+    steps = jax.tree.map(np.asarray, jax.jit(jax.vmap(ends))(jnp.asarray([2, 5, 9])))
+    np.testing.assert_array_equal(steps.terminated[:, :, 0].argmax(1), [2, 5, 0])
+    np.testing.assert_array_equal(steps.terminated[:, -1, 0], [False, True, False])
+    np.testing.assert_array_equal(steps.truncated[:, -1, 0], [True, False, True])
+    assert (np.abs(steps.reward[[0, 1], [2, 5]]) == 1).all()
+
+
+def test_players_of_hanabi_wait_their_turn():
+    kwargs = {"num_colors": 2, "hand_size": 2, "max_info_tokens": 3, "max_life_tokens": 1}
+    _, _, steps = rollout("hanabi", 20, kwargs=kwargs)
+    mask = steps.next_observation.action_mask
+    waits = mask[..., -1]
+    assert (waits.sum(-1) == 1).all()
+    assert (mask[waits].sum(-1) == 1).all()
+    assert steps.terminated.any()
+    assert not steps.truncated.any()
+    assert steps.reward.any()
+
+
+def test_agents_of_other_kinds_are_padded():
+    env, actions, steps = rollout("MPE_simple_speaker_listener_v4", 10)
+    assert (env.observation_space.shape, env.action_space) == ((11,), Discrete(5))
+    np.testing.assert_array_equal(steps.next_observation.action_mask[0, 0, 0], [True] * 3 + [False] * 2)
+    assert steps.next_observation.action_mask[0, 0, 1].all()
+    assert not steps.next_observation.agent_view[..., 0, 3:].any()
+    assert actions.reshape(10, NUM_GAMES, 2)[..., 0].max() < 3
+    tag = make(env_config("jaxmarl", "MPE_simple_tag_v3"))
+    assert (tag.num_agents, tag.observation_space.shape, tag.team_reward) == (4, (16,), False)
+    leader = make(env_config("jaxmarl", "MPE_simple_world_comm_v3"))
+    assert isinstance(leader.action_space, Box)
+    assert leader.action_space.shape == (9,)
+
+
+def test_the_world_is_what_all_agents_see():
+    env, _, steps = rollout("MPE_simple_tag_v3", 3, kwargs={"world": True})
+    assert isinstance(env.observation_space, Dict)
+    view = steps.next_observation.agent_view
+    assert (view["own"].shape[2:], view["world"].shape[2:]) == ((4, 16), (4, 64))
+    for agent in range(4):
+        np.testing.assert_array_equal(view["world"][:, :, agent], view["own"].reshape(3, NUM_GAMES, 64))
+
+
+@pytest.mark.parametrize(("name", "size"), [("HeuristicEnemySMAX", 72), ("jaxnav", 303)])
+def test_the_world_of_a_suite_is_its_own(name, size):
+    env = make(env_config("jaxmarl", name, kwargs={"world": True}))
+    assert env.observation_space.spaces["world"].shape == (size,)
+
+
+def test_matrix_games_pay_at_their_last_step():
+    """JaxMARL starts the next game in the same step and pays nothing for it."""
+    kwargs = {"num_inner_steps": 2, "shared_rewards": True}
+    env, _, steps = rollout("coin_game", 200, kwargs=kwargs)
+    last = steps.truncated[..., 0]
+    assert steps.reward[..., 0][last].any()
+    assert env.team_reward
+
+
+def test_importing_is_quiet_and_leaves_brax_alone():
+    code = "import sys, stoix_like.envs.suites.jaxmarl; print({'brax', 'matplotlib.pyplot'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("SMAX", {}, "'SMAX' is not supported: both of its teams would learn: use HeuristicEnemySMAX"),
+        ("MPE_simple_facmac_v1", {}, "prey moves by itself"),
+        ("MPE_simple_spread", {}, "is not a scenario of jaxmarl: .*'MPE_simple_spread_v3'"),
+        ("HeuristicEnemySMAX", {"kwargs": {"map_name": "3n"}}, "env.kwargs.map_name='3n' is not one of .*'3m'"),
+        ("overcooked", {"kwargs": {"layout": "cramped"}}, "env.kwargs.layout='cramped' is not one of .*'cramped_room'"),
+        ("MPE_simple_tag_v3", {"kwargs": {"max_step": 3}}, "env.kwargs.max_step=3 is not a parameter .*'max_steps'"),
+        ("MPE_simple_tag_v3", {"kwargs": {"max_steps": 0}}, "env.kwargs.max_steps=0 is invalid"),
+        ("coin_game", {"kwargs": {"num_outer_steps": 2}}, "num_outer_steps=2 is not a parameter of coin_game"),
+        ("MPE_simple_tag_v3", {"kwargs": {"world": 1}}, "env.kwargs.world=1 is invalid"),
+        ("MPE_simple_tag_v3", {"params": {"gravity": 1}}, "env.params.gravity=1 is not a parameter"),
+        ("switch_riddle", {"kwargs": {"num_agents": 2}}, r"env.kwargs=.*'num_agents': 2.* minimum number of agents"),
+    ],
+)
+def test_invalid_arguments_raise(name, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make(env_config("jaxmarl", name, **changes))
