@@ -1,8 +1,9 @@
 """Adapter for jumanji.
 
 An action mask over combinations of choices makes them one discrete action per combination; one mask per choice stays a
-multi-discrete action. Environments with several agents and one common reward are controlled by a single policy, which
-chooses all actions at once.
+multi-discrete action. RobotWarehouse, Cleaner and MMST, with several agents and one reward, are controlled by a single
+policy, which chooses all actions at once; `env.kwargs.by_agent` makes the first two environments of several agents, as
+Connector, LevelBasedForaging, MultiCVRP and SearchAndRescue are.
 """
 
 from __future__ import annotations
@@ -34,22 +35,18 @@ from stoix_like.envs.environment import (
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import RecordedEpisode, Scene, Update, entry_of
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
+from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, scalar
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_OWN_REWARDS = "its agents have rewards of their own, and this package trains a single agent"
-
 # Registered in jumanji, but not supported here, with the reason.
-_UNSUPPORTED = {
-    "Connector-v3": _OWN_REWARDS,
-    "LevelBasedForaging-v0": _OWN_REWARDS,
-    "MultiCVRP-v0": "it has several agents, and this package trains a single agent",
-    "SearchAndRescue-v0": _OWN_REWARDS,
-    "Sokoban-v0": "it would download its levels",
-}
+_UNSUPPORTED = {"Sokoban-v0": "it would download its levels"}
+
+_SEARCH = "SearchAndRescue-v0"
+_BY_AGENT = "by_agent"
 
 # Those whose viewers draw host arrays on flat axes, in less than a second.
 _DRAWN = frozenset(
@@ -83,13 +80,13 @@ class JumanjiEnvironment(Environment):
     def __init__(self, env: Any, name: str) -> None:
         self._env, self._name = env, name
         self._limit: int | None = getattr(env, "time_limit", None)
-        if self._limit is not None:
+        # The rewards of a search depend on its limit, and its state tells its end.
+        if self._limit is not None and name != _SEARCH:
             # jumanji reports a time limit as a termination. One step later, the end of an episode is one of the task.
             env.time_limit = min(self._limit, INT32_MAX - 1) + 1
         self._spec = env.observation_spec
-        self.observation_space = _only_entry(_convert_observations(self._spec))
-        mask = getattr(self._spec, "action_mask", None)
-        self.action_space, self._choices = _convert_actions(env.action_spec, None if mask is None else mask.shape)
+        self._choices: tuple[int, ...] | None = None
+        self._set_spaces(_convert_observations(self._spec), getattr(self._spec, "action_mask", None))
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.reset`."""
@@ -105,10 +102,7 @@ class JumanjiEnvironment(Environment):
             action = jnp.stack(jnp.unravel_index(action, self._choices))
         with _settings():
             state, timestep = self._env.step(state, action)
-        ended = timestep.last()
-        terminated = ended & (timestep.discount == 0.0)
-        truncated = ended if self._limit is None else ended | (state.step_count >= self._limit)
-        observation = self._observation(timestep.observation)
+        observation, (terminated, truncated) = self._observation(timestep.observation), self._ends(state, timestep)
         return strongly_typed(state), transition(observation, timestep.reward, terminated, truncated)
 
     def scene(self) -> Scene | None:
@@ -122,6 +116,18 @@ class JumanjiEnvironment(Environment):
         viewer._display = lambda _: None
         return lambda entry: viewer.render(entry_of(recording.states, entry))
 
+    def _set_spaces(self, observations: ObservationSpace, mask: Any) -> None:
+        self.observation_space = _only_entry(observations)
+        self.action_space, self._choices = _convert_actions(self._env.action_spec, None if mask is None else mask.shape)
+
+    def _ends(self, state: Any, timestep: Any) -> tuple[jax.Array, jax.Array]:
+        """Return whether the episode terminated, and whether it ended at all."""
+        ended = timestep.last()
+        if self._name == _SEARCH:
+            return jnp.all(state.targets.found), ended
+        terminated = ended & jnp.all(timestep.discount == 0.0)
+        return terminated, ended if self._limit is None else ended | (state.step_count >= self._limit)
+
     def _observation(self, native: Any) -> Observation:
         view = _only_entry(_convert_view(self._spec, native))
         mask = getattr(native, "action_mask", None)
@@ -131,6 +137,106 @@ class JumanjiEnvironment(Environment):
         rows = mask.reshape(1, -1) if isinstance(self.action_space, Discrete) else mask
         # A policy needs a legal choice, even where the episode has ended or an agent has finished.
         return (rows | ~rows.any(-1, keepdims=True)).reshape(-1)
+
+
+class JumanjiAgents(JumanjiEnvironment):
+    """An environment of jumanji with several agents, each of which chooses its own action.
+
+    Args:
+        env: see `JumanjiEnvironment`.
+        name: its id, one of `_VIEWS`.
+        world: whether agents also observe what all of them see, see `with_world`.
+    """
+
+    def __init__(self, env: Any, name: str, world: bool = False) -> None:
+        self._world, self.num_agents = world, int(env.action_spec.shape[0])
+        self.team_reward = env.reward_spec.shape == ()
+        super().__init__(env, name)
+
+    def _set_spaces(self, observations: ObservationSpace, mask: Any) -> None:
+        assert isinstance(observations, Dict)
+        views, entries = _VIEWS[self._name], observations.spaces
+        own = {key: _row(space) if views.get(key) is _own else space for key, space in entries.items()}
+        self.observation_space = _only_entry(Dict(own))
+        if self._world:
+            with _settings():
+                reset = jax.eval_shape(self.reset, jax.random.key(0))[1]
+            self.observation_space = world_space(self.observation_space, reset.observation.agent_view)
+        action = self._env.action_spec
+        if mask is None:
+            self.action_space = Box(_bound(action.minimum), _bound(action.maximum), action.shape[1:])
+        else:
+            self.action_space = Discrete(mask.shape[-1])
+
+    def _observation(self, native: Any) -> Observation:
+        parts, views = _convert_view(self._spec, native), _VIEWS[self._name]
+
+        def observe(agent: jax.Array) -> Any:
+            return {key: views.get(key, _shared)(part, agent, self.num_agents) for key, part in parts.items()}
+
+        view = _only_entry(jax.vmap(observe)(jnp.arange(self.num_agents)))
+        mask = getattr(native, "action_mask", None)
+        if mask is not None:
+            rows = mask.astype(bool)
+            mask = rows | ~rows.any(-1, keepdims=True)
+        return Observation(with_world(view) if self._world else view, mask)
+
+
+def _shared(part: Any, agent: jax.Array, num_agents: int) -> Any:
+    """Return what all agents see."""
+    del agent, num_agents
+    return part
+
+
+def _own(part: Any, agent: jax.Array, num_agents: int) -> Any:
+    """Return the row of an agent."""
+    del num_agents
+    return jax.tree.map(lambda leaf: leaf[agent], part)
+
+
+def _own_first(part: Any, agent: jax.Array, num_agents: int) -> Any:
+    """Return the rows of all agents, beginning with that of the agent itself."""
+    del num_agents
+    return jax.tree.map(lambda leaf: jnp.roll(leaf, -agent, axis=0), part)
+
+
+def _as_first(grid: jax.Array, agent: jax.Array, num_agents: int) -> jax.Array:
+    """Renumber the path, the head and the target of each agent, three numbers each, so that the agent's are 1, 2, 3."""
+    return jnp.where(grid > 0, (grid - 1 - 3 * agent) % (3 * num_agents) + 1, grid)
+
+
+# How agents see the entries of an observation; all of them see the others.
+_VIEWS: dict[str, dict[str, Callable[[Any, jax.Array, int], Any]]] = {
+    "Cleaner-v0": {"agents_locations": _own_first},
+    "Connector-v3": {"grid": _as_first},
+    "LevelBasedForaging-v0": {"agents_view": _own},
+    "MultiCVRP-v0": {"vehicles": _own_first},
+    "RobotWarehouse-v0": {"agents_view": _own},
+    _SEARCH: {"searcher_views": _own, "positions": _own_first},
+}
+_JOINT = ("Cleaner-v0", "RobotWarehouse-v0")
+
+# Generators of start states, whose arguments are those of the environment, with the defaults of jumanji.
+_GENERATORS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Cleaner-v0": ("routing.cleaner.generator:RandomGenerator", {"num_rows": 10, "num_cols": 10, "num_agents": 3}),
+    "Connector-v3": ("routing.connector.generator:RandomWalkGenerator", {"grid_size": 10, "num_agents": 10}),
+    "LevelBasedForaging-v0": (
+        "routing.lbf.generator:RandomGenerator",
+        {"grid_size": 8, "fov": 8, "num_agents": 2, "num_food": 2, "max_agent_level": 2, "force_coop": True},
+    ),
+    "MultiCVRP-v0": (
+        "routing.multi_cvrp.generator:UniformRandomGenerator",
+        {"num_customers": 20, "num_vehicles": 2},
+    ),
+    "RobotWarehouse-v0": (
+        "routing.robot_warehouse.generator:RandomGenerator",
+        {
+            **{"shelf_rows": 2, "shelf_columns": 3, "column_height": 8},
+            **{"num_agents": 4, "sensor_range": 1, "request_queue_size": 8},
+        },
+    ),
+    _SEARCH: ("swarms.search_and_rescue.generator:RandomGenerator", {"num_targets": 40, "num_searchers": 2}),
+}
 
 
 def scenarios() -> list[str]:
@@ -143,7 +249,8 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
     Args:
         name: one of `scenarios()`.
-        kwargs: arguments of the constructor by name: numbers and flags, such as `time_limit`.
+        kwargs: arguments of the constructor, and of some generators of start states, by name: numbers and flags, such
+            as `time_limit`; with several agents, `by_agent` and `world`, see `JumanjiAgents`.
         params: none.
 
     Returns:
@@ -158,7 +265,25 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     check_names("env.params", params, [], name)
     entry = registration._REGISTRY[name]
     constructor = functools.partial(registration.load(entry.entry_point), **entry.kwargs)
-    return Vectorize(JumanjiEnvironment(construct(constructor, _fit(name, constructor, kwargs), name), name))
+    path, generated = _GENERATORS.get(name, ("", {}))
+    options: dict[str, bool] = {_BY_AGENT: name not in _JOINT, "world": False} if name in _VIEWS else {}
+    fitted = _fit(name, constructor, generated | options, kwargs)
+    options |= {key: fitted.pop(key) for key in options.keys() & fitted.keys()}
+    by_agent, world = options.get(_BY_AGENT, False), options.get("world", False)
+    if name in _VIEWS and not by_agent and (world or name not in _JOINT):
+        raise ConfigError(f"env.kwargs.{_BY_AGENT}=false does not fit {name}{' with world' * world}: leave it out")
+
+    def build(**arguments: Any) -> Any:
+        start = {key: arguments.pop(key) for key in generated.keys() & arguments.keys()}
+        if start:
+            cls = registration.load(f"jumanji.environments.{path}")
+            arguments["generator"] = cls(**(generated | start))
+        return constructor(**arguments)
+
+    env = construct(build, fitted, name)
+    if by_agent and env.action_spec.shape[0] < 2:
+        raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {name}: it needs at least two agents")
+    return Vectorize(JumanjiAgents(env, name, world) if by_agent else JumanjiEnvironment(env, name))
 
 
 @contextlib.contextmanager
@@ -169,9 +294,11 @@ def _settings() -> Iterator[None]:
         yield
 
 
-def _fit(name: str, constructor: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _fit(
+    name: str, constructor: Callable[..., Any], further: Mapping[str, Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
     """Convert arguments to the types of their defaults; those that default to objects are not accepted."""
-    defaults = {key: entry.default for key, entry in inspect.signature(constructor).parameters.items()}
+    defaults = {key: entry.default for key, entry in inspect.signature(constructor).parameters.items()} | dict(further)
     if "time_limit" in defaults:
         defaults["time_limit"] = defaults["time_limit"] or 1
     known = {key: default for key, default in defaults.items() if isinstance(default, int | float)}
@@ -213,6 +340,14 @@ def _convert_view(spec: Any, value: Any) -> Any:
     # Named tuples and dataclasses.
     names = getattr(value, "_fields", None) or vars(value)
     return {name: _convert_view(getattr(spec, name), getattr(value, name)) for name in names if name not in _NOT_VIEWED}
+
+
+def _row(space: ObservationSpace) -> ObservationSpace:
+    """Return the space of one row of a box."""
+    assert isinstance(space, Box)
+    bounds = (np.asarray(space.low), np.asarray(space.high))
+    low, high = (bound[0] if bound.ndim == len(space.shape) else bound for bound in bounds)
+    return Box(low, high, space.shape[1:], space.dtype)
 
 
 def _view_dtype(spec: Any) -> Any:

@@ -9,7 +9,16 @@ import pytest
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make, make_eval
 from stoix_like.envs.suites.jumanji import scenarios
 from stoix_like.errors import ConfigError
-from support.conformance import check, check_time_limit, env_config, rollout
+from support.conformance import (
+    check,
+    check_carry,
+    check_elements,
+    check_mask,
+    check_time_limit,
+    env_config,
+    player,
+    rollout,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -34,10 +43,21 @@ def first_legal(env):
     return act
 
 
-@pytest.mark.parametrize(
-    "name",
-    scenarios(),
-)
+# Environments of several agents, and arguments that make their programs small.
+BY_AGENT = {
+    "Cleaner-v0": {"num_rows": 5, "num_cols": 5, "num_agents": 2, "by_agent": True},
+    "Connector-v3": {"grid_size": 5, "num_agents": 2},
+    "LevelBasedForaging-v0": {"grid_size": 5, "fov": 5, "num_food": 1},
+    "MultiCVRP-v0": {"num_customers": 6},
+    "RobotWarehouse-v0": {
+        **{"shelf_rows": 1, "column_height": 3, "num_agents": 2, "request_queue_size": 2},
+        "by_agent": True,
+    },
+    "SearchAndRescue-v0": {"num_targets": 3},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in scenarios() if name not in BY_AGENT or "by_agent" in BY_AGENT[name]])
 def test_protocol(name):
     check("jumanji", name, num_steps=200)
 
@@ -134,6 +154,88 @@ def test_exactly_the_masked_actions_are_illegal(name):
         np.testing.assert_array_equal(ended, ~mask[starts + choices].all(-1))
 
 
+@pytest.mark.parametrize(("name", "limit"), [(name, 4) for name in BY_AGENT if name != "MultiCVRP-v0"])
+def test_agents_are_truncated_together(name, limit):
+    """With legal actions, nothing ends these games so early but their limit; a few of them may be solved by chance."""
+    kwargs = {**BY_AGENT[name], "time_limit": limit}
+    env = make(env_config("jumanji", name, kwargs=kwargs))
+    first, _, steps = player(env, 2 * limit, 2 * env.num_agents)(jax.random.key(0))
+    check_elements(env.observation_space, first.observation.agent_view, 1)
+    check_elements(env.observation_space, steps.next_observation.agent_view, 2)
+    check_mask(env.action_space, steps.next_observation.action_mask)
+    assert not (steps.terminated & steps.truncated).any()
+    assert (steps.episode.episode_length[steps.truncated] == limit).all()
+    assert steps.truncated.any()
+    games = (steps.terminated | steps.truncated).reshape(2 * limit, 2, env.num_agents)
+    np.testing.assert_array_equal(games, np.broadcast_to(games[..., :1], games.shape))
+    check_carry(make_eval(env_config("jumanji", name, kwargs=kwargs)))
+
+
+@pytest.mark.parametrize("name", list(BY_AGENT))
+def test_games_of_agents_equal_those_of_the_bare_suite(name):
+    """Rows are agents: each has its own mask and its own reward, or that of the team, at the step of its action."""
+    num_steps = 15
+    env = make_eval(env_config("jumanji", name, kwargs=BY_AGENT[name]))
+    bare = env.unwrapped.env._env
+    keys = jax.random.split(jax.random.key(1), env.num_agents)
+    sample = jax.vmap(env.action_space.sample)
+
+    @jax.jit
+    def ours():
+        def step(carry, key):
+            state, timestep = carry
+            action = sample(jax.random.split(key, env.num_agents), timestep.observation.action_mask)
+            after = env.step(keys, state, action)
+            return after, (action, after[1])
+
+        start = env.reset(keys)
+        return start[1], *jax.lax.scan(step, start, jax.random.split(jax.random.key(2), num_steps))[1]
+
+    def masks(observation):
+        mask = getattr(observation, "action_mask", None)
+        return None if mask is None else np.asarray(mask, bool)
+
+    first, actions, steps = jax.tree.map(np.asarray, ours())
+    with jax.numpy_rank_promotion("allow"):
+        state, timestep = bare.reset(jax.random.key_data(keys[0]))
+        bare_step = jax.jit(bare.step)
+        np.testing.assert_array_equal(first.observation.action_mask, masks(timestep.observation))
+        for t in range(num_steps):
+            state, timestep = bare_step(state, actions[t])
+            np.testing.assert_allclose(
+                steps.reward[t], np.broadcast_to(timestep.reward, env.num_agents), rtol=1e-5, atol=1e-6
+            )
+            assert (steps.terminated | steps.truncated)[t, 0] == timestep.last()
+            if timestep.last():
+                break
+            if masks(timestep.observation) is not None:
+                found = steps.next_observation.action_mask[t]
+                rows = masks(timestep.observation)
+                np.testing.assert_array_equal(found[rows.any(-1)], rows[rows.any(-1)])
+
+
+def test_agents_see_themselves_first():
+    connector = make_eval(env_config("jumanji", "Connector-v3", kwargs=BY_AGENT["Connector-v3"]))
+    keys = jax.random.split(jax.random.key(0), 2)
+    one, two = np.asarray(connector.reset(keys)[1].observation.agent_view)
+    for own, other in ((1, 4), (2, 5), (3, 6)):
+        np.testing.assert_array_equal(one == own, two == other)
+        np.testing.assert_array_equal(one == other, two == own)
+    cvrp = make_eval(env_config("jumanji", "MultiCVRP-v0", kwargs=BY_AGENT["MultiCVRP-v0"]))
+    view = cvrp.reset(keys)[1].observation.agent_view
+    np.testing.assert_array_equal(view["vehicles"]["coordinates"][0], view["vehicles"]["coordinates"][1, ::-1])
+    np.testing.assert_array_equal(view["nodes"]["coordinates"][0], view["nodes"]["coordinates"][1])
+    assert (cvrp.team_reward, connector.team_reward) == (True, False)
+
+
+def test_the_world_of_agents():
+    kwargs = {**BY_AGENT["RobotWarehouse-v0"], "world": True}
+    env = make_eval(env_config("jumanji", "RobotWarehouse-v0", kwargs=kwargs))
+    view = env.reset(jax.random.split(jax.random.key(0), 2))[1].observation.agent_view
+    np.testing.assert_array_equal(view["world"], np.stack([np.ravel(view["own"])] * 2))
+    assert env.observation_space.spaces["world"].shape == (132,)
+
+
 def test_spaces():
     snake = make(env_config("jumanji", "Snake-v1", kwargs={"num_rows": 5.0, "num_cols": "6"}))
     assert snake.observation_space.shape == (5, 6, 5)
@@ -157,7 +259,11 @@ def test_spaces():
     ("name", "changes", "message"),
     [
         ("Sokoban-v0", {}, "Sokoban-v0.*download"),
-        ("Connector-v3", {}, "Connector-v3.*rewards of their own"),
+        ("Connector-v3", {"kwargs": {"by_agent": False}}, "env.kwargs.by_agent=false does not fit Connector-v3: leave"),
+        ("Cleaner-v0", {"kwargs": {"world": True}}, "by_agent=false does not fit Cleaner-v0 with world"),
+        ("Cleaner-v0", {"kwargs": {"by_agent": True, "num_agents": 1}}, "it needs at least two agents"),
+        ("Snake-v1", {"kwargs": {"world": True}}, "env.kwargs.world=True is not a parameter of Snake-v1"),
+        ("LevelBasedForaging-v0", {"kwargs": {"grid_size": 2}}, "is invalid for LevelBasedForaging-v0"),
         ("Snake-v2", {}, "'Snake-v2' is not a scenario of jumanji: did you mean 'Snake-v1'"),
         ("Snake-v1", {"params": {"gravity": 1}}, "env.params.gravity=1 is not a parameter of Snake-v1: it has none"),
         ("Snake-v1", {"kwargs": {"rows": 5}}, "env.kwargs.rows=5 is not a parameter of Snake-v1: .*'num_rows'"),
