@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stoix_like.envs import jaxmarl_interface
 from stoix_like.envs.arguments import construct, parameters_of
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
 from stoix_like.envs.host_batches import HostOptions
@@ -25,6 +26,8 @@ OWN = "own"
 A_CLASS = "use the import path of a class, my_module.MyClass"
 _GAME = "pgx.core.Env"
 _GYMNAX = ("reset_env", "step_env", "default_params")
+_JAXMARL = ("agents", "step_env", "observation_spaces")
+_WORLD, _OPPONENT = "world", "opponent"
 # Packages whose environments step on the host, one call at a time.
 _HOST_PACKAGES = ("gym", "dm_env", "pettingzoo")
 
@@ -58,7 +61,8 @@ def make(
             " trained on an object, pass it from Python again, env=MyEnv()"
         )
     source, constructor = import_object(target, "env._target_", A_CLASS) if env is None else env, None
-    opponent, kwargs = _opponent_of(source, kwargs)
+    opponent, kwargs = _set_aside(_OPPONENT, source, kwargs)
+    world, kwargs = _set_aside(_WORLD, source, kwargs)
     if is_constructor(source):
         constructor = partial(source, **kwargs)
         source = construct(source, kwargs, target or _name(source))
@@ -73,31 +77,36 @@ def make(
         return game
     if opponent:
         raise ConfigError(
-            f"env.kwargs.opponent={name_of(opponent['opponent'])}: {_name(source)} is no game of pgx: leave it out"
+            f"env.kwargs.opponent={name_of(opponent[_OPPONENT])}: {_name(source)} is no game of pgx: leave it out"
         )
-    return adapt(source, params)
+    if world and not _is_of_jaxmarl(source):
+        raise ConfigError(
+            f"env.kwargs.world={world[_WORLD]}: {_name(source)} does not have JaxMARL's interface: leave it out"
+        )
+    return adapt(source, params, **world)
 
 
-def _opponent_of(source: Any, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the opponent in a game of pgx, unless a constructor takes it itself, and the other arguments."""
-    if "opponent" not in kwargs or (is_constructor(source) and _takes_opponent(source)):
+def _set_aside(name: str, source: Any, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return an argument of this package, unless a constructor takes it itself, and the other arguments."""
+    if name not in kwargs or (is_constructor(source) and _takes(name, source)):
         return {}, dict(kwargs)
-    return {"opponent": kwargs["opponent"]}, {name: value for name, value in kwargs.items() if name != "opponent"}
+    return {name: kwargs[name]}, {key: value for key, value in kwargs.items() if key != name}
 
 
-def _takes_opponent(constructor: Any) -> bool:
+def _takes(name: str, constructor: Any) -> bool:
     # Games of pgx pass their `**kwargs` on to constructors that know no opponent.
     any_name = not (isinstance(constructor, type) and _has_base(constructor, _GAME))
     parameters = parameters_of(constructor)
-    return any(entry.name == "opponent" or (any_name and entry.kind is entry.VAR_KEYWORD) for entry in parameters)
+    return any(entry.name == name or (any_name and entry.kind is entry.VAR_KEYWORD) for entry in parameters)
 
 
-def adapt(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
+def adapt(env: Any, params: Mapping[str, Any], world: bool = False) -> VectorEnvironment:
     """Convert an environment to vector environments.
 
     Args:
-        env: an `Environment`, a `VectorEnvironment`, or an object with gymnax's interface.
+        env: an `Environment`, a `VectorEnvironment`, or an object with the interface of gymnax or of JaxMARL.
         params: parameters to change by name, for gymnax's interface only.
+        world: whether agents also observe what all of them see, for JaxMARL's interface only.
 
     Returns:
         The environments.
@@ -108,6 +117,8 @@ def adapt(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
     """
     if all(hasattr(env, name) for name in _GYMNAX):
         return _adapt_gymnax(env, params)
+    if _is_of_jaxmarl(env):
+        return _adapt_jaxmarl(env, params, world)
     if not isinstance(env, Environment | VectorEnvironment):
         raise FaultyEnvironmentError([f"{_name(env)} is no environment in JAX: {_advice(env)}"])
     if params:
@@ -271,6 +282,18 @@ def _is_of_gymnasium(env: Any) -> bool:
     return _is_a(env, "gymnasium.core.Env")
 
 
+def _is_of_jaxmarl(env: Any) -> bool:
+    return not isinstance(env, Environment | VectorEnvironment) and all(hasattr(env, name) for name in _JAXMARL)
+
+
+def _adapt_jaxmarl(env: Any, params: Mapping[str, Any], world: Any) -> VectorEnvironment:
+    if params:
+        raise ConfigError(f"env.params={dict(params)}: {_name(env)} has no parameters: use env.kwargs")
+    if not isinstance(world, bool):
+        raise ConfigError(f"env.kwargs.world={world!r} is invalid for {_name(env)}: it must be true or false")
+    return join_actions(Vectorize(jaxmarl_interface.adapt(env, _name(env), world)))
+
+
 def _adapt_gymnax(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
     if not hasattr(env, "is_truncated"):
         raise FaultyEnvironmentError(
@@ -297,5 +320,5 @@ def _advice(env: Any) -> str:
         )
     return (
         "subclass stoix_like.envs.Environment (one environment) or VectorEnvironment (N of them), or implement gymnax's"
-        f" {', '.join(_GYMNAX)}"
+        f" {', '.join(_GYMNAX)}, or JaxMARL's {', '.join(_JAXMARL)}"
     )

@@ -20,8 +20,9 @@ from stoix_like.base_types import Observation, TimeStep
 from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, choices
 from stoix_like.envs.worlds import with_world, world_space
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.schema import INT32_MAX
+from stoix_like.user_code import refusing
 
 ALL = "__all__"
 
@@ -31,7 +32,7 @@ class Rules(NamedTuple):
 
     Attributes:
         limit: the steps after which an episode is truncated; None: never.
-        terminated: `(env, state) -> bool`, whether the task has ended; None: where the flag of all agents is True.
+        terminated: `(env, state) -> bool`, whether the task has ended; None: once all are done before the limit.
         team_reward: whether all agents receive the same reward.
         measures: `(env, state) -> measures`, see `EpisodeMetrics`.
         legal: name of the method that returns the legal actions of a state; environments may lack it.
@@ -67,8 +68,7 @@ class JaxMarlEnvironment(Environment):
         self.num_agents = len(self._agents)
         self.team_reward = rules.team_reward and self.num_agents > 1
         self.truncates_after = INT32_MAX if rules.limit is None else rules.limit
-        # A method of the environment may be named differently from the dictionary.
-        self._spaces = [_action_space(env.action_space(agent), f"{name}: {agent}") for agent in self._agents]
+        self._spaces = [_action_space(env, agent, name) for agent in self._agents]
         self.action_space = _common_actions(dict(zip(self._agents, self._spaces, strict=True)), name)
         key = jax.random.key(0)
         with quiet():
@@ -94,8 +94,8 @@ class JaxMarlEnvironment(Environment):
             observed, after, rewards, dones, _ = self._env.step_env(key, state, self._native(action))
             # Some environments change dtypes in the first step.
             after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, state)
-            terminated = dones[ALL] if rules.terminated is None else rules.terminated(self._env, after)
-            truncated = False if rules.limit is None else steps_of(after) >= rules.limit
+            truncated = jnp.asarray(False) if rules.limit is None else steps_of(after) >= rules.limit
+            terminated = dones[ALL] & ~truncated if rules.terminated is None else rules.terminated(self._env, after)
             reward = jnp.stack([jnp.asarray(each, jnp.float32) for each in self._by_agent(rewards)])
             reward = reward[0] if self.team_reward or self.num_agents == 1 else reward
             observation = self._only(self._observation(observed, after))
@@ -160,6 +160,73 @@ class JaxMarlEnvironment(Environment):
         return jnp.where(rows.any(-1, keepdims=True), rows, owned)
 
 
+def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
+    """Convert a custom environment.
+
+    Args:
+        env: the environment. Its `max_steps`, if it has them, truncate an episode; any end before terminates it. Its
+            `team_reward` tells whether all agents receive the same reward, by default False.
+        name: its name, for messages.
+        world: see `JaxMarlEnvironment`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        FaultyEnvironmentError: it does not follow the interface.
+        ConfigError: see `JaxMarlEnvironment`.
+    """
+    # Each stage relies on the one before.
+    for stage in (_space_faults, _reset_faults, _step_faults):
+        with quiet(), refusing(f"{name} does not follow JaxMARL's interface", "see JaxMARL's MultiAgentEnv"):
+            faults = list(stage(env))
+        if faults:
+            raise FaultyEnvironmentError(faults)
+    limit, team_reward = getattr(env, "max_steps", None), bool(getattr(env, "team_reward", False))
+    return JaxMarlEnvironment(env, Rules(limit=limit, team_reward=team_reward, images=True), name, world)
+
+
+def _space_faults(env: Any) -> Iterator[str]:
+    for attribute, method in (("observation_spaces", None), ("action_spaces", "action_space")):
+        missing = [str(agent) for agent in env.agents if agent not in getattr(env, attribute, {})]
+        if missing and not hasattr(env, str(method)):
+            yield f"{attribute} has no space of {', '.join(missing)}: give each of its agents one"
+
+
+def _reset_faults(env: Any) -> Iterator[str]:
+    observed, state = jax.eval_shape(env.reset, jax.random.key(0))
+    yield from _observation_faults(env, observed, "reset")
+    if getattr(env, "max_steps", None) is not None and not hasattr(getattr(state, "state", state), "step"):
+        yield f"its state has no step, which tells when max_steps={env.max_steps} truncates: count the steps there"
+
+
+def _step_faults(env: Any) -> Iterator[str]:
+    key = jax.random.key(0)
+    spaces = {agent: _action_space(env, agent, type(env).__name__) for agent in env.agents}
+    _common_actions(spaces, type(env).__name__)
+    actions = {agent: jnp.zeros(space.shape, space.dtype) for agent, space in spaces.items()}
+    state = jax.eval_shape(env.reset, key)[1]
+    result = jax.eval_shape(env.step_env, key, state, actions)
+    if not (isinstance(result, tuple) and len(result) == 5):
+        yield "step_env must return (observations, state, rewards, dones, infos)"
+        return
+    observed, _, rewards, dones, _ = result
+    yield from _observation_faults(env, observed, "step_env")
+    yield from (f"step_env returns no reward of {agent}" for agent in env.agents if agent not in rewards)
+    if ALL not in dones:
+        yield f"dones of step_env has no {ALL!r}: return whether the game has ended"
+
+
+def _observation_faults(env: Any, observed: Any, method: str) -> Iterator[str]:
+    for agent in env.agents:
+        space = env.observation_spaces[agent]
+        if agent not in observed:
+            yield f"{method} returns no observation of {agent}"
+        elif hasattr(observed[agent], "shape") and tuple(observed[agent].shape) != tuple(np.ravel(space.shape)):
+            found = _shapes(observed[agent])
+            yield f"{method} returns an observation {found} of {agent}, whose space has {space.shape}: make them agree"
+
+
 def steps_of(state: Any) -> jax.Array:
     """Return the number of steps so far, which a state counts in `step`, as do those of JaxMARL."""
     # With a heuristic enemy, the state of the battle is part of it.
@@ -201,7 +268,9 @@ def _shapes(view: Any) -> Any:
     return jax.tree.map(lambda leaf: tuple(leaf.shape), view)
 
 
-def _action_space(space: Any, owner: str) -> Space:
+def _action_space(env: Any, agent: Any, name: str) -> Space:
+    spaces = getattr(env, "action_spaces", {})
+    space = spaces[agent] if agent in spaces else env.action_space(agent)
     sizes = getattr(space, "num_categories", getattr(space, "nvec", None))
     if sizes is not None:
         return MultiDiscrete(tuple(int(size) for size in np.asarray(sizes)))
@@ -211,7 +280,7 @@ def _action_space(space: Any, owner: str) -> Space:
         shape = tuple(int(size) for size in space.shape)
         low, high = (np.broadcast_to(np.asarray(bound, np.float32), shape) for bound in (space.low, space.high))
         return Box(low, high, shape)
-    raise ConfigError(f"{owner} acts in a {type(space).__name__}: use Discrete, MultiDiscrete or a vector Box")
+    raise ConfigError(f"{name}: {agent} acts in a {type(space).__name__}: use Discrete, MultiDiscrete or a vector Box")
 
 
 def _common_actions(spaces: Mapping[Any, Space], name: str) -> Space:

@@ -85,8 +85,9 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
     Args:
         name: one of `scenarios()`.
-        kwargs: `world`, whether agents also observe what all of them see; `map_name` of SMAX and `layout` of
-            Overcooked; and arguments of the constructor by name: numbers, flags and names.
+        kwargs: `world`, whether agents also observe what all of them see; `map_name` of SMAX; `layout` of Overcooked,
+            and `shaped_rewards`, whether it also pays each agent for steps towards a soup; and arguments of the
+            constructor by name: numbers, flags and names.
         params: none.
 
     Returns:
@@ -164,9 +165,47 @@ def _battle(**arguments: Any) -> tuple[Any, Rules]:
     return env, Rules(limit=env.max_steps, terminated=terminated, team_reward=True, measures=measures)
 
 
-def _kitchen(cls: type, **arguments: Any) -> tuple[Any, Rules]:
-    env: Any = cls(**arguments)
-    return env, Rules(limit=env.max_steps, terminated=_never, team_reward=True)
+class _ShapedState(NamedTuple):
+    """The state of a kitchen, and what its deliveries have paid so far."""
+
+    state: Any
+    delivered: Any
+
+
+class _Shaped:
+    """A kitchen that also pays each agent for its steps towards a soup.
+
+    Args:
+        env: the kitchen.
+        shaped_rewards: whether it does.
+    """
+
+    def __init__(self, env: Any, shaped_rewards: bool = False) -> None:
+        self._env, self._shapes = env, float(shaped_rewards)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self, key: Any) -> Any:
+        """See JaxMARL."""
+        observed, state = self._env.reset(key)
+        return observed, _ShapedState(state, jnp.zeros(()))
+
+    def step_env(self, key: Any, state: _ShapedState, actions: Any) -> Any:
+        """See JaxMARL."""
+        observed, after, rewards, dones, infos = self._env.step_env(key, state.state, actions)
+        delivered = state.delivered + rewards[self._env.agents[0]]
+        rewards = {name: reward + self._shapes * infos["shaped_reward"][name] for name, reward in rewards.items()}
+        return observed, _ShapedState(after, delivered), rewards, dones, infos
+
+
+def _kitchen(cls: type, shaped_rewards: bool = False, **arguments: Any) -> tuple[Any, Rules]:
+    env = _Shaped(cls(**arguments), shaped_rewards)
+
+    def measures(_: Any, state: _ShapedState) -> dict[str, Any]:
+        return {"delivered": state.delivered}
+
+    return env, Rules(limit=env.max_steps, terminated=_never, team_reward=not shaped_rewards, measures=measures)
 
 
 def _hanabi(**arguments: Any) -> tuple[Any, Rules]:
@@ -178,7 +217,7 @@ def _riddle(**arguments: Any) -> tuple[Any, Rules]:
     limit = env.max_steps
     # Without its own limit, the end of an episode is the answer to the riddle.
     env.max_steps = INT32_MAX
-    return env, Rules(limit=limit, team_reward=True)
+    return env, Rules(limit=limit, terminated=lambda _, state: state.done, team_reward=True)
 
 
 def _matrix_game(cls: type, views: Any = None, num_inner_steps: int = 152, **arguments: Any) -> tuple[Any, Rules]:
@@ -225,12 +264,12 @@ _SCENARIOS = {
         "3m",
         {name: {"scenario": units} for name, units in MAP_NAME_TO_SCENARIO.items()},
     ),
-    "overcooked": _of(_kitchen, suite.Overcooked)._replace(
+    "overcooked": _of(_kitchen, suite.Overcooked, _Shaped)._replace(
         key="layout",
         default="cramped_room",
         presets={name: {"layout": FrozenDict(layout)} for name, layout in suite.overcooked_layouts.items()},
     ),
-    "overcooked_v2": _of(_kitchen, suite.OvercookedV2)._replace(
+    "overcooked_v2": _of(_kitchen, suite.OvercookedV2, _Shaped)._replace(
         key="layout",
         default="cramped_room",
         presets={name: {"layout": layout} for name, layout in suite.overcooked_v2_layouts.items()},

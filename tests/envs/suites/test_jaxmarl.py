@@ -222,6 +222,20 @@ def test_matrix_games_pay_at_their_last_step():
     assert env.team_reward
 
 
+def test_shaped_rewards_come_on_top_of_deliveries():
+    """Whoever puts an onion into the pot is paid, and the measure counts soups alone."""
+    kwargs = {"max_steps": 200, "random_reset": True}
+    plain = rollout("overcooked", 200, kwargs=kwargs)
+    shaped = rollout("overcooked", 200, kwargs={**kwargs, "shaped_rewards": True})
+    assert (plain[0].team_reward, shaped[0].team_reward) == (True, False)
+    np.testing.assert_array_equal(plain[1], shaped[1])
+    np.testing.assert_array_equal(plain[2].episode.measures["delivered"], plain[2].episode.episode_return)
+    np.testing.assert_array_equal(plain[2].episode.measures["delivered"], shaped[2].episode.measures["delivered"])
+    extra = shaped[2].reward - plain[2].reward
+    assert set(np.unique(extra)) <= {0.0, 3.0, 5.0}
+    assert (extra[..., 0] != extra[..., 1]).any()
+
+
 def test_importing_is_quiet_and_leaves_brax_alone():
     code = "import sys, stoix_like.envs.suites.jaxmarl; print({'brax', 'matplotlib.pyplot'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
