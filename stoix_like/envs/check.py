@@ -226,8 +226,10 @@ def _agent_faults(env: VectorEnvironment) -> Iterator[str]:
     for name, timestep in zip(
         ("reset", "step"), _attempt("step", jax.eval_shape, shapes, jax.random.key(0)), strict=True
     ):
+        view = timestep.observation.agent_view
         for leaf in jax.tree.leaves(timestep.observation):
-            if leaf.shape[1:2] != (agents,):
+            one = getattr(env.observation_space, "shape", None) if leaf is view else None
+            if leaf.shape[1:2] != (agents,) or (one is not None and leaf.ndim < 2 + len(one)):
                 yield (
                     f"an observation of {name} is {_aval(leaf, 1)}, and num_agents={agents}: give every array of it a"
                     f" leading axis of {agents}"

@@ -64,7 +64,10 @@ class ValueDecomposition(ff_pqn.PQN):
 
 
 def make_algorithm(
-    config: ff_pqn.Config, spec: SystemSpec, network: Any = None, algorithm: type[ValueDecomposition] = ValueDecomposition
+    config: ff_pqn.Config,
+    spec: SystemSpec,
+    network: Any = None,
+    algorithm: type[ValueDecomposition] = ValueDecomposition,
 ) -> Algorithm:
     """Build PQN with value decomposition; see `ff_pqn.make_algorithm`."""
     of_games = partial(algorithm, num_agents=spec.num_agents, team_reward=spec.team_reward)
