@@ -68,6 +68,10 @@ class AgentRows(Wrapper):
         """Return the actions of games, `[N, A, ...]`."""
         return jax.tree.map(lambda leaf: leaf.reshape(-1, self.num_agents, *leaf.shape[1:]), action)
 
+    def native_action(self, action: jax.Array) -> jax.Array:
+        """Convert the actions of any number of rows, see `VectorEnvironment.native_action`."""
+        return self.env.native_action(action)
+
     def _rows(self, timestep: TimeStep) -> TimeStep:
         def each(tree: Any) -> Any:
             return jax.tree.map(lambda leaf: jnp.repeat(leaf, self.num_agents, axis=0), tree)
