@@ -16,6 +16,7 @@ from stoix_like.envs.auto_reset import AutoResetState, HostReset, PoolReset, Poo
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, bounds, choices
 from stoix_like.envs.wrappers import AgentRows, JoinActions
+from stoix_like.envs.wrappers.agents import has_agent_rows
 from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError, first_line, raised_at
 from stoix_like.user_code import user_errors
 
@@ -88,8 +89,8 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
     except ConfigError as error:
         raise FaultyEnvironmentError([str(error)]) from error
     if vector.num_agents > 1:
-        _raise_any(_agent_faults(vector))
-        vector = AgentRows(vector)
+        _raise_any(_agent_faults(vector.unwrapped))
+        vector = vector if has_agent_rows(vector) else AgentRows(vector)
     check_interface(vector, strict=True)
     programs = _Programs()
     played = [_attempt("a scan over its steps", _play, vector, num_steps, seed, programs) for _ in range(2)]

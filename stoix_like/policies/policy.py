@@ -354,8 +354,8 @@ class Policy(Exportable):
         agents = self._own_networks
         if agents and leading[0][-1:] != (agents,):
             raise ValueError(
-                f"observation has the batch axes {leading[0]}, and each of {agents} agents has networks of its own: pass"
-                f" those of all agents, [..., {agents}, *shape], or load the policy of one of them with agent=0"
+                f"observation has the batch axes {leading[0]}, and each of {agents} agents has networks of its own:"
+                f" pass those of all agents, [..., {agents}, *shape], or load the policy of one of them with agent=0"
             )
         batch = math.prod(leading[0])
         flat = (array.reshape(batch, *shape) for array, shape in zip(arrays, shapes, strict=True))

@@ -98,6 +98,15 @@ class AgentRows(Wrapper):
         return with_view(timestep, append(self.env.observation_space, timestep.observation.agent_view))
 
 
+def has_agent_rows(env: VectorEnvironment) -> bool:
+    """Return whether `AgentRows` is among the wrappers of environments."""
+    while isinstance(env, Wrapper):
+        if isinstance(env, AgentRows):
+            return True
+        env = env.env
+    return False
+
+
 def where_rows(condition: jax.Array, taken: Any, other: Any) -> Any:
     """Select the entries of one of two trees, row by row.
 
