@@ -100,8 +100,9 @@ class ShardProgram(NamedTuple):
         return state._replace(shards=state.shards._replace(rollout_state=()))
 
     def _first_state(self, agent: Agent, rollout_state: Any, key: jax.Array, update: Update) -> LearnerState:
-        measures = of_games(rollout_state.timestep.episode, self.env.num_agents).measures
-        shard = Shard(agent.local, rollout_state, key, no_episodes(measures))
+        # Of Sebulba, these are shapes.
+        games = jax.eval_shape(partial(of_games, num_agents=self.env.num_agents), rollout_state.timestep.episode)
+        shard = Shard(agent.local, rollout_state, key, no_episodes(games.measures))
         # The types that `train` traces the update for: there, constants are arguments, which belong to the mesh.
         on_mesh = NamedSharding(jax.sharding.get_abstract_mesh(), PartitionSpec())
         types = jax.tree.map(
