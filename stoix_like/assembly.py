@@ -101,6 +101,7 @@ def make_spec(
         num_players=env.num_players,
         num_agents=env.num_agents,
         team_reward=env.team_reward,
+        share_networks=_check_sharing(config, env),
         model=_find_model(config, env),
         rollout_length=config.system.rollout_length,
         data=data,
@@ -117,6 +118,18 @@ def _with_inputs(spec: SystemSpec, inputs: Inputs) -> SystemSpec:
     """Return the same with other arrays."""
     teacher = None if spec.teacher is None else spec.teacher._replace(params=inputs.teacher)
     return spec._replace(data=inputs.data, teacher=teacher)
+
+
+def _check_sharing(config: RunConfig, env: VectorEnvironment) -> bool:
+    """Return whether all agents have the same networks."""
+    if not config.share_networks and env.num_agents == 1:
+        raise ConfigError(f"network.share=false has no effect: {config.environment_name} has one agent: use true")
+    if not config.share_networks and not config.system.networks_per_agent:
+        raise ConfigError(
+            f"network.share=false: system={config.system_name} has the same networks for all agents: use true, or"
+            " system=ppo/ff_ppo"
+        )
+    return config.share_networks
 
 
 def _find_model(config: RunConfig, env: VectorEnvironment) -> Model | None:

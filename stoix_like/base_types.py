@@ -321,6 +321,7 @@ class SystemSpec(NamedTuple):
         model: the environments as a model, for systems with `SystemConfig.needs_model`; None for others.
         num_agents: agents of each environment, whose rows stand together; see `VectorEnvironment.num_agents`.
         team_reward: whether the rewards of the rows of an environment are equal.
+        share_networks: whether all agents have the same networks, or each its own.
         rollout_length: steps per environment of each rollout, T.
         data: recorded data, see `utils.replay.data`; None without any.
         teacher: the policy of another run, see `systems.parts.teacher`; None without one.
@@ -338,6 +339,7 @@ class SystemSpec(NamedTuple):
     model: Model | None = None
     num_agents: int = 1
     team_reward: bool = False
+    share_networks: bool = True
     rollout_length: int = 1
     data: Any = None
     teacher: Any = None
@@ -348,15 +350,13 @@ class SystemConfig:
     """Hyperparameters common to all systems; the `Config` of each system extends this class.
 
     Attributes:
-        annealed: names of hyperparameters with a second one, the same name after `final_`: the value at the end of the
-            run, or None for one that does not change.
-        mode_hyperparams: hyperparameters with which a greedy `eval_act` takes the mode of the policy, where it would
-            otherwise explore.
+        annealed: names of hyperparameters with a second one, `final_*`: the value at the end of the run, or None.
+        mode_hyperparams: hyperparameters with which a greedy `eval_act` takes the mode of the policy.
         policy_hyperparams: hyperparameters with which `eval_act` acts on observations alone, without a search.
         needs_model: whether the system plans with the environments as a model.
         needs_successors: whether the system reads the true successor of every step, and not only its value.
-        plays_both_seats: whether the system learns from games in which it moves for both players, see
-            `VectorEnvironment.num_players`.
+        plays_both_seats: whether the system learns games for two in which it moves for both players.
+        networks_per_agent: whether the system can give each agent of a game networks of its own.
         rollout_length: steps per environment between two updates, T.
         warmup_steps: random steps per environment before the first update.
     """
@@ -367,6 +367,7 @@ class SystemConfig:
     needs_model: ClassVar[bool] = False
     needs_successors: ClassVar[bool] = True
     plays_both_seats: ClassVar[bool] = False
+    networks_per_agent: ClassVar[bool] = False
     rollout_length: Annotated[int, between(1, INT32_MAX)]
     warmup_steps: Annotated[int, between(0, INT32_MAX)] = 0
 

@@ -27,6 +27,7 @@ Build = Callable[[Any, SystemSpec], System]
 
 # In a network, a block under this key replaces the block that it is in, where Hydra would merge the two.
 REPLACE = "_replace_"
+SHARE = "share"
 GROUPS = ("system", "env", "network", "arch", "checkpoint", "logger")
 CALLBACKS = "callbacks"
 LAYOUT = "layout"
@@ -68,6 +69,7 @@ class RunConfig(NamedTuple):
         arch: budget, environments, devices and evaluation.
         env: the environment and its wrappers.
         network: the composed network group; its modules are built once the action space is known.
+        share_networks: whether all agents of a game have the same networks, `network.share`.
         checkpoint: checkpoints to write.
         logger: loggers to use.
         callbacks: callbacks to build, each with its import path as `_target_`, and its arguments.
@@ -89,6 +91,7 @@ class RunConfig(NamedTuple):
     callbacks: tuple[dict[str, Any], ...]
     loggers: dict[str, dict[str, Any]]
     resolved: dict[str, Any]
+    share_networks: bool = True
     custom_env: Any = None
     custom_callbacks: tuple[Any, ...] = ()
     custom_loggers: tuple[Any, ...] = ()
@@ -132,12 +135,16 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     resolved = typing.cast(dict[str, Any], container)
     _check_integers(resolved)
     for group in GROUPS:
-        if not isinstance(resolved.get(group), dict):
+        # Only `share` is left of a group of networks that an override deletes.
+        if not isinstance(resolved.get(group), dict) or resolved[group].keys() == {SHARE}:
             raise ConfigError(f"the configuration has no group '{group}': add it")
     for key in resolved:
         if key not in (*GROUPS, CALLBACKS):
             raise ConfigError(f"unknown key '{key}': {nearest(key, (*GROUPS, CALLBACKS))}")
     network = resolved["network"] = _replace_blocks(resolved["network"], "network")
+    share = network.get(SHARE, True)
+    if not isinstance(share, bool):
+        raise ConfigError(f"network.{SHARE}={share} must be true or false")
     system, logger = dict(resolved["system"]), resolved["logger"]
     custom_loggers = _custom_loggers(logger)
     name, module = str(system.pop("name", "")), str(system.pop("module", ""))
@@ -151,7 +158,8 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
         system=_fit_to_arch(from_mapping(schema, system, "system"), arch, name),
         arch=arch,
         env=from_mapping(EnvConfig, resolved["env"], "env"),
-        network=network,
+        network={name: block for name, block in network.items() if name != SHARE},
+        share_networks=share,
         checkpoint=from_mapping(CheckpointConfig, resolved["checkpoint"], "checkpoint"),
         logger=from_mapping(LoggerConfig, {key: logger[key] for key in logger if key not in custom_loggers}, "logger"),
         loggers=custom_loggers,

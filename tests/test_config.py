@@ -80,6 +80,6 @@ def test_a_network_of_ones_own_extends_a_preset_and_replaces_a_block(tmp_path):
     }
     assert run.network["actor_network"]["action_head"] == preset["actor_network"]["action_head"]
     assert run.network["critic_network"]["pre_torso"] == preset["critic_network"]["pre_torso"] | {"layer_sizes": [16]}
-    assert run.resolved["network"] == run.network
+    assert run.resolved["network"] == run.network | {"share": True}
     with pytest.raises(ConfigError, match="network.actor_network._replace_=3 must be a mapping"):
         parse_config(compose_config(["+network.actor_network._replace_=3"]))

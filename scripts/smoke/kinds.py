@@ -87,6 +87,23 @@ class Memory(Guess):
         return Observation(jnp.where(state[0] == 0, jax.nn.one_hot(state[1], NUM_ACTIONS), 0.0))
 
 
+class Agents(Guess):
+    """The same for two agents, who take the same action; each is paid for its own."""
+
+    num_agents = 2
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, TimeStep]:
+        """See `Guess.step`."""
+        del key
+        steps, goal = state[0] + 1, state[1]
+        chosen = jnp.round(action[:, 0]) + 1 if self._continuous else action
+        return (steps, goal), transition(self.observe((steps, goal)), chosen == goal, steps >= LENGTH, False)
+
+    def observe(self, state: Any) -> Observation:
+        """See `Guess.observe`."""
+        return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), super().observe(state))
+
+
 class Kind(NamedTuple):
     """A kind of environment.
 
@@ -113,6 +130,7 @@ KINDS = {
     "dictionary": Kind(Dictionary, networks=_CONVOLUTIONAL),
     "continuous": Kind(Guess, continuous=True),
     "memory": Kind(Memory, recurrent=True),
+    "agents": Kind(Agents),
 }
 
 

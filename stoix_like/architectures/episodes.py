@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -18,20 +18,20 @@ from stoix_like.architectures.sums import (
 )
 from stoix_like.architectures.types import EpisodeSums
 from stoix_like.base_types import Axes, EpisodeMetrics
+from stoix_like.envs.wrappers.episodes import AGENT_RETURN
 
 
-def no_episodes(measures: Mapping[str, Any] | None = None, num_agents: int = 1) -> EpisodeSums:
+def no_episodes(measures: Iterable[str] = ()) -> EpisodeSums:
     """Return the sums over zero episodes.
 
     Args:
-        measures: by name, what else is summed; see `EpisodeMetrics`.
-        num_agents: agents of a game, A.
+        measures: names of what else is summed, see `of_games`.
 
     Returns:
         The sums.
     """
     infinity = jnp.full((), jnp.inf, jnp.float32)
-    named = {name: sum_nothing((num_agents,)) for name in measures or {}}
+    named = {name: sum_nothing() for name in measures}
     return EpisodeSums(count_nothing(), sum_nothing(), infinity, -infinity, count_nothing(), named)
 
 
@@ -43,12 +43,15 @@ def of_games(rows: EpisodeMetrics, num_agents: int) -> EpisodeMetrics:
         num_agents: A.
 
     Returns:
-        `[..., N]`, measures `[..., N, A]`.
+        `[..., N]`. Measures are means over agents; the return of each agent is one more.
     """
-    measures = {name: value.reshape(*value.shape[:-1], -1, num_agents) for name, value in rows.measures.items()}
     if num_agents == 1:
-        return rows._replace(measures=measures)
+        return rows
     returns, lengths, finished = (leaf[..., ::num_agents] for leaf in rows[:3])
+    by_agent = {name: value.reshape(*value.shape[:-1], -1, num_agents) for name, value in rows.measures.items()}
+    measures = {name: jnp.mean(value, axis=-1) for name, value in by_agent.items()}
+    if AGENT_RETURN in by_agent:
+        measures |= {f"agent_{agent}_return": by_agent[AGENT_RETURN][..., agent] for agent in range(num_agents)}
     return EpisodeMetrics(returns, lengths, finished, measures)
 
 
@@ -76,7 +79,7 @@ def add_episodes(sums: EpisodeSums, episodes: EpisodeMetrics) -> EpisodeSums:
     number, length_sum, return_min, return_max = _join(before, totals)
     return_sum = add_float(sums.return_sum, jnp.sum(jnp.where(finished, returns, 0.0)))
     measures = {
-        name: add_float(sums.measures[name], jnp.sum(jnp.where(finished[..., None], value, 0.0), axis=(0, 1)))
+        name: add_float(sums.measures[name], jnp.sum(jnp.where(finished, value, 0.0)))
         for name, value in episodes.measures.items()
     }
     return EpisodeSums(number, return_sum, return_min, return_max, length_sum, measures)

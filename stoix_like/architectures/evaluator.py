@@ -26,7 +26,7 @@ class Episodes(NamedTuple):
         returns: `[E]`, undiscounted.
         lengths: `[E]`, in steps.
         finished: `[E]` bool, False if the episode did not end within the step limit.
-        measures: `[E, A]` by name, see `of_games`.
+        measures: `[E]` by name, see `of_games`.
     """
 
     returns: jax.Array

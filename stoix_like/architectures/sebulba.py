@@ -166,7 +166,7 @@ def rollout_shapes(
         system: the system.
         env: environments with automatic reset.
         shared: the agent's shared state, or its shapes.
-        num_envs: environments of the actor.
+        num_envs: environments of the actor; of several agents, their rows.
         length: T, steps per environment.
         mesh: the devices of the learner.
 
@@ -196,7 +196,7 @@ def actor_programs(
         system: the system.
         steps: the traced parts of its environments' steps.
         shared: shapes of the agent's shared state.
-        num_envs: N, environments of the actor.
+        num_envs: N, environments of the actor; of several agents, their rows.
         length: T, steps per environment.
         device: the device of the actor.
 
@@ -224,7 +224,7 @@ def actor_programs(
 
     def begin(shared: Any, state: RolloutState, key: jax.Array) -> tuple[RecordedSteps, Choice, jax.Array]:
         choice, host_action = choose(shared, state, jax.random.fold_in(key, 0))
-        outcome = steps.host.step_spec(num_envs)
+        outcome = steps.outcome_spec(num_envs)
         _, transition, episode = jax.eval_shape(follow, state, choice, outcome)
         transitions, episodes = jax.tree.map(
             lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), (transition, episode)
@@ -255,7 +255,7 @@ def actor_programs(
         )
         return jax.jit(function, donate_argnums=() if donated is None else donated), on_device
 
-    outcome = steps.host.step_spec(num_envs)
+    outcome = steps.outcome_spec(num_envs)
     key = jax.eval_shape(jax.random.key, 0)
     keys = jax.eval_shape(lambda key: jax.random.split(key, num_envs), key)
     state = jax.eval_shape(start, outcome.observation, keys)

@@ -59,7 +59,7 @@ class ProgramSpec(NamedTuple):
 
 
 class EpisodeSums(NamedTuple):
-    """Sums, minima and maxima over finished episodes, all scalars; those of further measures are `[A]`."""
+    """Sums, minima and maxima over finished episodes, all scalars."""
 
     number: Count
     return_sum: FloatSum

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from stoix_like.architectures.acting import Act, random_act, start_episodes
-from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
+from stoix_like.architectures.episodes import add_episodes, no_episodes, of_games, reduce_episodes
 from stoix_like.architectures.rollout import Rollout, rollout
 from stoix_like.architectures.sums import FloatSum, add_float, sum_nothing
 from stoix_like.architectures.types import (
@@ -100,8 +100,9 @@ class ShardProgram(NamedTuple):
         return state._replace(shards=state.shards._replace(rollout_state=()))
 
     def _first_state(self, agent: Agent, rollout_state: Any, key: jax.Array, update: Update) -> LearnerState:
-        measures = rollout_state.timestep.episode.measures
-        shard = Shard(agent.local, rollout_state, key, no_episodes(measures, self.env.num_agents))
+        # Of Sebulba, these are shapes.
+        games = jax.eval_shape(partial(of_games, num_agents=self.env.num_agents), rollout_state.timestep.episode)
+        shard = Shard(agent.local, rollout_state, key, no_episodes(games.measures))
         # The types that `train` traces the update for: there, constants are arguments, which belong to the mesh.
         on_mesh = NamedSharding(jax.sharding.get_abstract_mesh(), PartitionSpec())
         types = jax.tree.map(
@@ -234,7 +235,7 @@ class ShardProgram(NamedTuple):
             return jax.tree.map(partial(jnp.where, new_interval), zeros, sums)
 
         episodes = state.shards.episodes
-        none = no_episodes()._replace(measures=jax.tree.map(jnp.zeros_like, episodes.measures))
+        none = no_episodes(episodes.measures)
         return state._replace(
             sums=reset(state.sums, jax.tree.map(jnp.zeros_like, state.sums)),
             shards=state.shards._replace(episodes=reset(episodes, none)),

@@ -67,6 +67,7 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
         help="act by the mode of the policy, or by sampling (default: as arch.evaluation_greedy of the run)",
     )
     add_choice(exporting)
+    exporting.add_argument("--agent", type=int, help="with network.share=false, the agent whose policy is written")
     exporting.set_defaults(run=lambda args: show(_export(args)))
 
     pushing = commands.add_parser("push", help="upload a trained run and a model card to the Hugging Face Hub")
@@ -166,7 +167,7 @@ def _export(args: argparse.Namespace) -> str:
 
     # A wrong ending is reported before anything is loaded.
     format = choose_format(args.out, args.format)
-    policy = load_policy(args, args.greedy)
+    policy = load_policy(args, args.greedy, args.agent)
     try:
         policy.export(args.out, format)
     finally:

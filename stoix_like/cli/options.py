@@ -45,10 +45,10 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust", action="store_true", help=TRUST)
 
 
-def load_policy(args: argparse.Namespace, greedy: bool | None = None) -> Policy:
+def load_policy(args: argparse.Namespace, greedy: bool | None = None, agent: int | None = None) -> Policy:
     """Load the policy that `add_run` and `add_choice` name."""
     from stoix_like.inference import load
 
     if args.trust:
         make_importable()
-    return load.load_policy(args.run_dir, args.which, args.member, greedy, trust=args.trust)
+    return load.load_policy(args.run_dir, args.which, args.member, greedy, trust=args.trust, agent=agent)

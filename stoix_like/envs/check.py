@@ -16,6 +16,7 @@ from stoix_like.envs.auto_reset import AutoResetState, HostReset, PoolReset, Poo
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, bounds, choices
 from stoix_like.envs.wrappers import AgentRows, JoinActions
+from stoix_like.envs.wrappers.agents import has_agent_rows
 from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError, first_line, raised_at
 from stoix_like.user_code import user_errors
 
@@ -88,8 +89,8 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
     except ConfigError as error:
         raise FaultyEnvironmentError([str(error)]) from error
     if vector.num_agents > 1:
-        _raise_any(_agent_faults(vector))
-        vector = AgentRows(vector)
+        _raise_any(_agent_faults(vector.unwrapped))
+        vector = vector if has_agent_rows(vector) else AgentRows(vector)
     check_interface(vector, strict=True)
     programs = _Programs()
     played = [_attempt("a scan over its steps", _play, vector, num_steps, seed, programs) for _ in range(2)]
@@ -226,8 +227,10 @@ def _agent_faults(env: VectorEnvironment) -> Iterator[str]:
     for name, timestep in zip(
         ("reset", "step"), _attempt("step", jax.eval_shape, shapes, jax.random.key(0)), strict=True
     ):
+        view = timestep.observation.agent_view
         for leaf in jax.tree.leaves(timestep.observation):
-            if leaf.shape[1:2] != (agents,):
+            one = getattr(env.observation_space, "shape", None) if leaf is view else None
+            if leaf.shape[1:2] != (agents,) or (one is not None and leaf.ndim < 2 + len(one)):
                 yield (
                     f"an observation of {name} is {_aval(leaf, 1)}, and num_agents={agents}: give every array of it a"
                     f" leading axis of {agents}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -24,7 +25,7 @@ OWN = "own"
 """The value of `env.env_name` that selects a custom environment."""
 
 A_CLASS = "use the import path of a class, my_module.MyClass"
-_GAME = "pgx.core.Env"
+_GAME, _PARALLEL = "pgx.core.Env", "pettingzoo.utils.env.ParallelEnv"
 _GYMNAX = ("reset_env", "step_env", "default_params")
 _JAXMARL = ("agents", "step_env", "observation_spaces")
 _WORLD, _OPPONENT = "world", "opponent"
@@ -72,6 +73,11 @@ def make(
         suite = load_suite("gymnasium")
         adopted: VectorEnvironment = suite.adopt(source, constructor, _name(source), options or HostOptions())
         return join_actions(adopted)
+    if _is_a(source, _PARALLEL):
+        # Its module imports gymnasium, which the core does not need.
+        parallel_games = importlib.import_module("stoix_like.envs.parallel_games")
+        several: VectorEnvironment = parallel_games.adopt(source, constructor, _name(source), options or HostOptions())
+        return several
     if _is_a(source, _GAME):
         game: VectorEnvironment = load_suite("pgx").adapt(source, opponent, params, _name(source))
         return game

@@ -404,7 +404,7 @@ def _rows_of_agents(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironm
     for key in ("team_reward", "agent_ids"):
         if (value := getattr(config, key)) != getattr(default, key):
             raise ConfigError(
-                f"env.{key}={value} has no effect: {config.env_name}/{config.scenario.task_name} has one agent: leave"
-                " it out"
+                f"env.{key}={str(value).lower()} has no effect: {config.env_name}/{config.scenario.task_name} has one"
+                " agent: leave it out"
             )
     return env

@@ -45,6 +45,8 @@ class HostSpec(NamedTuple):
         encode: converts observations `[N, ...]` of the host into elements of `observation_space`.
         observation_space: the space of the agent's view.
         action_space: the space of the actions that the host takes.
+        mask: returns the legal actions of observations `[N, ...]` of the host; None: all are legal.
+        num_agents: see `VectorEnvironment.num_agents`.
     """
 
     name: str
@@ -52,6 +54,8 @@ class HostSpec(NamedTuple):
     encode: Callable[[PyTree], PyTree]
     observation_space: ObservationSpace
     action_space: ActionSpace
+    mask: Callable[[PyTree], jax.Array] | None = None
+    num_agents: int = 1
 
 
 class HostState(NamedTuple):
@@ -188,7 +192,7 @@ class HostEnvironment(VectorEnvironment):
         Returns:
             The state and the first time step `[N, ...]`.
         """
-        return self._start(batch, Observation(self._spec.encode(view)))
+        return self._start(batch, self._observe(view))
 
     def stepped(self, batch: jax.Array, outcome: HostStep) -> tuple[HostState, TimeStep]:
         """Build the result of `step` from that of the host.
@@ -200,9 +204,7 @@ class HostEnvironment(VectorEnvironment):
         Returns:
             The next state and the time step `[N, ...]`.
         """
-        start, successor = (
-            Observation(self._spec.encode(view)) for view in (outcome.observation, outcome.next_observation)
-        )
+        start, successor = self._observe(outcome.observation), self._observe(outcome.next_observation)
         timestep = jax.vmap(transition)(successor, outcome.reward, outcome.terminated, outcome.truncated)
         return HostState(batch, start), timestep
 
@@ -216,7 +218,17 @@ class HostEnvironment(VectorEnvironment):
             The shapes `[N, ...]`.
         """
         view, flag = self._observations(num_envs), _shape(num_envs, bool)
-        return HostStep(view, view, _shape(num_envs, jnp.float32), flag, flag)
+        of_agents = () if self.num_agents == 1 else (self.num_agents,)
+        return HostStep(view, view, _shape(num_envs, jnp.float32, of_agents), flag, flag)
+
+    @property
+    def num_agents(self) -> int:
+        """See `VectorEnvironment.num_agents`."""
+        return self._spec.num_agents
+
+    def _observe(self, view: PyTree) -> Observation:
+        spec = self._spec
+        return Observation(spec.encode(view), None if spec.mask is None else spec.mask(view))
 
     @staticmethod
     def _start(batch: jax.Array, observation: Observation) -> tuple[HostState, TimeStep]:

@@ -37,6 +37,10 @@ class SplitSteps:
         """
         return self._env.rebased(_Answered(self.host, view)).reset(keys)
 
+    def outcome_spec(self, num_rows: int) -> HostStep:
+        """Return the shapes and types of the outcome of a step; of several agents, of the games of their rows."""
+        return self.host.step_spec(num_rows // self.num_agents)
+
     def host_action(self, keys: jax.Array, state: Any, action: jax.Array) -> jax.Array:
         """Convert actions to those that the environments on the host take.
 
@@ -48,7 +52,7 @@ class SplitSteps:
         Returns:
             `[N, ...]`, for `DirectBatch.step`.
         """
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.host.step_spec(len(keys)))
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.outcome_spec(len(keys)))
         base = _Answered(self.host, zeros)
         self._env.rebased(base).step(keys, state, action)
         return base.action
@@ -77,6 +81,10 @@ class _Answered(VectorEnvironment):
         self.observation_space, self.action_space = host.observation_space, host.action_space
         self._host, self._answer = host, answer
         self.action: Any = None
+
+    @property
+    def num_agents(self) -> int:
+        return self._host.num_agents
 
     def reset(self, keys: jax.Array) -> tuple[HostState, TimeStep]:
         return self._host.started(jnp.zeros(keys.shape, jnp.int32), self._answer)

@@ -307,6 +307,7 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
                 "env_steps": trained.env_steps[index],
                 "selected": trained.selected[index],
                 **_statistics(played.returns[index], played.lengths[index]),
+                **{name: float(values[index].mean()) for name, values in played.measures.items()},
                 **(_results(played.returns[index]) if of_games else {}),
             }
         )

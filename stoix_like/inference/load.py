@@ -102,6 +102,7 @@ def load_policy(
     greedy: bool | None = None,
     trust: bool = False,
     env: Any = None,
+    agent: int | None = None,
 ) -> Policy:
     """Load a trained policy: `policy(observation)` returns an action in the units of the environment.
 
@@ -117,18 +118,34 @@ def load_policy(
         greedy: act by the mode of the policy; by default as `arch.evaluation_greedy` of the run.
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
+        agent: of a run with `network.share=false`, the agent whose networks act; None: those of all agents, each on
+            its own row of observations `[..., A, *shape]`.
 
     Returns:
         The policy, which can also be exported.
 
     Raises:
-        ConfigError: there is no such run, checkpoint or member, or it does not hold a policy.
+        ConfigError: there is no such run, checkpoint, member or agent, or it does not hold a policy.
     """
     run = open_run(run_dir, trust, env)
     chosen = load_member(run, which, member)
-    policy = make_policy(run.setup, chosen.shared, chosen.hyperparams, greedy=greedy, env_steps=chosen.env_steps)
+    setup, shared = run.setup, chosen.shared
+    if agent is not None:
+        setup, shared = _of_agent(setup, shared, agent)
+    policy = make_policy(setup, shared, chosen.hyperparams, greedy=greedy, env_steps=chosen.env_steps)
     policy.selected = chosen.selected
     return policy
+
+
+def _of_agent(setup: SystemParts, shared: Any, agent: int) -> tuple[SystemParts, Any]:
+    """Return what builds the policy of one agent with networks of its own."""
+    spec = setup.spec
+    if spec.share_networks:
+        raise ConfigError(f"agent={agent} has no effect: {setup.name} has one policy: leave it out")
+    if not 0 <= agent < spec.num_agents:
+        raise ConfigError(f"agent={agent} does not exist: use 0 to {spec.num_agents - 1}")
+    own = setup._replace(spec=spec._replace(share_networks=True))
+    return own, shared._replace(params=take_member(shared.params, agent))
 
 
 def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> TrainedRun:

@@ -87,6 +87,7 @@ class Policy(Exportable):
         mode = {**config.system.policy_hyperparams, **(config.system.mode_hyperparams if self.greedy else {})}
         self._system = setup.build_system({**hyperparams, **mode}, greedy=self.greedy)
         self._env = setup.env
+        self._own_networks = 0 if setup.spec.share_networks else setup.spec.num_agents
         self.observation_space = self._env.observation_space
         self.action_space = self._env.unwrapped.action_space
         _, timestep = jax.eval_shape(self._env.reset, jax.random.split(jax.random.key(0), 1))
@@ -234,10 +235,15 @@ class Policy(Exportable):
             The path.
 
         Raises:
-            ConfigError: if the path ends like a file of another format, or the format cannot hold this policy.
+            ConfigError: if the path ends like a file of another format, or the format cannot hold this policy, or every
+                agent has networks of its own.
             MissingExtraError: if the format is `onnx`, and its packages are not installed.
             RuntimeError: if the exported function differs from this policy on random observations; writes no file.
         """
+        if self._own_networks:
+            raise ConfigError(
+                "network.share=false: export the policy of one agent, load_policy(…, agent=0) or --agent 0"
+            )
         return export_policy(self, path, format)
 
     def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
@@ -261,8 +267,11 @@ class Policy(Exportable):
 
     def _read_by_actions(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes of the observation without the entries that no action depends on."""
-        arrays = [jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for leaf in self._shapes.values()]
-        others = [jnp.zeros((1, *leaf.shape), leaf.dtype) for leaf in [*self.argument_shapes.values()][len(arrays) :]]
+        rows = self._own_networks or 1
+        arrays = [jax.ShapeDtypeStruct((rows, *leaf.shape), leaf.dtype) for leaf in self._shapes.values()]
+        others = [
+            jnp.zeros((rows, *leaf.shape), leaf.dtype) for leaf in [*self.argument_shapes.values()][len(arrays) :]
+        ]
         jaxpr = jax.make_jaxpr(lambda *given: self.act_on([*given, *others], jax.random.key(0)))(*arrays).jaxpr
         _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
         read = {name for name, is_read in zip(self._shapes, used, strict=True) if is_read}
@@ -342,6 +351,12 @@ class Policy(Exportable):
         leading = [array.shape[: array.ndim - len(shape)] for array, shape in zip(arrays, shapes, strict=True)]
         if len(set(leading)) > 1:
             raise ValueError(f"{', '.join(wanted)} have different batch axes {leading}: pass the same ones")
+        agents = self._own_networks
+        if agents and leading[0][-1:] != (agents,):
+            raise ValueError(
+                f"observation has the batch axes {leading[0]}, and each of {agents} agents has networks of its own:"
+                f" pass those of all agents, [..., {agents}, *shape], or load the policy of one of them with agent=0"
+            )
         batch = math.prod(leading[0])
         flat = (array.reshape(batch, *shape) for array, shape in zip(arrays, shapes, strict=True))
         return self._observation_of(dict(zip(wanted, flat, strict=True))), leading[0]

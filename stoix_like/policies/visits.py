@@ -12,7 +12,6 @@ from stoix_like.architectures.acting import Act, act_and_step, start_episodes
 from stoix_like.base_types import Observation, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
-from stoix_like.utils.jax_utils import merge_leading_dims
 
 # Steps per compiled call; the lengths of the episodes are unknown in advance.
 _CHUNK = 128
@@ -168,8 +167,6 @@ class Player:
             env_keys = jax.random.split(env_key, self._rows)
             after, action, _ = act_and_step(self._env, self._act, shared, state, act_key, env_keys)
             outcome, taken = after.timestep, self._env.native_action(action)
-            if self._env.num_agents > 1:
-                taken = jax.tree.map(lambda leaf: merge_leading_dims(leaf, 2), taken)
             # What follows an episode is undefined.
             taken, reward, terminated, truncated = jax.tree.map(
                 lambda x: jnp.where(done.reshape(-1, *[1] * (x.ndim - 1)), jnp.zeros_like(x), x),

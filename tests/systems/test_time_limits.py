@@ -252,6 +252,10 @@ REPLAY = [
     "system.max_grad_norm=10",
 ]
 DQN = [*REPLAY, "system.q_lr=3e-3", "network.actor_network.pre_torso.layer_sizes=[32]"]
+PQN = [
+    *("arch.total_timesteps=24000", "system.rollout_length=16", "system.num_minibatches=2", "system.q_lr=1e-2"),
+    "network.actor_network.pre_torso.layer_sizes=[32]",
+]
 ATOMS = ["system.num_atoms=31", "system.vmin=-2", "system.vmax=2"]
 ACTOR_CRITIC = [
     *REPLAY,
@@ -419,13 +423,7 @@ CASES = {
         ],
         q_values,
     ),
-    "q_learning/ff_pqn": Case(
-        [
-            *("arch.total_timesteps=24000", "system.rollout_length=16", "system.num_minibatches=2", "system.q_lr=1e-2"),
-            "network.actor_network.pre_torso.layer_sizes=[32]",
-        ],
-        q_values,
-    ),
+    "q_learning/ff_pqn": Case(PQN, q_values),
     "q_learning/ff_pqn_continuous": Case(
         [
             *("arch.total_timesteps=24000", "system.rollout_length=16", "system.num_minibatches=2", "system.q_lr=1e-2"),
@@ -435,13 +433,9 @@ CASES = {
         continuous_pqn_values,
         atol=0.1,
     ),
-    "q_learning/rec_pqn": Case(
-        [
-            *RECURRENT,
-            *("arch.total_timesteps=24000", "system.rollout_length=16", "system.num_minibatches=2", "system.q_lr=1e-2"),
-        ],
-        recurrent_q_values,
-    ),
+    "q_learning/ff_pqn_vdn": Case(PQN, q_values),
+    "q_learning/rec_pqn_vdn": Case([*RECURRENT, *PQN[:-1]], recurrent_q_values),
+    "q_learning/rec_pqn": Case([*RECURRENT, *PQN[:-1]], recurrent_q_values),
     "q_learning/rec_r2d2": Case(
         [
             *(*REPLAY, *RECURRENT, "system.q_lr=3e-3", "network.actor_network.action_head.layer_sizes=[16]"),

@@ -68,6 +68,10 @@ class AgentRows(Wrapper):
         """Return the actions of games, `[N, A, ...]`."""
         return jax.tree.map(lambda leaf: leaf.reshape(-1, self.num_agents, *leaf.shape[1:]), action)
 
+    def native_action(self, action: jax.Array) -> jax.Array:
+        """Convert the actions of any number of rows, see `VectorEnvironment.native_action`."""
+        return self.env.native_action(action)
+
     def _rows(self, timestep: TimeStep) -> TimeStep:
         def each(tree: Any) -> Any:
             return jax.tree.map(lambda leaf: jnp.repeat(leaf, self.num_agents, axis=0), tree)
@@ -92,6 +96,15 @@ class AgentRows(Wrapper):
             return jnp.concatenate([view, ids.astype(view.dtype)], axis=-1) if _is_vector(space) else view
 
         return with_view(timestep, append(self.env.observation_space, timestep.observation.agent_view))
+
+
+def has_agent_rows(env: VectorEnvironment) -> bool:
+    """Return whether `AgentRows` is among the wrappers of environments."""
+    while isinstance(env, Wrapper):
+        if isinstance(env, AgentRows):
+            return True
+        env = env.env
+    return False
 
 
 def where_rows(condition: jax.Array, taken: Any, other: Any) -> Any:

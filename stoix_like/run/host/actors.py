@@ -128,9 +128,10 @@ class Actor:
     def _run(self, key: jax.Array) -> None:
         try:
             reset_key, key = jax.random.split(key)
-            env_keys = jax.random.split(reset_key, self._num_envs)
+            num_agents = self._env.num_agents
+            env_keys = jax.random.split(reset_key, self._num_envs * num_agents)
             batch = self._env.open(self._num_envs)
-            state = self._program.start(batch.reset(self._env.seeds(env_keys)), env_keys)
+            state = self._program.start(batch.reset(self._env.seeds(env_keys[::num_agents])), env_keys)
             number, asked = 0, time.perf_counter()
             while (policy := self._policies.get()) is not None:
                 started = time.perf_counter()

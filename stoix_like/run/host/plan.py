@@ -109,6 +109,7 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
         num_updates=evaluations[-1],
         evaluations=evaluations,
         notes=(
+            *_agent_notes(num_agents),
             *_notes(config, spent, trial_updates, steps_per_update, trial_evaluations),
             *_trial_notes(config, warmup_steps, evaluations[-1] * steps_per_update),
             *_replay_notes(config, rows, num_shards, num_agents),
@@ -118,6 +119,12 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
         trial_evaluations=trial_evaluations,
         num_agents=num_agents,
     )
+
+
+def _agent_notes(num_agents: int) -> tuple[str, ...]:
+    if num_agents == 1:
+        return ()
+    return (f"games of {num_agents} agents: steps count games, and returns are those of the team",)
 
 
 def _check_without_warmup(config: RunConfig, envs_per_shard: int, num_shards: int) -> None:

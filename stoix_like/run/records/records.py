@@ -15,7 +15,6 @@ import numpy as np
 from stoix_like.architectures.evaluator import Episodes
 from stoix_like.architectures.sums import FloatSum
 from stoix_like.architectures.types import EpisodeSums, IntervalMetrics, RunningSums
-from stoix_like.envs.wrappers.episodes import AGENT_RETURN
 from stoix_like.loggers import plain
 from stoix_like.run.population.members import Population
 
@@ -56,17 +55,8 @@ def evaluation(prefix: str, episodes: Episodes, count: int) -> dict[str, Any]:
     """
     statistics = episode_statistics(episodes.returns[..., :count], episodes.lengths[..., :count])
     for name, values in episodes.measures.items():
-        of_agents = _of_agents(name, np.asarray(values, np.float64)[..., :count, :].mean(-2))
-        statistics |= {key: mean.tolist() for key, mean in of_agents.items()}
+        statistics[name] = np.asarray(values, np.float64)[..., :count].mean(-1).tolist()
     return {f"{prefix}/{name}": values for name, values in statistics.items()}
-
-
-def _of_agents(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the mean over agents `[..., A]`, and where they differ by nature, that of each."""
-    means = {name: values.mean(-1)}
-    if name == AGENT_RETURN:
-        means |= {f"agent_{index}_return": values[..., index] for index in range(values.shape[-1])}
-    return means
 
 
 def training(interval: IntervalMetrics) -> dict[str, Any]:
@@ -148,7 +138,7 @@ def _episodes(sums: EpisodeSums) -> dict[str, Any]:
         "episode_length_mean": sums.length_sum.value / np.maximum(number, 1),
     }
     for name, sum_ in sums.measures.items():
-        values |= _of_agents(name, _total(sum_) / np.maximum(number, 1)[..., None])
+        values[name] = _total(sum_) / np.maximum(number, 1)
     return {"episodes": number} | {name: np.where(some, value, np.nan) for name, value in values.items()}
 
 

@@ -48,6 +48,7 @@ class Config(SystemConfig):
     Attributes:
         annealed: hyperparameters that may change over the run.
         needs_successors: see `SystemConfig`.
+        networks_per_agent: see `SystemConfig`.
         network_heads: heads that the system needs.
         minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
         gradients: gradient descent.
@@ -79,6 +80,7 @@ class Config(SystemConfig):
 
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef", "clip_eps")
     needs_successors: ClassVar[bool] = False
+    networks_per_agent: ClassVar[bool] = True
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(NETWORK_HEADS)
     minibatches: MinibatchConfig
     gradients: Gradients

@@ -19,10 +19,12 @@ class Config(ff_ppo.Config):
     """Hyperparameters of recurrent PPO.
 
     Attributes:
+        networks_per_agent: see `SystemConfig`.
         network_heads: heads that the system needs.
         sequences: the sequences that gradients flow through.
     """
 
+    networks_per_agent: ClassVar[bool] = False
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(NETWORK_HEADS)
     sequences: LearnedSequences
 

@@ -136,12 +136,13 @@ class PQN(Algorithm):
     def evaluate(self, params: PyTree, trajectory: Trajectory) -> PyTree:
         """Return what minibatches are drawn from: the steps of the rollout with their lambda-returns."""
         steps = trajectory.transitions
-        target = self.lambda_returns(steps, self.q(params, steps.next_observation))
+        target = self.lambda_returns(params, steps, self.q(params, steps.next_observation))
         batch = PQNTransition(steps.observation, steps.action, target)
         return jax.tree.map(lambda x: merge_leading_dims(x, 2), batch)
 
-    def lambda_returns(self, steps: Transition, q_t: jax.Array) -> jax.Array:
+    def lambda_returns(self, params: PyTree, steps: Transition, q_t: jax.Array) -> jax.Array:
         """Compute lambda-returns `[T, N]`; bootstrap values are greedy action values of the true successors."""
+        del params
         return batch_q_lambda(
             steps.reward * self.config.reward_scale,
             self.config.gamma * (1.0 - steps.terminated),

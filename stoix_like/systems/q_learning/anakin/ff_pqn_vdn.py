@@ -5,6 +5,7 @@ Applied to PQN by Gallici et al. 2024 (arXiv:2407.04811, section 5.4).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,12 +13,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Loss, PyTree, SystemSpec, Trajectory, Transition
+from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec, Trajectory, Transition
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.parts.mixing import Mixer, Mixing, make_mixer
 from stoix_like.systems.q_learning.anakin import ff_pqn
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
 from stoix_like.utils.loss.common import values_of_actions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_pqn.Config):
+    """Hyperparameters of PQN with value decomposition.
+
+    Attributes:
+        mixing: how the values of agents make that of their team.
+    """
+
+    mixing: Mixing
 
 
 @dataclass(frozen=True)
@@ -27,48 +40,60 @@ class ValueDecomposition(ff_pqn.PQN):
     Attributes:
         num_agents: agents of a game, A, whose rows stand together.
         team_reward: whether the rewards of an agent are already those of its team.
+        mixer: the sum, or another function that grows with the value of each agent.
     """
 
     num_agents: int
     team_reward: bool
+    mixer: Mixer
+
+    def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
+        """Initialise the parameters of the network and of the mixer."""
+        params = super().init_params(key, observation)
+        return self.mixer.init(params, jax.random.fold_in(key, 1), observation.agent_view)
 
     def evaluate(self, params: PyTree, trajectory: Trajectory) -> PyTree:
         """Return what minibatches are drawn from: the rows of games `[B, A, ...]`, with the targets of their teams."""
         batch = super().evaluate(params, trajectory)
         return jax.tree.map(lambda x: x.reshape(-1, self.num_agents, *x.shape[1:]), batch)
 
-    def lambda_returns(self, steps: Transition, q_t: jax.Array) -> jax.Array:
+    def lambda_returns(self, params: PyTree, steps: Transition, q_t: jax.Array) -> jax.Array:
         """Compute the lambda-returns of teams, `[T, N]`, the same for all agents of a game."""
-        reward = steps.reward[:, :: self.num_agents] if self.team_reward else self.sum_over_agents(steps.reward, axis=1)
+        first = slice(None, None, self.num_agents)
+        by_agent = steps.reward.reshape(len(steps.reward), -1, self.num_agents)
         games = steps._replace(
-            reward=reward,
-            terminated=steps.terminated[:, :: self.num_agents],
-            truncated=steps.truncated[:, :: self.num_agents],
+            reward=steps.reward[:, first] if self.team_reward else jnp.sum(by_agent, axis=2),
+            terminated=steps.terminated[:, first],
+            truncated=steps.truncated[:, first],
         )
-        # Each agent's greedy action is that of the team: the sum is largest where each of its terms is.
-        value = self.sum_over_agents(jnp.max(q_t, axis=-1), axis=1)
-        return jnp.repeat(super().lambda_returns(games, value[..., None]), self.num_agents, axis=1)
-
-    def sum_over_agents(self, rows: jax.Array, axis: int) -> jax.Array:
-        """Sum over the agents of each game, whose rows are entries of an axis."""
-        shape = *rows.shape[:axis], -1, self.num_agents, *rows.shape[axis + 1 :]
-        return jnp.sum(rows.reshape(shape), axis=axis + 1)
+        # Each agent's greedy action is that of the team: its value is largest where each of theirs is.
+        value = self.mixer.mix(params, jnp.max(q_t, axis=-1), steps.next_observation.agent_view, 1)
+        return jnp.repeat(super().lambda_returns(params, games, value[..., None]), self.num_agents, axis=1)
 
     def loss(self, params: PyTree, batch: PyTree) -> Loss:
         """Compute half the squared error of the values of teams."""
         rows = jax.tree.map(partial(merge_leading_dims, num_dims=2), batch)
         chosen = values_of_actions(self.q_of_batch(params, rows), rows.action)
-        q = self.sum_over_agents(chosen, axis=0)
+        q = self.mixer.mix(params, chosen, rows.observation.agent_view, 0)
         loss = baseline_loss(q, rows.target[:: self.num_agents])
         return loss, {"q_loss": loss, "q_value": jnp.mean(q)}
 
 
-def make_algorithm(
-    config: ff_pqn.Config, spec: SystemSpec, network: Any = None, algorithm: type[ValueDecomposition] = ValueDecomposition
+def make_decomposition(
+    config: Any,
+    spec: SystemSpec,
+    network: Any = None,
+    algorithm: Callable[..., ValueDecomposition] = ValueDecomposition,
 ) -> Algorithm:
-    """Build PQN with value decomposition; see `ff_pqn.make_algorithm`."""
-    of_games = partial(algorithm, num_agents=spec.num_agents, team_reward=spec.team_reward)
-    return ff_pqn.make_algorithm(config, spec, network, of_games)
+    """Build PQN with value decomposition, or a variant; see `ff_pqn.make_algorithm`."""
+    mixer = make_mixer(config.mixing, spec.num_agents)
+    of_teams = partial(algorithm, num_agents=spec.num_agents, team_reward=spec.team_reward, mixer=mixer)
+    return ff_pqn.make_algorithm(config, spec, network, of_teams)
+
+
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build PQN with value decomposition."""
+    return make_decomposition(config, spec)
 
 
 build, run_experiment, hydra_entry_point = entry_points("q_learning/ff_pqn_vdn", make_algorithm)

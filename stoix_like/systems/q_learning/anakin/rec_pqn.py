@@ -9,36 +9,51 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Acted, NetworkOutputs, Observation, PyTree, RolloutState, SystemSpec, Trajectory
+from stoix_like.base_types import (
+    Acted,
+    NetworkOutputs,
+    Observation,
+    PyTree,
+    RolloutState,
+    SystemConfig,
+    SystemSpec,
+    Trajectory,
+)
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.on_policy.epochs import MinibatchConfig
 from stoix_like.systems.parts import recurrent
 from stoix_like.systems.parts.epsilon_greedy import GREEDY
 from stoix_like.systems.q_learning.anakin import ff_pqn
 
 
+class WholeRollouts(MinibatchConfig):
+    """Hyperparameters of gradient steps on minibatches of environments, with their whole rollouts."""
+
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
+        """Check that minibatches divide the environments; see `Part.check`."""
+        if num_envs % self.num_minibatches:
+            raise ConfigError(
+                f"system.num_minibatches={self.num_minibatches} must divide the {num_envs} environments of a shard,"
+                f" whose whole rollouts minibatches consist of: use a divisor of {num_envs}"
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_pqn.Config):
-    """Hyperparameters of recurrent PQN, those of PQN; minibatches are of environments.
+    """Hyperparameters of recurrent PQN, those of PQN.
 
     Attributes:
         network_heads: heads that the system needs; layer normalisation stands in for a target network.
+        minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, layer_norm=True, recurrent=True)
     }
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that minibatches divide the environments; see `SystemConfig.check`."""
-        if num_envs % (num_minibatches := self.minibatches.num_minibatches):
-            raise ConfigError(
-                f"system.num_minibatches={num_minibatches} must divide the {num_envs} environments of a shard,"
-                f" whose whole rollouts minibatches consist of: use a divisor of {num_envs}"
-            )
-        super().check(num_envs, num_shards)
+    minibatches: WholeRollouts
 
 
 class PQNSequences(NamedTuple):
@@ -87,7 +102,7 @@ class RecurrentPQN(ff_pqn.PQN):
         observations = steps.observation, steps.is_first, steps.next_observation
         every = len(steps.is_first)
         *_, successor = recurrent.unroll_with_successors(self.network, params, first_carry, *observations, every=every)
-        target = self.lambda_returns(steps, _masked(successor, steps.next_observation))
+        target = self.lambda_returns(params, steps, _masked(successor, steps.next_observation))
         observation, is_first, action, target = jax.tree.map(
             lambda x: jnp.swapaxes(x, 0, 1), (steps.observation, steps.is_first, steps.action, target)
         )

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
 from stoix_like.base_types import SystemSpec
+from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts import recurrent
-from stoix_like.systems.q_learning.anakin import ff_pqn_vdn, rec_pqn
+from stoix_like.systems.parts.mixing import Mixing
+from stoix_like.systems.q_learning.anakin import ff_pqn, ff_pqn_vdn, rec_pqn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_pqn.Config):
+    """Hyperparameters of recurrent PQN with value decomposition.
+
+    Attributes:
+        network_heads: those of recurrent PQN.
+        minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
+        mixing: how the values of agents make that of their team.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = rec_pqn.Config.network_heads
+    minibatches: rec_pqn.WholeRollouts
+    mixing: Mixing
 
 
 class RecurrentValueDecomposition(ff_pqn_vdn.ValueDecomposition, rec_pqn.RecurrentPQN):
     """Value decomposition on sequences: what is of rows comes from recurrent PQN."""
 
 
-def make_algorithm(config: rec_pqn.Config, spec: SystemSpec) -> Algorithm:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build recurrent PQN with value decomposition; see `ff_pqn.make_algorithm`."""
     network = recurrent.make_actor(spec.networks.actor_network)
-    return ff_pqn_vdn.make_algorithm(config, spec, network, RecurrentValueDecomposition)
+    return ff_pqn_vdn.make_decomposition(config, spec, network, RecurrentValueDecomposition)
 
 
 build, run_experiment, hydra_entry_point = entry_points("q_learning/rec_pqn_vdn", make_algorithm)

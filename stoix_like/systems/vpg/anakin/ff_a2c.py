@@ -84,11 +84,13 @@ class Config(BaseConfig):
     """Hyperparameters of A2C.
 
     Attributes:
+        networks_per_agent: see `SystemConfig`.
         gae_lambda: mixing parameter of n-step advantages; at 1, they are as long as the rollout allows.
         intrinsic_reward: an intrinsic reward, or none.
         kickstarting: a teacher, or none.
     """
 
+    networks_per_agent: ClassVar[bool] = True
     gae_lambda: Annotated[float, between(0.0, 1.0)]
     intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting

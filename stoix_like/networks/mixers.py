@@ -1,0 +1,45 @@
+"""Networks that mix the values of agents to that of their team."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+class MonotonicMixer(nn.Module):
+    """A value of a team that grows with the value of each of its agents, with weights that depend on the state.
+
+    `Q(s, q) = |w_2(s)| . elu(|W_1(s)| q + b_1(s)) + v(s)`
+
+    Source: Rashid et al. 2018, "QMIX: monotonic value function factorisation for deep multi-agent reinforcement
+    learning" (arXiv:1803.11485), section 4.1 and appendix C.
+
+    Attributes:
+        embed_dim: units of the mixing layer.
+        hyper_dim: hidden units of the networks that compute its weights.
+    """
+
+    embed_dim: int = 32
+    hyper_dim: int = 64
+
+    @nn.compact
+    def __call__(self, values: jax.Array, state: jax.Array) -> jax.Array:
+        """Mix values.
+
+        Args:
+            values: `[..., A]` of the agents.
+            state: `[..., S]` of their game.
+
+        Returns:
+            `[...]` values of the team.
+        """
+        num_agents = values.shape[-1]
+        w_1 = jnp.abs(self._hyper(num_agents * self.embed_dim, "w_1")(state))
+        w_1 = w_1.reshape(*values.shape, self.embed_dim)
+        hidden = nn.elu(jnp.einsum("...a,...ae->...e", values, w_1) + nn.Dense(self.embed_dim, name="b_1")(state))
+        w_2 = jnp.abs(self._hyper(self.embed_dim, "w_2")(state))
+        return jnp.sum(hidden * w_2, axis=-1) + self._hyper(1, "v")(state)[..., 0]
+
+    def _hyper(self, width: int, name: str) -> nn.Sequential:
+        return nn.Sequential([nn.Dense(self.hyper_dim), nn.relu, nn.Dense(width)], name=name)

@@ -1,0 +1,87 @@
+"""Tests of games with the parallel interface of PettingZoo."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stoix_like
+from stoix_like.envs import factory
+from stoix_like.errors import ConfigError
+
+pytest.importorskip("pettingzoo")
+
+from support.parallel_game import Errand
+
+
+def played(actions, **kwargs):
+    """Return the time steps of two games."""
+    env = factory.make(factory.EnvConfig(env_name="own", kwargs=kwargs), Errand)
+    keys = jax.random.split(jax.random.key(0), 4)
+    state, timestep = env.reset(keys)
+    timesteps = [timestep]
+    for action in actions:
+        state, timestep = env.step(keys, state, jnp.asarray(action))
+        timesteps.append(timestep)
+    env.release(state)
+    env.check()
+    env.close()
+    return timesteps
+
+
+STEPS = [[1, 2, 0, 2], [1, 1, 0, 1], [0, 2, 0, 0], [0, 1, 0, 1], [1, 0, 1, 0]]
+
+
+def test_agents_are_rows_with_padded_views_and_masked_actions():
+    timesteps = played(STEPS)
+    # The rows of a game are those of the short agent, whose view is padded, and of the long one.
+    np.testing.assert_array_equal(timesteps[1].observation.agent_view, [[1, 0], [1, 1]] * 2)
+    assert timesteps[0].observation.action_mask[:2].tolist() == [[True, True, False], [True, False, True]]
+    assert timesteps[1].observation.action_mask[:2].tolist() == [[True, True, False], [True, True, True]]
+    assert [t.reward.tolist() for t in timesteps[1:3]] == [[1, 2, 0, 2], [1, 1, 0, 1]]
+
+
+def test_an_agent_that_left_observes_zeros_and_has_one_action():
+    timesteps = played(STEPS)
+    # It still observes the state in which it leaves.
+    np.testing.assert_array_equal(timesteps[2].observation.agent_view[0], [2, 0])
+    np.testing.assert_array_equal(timesteps[3].observation.agent_view[0], [0, 0])
+    assert timesteps[3].observation.action_mask[0].tolist() == [True, False, False]
+    assert timesteps[3].reward.tolist() == [0, 2, 0, 0]
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_game_ends_with_its_last_agent(cut):
+    timesteps = played(STEPS, cut=cut)
+    ends = [False, False, False, False, True, False]
+    assert [(t.truncated if cut else t.terminated).tolist() for t in timesteps] == [[end] * 4 for end in ends]
+    assert not any((t.terminated if cut else t.truncated).any() for t in timesteps)
+    np.testing.assert_array_equal(timesteps[4].next_observation.agent_view[1], [4, 4])
+    np.testing.assert_array_equal(timesteps[4].observation.agent_view[1], [0, 0])
+    assert timesteps[4].episode.episode_return.tolist() == [8.0, 8.0, 4.0, 4.0]
+    assert timesteps[4].episode.episode_length.tolist() == [4] * 4
+
+
+def test_a_time_limit_truncates_the_game():
+    env = factory.make(factory.EnvConfig(env_name="own", time_limit=3), Errand)
+    keys = jax.random.split(jax.random.key(0), 2)
+    state, _ = env.reset(keys)
+    for _ in range(3):
+        state, timestep = env.step(keys, state, jnp.zeros(2, int))
+    env.close()
+    assert timestep.truncated.tolist() == [True, True]
+
+
+def test_a_game_that_is_built_already_is_refused():
+    with pytest.raises(ConfigError, match="Errand is built already: pass its class"):
+        factory.make(factory.EnvConfig(env_name="own"), Errand())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["anakin", "sebulba"])
+def test_agents_on_the_host_learn(arch, tmp_path):
+    """The largest rewards: 1 in each of two steps, and 2 in each of four; evaluations play whole games."""
+    overrides = [f"arch={arch}", "arch.total_timesteps=8192", "arch.total_num_envs=8", "arch.num_evaluation=1"]
+    overrides += ["system.rollout_length=32", "system.actor_lr=3e-3", "arch.num_eval_episodes=4"]
+    result = stoix_like.train("ppo/ff_ppo", overrides, env=Errand, run_dir=tmp_path / "run")
+    assert result.eval_return == 10.0

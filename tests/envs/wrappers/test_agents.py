@@ -1,0 +1,172 @@
+"""Tests of games of several agents as rows, from the suite to automatic resets."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.envs import Dict, Vectorize, check, factory, wrappers
+from stoix_like.envs.environment import transition
+from stoix_like.envs.wrappers.agents import where_rows
+from stoix_like.errors import ConfigError, FaultyEnvironmentError
+from support.custom_envs import Corridor
+from support.games import Match, Steps, Wages
+
+GAMES = 3
+KEYS = jax.random.split(jax.random.key(0), 2 * GAMES)
+ACTIONS = jnp.asarray([0, 1, 2, 0, 1, 2])
+
+
+def config(**values):
+    return factory.EnvConfig(env_name="own", **values)
+
+
+def test_agents_of_a_game_have_rows_together_with_their_own_rewards():
+    """An array `[A, N]` taken for `[N, A]` would give the rewards 0, 2, 1 to the first agents."""
+    env = wrappers.AgentRows(Vectorize(Steps()))
+    state, first = env.reset(KEYS)
+    assert first.observation.agent_view[:, 0].tolist() == [0, 1] * GAMES
+    assert first.reward.tolist() == [0] * 2 * GAMES
+    assert jax.tree.leaves(state)[0].shape == (GAMES,)
+    _, timestep = env.step(KEYS, state, ACTIONS)
+    assert timestep.reward.tolist() == ACTIONS.tolist()
+    assert timestep.observation.agent_view[:, 0].tolist() == [1, 2] * GAMES
+
+
+def test_a_game_takes_the_key_of_its_first_agent():
+    env, games = wrappers.AgentRows(Vectorize(Steps())), Vectorize(Steps())
+    _, first = env.reset(KEYS)
+    _, expected = games.reset(KEYS[::2])
+    np.testing.assert_array_equal(first.observation.agent_view[::2], expected.observation.agent_view[:, 0])
+    np.testing.assert_array_equal(first.observation.agent_view[1::2, 1], expected.observation.agent_view[:, 1, 1])
+
+
+def test_a_team_receives_the_sum_or_its_own_reward():
+    env = wrappers.AgentRows(Vectorize(Steps()), team_reward=True)
+    assert env.team_reward
+    state, _ = env.reset(KEYS)
+    assert env.step(KEYS, state, ACTIONS)[1].reward.tolist() == [1, 1, 2, 2, 3, 3]
+    match = wrappers.AgentRows(Vectorize(Match()), team_reward=True)
+    state, _ = match.reset(KEYS)
+    # (0, 1), (1, 0) and (1, 1): what the team receives is not summed again.
+    assert match.step(KEYS, state, jnp.asarray([0, 1, 1, 0, 1, 1]))[1].reward.tolist() == [8, 8, 4, 4, 0, 0]
+
+
+def test_numbers_of_agents_are_appended_to_vectors():
+    env = wrappers.AgentRows(Vectorize(Wages(world=True)), agent_ids="one_hot")
+    _, first = env.reset(jax.random.split(jax.random.key(0), 6))
+    assert isinstance(env.observation_space, Dict)
+    for name, view in first.observation.agent_view.items():
+        np.testing.assert_array_equal(view[:, -3:], np.tile(np.eye(3), (2, 1)))
+        assert view.shape[1:] == env.observation_space.spaces[name].shape
+
+
+class Letters(Steps):
+    """Agents that observe no vector of floats."""
+
+    observation_space = Steps.action_space
+
+
+def test_numbers_of_agents_need_a_vector():
+    with pytest.raises(ConfigError, match=r"env\.agent_ids=one_hot appends to vectors of floats"):
+        wrappers.AgentRows(Vectorize(Letters()), agent_ids="one_hot")
+
+
+def test_options_of_agents_are_refused_where_there_is_one():
+    with pytest.raises(ConfigError, match="has one agent: leave it out"):
+        factory.make(config(agent_ids="one_hot"), Corridor())
+
+
+def test_where_rows_selects_rows_and_games():
+    chosen = where_rows(
+        jnp.asarray([True, True, False, False]),
+        {"row": jnp.arange(4), "game": jnp.arange(2)},
+        {"row": -jnp.ones(4, int), "game": -jnp.ones(2, int)},
+    )
+    assert chosen["row"].tolist() == [0, 1, -1, -1]
+    assert chosen["game"].tolist() == [0, -1]
+
+
+def played(env, num_steps, num_agents=2):
+    """Return the time steps of a game whose agents take the action 1."""
+    keys = jax.random.split(jax.random.key(0), num_agents)
+    state, timestep = env.reset(keys)
+    timesteps = [timestep]
+    for step in range(num_steps):
+        keys = jax.random.split(jax.random.key(step), num_agents)
+        state, timestep = env.step(keys, state, jnp.ones(num_agents, int))
+        timesteps.append(timestep)
+    return timesteps
+
+
+def test_automatic_resets_restart_games_in_the_step_that_ends_them():
+    """The flags belong to the step that ends a game, not to the one after it, for all of its agents."""
+    timesteps = played(factory.make(config(), Steps()), 5)
+    assert [t.terminated.tolist() for t in timesteps] == [[ends, ends] for ends in (0, 0, 1, 0, 1, 0)]
+    assert [t.observation.agent_view[:, 0].tolist() for t in timesteps] == [[n, n + 1] for n in (0, 1, 0, 1, 0, 1)]
+    assert timesteps[2].next_observation.agent_view[:, 0].tolist() == [2, 3]
+    assert [t.episode.episode_length.tolist() for t in timesteps] == [[n, n] for n in (0, 1, 2, 1, 2, 1)]
+    # The agents of a game are reset with one key.
+    assert timesteps[2].observation.agent_view[0, 1] == timesteps[2].observation.agent_view[1, 1]
+
+
+def test_a_time_limit_truncates_games_and_episodes_have_returns_of_team_and_agents():
+    timesteps = played(factory.make(config(time_limit=2), Wages(terminates=True)), 3, num_agents=3)
+    assert [t.truncated.tolist() for t in timesteps] == [[cut] * 3 for cut in (False, False, True, False)]
+    assert not any(t.terminated.any() for t in timesteps)
+    assert timesteps[2].episode.episode_return.tolist() == [12.0] * 3
+    assert timesteps[2].episode.measures["agent_return"].tolist() == [2.0, 4.0, 6.0]
+
+
+def test_permuted_agents_have_permuted_rows():
+    games = [factory.make(config(), Wages(order=order)) for order in ((0, 1, 2), (2, 0, 1))]
+    one, other = (played(game, 3, num_agents=3) for game in games)
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a.observation.agent_view[jnp.asarray([2, 0, 1])], b.observation.agent_view)
+        np.testing.assert_array_equal(a.observation.action_mask[jnp.asarray([2, 0, 1])], b.observation.action_mask)
+        np.testing.assert_array_equal(a.reward[jnp.asarray([2, 0, 1])], b.reward)
+        np.testing.assert_array_equal(a.episode.episode_return, b.episode.episode_return)
+
+
+class OneView(Steps):
+    """The observation lacks the axis of agents."""
+
+    def observe(self, count, drawn):
+        """Return one row."""
+        return jax.tree.map(lambda leaf: leaf[0], super().observe(count, drawn))
+
+
+class OneReward(Steps):
+    """The reward is that of a team, which is not declared."""
+
+    def step(self, key, state, action):
+        """See `Environment.step`."""
+        state, timestep = super().step(key, state, action)
+        return state, timestep._replace(reward=jnp.sum(timestep.reward))
+
+
+class OwnEnds(Steps):
+    """Every agent has flags of its own."""
+
+    def step(self, key, state, action):
+        """See `Environment.step`."""
+        state, timestep = super().step(key, state, action)
+        ends = jnp.broadcast_to(timestep.terminated, (2,))
+        return state, transition(timestep.observation, timestep.reward, ends, ends, {"odd": 0})
+
+
+@pytest.mark.parametrize(
+    ("game", "fault"),
+    [
+        (OneView, "give every array of it a leading axis of 2"),
+        (OneReward, r"return one of each agent, \[2\], or declare team_reward = True"),
+        (OwnEnds, "a game ends for all of its agents, return a scalar"),
+    ],
+)
+def test_what_is_wrong_with_a_game_is_reported(game, fault):
+    with pytest.raises(FaultyEnvironmentError, match=fault):
+        check.check_environment(game())
+
+
+def test_a_sound_game_has_no_faults():
+    check.check_environment(Steps())

@@ -1,0 +1,205 @@
+"""Tests of runs in games of several agents."""
+
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stoix_like
+from stoix_like.base_types import Observation
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.systems.on_policy.networks import ActorCriticNetworks
+from support.algorithms import make_algorithm
+from support.comparisons import without_times
+from support.composed import compose_config
+from support.programs import make_program, train
+from support.resumed import assert_resumed_equals_whole
+
+NETWORKS = ("actor", "critic")
+SMALL = [
+    *("arch.num_evaluation=1", "arch.absolute_metric=false", "arch.num_eval_episodes=8", "arch.total_num_envs=8"),
+    *("system.rollout_length=12", "system.num_minibatches=2"),
+]
+PPO = [
+    *("system=ppo/ff_ppo", "system.actor_lr=1e-2", "system.critic_lr=1e-2", "system.ent_coef=0"),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in NETWORKS),
+]
+PQN = ["system.q_lr=1e-2", "network.actor_network.pre_torso.layer_sizes=[16]"]
+MATCH, WAGES = ["env=own", "env._target_=support.games.Match"], ["env=own", "env._target_=support.games.Wages"]
+BUDGET = ["arch.total_timesteps=24000", "system.epochs=2"]
+HALF = ["system.gamma=0.5", "system.normalize_rewards=false", "system.normalize_observations=false"]
+AGENTS = Observation(jnp.eye(3), jnp.asarray([[True, True], [True, True], [True, False]]))
+
+
+@pytest.fixture(scope="module")
+def match(tmp_path_factory):
+    overrides = [*SMALL, *MATCH, *PPO[1:], "arch.total_timesteps=4000"]
+    return stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_a_team_finds_the_best_actions_of_a_matrix_game(match):
+    """The action of each agent is right only with that of the other; 3 steps of 8."""
+    assert match.eval_return == 24.0
+
+
+def test_steps_count_games(match):
+    """4000 // (8 x 12) = 41 updates; every game has three steps."""
+    assert match.summary["env_steps"] == 41 * 96
+    last = json.loads((match.run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["eval/episode_length_mean"] == 3
+    assert last["train/episodes"] == 41 * 96 / 3
+
+
+@pytest.fixture(scope="module")
+def wages():
+    """Train networks of each agent's own in the game that a limit cuts; return the algorithm and the parameters."""
+    overrides = [*SMALL, *WAGES, *PPO, *HALF, "network.share=false", "arch.total_timesteps=24000"]
+    setup, program, arguments = make_program(overrides)
+    before = jax.device_get(program.init(*arguments).shared.params)
+    return make_algorithm(setup), before, train(overrides)[1].shared.params
+
+
+def test_values_of_agents_are_bootstrapped_where_a_limit_cuts_the_game(wages):
+    """Wages of 1, 2 and 3 per step are worth 2, 4 and 6 at a discount of one half."""
+    algorithm, _, params = wages
+    np.testing.assert_allclose(algorithm.networks.value(params, AGENTS), [2.0, 4.0, 6.0], atol=0.05)
+
+
+def test_a_dead_agent_has_no_gradient(wages):
+    """With networks of its own, its actor keeps the parameters that it starts with; its critic learns."""
+    _, before, after = wages
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).reshape(3, -1).max(1), before, after)
+    actors = np.max(jax.tree.leaves(moved.actor_params), axis=0)
+    assert (actors[:2] > 0).all()
+    assert actors[2] == 0
+    assert (np.max(jax.tree.leaves(moved.critic_params), axis=0) > 0).all()
+
+
+def test_agents_start_with_different_networks_of_their_own(wages):
+    _, before, _ = wages
+    kernels = [leaf for leaf in jax.tree.leaves(before) if leaf.ndim == 3]
+    assert all((kernel[0] != kernel[1]).any() for kernel in kernels)
+
+
+def test_policies_of_own_networks_are_those_of_each_agent_apart(wages):
+    """Log-probabilities, entropies and modes of rows `[T, N * A]` are those of one agent with its parameters."""
+    algorithm, _, params = wages
+    networks, obs = algorithm.networks, jax.tree.map(lambda x: jnp.tile(x, (2, 2) + (1,) * (x.ndim - 1)), AGENTS)
+    obs = jax.tree.map(lambda x: x.reshape(2, 6, -1), obs)
+    policy, action = networks.policy(params, obs), jnp.asarray([[0, 1, 0, 1, 1, 0], [1, 1, 0, 0, 0, 0]])
+    assert policy.batch_shape == (2, 6)
+    assert policy.sample(seed=jax.random.key(0)).shape == (2, 6)
+    for agent in range(3):
+        of_agent = jax.tree.map(lambda leaf, agent=agent: leaf[agent], params)
+        one = ActorCriticNetworks.policy(networks, of_agent, jax.tree.map(lambda x, agent=agent: x[:, agent::3], obs))
+        close = partial(np.testing.assert_allclose, rtol=1e-6)
+        close(policy.log_prob(action)[:, agent::3], one.log_prob(action[:, agent::3]))
+        close(policy.entropy(seed=jax.random.key(0))[:, agent::3], one.entropy(seed=jax.random.key(0)))
+        close(policy.mode()[:, agent::3], one.mode())
+
+
+def test_the_values_of_a_team_are_sums_over_its_agents():
+    """Value decomposition: wages of 1 + 2 + 3 per step are worth 12 to the team."""
+    setup, state = train([*SMALL, *WAGES, "system=q_learning/ff_pqn_vdn", *PQN, *HALF[:2], *BUDGET])
+    values = make_algorithm(setup).q(state.shared.params, AGENTS)
+    np.testing.assert_allclose(values.max(-1).sum(), 12.0, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([*WAGES, *PPO, "network.share=2"], "network.share=2 must be true or false"),
+        (["network.share=false"], "network.share=false has no effect: gymnax/CartPole-v1 has one agent"),
+        ([*WAGES, "system=ppo/rec_ppo", "network.share=false"], "system=ppo/rec_ppo has the same networks for all"),
+        ([*WAGES, "system=search/ff_az"], "plans the actions of one agent"),
+        (["env.team_reward=true"], "env.team_reward=true has no effect: gymnax/CartPole-v1 has one agent"),
+        ([*WAGES, *PPO, "system.num_minibatches=5"], "system.num_minibatches=5 must divide"),
+    ],
+)
+def test_what_does_not_fit_games_is_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        set_up(parse_config(compose_config(["arch.num_devices=1", *overrides])))
+
+
+CENTRALISED = [
+    *("system=ppo/rec_ppo", *WAGES, "+env.kwargs.world=true", "+observations=centralised", "arch.num_devices=1"),
+    *("arch.total_num_envs=4", "arch.total_timesteps=96", "arch.num_evaluation=4", "arch.num_eval_episodes=2"),
+    *("system.rollout_length=6", "system.epochs=1", "system.num_minibatches=2", "arch.absolute_metric=false"),
+    *("system.sequence_length=3", "arch.evaluation_greedy=false"),
+    *(f"network.{name}_network.{torso}_torso.layer_sizes=[8]" for name in NETWORKS for torso in ("pre", "post")),
+    *(f"network.{name}_network.rnn_layer.hidden_state_dim=8" for name in NETWORKS),
+]
+
+
+def loop(*overrides, writer=None):
+    return TrainingLoop(set_up(parse_config(compose_config([*CENTRALISED, *overrides]))), MultiLogger([]), writer)
+
+
+@pytest.mark.slow
+def test_recurrent_agents_with_a_central_critic_resume_bit_identically(tmp_path):
+    assert_resumed_equals_whole(lambda writer: loop(writer=writer), tmp_path)
+
+
+def trained(*overrides):
+    """Return the history and the parameters of a run."""
+    run = loop(*overrides)
+    run.train()
+    return without_times(run.history), jax.device_get(run.state.shared.params)
+
+
+@pytest.mark.slow
+def test_members_of_a_population_of_agents_are_the_runs_of_their_seeds():
+    history, params = trained("arch.population.size=5", "arch.seed=3")
+    for member in range(5):
+        alone, own = trained(f"arch.seed={3 + member}")
+        returns = [record["eval/episode_return_mean"][member] for record in history]
+        assert returns == [record["eval/episode_return_mean"] for record in alone]
+        of_member = jax.tree.map(lambda leaf, member=member: leaf[member], params)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), of_member, own)
+
+
+@pytest.mark.slow
+def test_agents_on_two_devices_are_those_of_two_update_batches():
+    """Shards take the same keys wherever they lie, so that only sums may round differently."""
+    _, batches = trained("arch.update_batch_size=2", "system.num_minibatches=1")
+    _, devices = trained("arch.num_devices=2", "system.num_minibatches=1")
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), batches, devices)
+
+
+@pytest.mark.slow
+def test_exported_agents_act_like_the_policy(tmp_path):
+    """The exported function takes the agents' own observations only."""
+    stoix_like.train("ppo/rec_ppo", CENTRALISED[1:], run_dir=tmp_path / "run")
+    policy = stoix_like.load_policy(tmp_path / "run", greedy=True, trust=True)
+    assert set(policy.input_shapes) == {"agent_view.own", "action_mask"}
+    act = jax.export.deserialize(policy.export(tmp_path / "policy.stablehlo").read_bytes()).call
+    state = policy.initial_state(3)
+    view = Observation({"own": AGENTS.agent_view, "world": jnp.zeros((3, 9))}, AGENTS.action_mask)
+    action, after = policy(view, state, np.ones(3, bool))
+    key = jax.random.key_data(jax.random.key(0))
+    found = act(AGENTS.agent_view, AGENTS.action_mask, *jax.tree.leaves(state), np.ones(3, bool), key)
+    np.testing.assert_array_equal(found[0], action)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), list(found[1:]), jax.tree.leaves(after))
+
+
+@pytest.mark.slow
+def test_own_networks_export_one_agent_at_a_time(tmp_path):
+    overrides = [*SMALL, *WAGES, *PPO[1:], "network.share=false", "arch.total_timesteps=400"]
+    stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run")
+    policy = stoix_like.load_policy(tmp_path / "run", trust=True, agent=1)
+    policy.export(tmp_path / "policy.stablehlo")
+    together = stoix_like.load_policy(tmp_path / "run", trust=True)
+    assert policy(jax.tree.map(lambda x: x[1], AGENTS)) == together(AGENTS)[1]
+    with pytest.raises(ConfigError, match="export the policy of one agent"):
+        together.export(tmp_path / "all.stablehlo")
+    with pytest.raises(ValueError, match="each of 3 agents has networks of its own"):
+        together(jax.tree.map(lambda x: x[1], AGENTS))
+    with pytest.raises(ConfigError, match="agent=3 does not exist: use 0 to 2"):
+        stoix_like.load_policy(tmp_path / "run", trust=True, agent=3)

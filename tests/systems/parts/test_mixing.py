@@ -1,0 +1,55 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.networks.mixers import MonotonicMixer
+from stoix_like.systems.parts.mixing import QMIX, Mixing, make_mixer
+
+# Two games of two agents, with three features each.
+VIEW = jax.random.normal(jax.random.key(0), (4, 3))
+VALUES = jnp.asarray([1.0, 2.0, 3.0, 4.0])
+
+
+def make_qmix(view=VIEW):
+    mixer = make_mixer(Mixing(QMIX, 8), 2)
+    return mixer, mixer.init({"params": {"head": {}}}, jax.random.key(1), view)
+
+
+def test_sums_are_over_the_agents_of_a_game():
+    mixer = make_mixer(Mixing(), 2)
+    assert mixer.init("own", None, VIEW) == "own"
+    assert mixer.mix(None, VALUES, VIEW, 0).tolist() == [3.0, 7.0]
+    by_time = jnp.stack([VALUES, 2 * VALUES])
+    assert mixer.mix(None, by_time, None, 1).tolist() == [[3.0, 7.0], [6.0, 14.0]]
+    assert mixer.mix(None, by_time.T, None, 0).tolist() == [[3.0, 6.0], [7.0, 14.0]]
+
+
+def test_the_value_of_a_team_grows_with_that_of_each_agent():
+    """Rashid et al. 2018, equation 5: the derivative by the value of any agent is at least 0."""
+    mixer, params = make_qmix()
+    slopes = jax.jacobian(lambda values: mixer.mix(params, values, VIEW, 0))(VALUES)
+    assert (slopes >= 0).all()
+    # A game has no part in the value of another.
+    assert (slopes[0, :2] > 0).all()
+    np.testing.assert_array_equal(slopes[0, 2:], 0.0)
+
+
+def test_states_are_the_views_of_all_agents_or_the_world():
+    mixer, params = make_qmix()
+    network, of_mixer = MonotonicMixer(8), {"params": params["params"]["mixer"]}
+    expected = network.apply(of_mixer, VALUES.reshape(2, 2), VIEW.reshape(2, 6))
+    np.testing.assert_allclose(mixer.mix(params, VALUES, VIEW, 0), expected, rtol=1e-6)
+    view = {"own": VIEW, "world": jnp.repeat(VIEW[::2], 2, axis=0)}
+    mixer, params = make_qmix(view)
+    expected = network.apply({"params": params["params"]["mixer"]}, VALUES.reshape(2, 2), VIEW[::2])
+    np.testing.assert_allclose(mixer.mix(params, VALUES, view, 0), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_time_stands_before_or_after_the_rows(axis):
+    mixer, params = make_qmix()
+    twice = lambda x: jnp.stack([x, 2 * x], axis=1 - axis)  # noqa: E731
+    mixed = mixer.mix(params, twice(VALUES), twice(VIEW), axis)
+    each = [mixer.mix(params, scale * VALUES, scale * VIEW, 0) for scale in (1, 2)]
+    np.testing.assert_allclose(mixed, jnp.stack(each, axis=1 - axis), rtol=1e-6)

@@ -1,0 +1,37 @@
+"""Tests of value decomposition; `tests/run/test_games.py` tests the values that it learns."""
+
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import pytest
+
+from stoix_like.base_types import Axes, Observation, Trajectory, Transition
+from stoix_like.systems.parts.mixing import Mixing, make_mixer
+from stoix_like.systems.q_learning.anakin.ff_pqn import PQNTransition
+from stoix_like.systems.q_learning.anakin.ff_pqn_vdn import ValueDecomposition
+
+NETWORK = SimpleNamespace(apply=lambda params, observation: SimpleNamespace(preferences=observation.agent_view))
+CONFIG = SimpleNamespace(reward_scale=1.0, gamma=0.5, q_lambda=0.0)
+SUM = make_mixer(Mixing(), 2)
+# Two games of two agents: the rows of a game stand together.
+SUCCESSOR = jnp.asarray([[1.0, 3.0], [5.0, 2.0], [7.0, 0.0], [1.0, 1.0]])
+ENDS = jnp.asarray([False, False, True, True])
+
+
+@pytest.mark.parametrize(("team_reward", "reward"), [(False, [1.0, 2.0, 3.0, 4.0]), (True, [3.0, 3.0, 7.0, 7.0])])
+def test_targets_are_those_of_teams(team_reward, reward):
+    """With lambda 0: 1 + 2 + (3 + 5) / 2 = 7 for the first game; 3 + 4 for the second, which terminated."""
+    system = ValueDecomposition(CONFIG, Axes(), NETWORK, None, None, None, 2, team_reward, SUM)
+    view, never = Observation(SUCCESSOR[None]), jnp.zeros((1, 4), bool)
+    steps = Transition(view, never.astype(int), jnp.asarray([reward]), ENDS[None], never, view, never, ())
+    assert system.evaluate(None, Trajectory(steps, ())).target.tolist() == [[7.0, 7.0], [7.0, 7.0]]
+
+
+def test_the_loss_is_that_of_sums():
+    """Values of the actions (0, 0) and (1, 1): 1 + 5 = 6 and 0 + 1 = 1, targets 7 and 4: (1 / 2 + 9 / 2) / 2 = 2.5."""
+    system = ValueDecomposition(CONFIG, Axes(), NETWORK, None, None, None, 2, False, SUM)
+    target = jnp.asarray([[7.0, 7.0], [4.0, 4.0]])
+    batch = PQNTransition(Observation(SUCCESSOR.reshape(2, 2, 2)), jnp.asarray([[0, 0], [1, 1]]), target)
+    loss, metrics = system.loss(None, batch)
+    assert loss == 2.5
+    assert metrics["q_value"] == 3.5
