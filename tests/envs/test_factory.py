@@ -163,6 +163,10 @@ def test_missing_package_error_names_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "stoix_like.envs.suites.kinetix", raising=False)
     with pytest.raises(MissingExtraError, match=r"\[kinetix\]', then pip install --no-deps kinetix-env"):
         make(EnvConfig("kinetix", ScenarioConfig("l_h4_cartpole")))
+    monkeypatch.setitem(sys.modules, "jaxmarl", None)
+    monkeypatch.delitem(sys.modules, "stoix_like.envs.suites.jaxmarl", raising=False)
+    with pytest.raises(MissingExtraError, match=r"env.env_name=jaxmarl needs .*pip install .*\[jaxmarl\]"):
+        make(EnvConfig("jaxmarl", ScenarioConfig("hanabi")))
     monkeypatch.setattr(suites, "SUITES", {name: suites.SUITES[name] for name in ("gymnax", "probe")})
     scenarios = list_scenarios()
     assert scenarios.pop("gymnax") == []
