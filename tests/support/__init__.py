@@ -2,7 +2,8 @@
 
 Environments: `custom_envs`, `countable_envs`, `masked`, `nested`, `privileged`, `randomized`, `mjx_hinge`, `nim`; for
 gymnasium, `bandit` and `scripted`; for MuJoCo Playground, `menagerie`; `conformance`, what every adapter must do.
-Games with known answers: `tic_tac_toe`, `connect_four`, `solved_games`; of several agents, `games`; `parallel_game`, one of PettingZoo.
+Games with known answers: `tic_tac_toe`, `connect_four`, `solved_games`; of several agents, `games` and
+`parallel_game`.
 Systems of this package, and what they declare: `systems`.
 Systems without learning: `toys`, `keeper`, `recorder`, `dreamers`; `collector` for loggers.
 Algorithms and programs: `algorithms`, `untrained`, `programs`, `platforms`, `replayed`, `disco`, `bounded_policies`.
