@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from stoix_like import unknown_keys
+from stoix_like import renamed_keys, unknown_keys
 from stoix_like.config import GROUPS
 from stoix_like.envs.custom import OWN
 from stoix_like.envs.suites import load_suite
@@ -177,7 +177,7 @@ def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
             )
         known = list(flatten(OmegaConf.to_container(config)))
         if key not in known and not override.is_add():
-            raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
+            raise ConfigError(f"unknown key '{key}': {renamed_keys.hint(key) or nearest(key, known)}")
         try:
             OmegaConf.update(config, key, value, force_add=True)
         except (OmegaConfBaseException, TypeError, ValueError) as error:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from stoix_like import renamed_keys
 from stoix_like.envs.suites import SUITES
 from stoix_like.errors import listed, nearest
 from stoix_like.foreign_keys import ENVIRONMENT, FOREIGN_KEYS, ForeignKey
@@ -63,7 +64,9 @@ def refusal(unknown: Sequence[UnknownKey], environments: Sequence[str]) -> str:
 
 
 def _hint(unknown: UnknownKey, environments: Sequence[str]) -> str:
-    key, missing, parent, _ = unknown
+    key, missing, parent, text = unknown
+    if renamed := renamed_keys.hint(key, text):
+        return renamed
     path = missing.rpartition(".")[0]
     prefix = f"{path}." if path else ""
     if missing.endswith(".input_layer"):

@@ -1,0 +1,85 @@
+"""Tests of the promises of `docs/stability.md` that no other file tests."""
+
+import importlib
+import inspect
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+import stoix_like
+from stoix_like import renamed_keys
+from stoix_like.composition import compose_config, config_dir, group_choices, override_config
+from stoix_like.config import GROUPS, LAYOUT, parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.storage import checkpoint, config_file
+from stoix_like.storage.run_files import LAYOUT_NUMBER
+
+# One line per name: `module.function(parameters)`, in the order that callers rely on. Lines are only added.
+NAMES = Path(__file__).with_name("stable_names.txt").read_text().splitlines()
+MESSAGE = r"unknown key 'system.discount': renamed: use system.gamma{} \(stoix_like 9.0 no longer knows the old name\)"
+
+
+@pytest.fixture
+def renamed(monkeypatch):
+    """Rename `system.discount`, for a test."""
+    monkeypatch.setitem(renamed_keys.RENAMED, "system.discount", ("system.gamma", "9.0"))
+
+
+@pytest.mark.parametrize("line", NAMES, ids=lambda line: line.partition("(")[0])
+def test_names_keep_their_import_paths_and_their_arguments(line):
+    path, recorded = re.fullmatch(r"([\w.]+)(?:\((.*)\))?", line).groups()
+    module, _, name = path.rpartition(".")
+    found = getattr(importlib.import_module(f"stoix_like.{module}"), name)
+    if recorded is None:  # a type whose fields may change
+        return
+    names = recorded.split(", ") if recorded else []
+    parameters = inspect.signature(found).parameters
+    others = [parameter for parameter in parameters.values() if parameter.name not in names]
+    assert [name for name in parameters if name in names] == names
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if not inspect.isclass(found):
+        assert list(parameters)[: len(names)] == names
+    assert [other for other in others if other.kind not in variadic and other.default is other.empty] == []
+
+
+def test_renamed_keys_are_answered_by_the_command_line(renamed):
+    with pytest.raises(ConfigError, match=MESSAGE.format("=0.5")):
+        compose_config(["system.discount=0.5"])
+    with pytest.raises(ConfigError, match=MESSAGE.format("")):
+        override_config(compose_config([]), ["system.discount=0.5"])
+
+
+def test_renamed_keys_are_answered_in_yaml_files_of_users(renamed):
+    with pytest.raises(ConfigError, match=MESSAGE.format("")):
+        parse_config(compose_config(["+system.discount=0.5"]))
+
+
+def test_runs_that_were_recorded_with_the_old_name_are_read(tmp_path, renamed):
+    groups = "".join(f"{group}: {{a: 1}}\n" for group in GROUPS if group != "system")
+    (tmp_path / "config.yaml").write_text(f"{LAYOUT}: {LAYOUT_NUMBER}\nsystem: {{discount: 0.5}}\n{groups}")
+    assert config_file.plain_config(tmp_path)["system"] == {"gamma": 0.5}
+    assert config_file.read_config(tmp_path).system == {"gamma": 0.5}
+
+
+def test_checkpoints_that_were_written_with_the_old_name_are_read(tmp_path, monkeypatch):
+    monkeypatch.setitem(renamed_keys.RENAMED, "system.gamma", ("system.discount", "9.0"))
+    shutil.unpack_archive(Path(__file__).parent / f"storage/layout_{LAYOUT_NUMBER}.zip", tmp_path)
+    (run,) = tmp_path.iterdir()
+    system = checkpoint.read_host_state(run, 16)["config"]["system"]
+    assert system["discount"] == 0.99
+    assert "gamma" not in system
+
+
+def test_renamed_keys_lead_to_keys_that_exist_and_end_with_their_version():
+    systems = [OmegaConf.load(config_dir() / "system" / f"{system}.yaml") for system in group_choices("system")]
+    known = {f"system.{key}" for system in systems for key in system}
+    composed = compose_config([])
+    version = tuple(map(int, stoix_like.__version__.split(".")[:2]))
+    for old, (new, removed) in renamed_keys.RENAMED.items():
+        assert new in known or OmegaConf.select(composed, new, default="no") != "no", new
+        assert old not in known
+        assert OmegaConf.select(composed, old, default="no") == "no", old
+        assert version < tuple(map(int, removed.split("."))), f"{old} has been deprecated long enough: remove its row"
