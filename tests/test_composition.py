@@ -22,7 +22,8 @@ ALL_CHOICES = [(group, choice) for group in (*GROUPS, "+experiment") for choice 
 @pytest.mark.slow
 @pytest.mark.parametrize(("group", "choice"), ALL_CHOICES, ids=[f"{g}={c}" for g, c in ALL_CHOICES])
 def test_every_choice_composes_and_matches_its_types(group, choice):
-    parse_config(compose_config([f"{group}={choice}"]))
+    offline = ["system=offline/bc", "system.data=data.npz"] if choice == "offline" else []
+    parse_config(compose_config([f"{group}={choice}", *offline]))
 
 
 VALUES = ["network.actor_network.pre_torso.layer_sizes=[8]", "arch.total_num_envs=4", "env.time_limit=30"]

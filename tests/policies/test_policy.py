@@ -10,7 +10,7 @@ from stoix_like.inference.load import load_policy, load_shared, open_run
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.recurrent import RecurrentPolicy
 from support.algorithms import make_algorithm
-from support.systems import SYSTEMS, environment, takes_discrete
+from support.systems import SYSTEMS, environment, needs_examples, takes_discrete
 from support.trained_runs import SMALL, train_members
 from support.untrained import untrained
 
@@ -195,9 +195,11 @@ def test_every_system_has_a_policy(system, tmp_path):
         assert action.shape == (5, *policy.action_space.shape)
         assert ((low <= action) & (action <= high)).all()
         inspected = policy.inspect(view)
-        assert np.isfinite(inspected.value).all()
-        assert inspected.value.shape[:1] == (5,)
-        if greedy and not isinstance(policy, RecurrentPolicy):
+        if not needs_examples(system):
+            assert np.isfinite(inspected.value).all()
+            assert inspected.value.shape[:1] == (5,)
+        # The policy of FQL maps noise to actions, and has no mode.
+        if greedy and not isinstance(policy, RecurrentPolicy) and system != "offline/ff_fql":
             np.testing.assert_allclose(inspected.action, action, rtol=1e-5, atol=1e-6)
         if takes_discrete(system):
             np.testing.assert_allclose(inspected.probabilities.sum(-1), np.ones(5), rtol=1e-5)

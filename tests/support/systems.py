@@ -9,6 +9,7 @@ from stoix_like.composition import config_dir, group_choices
 from stoix_like.config import import_build, schema_of
 from stoix_like.envs import Discrete
 from stoix_like.schema import flat_hints
+from stoix_like.systems.offline.anakin.bc import BaseConfig as BehaviourCloningConfig
 
 SYSTEMS = group_choices("system")
 
@@ -18,6 +19,11 @@ def schema(system: str) -> type[SystemConfig]:
     """Return the class of hyperparameters of a system."""
     module = yaml.safe_load((config_dir() / f"system/{system}.yaml").read_text())["module"]
     return schema_of(import_build(module))
+
+
+def needs_examples(system: str) -> bool:
+    """Return whether a system imitates recorded data or a teacher, and refuses to learn from its own actions."""
+    return issubclass(schema(system), BehaviourCloningConfig)
 
 
 def takes_discrete(system: str) -> bool:

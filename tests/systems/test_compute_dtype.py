@@ -20,10 +20,12 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support import disco
 from support.composed import compose_config
+from support.systems import needs_examples
 
 # One system of each family, and those with memory.
 FAMILIES = {system.partition("/")[0]: system for system in group_choices("system") if "/rec_" not in system}
-SYSTEMS = [*FAMILIES.values(), *(system for system in group_choices("system") if "/rec_" in system)]
+RECURRENT = [system for system in group_choices("system") if "/rec_" in system and not needs_examples(system)]
+SYSTEMS = [*FAMILIES.values(), *RECURRENT]
 KEY = jax.random.key(0)
 B16, F32, C64 = (jnp.dtype(name) for name in ("bfloat16", "float32", "complex64"))
 IMAGE, CNN = (2, 6, 6, 1), {"channel_sizes": (4,), "kernel_sizes": (3,), "strides": (1,), "hidden_sizes": (4,)}

@@ -19,6 +19,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.parts.critic_outputs import SCALAR
 from stoix_like.systems.parts.kl_rate import FIXED
+from stoix_like.systems.parts.teacher import Lessons
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support.algorithms import make_algorithm
 from support.composed import compose_config
@@ -174,8 +175,10 @@ def test_variants_replace_the_losses_by_losses_of_each_step_or_their_means():
         policy_loss=lambda pi, behaviour, batch: (jnp.float32(3.0), {"mine": jnp.array([True, False])}),
         value_loss=lambda value, batch: jnp.array([0.0, 0.5]),
         rate=FIXED,
+        lessons=Lessons(),
     )
-    loss, metrics = ff_ppo.PPO.loss(variant, (), (), SimpleNamespace(obs=(), target=jnp.zeros(2)), jax.random.key(0))
+    batch = SimpleNamespace(obs=(), target=jnp.zeros(2), lesson=())
+    loss, metrics = ff_ppo.PPO.loss(variant, (), (), batch, jax.random.key(0))
     assert float(loss) == 3.0 + 2.0 * 0.25 - 0.5 * 2.0
     assert {name: float(mean) for name, mean in metrics.items()} == {
         "policy_loss": 3.0, "value_loss": 0.25, "entropy": 2.0, "mine": 0.5
