@@ -366,7 +366,7 @@ def train(config: Config, seed: int | jax.Array) -> tuple[Learner, jax.Array]:
     def interval(learner: Learner, number: jax.Array) -> tuple[Learner, jax.Array]:
         start, end = ends[jnp.maximum(number - 1, 0)], ends[number]
         learner = jax.lax.fori_loop(start, end, lambda _, learner: algorithm.update(learner), learner)
-        mean = algorithm.evaluate(learner.params, jax.random.split(jax.random.fold_in(eval_key, number))[0])
+        mean = algorithm.evaluate(learner.params, jax.random.split(jax.random.fold_in(eval_key, end))[0])
         steps = end * config.num_envs * config.rollout_length
         jax.debug.print("{steps:>10} steps, mean return {mean:.2f}", steps=steps, mean=mean)
         return learner, mean
