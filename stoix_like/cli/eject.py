@@ -25,7 +25,7 @@ from stoix_like.storage.config_file import flatten, read_config
 from stoix_like.storage.run_files import CONFIG
 from stoix_like.versions import versions
 
-SCRIPTS = ("ppo/ff_ppo", "q_learning/ff_dqn", "q_learning/ff_pqn", "sac/ff_sac")
+SCRIPTS = ("ppo/ff_ppo", "ppo/rec_ppo", "q_learning/ff_dqn", "q_learning/ff_pqn", "sac/ff_sac")
 """The systems that have a single file."""
 CONTINUOUS = ("sac/ff_sac",)
 
