@@ -25,7 +25,7 @@ from stoix_like.storage.config_file import flatten, read_config
 from stoix_like.storage.run_files import CONFIG
 from stoix_like.versions import versions
 
-SCRIPTS = ("ppo/ff_ppo", "ppo/rec_ppo", "q_learning/ff_dqn", "q_learning/ff_pqn", "sac/ff_sac")
+SCRIPTS = ("ppo/ff_ppo", "ppo/rec_ppo", "q_learning/ff_dqn", "q_learning/ff_pqn", "sac/ff_sac", "search/ff_az")
 """The systems that have a single file."""
 CONTINUOUS = ("sac/ff_sac",)
 
@@ -46,6 +46,8 @@ _NO_EFFECT = re.compile(
 # Nothing is logged or copied, so that a run of somebody else needs no trust for it.
 _NOWHERE = ("logger=silent", "+checkpoint.mirror=null")
 _SAME = {"arch.num_devices": (None, 1)}
+# Values that switch to what the files do not have.
+_ABSENT = {"system.evaluation_simulations": 0}
 _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (float, int),
@@ -190,6 +192,8 @@ def _setting(system: str, annotation: str, values: Mapping[str, Any]) -> Any:
     kinds = annotation.split(" | ")
     if "int" in kinds and isinstance(value, float) and value.is_integer():
         value = int(value)
+    if first in _ABSENT and value == _ABSENT[first]:
+        raise ConfigError(f"{first}={_shown(value)}: the single file of {system} has no such case: use another value")
     if not any(type(value) in _TYPES[kind] for kind in kinds):
         raise ConfigError(f"{first}={_shown(value)}: the single file of {system} takes a value of type {annotation}")
     return float(value) if kinds[0] == "float" and value is not None else value

@@ -19,7 +19,6 @@ import flax.linen as nn
 import gymnax
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 
@@ -86,7 +85,7 @@ def make_env(name: str, max_episode_steps: int | None) -> Env:
     if max_episode_steps is not None:
         params = params.replace(max_steps_in_episode=max_episode_steps)
     space = env.action_space(params)
-    low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape) for bound in (space.low, space.high))
+    low, high = (jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in (space.low, space.high))
     middle, half_range = (high + low) / 2, (high - low) / 2
 
     def reset(key: jax.Array) -> tuple[Any, jax.Array]:
