@@ -30,6 +30,7 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like resume RUN_DIR [arch.total_timesteps=1e6]
   stoix-like evaluate RUN_DIR --episodes 100 --render out.gif
   stoix-like compare RUN_DIR ...
+  stoix-like eject ppo/ff_ppo env=gymnax/acrobot
   stoix-like tune gymnax/acrobot --system ppo/ff_ppo --budget 10min
 """
 

@@ -302,7 +302,7 @@ class AlphaZero:
         node = Node(env_state, jnp.full_like(value, jnp.nan))
         root = mctx.RootFnOutput(prior_logits=prior_logits, value=value, embedding=node)
         weights = {"value_scale": config.value_scale, "maxvisit_init": config.maxvisit_init}
-        with jax.numpy_rank_promotion("allow"):
+        with jax.numpy_rank_promotion("allow"):  # mctx needs it, where a program refuses it
             output = mctx.gumbel_muzero_policy(
                 params,
                 jax.random.split(key)[1],
