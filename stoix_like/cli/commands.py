@@ -1,4 +1,4 @@
-"""Commands of `stoix-like` around runs: `runs`, `compare`, `export`, `report`, `sweep`, `fetch` and their kin.
+"""Commands of `stoix-like` around runs: `runs`, `compare`, `export`, `eject`, `report`, `sweep`, `fetch` and their kin.
 
 Everything but the parsers is imported when a command runs.
 """
@@ -69,6 +69,12 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     add_choice(exporting)
     exporting.add_argument("--agent", type=int, help="with network.share=false, the agent whose policy is written")
     exporting.set_defaults(run=lambda args: show(_export(args)))
+
+    ejecting = commands.add_parser("eject", help="write an algorithm as one file that imports nothing of this package")
+    ejecting.add_argument("source", metavar="SYSTEM|RUN", help="ppo/ff_ppo, or directory or address of a run")
+    ejecting.add_argument("overrides", nargs="*", help="key=value, as for train; of a run, of existing keys")
+    ejecting.add_argument("--out", type=Path, help="the file (default: SYSTEM.py in the working directory)")
+    ejecting.set_defaults(run=lambda args: show(_eject(args)))
 
     pushing = commands.add_parser("push", help="upload a trained run and a model card to the Hugging Face Hub")
     add_run(pushing)
@@ -173,6 +179,12 @@ def _export(args: argparse.Namespace) -> str:
     finally:
         policy.close()
     return f"{policy}\nwritten to {args.out} and {args.out}.json"
+
+
+def _eject(args: argparse.Namespace) -> str:
+    from stoix_like.cli.eject import eject
+
+    return f"written to {eject(args.source, args.overrides, args.out)}"
 
 
 def _push(args: argparse.Namespace) -> str:

@@ -30,6 +30,7 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like resume RUN_DIR [arch.total_timesteps=1e6]
   stoix-like evaluate RUN_DIR --episodes 100 --render out.gif
   stoix-like compare RUN_DIR ...
+  stoix-like eject ppo/ff_ppo env=gymnax/acrobot
   stoix-like tune gymnax/acrobot --system ppo/ff_ppo --budget 10min
 """
 
@@ -98,7 +99,9 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     checking.add_argument("--config-dir", help="directory of your YAML files")
     checking.set_defaults(run=_check_env)
     known, rest = parser.parse_known_args(words)
-    if known.command in ("resume", "compile", "check-env", "tune") and not any(word.startswith("-") for word in rest):
+    if known.command in ("resume", "compile", "check-env", "eject", "tune") and not any(
+        word.startswith("-") for word in rest
+    ):
         known.overrides += rest  # those after an option
     elif rest and known.command not in ("train", "plot"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

@@ -6,7 +6,8 @@ Games with known answers: `tic_tac_toe`, `connect_four`, `solved_games`; of seve
 `parallel_game`.
 Systems of this package, and what they declare: `systems`.
 Systems without learning: `toys`, `keeper`, `recorder`, `dreamers`; `collector` for loggers.
-Algorithms and programs: `algorithms`, `untrained`, `programs`, `platforms`, `replayed`, `disco`, `bounded_policies`.
+Algorithms and programs: `algorithms`, `untrained`, `programs`, `single_files`, `platforms`, `replayed`, `disco`,
+`bounded_policies`.
 Networks and losses: `accumulator`, `recurrent_references`, `every_head`, `every_loss`, `network_files`.
 Runs: `toy_runs`, `trained_runs`, `off_policy_runs`, `searched_runs`, `tiny_dreamer`, `resumed`, `comparisons`,
 `recorded`, `recorded_data`, `recordings`, `logged`, `console_runs`, `killed_sweeps`.

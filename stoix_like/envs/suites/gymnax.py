@@ -42,7 +42,7 @@ _UNSUPPORTED = {"MNISTBandit-bsuite": "it would download its images"}
 
 # The task itself ends at the horizon. Treated as a time limit, it would bootstrap from states in which no reward is
 # left and whose values are never corrected, so that they could grow without bound.
-_HORIZON_ENDS_TASK = frozenset({"DiscountingChain-bsuite"})
+HORIZON_ENDS_TASK = frozenset({"DiscountingChain-bsuite"})
 
 # Their observations exceed the bounds that gymnax declares.
 _WRONG_BOUNDS = frozenset({"GaussianBandit-misc", "MemoryChain-bsuite", "MetaMaze-misc"})
@@ -59,7 +59,7 @@ class GymnaxEnvironment(Environment):
 
     def __init__(self, env: Any, params: Any, name: str) -> None:
         self.env, self.params, self._name = env, params, name
-        self._horizon_ends_task = name in _HORIZON_ENDS_TASK
+        self._horizon_ends_task = name in HORIZON_ENDS_TASK
         if name in gymnax.registered_envs:  # others may start in the middle, or truncate by a rule of their own
             self.truncates_after = getattr(params, "max_steps_in_episode", None)
         declared = env.observation_space(params)

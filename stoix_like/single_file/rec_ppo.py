@@ -1,0 +1,400 @@
+"""PPO (Schulman et al. 2017, arXiv:1707.06347) with recurrent networks in one file, for discrete actions.
+
+    python rec_ppo.py --env_name MemoryChain-bsuite --seed 1
+
+The whole run is one compiled program: environments, rollouts, updates and evaluations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, NamedTuple
+
+import distrax
+import flax.linen as nn
+import gymnax
+import jax
+import jax.numpy as jnp
+import optax
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings; on the command line `--name value`."""
+
+    env_name: str = "CartPole-v1"  # environment of gymnax with vectors as observations and discrete actions
+    max_episode_steps: int | None = None  # steps after which an episode is truncated; None: those of the environment
+    seed: int = 42
+    total_timesteps: int = 500_000  # environment steps, over all environments; rounded down to whole updates
+    num_envs: int = 8
+    num_evaluations: int = 20  # after the one at step 0, at even intervals
+    num_eval_episodes: int = 32
+
+    layer_sizes: tuple[int, ...] = (64,)  # before the recurrent cells, and after them
+    activation: str = "relu"  # name of a function in jax.nn
+    hidden_state_dim: int = 64  # of the cells, gated recurrent units
+
+    rollout_length: int = 128  # steps per environment between two updates
+    epochs: int = 4  # passes over each rollout
+    num_minibatches: int = 2  # minibatches of whole rollouts of environments per pass, a divisor of num_envs
+
+    actor_lr: float = 1e-3
+    critic_lr: float = 1e-3
+    decay_learning_rates: bool = True  # linearly to zero over the run
+    max_grad_norm: float = 0.5  # clip the gradients of actor and critic each to this global norm
+    adam_eps: float = 1e-5
+
+    gamma: float = 0.99  # discount factor per step
+    gae_lambda: float = 0.95  # lambda of generalised advantage estimation
+    clip_eps: float = 0.2  # clip range of the probability ratio
+    ent_coef: float = 0.01  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    reward_scale: float = 1.0  # multiply rewards by this before learning
+    normalize_rewards: bool = True  # divide rewards by the running standard deviation of the discounted return
+
+    @property
+    def num_updates(self) -> int:
+        """Updates within the budget."""
+        return self.total_timesteps // (self.num_envs * self.rollout_length)
+
+
+class Step(NamedTuple):
+    """A step of all environments, `[N, ...]`; a truncated episode has a value beyond its end, others none."""
+
+    obs: jax.Array  # to act on next; after the end of an episode the first of another one
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    next_obs: jax.Array  # the true successor, never the first observation of another episode
+
+
+class Env(NamedTuple):
+    """Environments that reset themselves."""
+
+    reset: Callable[[jax.Array], tuple[Any, jax.Array]]  # (keys [N]) -> (state, obs)
+    step: Callable[[jax.Array, Any, jax.Array], tuple[Any, Step]]  # (keys [N], state, action [N]) -> (state, step)
+    num_actions: int
+
+
+def make_env(name: str, max_episode_steps: int | None) -> Env:
+    """Build environments of gymnax."""
+    env, params = gymnax.make(name)
+    if max_episode_steps is not None:
+        params = params.replace(max_steps_in_episode=max_episode_steps)
+
+    def reset(key: jax.Array) -> tuple[Any, jax.Array]:
+        obs, state = env.reset_env(key, params)
+        return state, jnp.asarray(obs, jnp.float32)
+
+    def step(key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, Step]:
+        obs, state, reward, terminated, _ = env.step_env(key, state, action, params)
+        next_obs = jnp.asarray(obs, jnp.float32)
+        truncated = env.is_truncated(state, params) & ~terminated
+        first_state, first_obs = reset(jax.random.fold_in(key, 0x5EED))
+        state, obs = jax.tree.map(
+            partial(jnp.where, terminated | truncated), (first_state, first_obs), (state, next_obs)
+        )
+        return state, Step(obs, jnp.asarray(reward, jnp.float32), terminated, truncated, next_obs)
+
+    return Env(jax.vmap(reset), jax.vmap(step), env.action_space(params).n)
+
+
+class MLP(nn.Module):
+    """Dense layers, each with an activation."""
+
+    layer_sizes: Sequence[int]
+    activation: Callable[[jax.Array], jax.Array] = lambda x: x
+    scale: float = math.sqrt(2.0)  # of the orthogonal initial weights
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return the output of the last layer."""
+        for size in self.layer_sizes:
+            x = self.activation(nn.Dense(size, kernel_init=nn.initializers.orthogonal(self.scale))(x))
+        return x
+
+
+class Memory(nn.Module):
+    """Gated recurrent units over time."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, state: jax.Array, inputs: jax.Array, is_first: jax.Array) -> Any:
+        """Return the states `[T, N, H]` after each step, from that before the first one; episodes start with zeros."""
+
+        def step(cell: nn.GRUCell, state: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
+            return cell(jnp.where(inputs[1][:, None], 0.0, state), inputs[0])
+
+        over_time = nn.scan(step, variable_broadcast="params", split_rngs={"params": False})
+        return over_time(nn.GRUCell(self.features, name="cells_0"), state, (inputs, is_first))[1]
+
+
+class Network(nn.Module):
+    """Layers, recurrent cells, layers and a linear head."""
+
+    config: Config
+    head: str  # its name
+    num_outputs: int
+    scale: float  # of the initial weights of the head
+
+    @nn.compact
+    def __call__(self, state: jax.Array, obs: jax.Array, is_first: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the states after each of `[T, N, ...]` observations, and the outputs."""
+        layers = self.config.layer_sizes, getattr(jax.nn, self.config.activation)
+        x = MLP(*layers, name="pre_torso")(obs)
+        states = Memory(self.config.hidden_state_dim, name="rnn")(state, x, is_first)
+        x = MLP(*layers, name="post_torso")(states)
+        return states, MLP([self.num_outputs], scale=self.scale, name=self.head)(x)
+
+
+def make_optimiser(config: Config) -> optax.GradientTransformation:
+    """Build one Adam each for the actor and the critic."""
+
+    def adam(lr: float) -> optax.GradientTransformation:
+        def decayed(count: jax.Array) -> jax.Array:
+            update = count // (config.epochs * config.num_minibatches)
+            return lr * jnp.maximum(0.0, 1.0 - update / config.num_updates)
+
+        rate = decayed if config.decay_learning_rates else lr
+        return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(rate, eps=config.adam_eps))
+
+    optimisers = {"actor": adam(config.actor_lr), "critic": adam(config.critic_lr)}
+    return optax.multi_transform(optimisers, {name: name for name in optimisers})
+
+
+class Moments(NamedTuple):
+    """Number, mean and sum of squared deviations of discounted returns."""
+
+    number: jax.Array
+    mean: jax.Array
+    squares: jax.Array
+
+    def merge(self, x: jax.Array) -> Moments:
+        """Add a batch (Chan et al. 1979)."""
+        number = self.number + x.size
+        shift = jnp.mean(x - self.mean)
+        squares = jnp.sum(jnp.square(x - self.mean - shift)) + jnp.square(shift) * self.number * x.size / number
+        return Moments(number, self.mean + shift * x.size / number, self.squares + squares)
+
+
+class Learner(NamedTuple):
+    """Everything that changes during a run."""
+
+    params: dict[str, Any]
+    opt_state: Any
+    env_state: Any
+    obs: jax.Array  # [N, ...]
+    is_first: jax.Array  # [N] bool, whether `obs` is the first of its episode
+    states: dict[str, jax.Array]  # [N, H], of the cells of both networks
+    returns: jax.Array  # [N] discounted returns of the episodes so far, for the scale of rewards
+    moments: Moments  # of these returns
+    key: jax.Array
+
+
+class Transition(NamedTuple):
+    """One step of a rollout, `[T, N, ...]`."""
+
+    obs: jax.Array
+    is_first: jax.Array
+    action: jax.Array
+    log_prob: jax.Array
+    step: Step
+
+
+class RecurrentPPO:
+    """PPO with the clipped surrogate objective and generalised advantage estimation, for recurrent networks."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.env = make_env(config.env_name, config.max_episode_steps)
+        self.actor: Any = Network(config, "action_head", self.env.num_actions, 0.01)
+        self.critic: Any = Network(config, "critic_head", 1, 1.0)
+        self.optimiser = make_optimiser(config)
+
+    def init(self, params_key: jax.Array, key: jax.Array) -> Learner:
+        """Initialise parameters and environments."""
+        num_envs = self.config.num_envs
+        reset_key, _, key = jax.random.split(key, 3)
+        env_state, obs = self.env.reset(jax.random.split(reset_key, num_envs))
+        actor_key, critic_key = jax.random.split(params_key)
+        is_first, state = jnp.ones(num_envs, bool), jnp.zeros((num_envs, self.config.hidden_state_dim))
+        inputs = state, obs[None], is_first[None]
+        params = {"actor": self.actor.init(actor_key, *inputs), "critic": self.critic.init(critic_key, *inputs)}
+        others = {"actor": state, "critic": state}, jnp.zeros(num_envs), Moments(*jnp.zeros(3)), key
+        return Learner(params, self.optimiser.init(params), env_state, obs, is_first, *others)
+
+    def rollout(self, learner: Learner, key: jax.Array) -> tuple[Learner, Transition]:
+        """Act for `rollout_length` steps in every environment."""
+        length, num_envs = self.config.rollout_length, self.config.num_envs
+        _, act_key, env_key = jax.random.split(key, 3)
+
+        def act_and_step(carry: Any, keys: Any) -> tuple[Any, Transition]:
+            (env_state, obs, is_first, state), (act_key, env_keys) = carry, keys
+            states, logits = self.actor.apply(learner.params["actor"], state, obs[None], is_first[None])
+            pi = distrax.Categorical(logits[0])
+            action = pi.sample(seed=act_key)
+            env_state, step = self.env.step(env_keys, env_state, action)
+            transition = Transition(obs, is_first, action, pi.log_prob(action), step)
+            return (env_state, step.obs, step.terminated | step.truncated, states[0]), transition
+
+        first = learner.env_state, learner.obs, learner.is_first, learner.states["actor"]
+        keys = jax.random.split(act_key, length), jax.random.split(env_key, (length, num_envs))
+        (env_state, obs, is_first, state), steps = jax.lax.scan(act_and_step, first, keys)
+        states = learner.states | {"actor": state}
+        return learner._replace(env_state=env_state, obs=obs, is_first=is_first, states=states), steps
+
+    def scale_rewards(self, learner: Learner, step: Step) -> tuple[Learner, jax.Array]:
+        """Divide rewards by the running standard deviation of the discounted return g_t = gamma g_{t-1} + r_t."""
+        reward = step.reward
+        if self.config.normalize_rewards:
+
+            def add(g_tm1: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+                r_t, ended = inputs
+                g_t = self.config.gamma * g_tm1 + r_t
+                return jnp.where(ended, 0.0, g_t), g_t
+
+            returns, each = jax.lax.scan(add, learner.returns, (reward, step.terminated | step.truncated))
+            moments = learner.moments.merge(each)
+            learner = learner._replace(returns=returns, moments=moments)
+            deviation = jnp.clip(jnp.sqrt(moments.squares / moments.number), 1e-6, 1e6)
+            reward = jnp.clip(reward / deviation, -10.0, 10.0)
+        return learner, reward * self.config.reward_scale
+
+    def advantages(self, learner: Learner, steps: Transition, reward: jax.Array) -> tuple[Learner, Any, Any]:
+        """Compute generalised advantage estimates and value targets, `[T, N]`, and move the state of the critic on.
+
+            delta_t = r_t + gamma (1 - terminated_t) v(next_obs_t) - v(obs_t)
+            A_t = delta_t + gamma lambda (1 - terminated_t) (1 - truncated_t) A_{t+1}
+
+        The value of a successor continues from the state of its step, also where the episode ends there.
+        """
+        critic = partial(self.critic.apply, learner.params["critic"])
+        states, v_tm1 = critic(learner.states["critic"], steps.obs, steps.is_first)
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (states, steps.step.next_obs))
+        _, v_t = critic(rows[0], rows[1][None], jnp.zeros((1, len(rows[0])), bool))
+        v_tm1, v_t = v_tm1[..., 0], v_t.reshape(v_tm1.shape[:2])
+        discount = self.config.gamma * (1.0 - steps.step.terminated)
+        delta = reward + discount * v_t - v_tm1
+        decay = discount * jnp.where(steps.step.truncated, 0.0, self.config.gae_lambda)
+
+        def backwards(later: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            advantage = step[0] + step[1] * later
+            return advantage, advantage
+
+        _, advantage = jax.lax.scan(backwards, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)
+        target, learner = v_tm1 + advantage, learner._replace(states=learner.states | {"critic": states[-1]})
+        return learner, (advantage - jnp.mean(advantage)) / jnp.sqrt(jnp.var(advantage) + 1e-8), target
+
+    def loss(self, params: dict[str, Any], sequences: Any) -> jax.Array:
+        """Compute the clipped policy loss, the value loss and the entropy bonus (equations 7 and 9)."""
+        states, *rows = sequences
+        obs, is_first, action, behaviour, advantage, target = [jnp.swapaxes(x, 0, 1) for x in rows]
+        pi = distrax.Categorical(self.actor.apply(params["actor"], states["actor"], obs, is_first)[1])
+        ratio = jnp.exp(pi.log_prob(action) - behaviour)
+        clipped_ratio = jnp.clip(ratio, 1.0 - self.config.clip_eps, 1.0 + self.config.clip_eps)
+        policy_loss = -jnp.mean(jnp.minimum(ratio * advantage, clipped_ratio * advantage))
+        _, value = self.critic.apply(params["critic"], states["critic"], obs, is_first)
+        value_loss = jnp.mean(0.5 * jnp.square(target - value[..., 0]))
+        return policy_loss + self.config.vf_coef * value_loss - self.config.ent_coef * jnp.mean(pi.entropy())
+
+    def update(self, learner: Learner) -> Learner:
+        """Roll out, and train for several epochs of minibatches, whose rows are rollouts of one environment."""
+        key, rollout_key, update_key = jax.random.split(learner.key, 3)
+        before, (learner, steps) = learner.states, self.rollout(learner._replace(key=key), rollout_key)
+        learner, reward = self.scale_rewards(learner, steps.step)
+        learner, advantage, target = self.advantages(learner, steps, reward)
+        sequences = before, *(jnp.swapaxes(x, 0, 1) for x in (*steps[:4], advantage, target))
+
+        def sgd_step(carry: Any, minibatch: Any) -> tuple[Any, None]:
+            params, opt_state = carry
+            updates, opt_state = self.optimiser.update(jax.grad(self.loss)(params, minibatch), opt_state)
+            return (optax.apply_updates(params, updates), opt_state), None
+
+        def epoch(carry: Any, key: jax.Array) -> tuple[Any, None]:
+            order = permutation(jax.random.split(key)[0], self.config.num_envs).reshape(self.config.num_minibatches, -1)
+            return jax.lax.scan(sgd_step, carry, jax.tree.map(lambda x: x[order], sequences))
+
+        keys = jax.random.split(update_key, self.config.epochs)
+        (params, opt_state), _ = jax.lax.scan(epoch, (learner.params, learner.opt_state), keys)
+        return learner._replace(params=params, opt_state=opt_state)
+
+    def evaluate(self, params: dict[str, Any], key: jax.Array) -> jax.Array:
+        """Return the mean return of complete episodes of the most likely actions."""
+        num_episodes = self.config.num_eval_episodes
+        reset_key, key = jax.random.split(key)
+        env_state, obs = self.env.reset(jax.random.split(reset_key, num_episodes))
+        state, ended = jnp.zeros((num_episodes, self.config.hidden_state_dim)), jnp.zeros(num_episodes, bool)
+
+        def act_and_step(carry: Any) -> Any:
+            env_state, obs, state, key, total, ended = carry
+            key, _, env_key = jax.random.split(key, 3)
+            states, logits = self.actor.apply(params["actor"], state, obs[None], jnp.zeros((1, num_episodes), bool))
+            env_keys, action = jax.random.split(env_key, num_episodes), jnp.argmax(logits[0], axis=-1)
+            env_state, step = self.env.step(env_keys, env_state, action)
+            total = total + jnp.where(ended, 0.0, step.reward)
+            return env_state, step.obs, states[0], key, total, ended | step.terminated | step.truncated
+
+        carry = env_state, obs, state, key, jnp.zeros(num_episodes), ended
+        return jnp.mean(jax.lax.while_loop(lambda carry: ~jnp.all(carry[-1]), act_and_step, carry)[-2])
+
+
+def permutation(key: jax.Array, length: int) -> jax.Array:
+    """Sort random bits that end with their positions; on CPUs several times faster than `jax.random.permutation`."""
+    low = jnp.uint32((1 << (length - 1).bit_length()) - 1)
+    tagged = (jax.random.bits(key, (length,)) & ~low) | jnp.arange(length, dtype=jnp.uint32)
+    return (jnp.sort(tagged) & low).astype(jnp.int32)
+
+
+def split_seed(seed: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the keys of parameters, training and evaluation, split as in stoix_like, where runs are the same."""
+    train_key, eval_key = jax.random.split(jax.random.key(seed))
+    params_key, shards_key = jax.random.split(train_key)
+    return params_key, jax.random.split(shards_key)[0], eval_key
+
+
+def train(config: Config, seed: int | jax.Array) -> tuple[Learner, jax.Array]:
+    """Train, and return the learner and the mean returns of the evaluations; to be jitted, or vmapped over seeds."""
+    algorithm, num_evaluations = RecurrentPPO(config), min(config.num_evaluations, config.num_updates)
+    params_key, key, eval_key = split_seed(seed)
+    ends = jnp.array([i * config.num_updates // num_evaluations for i in range(num_evaluations + 1)])
+
+    def interval(learner: Learner, number: jax.Array) -> tuple[Learner, jax.Array]:
+        start, end = ends[jnp.maximum(number - 1, 0)], ends[number]
+        learner = jax.lax.fori_loop(start, end, lambda _, learner: algorithm.update(learner), learner)
+        mean = algorithm.evaluate(learner.params, jax.random.split(jax.random.fold_in(eval_key, end))[0])
+        steps = end * config.num_envs * config.rollout_length
+        jax.debug.print("{steps:>10} steps, mean return {mean:.2f}", steps=steps, mean=mean)
+        return learner, mean
+
+    return jax.lax.scan(interval, algorithm.init(params_key, key), jnp.arange(num_evaluations + 1))
+
+
+def parse(arguments: Sequence[str] | None = None) -> Config:
+    """Read settings from the command line; None and tuples as in Python, counts also as 1e6."""
+
+    def value(default: Any, text: str) -> Any:
+        if isinstance(default, str):
+            return text
+        return int(float(text)) if type(default) is int else ast.literal_eval(text)
+
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    for field in fields(Config):
+        kind = partial(value, field.default)
+        parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=str(field.type))
+    return Config(**vars(parser.parse_args(arguments)))
+
+
+def main() -> None:
+    """Train with the settings of the command line."""
+    config = parse()
+    jax.block_until_ready(jax.jit(partial(train, config))(config.seed))
+
+
+if __name__ == "__main__":
+    main()
