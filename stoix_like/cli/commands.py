@@ -73,7 +73,7 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     ejecting = commands.add_parser("eject", help="write an algorithm as one file that imports nothing of this package")
     ejecting.add_argument("source", metavar="SYSTEM|RUN", help="ppo/ff_ppo, or directory or address of a run")
     ejecting.add_argument("overrides", nargs="*", help="key=value, as for train; of a run, of existing keys")
-    ejecting.add_argument("--out", type=Path, help="the file (default: SYSTEM.py in the working directory)")
+    ejecting.add_argument("--out", type=Path, help="the file to write, which must not exist (default: print it)")
     ejecting.set_defaults(run=lambda args: show(_eject(args)))
 
     pushing = commands.add_parser("push", help="upload a trained run and a model card to the Hugging Face Hub")
@@ -184,7 +184,8 @@ def _export(args: argparse.Namespace) -> str:
 def _eject(args: argparse.Namespace) -> str:
     from stoix_like.cli.eject import eject
 
-    return f"written to {eject(args.source, args.overrides, args.out)}"
+    text = eject(args.source, args.overrides, args.out)
+    return text.rstrip("\n") if args.out is None else f"written to {args.out}"
 
 
 def _push(args: argparse.Namespace) -> str:

@@ -58,31 +58,30 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def eject(source: str, overrides: Sequence[str], out: Path | None = None) -> Path:
-    """Write the single file of a system.
+def eject(source: str, overrides: Sequence[str], out: Path | None = None) -> str:
+    """Return the single file of a system.
 
     Args:
         source: a system, `ppo/ff_ppo`; or the directory or address of a run.
         overrides: Hydra overrides; of a run, of existing keys.
-        out: the file; by default named after the system, in the working directory.
+        out: where to write it; None writes no file.
 
     Returns:
-        The file.
+        The source.
 
     Raises:
         ConfigError: there is no such system or run, the file exists, or a setting is one that the file does not have;
             names the key.
     """
-    run = _find(source, overrides)
-    text = render(run)
-    path = Path(f"{run.system_name.rpartition('/')[2]}.py") if out is None else out
-    try:
-        # Never the file that somebody has edited since.
-        with open(path, "x") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise ConfigError(f"--out={path} exists already: choose another file") from error
-    return path
+    text = render(_find(source, overrides))
+    if out is not None:
+        try:
+            # Never the file that somebody has edited since.
+            with open(out, "x") as file:
+                file.write(text)
+        except FileExistsError as error:
+            raise ConfigError(f"--out={out} exists already: choose another file") from error
+    return text
 
 
 def render(run: RunConfig) -> str:

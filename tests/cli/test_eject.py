@@ -29,9 +29,8 @@ def run(*words):
 
 
 @pytest.mark.parametrize("system", eject.SCRIPTS)
-def test_defaults_of_the_files_are_those_of_the_systems(system, tmp_path):
-    path = eject.eject(system, [], tmp_path / "script.py")
-    first, _, text = path.read_text().partition("\n")
+def test_defaults_of_the_files_are_those_of_the_systems(system):
+    first, _, text = eject.eject(system, []).partition("\n")
     assert first.startswith(f"# Written by `stoix-like eject {system}` of stoix_like ")
     assert text == inspect.getsource(eject.script_of(system))
 
@@ -60,17 +59,23 @@ def test_settings_of_the_configuration_are_filled_in(tmp_path, capsys):
 def test_a_run_directory_brings_its_settings_and_overrides_change_them(tmp_path):
     config = compose_config(["system.clip_eps=0.1", "arch.seed=7", "arch.num_devices=1", "logger=wandb"])
     write_config(tmp_path, OmegaConf.to_container(config, resolve=True))
-    path = eject.eject(str(tmp_path), ["arch.seed=8"], tmp_path / "script.py")
+    path = tmp_path / "script.py"
+    eject.eject(str(tmp_path), ["arch.seed=8"], path)
     found = runpy.run_path(str(path))["Config"]()
     assert (found.clip_eps, found.seed, found.gamma) == (0.1, 8, 0.99)
 
 
 def test_an_existing_file_stays_as_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "ff_ppo.py").write_text("mine")
-    assert run(PPO) == 2
-    assert capsys.readouterr().err == "stoix-like: --out=ff_ppo.py exists already: choose another file\n"
-    assert (tmp_path / "ff_ppo.py").read_text() == "mine"
+    (tmp_path / "mine.py").write_text("mine")
+    assert run(PPO, "--out", "mine.py") == 2
+    assert capsys.readouterr().err == "stoix-like: --out=mine.py exists already: choose another file\n"
+    assert (tmp_path / "mine.py").read_text() == "mine"
+
+
+def test_without_a_file_the_script_is_printed(capsys):
+    cli.main(["eject", PPO])
+    assert capsys.readouterr().out == eject.eject(PPO, [])
 
 
 @pytest.mark.parametrize(
@@ -127,7 +132,8 @@ def test_files_run_where_the_package_cannot_be_imported(system, tmp_path):
         "arch.num_eval_episodes=2",
         "system.rollout_length=16",
     ]
-    path = eject.eject(system, [*words, "+env.params.max_steps_in_episode=20"], tmp_path / "script.py")
+    path = tmp_path / "script.py"
+    eject.eject(system, [*words, "+env.params.max_steps_in_episode=20"], path)
     lines = play(path, "--seed", "1", "--total_timesteps", "2.5e3").splitlines()
     assert len(lines) == 3
     assert all(re.fullmatch(r" *\d+ steps, mean return -?[\d.]+", line) for line in lines)
