@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.architectures.acting import Act, act_and_step
-from stoix_like.architectures.episodes import of_games
 from stoix_like.base_types import EpisodeMetrics, RolloutState, TimeStep, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.utils.accelerate.packing import pack_outputs, unpack
@@ -28,7 +27,7 @@ NOTHING: Any = ()
 
 
 class Rollout(NamedTuple):
-    """A trajectory `[T, N, ...]`, and the episode metrics of every step, see `of_games`."""
+    """A trajectory `[T, N, ...]`, and the episode metrics `[T, N]` of every step."""
 
     trajectory: Trajectory
     episodes: EpisodeMetrics
@@ -72,7 +71,7 @@ def rollout(
         if most_truncations is not None:
             kept = keep_truncated(kept[0], kept[1], transition.next_observation, transition.truncated)
             transition = transition._replace(next_observation=NOTHING)
-        return (after, kept), pack_outputs((transition, of_games(after.timestep.episode, env.num_agents)), 1)
+        return (after, kept), pack_outputs((transition, after.timestep.episode), 1)
 
     slots: Any = ()
     if most_truncations is not None:
@@ -88,9 +87,7 @@ def rollout(
     unroll = _unroll(step, carry, jax.tree.map(lambda leaf: leaf[0], inputs), length)
     (last, slots), steps = jax.lax.scan(step, carry, inputs, length, unroll=unroll)
     transitions, episodes = unpack(steps)
-    finished = episodes.finished[:-1]
-    finished = finished if env.num_agents == 1 else jnp.repeat(finished, env.num_agents, axis=1)
-    is_first = jnp.concatenate([first.timestep.starts_episode[None], finished])
+    is_first = jnp.concatenate([first.timestep.starts_episode[None], episodes.finished[:-1]])
     transitions = transitions._replace(is_first=is_first)
     if most_truncations is not None:
         transitions = transitions._replace(next_observation=with_last(slots[0], last.timestep.next_observation))

@@ -25,7 +25,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes, map_over_shards
-from stoix_like.architectures.episodes import of_games
 from stoix_like.architectures.rollout import Rollout, make_transition, rollout
 from stoix_like.architectures.types import Hyperparams, Inputs, IntervalMetrics, LearnerState, ProgramSpec
 from stoix_like.architectures.update import Build, ShardProgram, make_update
@@ -214,31 +213,28 @@ def actor_programs(
         env_keys = jax.random.split(env_key, num_envs)
         return Choice(carry, action, extras, env_keys), steps.host_action(env_keys, state.env_state, action)
 
-    def follow(
-        state: RolloutState, choice: Choice, outcome: HostStep
-    ) -> tuple[RolloutState, Transition, EpisodeMetrics]:
+    def follow(state: RolloutState, choice: Choice, outcome: HostStep) -> tuple[RolloutState, Transition]:
         env_state, timestep = steps.finish(choice.env_keys, state.env_state, choice.action, outcome)
         transition = make_transition(state.timestep, choice.action, choice.extras, timestep)
-        episode = of_games(timestep.episode, steps.num_agents)
-        return RolloutState(env_state, timestep, choice.carry), transition, episode
+        return RolloutState(env_state, timestep, choice.carry), transition
 
     def begin(shared: Any, state: RolloutState, key: jax.Array) -> tuple[RecordedSteps, Choice, jax.Array]:
         choice, host_action = choose(shared, state, jax.random.fold_in(key, 0))
         outcome = steps.outcome_spec(num_envs)
-        _, transition, episode = jax.eval_shape(follow, state, choice, outcome)
+        after, transition = jax.eval_shape(follow, state, choice, outcome)
         transitions, episodes = jax.tree.map(
-            lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), (transition, episode)
+            lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), (transition, after.timestep.episode)
         )
         return RecordedSteps(transitions, episodes, jnp.zeros((), jnp.int32), key), choice, host_action
 
     def finish(
         recording: RecordedSteps, state: RolloutState, choice: Choice, outcome: HostStep
     ) -> tuple[RecordedSteps, RolloutState]:
-        after, transition, episode = follow(state, choice, outcome)
+        after, transition = follow(state, choice, outcome)
         transitions, episodes = jax.tree.map(
             lambda array, row: jax.lax.dynamic_update_index_in_dim(array, row, recording.steps, 0),
             (recording.transitions, recording.episodes),
-            (transition, episode),
+            (transition, after.timestep.episode),
         )
         return RecordedSteps(transitions, episodes, recording.steps + 1, recording.key), after
 

@@ -279,7 +279,9 @@ class ShardProgram(NamedTuple):
             if not self.spec.offline:
                 agent = self.system.observe(agent, trajectory)
             agent, metrics = self.system.update(agent, trajectory, update_key)
-        sums = shard.episodes if self.spec.offline else add_episodes(shard.episodes, episodes)
+        sums = shard.episodes
+        if not self.spec.offline:
+            sums = add_episodes(sums, of_games(episodes, self.env.num_agents))
         return agent.shared, Shard(agent.local, state, key, sums), self.axes.mean(metrics)
 
     def _healthy_update(self, state: LearnerState, update: Update) -> LearnerState:

@@ -26,7 +26,7 @@ from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box, Dict, Mixed
 from stoix_like.envs.stagger import make_stagger
 from stoix_like.envs.suites import SUITES, load_suite
-from stoix_like.envs.wrappers.agents import AGENT_IDS
+from stoix_like.envs.wrappers.agents import AGENT_IDS, has_agent_rows
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.user_code import name_of, refusing
@@ -398,6 +398,8 @@ def make_scenario(
 
 def _rows_of_agents(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
     """Give each of several agents a row."""
+    if has_agent_rows(env):
+        return env
     if env.num_agents > 1:
         return wrappers.AgentRows(env, config.team_reward, config.agent_ids)
     default = EnvConfig()

@@ -201,11 +201,16 @@ def _line(record: Mapping[str, Any]) -> str:
     varied = "".join(f" {name}={value:.3g}" for name, value in record["hyperparams"].items())
     member = f"member {record['member']}{varied}   " if "member" in record else ""
     interval = "95 % of the mean {episode_return_ci_low} to {episode_return_ci_high}".format_map(values)
+    measures = "".join(f"\n    {name} {format_number(record[name])}" for name in record.get("measures", ()))
     games = f"\n    {record['wins']} won, {record['draws']} drawn, {record['losses']} lost" if "wins" in record else ""
     return (
-        "  {}return {episode_return_mean}   std {episode_return_std}   {}   min {episode_return_min}"
-        "   max {episode_return_max}   length {episode_length_mean}\n    env steps {:,} ({})"
-    ).format(member, interval, record["env_steps"], record["selected"], **values) + games
+        (
+            "  {}return {episode_return_mean}   std {episode_return_std}   {}   min {episode_return_min}"
+            "   max {episode_return_max}   length {episode_length_mean}\n    env steps {:,} ({})"
+        ).format(member, interval, record["env_steps"], record["selected"], **values)
+        + measures
+        + games
+    )
 
 
 def _check(episodes: int, seed: int) -> None:
@@ -308,6 +313,7 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
                 "selected": trained.selected[index],
                 **_statistics(played.returns[index], played.lengths[index]),
                 **{name: float(values[index].mean()) for name, values in played.measures.items()},
+                **({"measures": list(played.measures)} if played.measures else {}),
                 **(_results(played.returns[index]) if of_games else {}),
             }
         )

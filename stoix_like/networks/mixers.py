@@ -35,11 +35,11 @@ class MonotonicMixer(nn.Module):
             `[...]` values of the team.
         """
         num_agents = values.shape[-1]
-        w_1 = jnp.abs(self._hyper(num_agents * self.embed_dim, "w_1")(state))
+        w_1 = jnp.abs(self._hyper(num_agents * self.embed_dim, state))
         w_1 = w_1.reshape(*values.shape, self.embed_dim)
-        hidden = nn.elu(jnp.einsum("...a,...ae->...e", values, w_1) + nn.Dense(self.embed_dim, name="b_1")(state))
-        w_2 = jnp.abs(self._hyper(self.embed_dim, "w_2")(state))
-        return jnp.sum(hidden * w_2, axis=-1) + self._hyper(1, "v")(state)[..., 0]
+        hidden = nn.elu(jnp.einsum("...a,...ae->...e", values, w_1) + nn.Dense(self.embed_dim)(state))
+        w_2 = jnp.abs(self._hyper(self.embed_dim, state))
+        return jnp.sum(hidden * w_2, axis=-1) + self._hyper(1, state)[..., 0]
 
-    def _hyper(self, width: int, name: str) -> nn.Sequential:
-        return nn.Sequential([nn.Dense(self.hyper_dim), nn.relu, nn.Dense(width)], name=name)
+    def _hyper(self, width: int, state: jax.Array) -> jax.Array:
+        return nn.Dense(width)(nn.relu(nn.Dense(self.hyper_dim)(state)))

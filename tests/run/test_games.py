@@ -121,6 +121,9 @@ def test_the_values_of_a_team_are_sums_over_its_agents():
         ([*WAGES, "system=search/ff_az"], "plans the actions of one agent"),
         (["env.team_reward=true"], "env.team_reward=true has no effect: gymnax/CartPole-v1 has one agent"),
         ([*WAGES, *PPO, "system.num_minibatches=5"], "system.num_minibatches=5 must divide"),
+        ([*WAGES, *PPO, "network.share=false", "system.optimiser=muon"], "would take the biases of several agents"),
+        ([*WAGES, "system=q_learning/ff_pqn_vdn", "system.normalize_rewards=true"], "set env.team_reward=true"),
+        ([*WAGES, "+observations=centralised"], r"suites of several agents have it with \+env.kwargs.world=true"),
     ],
 )
 def test_what_does_not_fit_games_is_refused(overrides, message):
@@ -203,3 +206,28 @@ def test_own_networks_export_one_agent_at_a_time(tmp_path):
         together(jax.tree.map(lambda x: x[1], AGENTS))
     with pytest.raises(ConfigError, match="agent=3 does not exist: use 0 to 2"):
         stoix_like.load_policy(tmp_path / "run", trust=True, agent=3)
+
+
+OWN = ["network.share=false", "arch.total_timesteps=800", "arch.num_evaluation=1", "arch.total_num_envs=8"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["system=ppo/ff_ppo_penalty"],
+        ["system=ppo/ff_dpo", "system.vtrace=true"],
+        ["system=vpg/ff_a2c", "arch.population.size=2"],
+        ["system=ppo/ff_ppo", "arch.num_devices=2", "arch.update_batch_size=2", "+env.kwargs.world=true"],
+        ["system=ppo/ff_ppo", "env._target_=support.games.Push", "system.sde_sample_freq=4"],
+    ],
+    ids=" ".join,
+)
+def test_own_networks_train_in_every_form(overrides, tmp_path):
+    given = [*WAGES, *OWN, "system.rollout_length=4", *overrides]
+    minibatches = [] if "system=vpg/ff_a2c" in overrides else ["system.num_minibatches=2"]
+    result = stoix_like.train("ppo/ff_ppo", [*given, *minibatches], run_dir=tmp_path / "run")
+    assert np.isfinite(result.summary["eval/episode_return_mean"]).all()
+    policy = stoix_like.load_policy(tmp_path / "run", trust=True)
+    inspected = policy.inspect(policy.random_observations(jax.random.key(0), 3))
+    assert inspected.value.shape == (3,)

@@ -97,3 +97,13 @@ class Steps(Environment):
     def observe(self, count, drawn):
         """Return the steps so far, plus one for the second agent, and the drawn number."""
         return Observation(jnp.stack([jnp.stack([count + 0.0, drawn]), jnp.stack([count + 1.0, drawn])]))
+
+
+class Push(Wages):
+    """Wages for three agents with continuous actions."""
+
+    action_space = Box(-1.0, 1.0, (2,))
+
+    def observe(self):
+        """Return who each agent is."""
+        return super().observe()._replace(action_mask=None)

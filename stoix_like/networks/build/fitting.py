@@ -136,7 +136,10 @@ def _entry(space: ObservationSpace, path: list[str], what: str) -> ObservationSp
     for name in path:
         if not isinstance(found, Dict) or name not in found.spaces:
             known = entries(space, "agent_view")
-            raise ConfigError(f"{what} is not part of the observation: {nearest(what.partition('=')[2], known)}")
+            hint = nearest(what.partition("=")[2], known)
+            if what.endswith((".own", ".world")):
+                hint = "suites of several agents have it with +env.kwargs.world=true"
+            raise ConfigError(f"{what} is not part of the observation: {hint}")
         found = found.spaces[name]
     return found
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from stoix_like.arch_config import OfflineConfig, SebulbaConfig
+from stoix_like.base_types import SystemConfig
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX
@@ -45,6 +46,14 @@ class Plan(NamedTuple):
         return self.envs_per_shard * self.num_agents
 
 
+def checked_envs(system: SystemConfig, envs_per_shard: int, num_agents: int) -> int:
+    """Return the environments per shard that the sizes of a system must fit.
+
+    They are the rows of agents in a replay buffer, and games in a rollout, whose rows some minibatches keep together.
+    """
+    return envs_per_shard * num_agents if system.has_replay else envs_per_shard
+
+
 def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
     """Divide the budget of a run into updates and intervals between evaluations.
 
@@ -79,8 +88,7 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
     rows = envs_per_shard * num_agents
     if isinstance(arch, SebulbaConfig):
         _check_without_warmup(config, rows, num_shards)
-    # The minibatches of a rollout are of whole games, wherever rows of a game belong together.
-    system.check(rows if system.has_replay else envs_per_shard, num_shards)
+    system.check(checked_envs(system, envs_per_shard, num_agents), num_shards)
     steps_per_update, warmup_steps = count_steps(config), arch.total_num_envs * system.warmup_steps
     trial_updates = count_updates(config)
     if trial_updates < 1 and isinstance(arch, OfflineConfig):

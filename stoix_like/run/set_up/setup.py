@@ -32,7 +32,7 @@ from stoix_like.networks.requirements import MisfitError, check_networks, unused
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
 from stoix_like.run.host.devices import RunDevices, devices_of, make_mesh, set_compile_cache
-from stoix_like.run.host.plan import Plan, make_plan, spread_members
+from stoix_like.run.host.plan import Plan, checked_envs, make_plan, spread_members
 from stoix_like.run.population import halving, pbt
 from stoix_like.run.population.members import Population, count_members, make_population
 from stoix_like.run.set_up import memory_estimate
@@ -370,7 +370,9 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
     for member in range(population.num_members if population.hyperparams else 0):
         try:
             hyperparams: dict[str, Any] = population.of(member)
-            replace_values(config.system, hyperparams).check(plan.rows_per_shard, plan.num_shards)
+            replace_values(config.system, hyperparams).check(
+                checked_envs(config.system, plan.envs_per_shard, plan.num_agents), plan.num_shards
+            )
         except ConfigError as error:
             raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
 

@@ -243,7 +243,8 @@ def make_parts(
     transform: Transform | None = None,
 ) -> dict[str, Any]:
     """Return the attributes of an `OnPolicyActorCritic` without advantages, by default feed-forward with Adam."""
-    networks = with_own_networks(make_networks(spec.networks), spec) if networks is None else networks
+    optimiser = config.gradients.optimiser
+    networks = with_own_networks(make_networks(spec.networks), spec, optimiser) if networks is None else networks
     optims = (make_optimiser(config, spec, lr, transform=transform) for lr in (config.actor_lr, config.critic_lr))
     return {
         "config": config,

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-import distrax
 import jax
 import jax.numpy as jnp
 
@@ -15,6 +14,7 @@ from stoix_like.envs.spaces import Dict
 from stoix_like.errors import ConfigError
 from stoix_like.systems.on_policy.networks import ActorCriticNetworks, OnPolicyTransition, Values
 from stoix_like.systems.parts.critic_outputs import SCALAR
+from stoix_like.systems.parts.optimiser import BY_AXES
 from stoix_like.utils.jax_utils import merge_leading_dims
 
 
@@ -35,64 +35,6 @@ def to_rows(tree: PyTree, axis: int = 0) -> PyTree:
         return rows.reshape(*rows.shape[:axis], -1, *rows.shape[axis + 2 :])
 
     return jax.tree.map(join, tree)
-
-
-class AgentPolicies(distrax.Distribution):
-    """The policies of agents with parameters of their own, as one distribution over rows `[..., N * A]`.
-
-    Args:
-        policies: a distribution whose arrays have a leading axis of A.
-        num_agents: A.
-    """
-
-    def __init__(self, policies: Any, num_agents: int) -> None:
-        self._policies, self._num_agents = policies, num_agents
-
-    def _one(self) -> Any:
-        return jax.tree.map(lambda leaf: leaf[0], self._policies)
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        """Shape of one action."""
-        return self._one().event_shape
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the rows."""
-        *others, games = self._one().batch_shape
-        return (*others, self._num_agents * games)
-
-    @property
-    def _axis(self) -> int:
-        return len(self._one().batch_shape) - 1
-
-    def sample(self, *, seed: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draw actions `[*sample_shape, ..., N * A, ...]`, with a key of each agent."""
-        draw = jax.vmap(lambda policy, key: policy.sample(seed=key, sample_shape=sample_shape))
-        drawn = draw(self._policies, jax.random.split(seed, self._num_agents))
-        return to_rows(drawn, len(sample_shape) + self._axis)
-
-    def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
-        return self.sample(seed=key, sample_shape=(n,))
-
-    def log_prob(self, value: jax.Array) -> jax.Array:
-        """Compute the log-probabilities of actions `[..., N * A, ...]`, in nats."""
-        actions = to_agents(value, self._num_agents, self._axis)
-        return to_rows(jax.vmap(lambda policy, action: policy.log_prob(action))(self._policies, actions), self._axis)
-
-    def entropy(self, *, seed: jax.Array) -> jax.Array:
-        """Compute the entropies `[..., N * A]`, in nats."""
-        keys = jax.random.split(seed, self._num_agents)
-        return to_rows(jax.vmap(lambda policy, key: policy.entropy(seed=key))(self._policies, keys), self._axis)
-
-    def mode(self) -> jax.Array:
-        """Return the most likely actions `[..., N * A, ...]`."""
-        return to_rows(jax.vmap(lambda policy: policy.mode())(self._policies), self._axis)
-
-    def kl_divergence(self, other_dist: Any, **kwargs: Any) -> jax.Array:
-        """Compute the divergences `[..., N * A]` from other policies of the same kind, in nats."""
-        divergence = jax.vmap(lambda policy, other: policy.kl_divergence(other, **kwargs))
-        return to_rows(divergence(self._policies, other_dist._policies), self._axis)
 
 
 @dataclass(frozen=True)
@@ -116,8 +58,10 @@ class OwnNetworks(ActorCriticNetworks):
 
     def policy(self, params: ActorCriticParams, obs: PyTree) -> Distribution:
         """Compute the policies of rows `[..., N * A]`."""
-        policies = jax.vmap(super().policy)(params, to_agents(obs, self.num_agents, self._axis(obs)))
-        return AgentPolicies(policies, self.num_agents)
+        axis = self._axis(obs)
+        # The arrays of a policy have the axes of its batch, so that those of agents join to one policy of rows.
+        policies: Distribution = jax.vmap(super().policy)(params, to_agents(obs, self.num_agents, axis))
+        return to_rows(policies, axis)
 
     def value(self, params: ActorCriticParams, obs: PyTree) -> PyTree:
         """Compute the values of rows `[..., N * A]`."""
@@ -141,23 +85,29 @@ class OwnNetworks(ActorCriticNetworks):
         return jax.tree.map(partial(merge_leading_dims, num_dims=2), minibatch)
 
 
-def with_own_networks(networks: ActorCriticNetworks, spec: SystemSpec) -> ActorCriticNetworks:
+def with_own_networks(networks: ActorCriticNetworks, spec: SystemSpec, optimiser: str) -> ActorCriticNetworks:
     """Give every agent networks of its own where agents share none.
 
     Args:
         networks: feed-forward networks.
         spec: the network configuration, and the number of agents.
+        optimiser: its name.
 
     Returns:
         The networks.
 
     Raises:
-        ConfigError: the critic computes a distribution.
+        ConfigError: the critic computes a distribution, or the optimiser tells weights from biases by their axes.
     """
     if spec.share_networks:
         return networks
     if networks.output is not SCALAR:
         raise ConfigError("network.share=false needs a critic that computes a value, not a distribution: use true")
+    if optimiser in BY_AXES:
+        raise ConfigError(
+            f"network.share=false: system.optimiser={optimiser} would take the biases of several agents for a matrix:"
+            " use adam or radam"
+        )
     space: Any = spec.observation_space
     while isinstance(space, Dict):
         space = space.spaces[min(space.spaces)]

@@ -27,6 +27,10 @@ Transform = Callable[[optax.ScalarOrSchedule], optax.GradientTransformation]
 """A function `(learning_rate) -> GradientTransformation`."""
 
 
+BY_AXES = ("adamw", "muon")
+"""Optimisers that tell weights from biases by their axes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gradients(Part):
     """Hyperparameters of gradient descent.
@@ -47,7 +51,7 @@ class Gradients(Part):
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that the optimiser has a weight decay if one is set; see `Part.check`."""
-        if self.weight_decay and self.optimiser not in ("adamw", "muon"):
+        if self.weight_decay and self.optimiser not in BY_AXES:
             raise ConfigError(
                 f"system.weight_decay={self.weight_decay} has no effect with system.optimiser={self.optimiser}: use"
                 " system.optimiser=adamw"

@@ -2,7 +2,9 @@
 
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation, Trajectory, Transition
@@ -35,3 +37,31 @@ def test_the_loss_is_that_of_sums():
     loss, metrics = system.loss(None, batch)
     assert loss == 2.5
     assert metrics["q_value"] == 3.5
+
+
+def test_targets_of_truncated_games_bootstrap_from_the_true_successor():
+    """As in the first game above, with a truncation: 1 + 2 + (3 + 5) / 2 = 7; and 3 + 4 + (7 + 1) / 2 = 11."""
+    system = ValueDecomposition(CONFIG, Axes(), NETWORK, None, None, None, 2, False, SUM)
+    view, never = Observation(SUCCESSOR[None]), jnp.zeros((1, 4), bool)
+    reward = jnp.asarray([[1.0, 2.0, 3.0, 4.0]])
+    steps = Transition(view, never.astype(int), reward, never, ENDS[None], view, never, ())
+    assert system.evaluate(None, Trajectory(steps, ())).target.tolist() == [[7.0, 7.0], [11.0, 11.0]]
+
+
+def test_targets_and_losses_mix_values_by_qmix():
+    """The target of the first game is its reward, 3, plus half the mixed value of the best actions of its successor."""
+    mixer = make_mixer(Mixing("qmix", 4), 2)
+    params = mixer.init({"params": {}}, jax.random.key(0), SUCCESSOR)
+    system = ValueDecomposition(CONFIG, Axes(), NETWORK, None, None, None, 2, False, mixer)
+    view, never = Observation(SUCCESSOR[None]), jnp.zeros((1, 4), bool)
+    reward = jnp.asarray([[1.0, 2.0, 3.0, 4.0]])
+    steps = Transition(view, never.astype(int), reward, ENDS[None], never, view, never, ())
+    best = mixer.mix(params, jnp.max(SUCCESSOR, axis=-1), SUCCESSOR, 0)
+    target = system.evaluate(params, Trajectory(steps, ())).target
+    np.testing.assert_allclose(target[:, 0], [3.0 + 0.5 * best[0], 7.0], rtol=1e-6)
+    batch = PQNTransition(Observation(SUCCESSOR.reshape(2, 2, 2)), jnp.zeros((2, 2), int), target)
+    loss, _ = system.loss(params, batch)
+    chosen = mixer.mix(params, SUCCESSOR[:, 0], SUCCESSOR, 0)
+    np.testing.assert_allclose(loss, 0.5 * jnp.mean((chosen - target[:, 0]) ** 2), rtol=1e-6)
+    gradient = jax.grad(lambda params: system.loss(params, batch)[0])(params)["params"]["mixer"]
+    assert all(jnp.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient))

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec, Trajectory, Transition
+from stoix_like.errors import ConfigError
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts.mixing import Mixer, Mixing, make_mixer
 from stoix_like.systems.q_learning.anakin import ff_pqn
@@ -85,7 +86,16 @@ def make_decomposition(
     network: Any = None,
     algorithm: Callable[..., ValueDecomposition] = ValueDecomposition,
 ) -> Algorithm:
-    """Build PQN with value decomposition, or a variant; see `ff_pqn.make_algorithm`."""
+    """Build PQN with value decomposition, or a variant; see `ff_pqn.make_algorithm`.
+
+    Raises:
+        ConfigError: rewards would be normalised before they are summed.
+    """
+    if config.normalize_rewards and spec.num_agents > 1 and not spec.team_reward:
+        raise ConfigError(
+            "system.normalize_rewards=true normalises the rewards of each agent, and values are those of the team: set"
+            " env.team_reward=true"
+        )
     mixer = make_mixer(config.mixing, spec.num_agents)
     of_teams = partial(algorithm, num_agents=spec.num_agents, team_reward=spec.team_reward, mixer=mixer)
     return ff_pqn.make_algorithm(config, spec, network, of_teams)
