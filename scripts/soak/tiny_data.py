@@ -16,7 +16,7 @@ def offline(system: str) -> bool:
 
 
 def write_random(path: Path, overrides: Sequence[str]) -> None:
-    """Write the whole episodes of one environment among its first random steps.
+    """Write the whole episodes of one environment, or of its first agent, among its first random steps.
 
     Args:
         path: the file to write.
@@ -38,12 +38,12 @@ def write_random(path: Path, overrides: Sequence[str]) -> None:
     env = factory.make(parse_config(compose_config(overrides)).env)
 
     def stay(shared: Any, state: Any, key: Any) -> Any:
-        action = jax.vmap(env.action_space.sample)(jax.random.split(key, 1))
+        action = jax.vmap(env.action_space.sample)(jax.random.split(key, env.num_agents))
         return (), jnp.zeros_like(action), ()
 
     @jax.jit
     def play(key: Any) -> Any:
-        state, timestep = env.reset(jax.random.split(key, 1))
+        state, timestep = env.reset(jax.random.split(key, env.num_agents))
         act = random_act(stay, env)
         return rollout(env, act, None, RolloutState(state, timestep, ()), key, STEPS)[1].trajectory.transitions
 
