@@ -79,9 +79,9 @@ class JumanjiEnvironment(Environment):
 
     def __init__(self, env: Any, name: str) -> None:
         self._env, self._name = env, name
-        self._limit: int | None = getattr(env, "time_limit", None)
-        # The rewards of a search depend on its limit, and its state tells its end.
-        if self._limit is not None and name != _SEARCH:
+        # A search pays less with each step, and nothing beyond its limit: it terminates there.
+        self._limit: int | None = None if name == _SEARCH else getattr(env, "time_limit", None)
+        if self._limit is not None:
             # jumanji reports a time limit as a termination. One step later, the end of an episode is one of the task.
             env.time_limit = min(self._limit, INT32_MAX - 1) + 1
         self._spec = env.observation_spec
@@ -123,8 +123,6 @@ class JumanjiEnvironment(Environment):
     def _ends(self, state: Any, timestep: Any) -> tuple[jax.Array, jax.Array]:
         """Return whether the episode terminated, and whether it ended at all."""
         ended = timestep.last()
-        if self._name == _SEARCH:
-            return jnp.all(state.targets.found), ended
         terminated = ended & jnp.all(timestep.discount == 0.0)
         return terminated, ended if self._limit is None else ended | (state.step_count >= self._limit)
 

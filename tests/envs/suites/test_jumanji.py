@@ -154,9 +154,10 @@ def test_exactly_the_masked_actions_are_illegal(name):
         np.testing.assert_array_equal(ended, ~mask[starts + choices].all(-1))
 
 
-@pytest.mark.parametrize(("name", "limit"), [(name, 4) for name in BY_AGENT if name != "MultiCVRP-v0"])
-def test_agents_are_truncated_together(name, limit):
+@pytest.mark.parametrize("name", [name for name in BY_AGENT if name not in ("MultiCVRP-v0", "SearchAndRescue-v0")])
+def test_agents_are_truncated_together(name):
     """With legal actions, nothing ends these games so early but their limit; a few of them may be solved by chance."""
+    limit = 4
     kwargs = {**BY_AGENT[name], "time_limit": limit}
     env = make(env_config("jumanji", name, kwargs=kwargs))
     first, _, steps = player(env, 2 * limit, 2 * env.num_agents)(jax.random.key(0))
@@ -169,6 +170,15 @@ def test_agents_are_truncated_together(name, limit):
     games = (steps.terminated | steps.truncated).reshape(2 * limit, 2, env.num_agents)
     np.testing.assert_array_equal(games, np.broadcast_to(games[..., :1], games.shape))
     check_carry(make_eval(env_config("jumanji", name, kwargs=kwargs)))
+
+
+def test_a_search_terminates_at_its_limit():
+    """Its rewards shrink with each step, to nothing at the limit: there is no value beyond."""
+    env = make(env_config("jumanji", "SearchAndRescue-v0", kwargs={"num_targets": 30, "time_limit": 4}))
+    _, _, steps = player(env, 8, 2)(jax.random.key(0))
+    assert steps.terminated.tolist() == [[(t + 1) % 4 == 0] * 2 for t in range(8)]
+    assert not steps.truncated.any()
+    check_carry(make_eval(env_config("jumanji", "SearchAndRescue-v0", kwargs={"num_targets": 3, "time_limit": 4})))
 
 
 @pytest.mark.parametrize("name", list(BY_AGENT))
