@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs import Dict, Vectorize, check, factory, wrappers
+from stoix_like.base_types import Observation
+from stoix_like.envs import Box, Dict, Vectorize, check, factory, wrappers
 from stoix_like.envs.environment import transition
 from stoix_like.envs.wrappers.agents import where_rows
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
@@ -61,15 +62,40 @@ def test_numbers_of_agents_are_appended_to_vectors():
         assert view.shape[1:] == env.observation_space.spaces[name].shape
 
 
-class Letters(Steps):
-    """Agents that observe no vector of floats."""
+class Cells(Steps):
+    """Each agent observes zeros of a space.
 
-    observation_space = Steps.action_space
+    Args:
+        space: the space.
+    """
+
+    def __init__(self, space):
+        super().__init__()
+        self.observation_space = space
+
+    def observe(self, count, drawn):
+        """Return zeros."""
+        zeros = self.observation_space.sample(jax.random.key(0))
+        return Observation(jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape)), zeros))
 
 
-def test_numbers_of_agents_need_a_vector():
-    with pytest.raises(ConfigError, match=r"env\.agent_ids=one_hot appends to vectors of floats"):
-        wrappers.AgentRows(Vectorize(Letters()), agent_ids="one_hot")
+VECTOR, IMAGE = Box(-1.0, 1.0, (3,)), Box(0.0, 1.0, (4, 4, 1))
+
+
+def test_numbers_of_agents_are_appended_to_nested_vectors():
+    env = wrappers.AgentRows(
+        Vectorize(Cells(Dict({"cars": Dict({"place": VECTOR, "map": IMAGE})}))), agent_ids="one_hot"
+    )
+    view = env.reset(KEYS)[1].observation.agent_view["cars"]
+    np.testing.assert_array_equal(view["place"][:, 3:], np.tile(np.eye(2), (GAMES, 1)))
+    assert env.observation_space.spaces["cars"].spaces["place"].shape == (5,)
+    assert view["map"].shape[1:] == (4, 4, 1)
+
+
+@pytest.mark.parametrize("space", [IMAGE, Dict({"own": IMAGE, "world": VECTOR}), Dict({"own": Dict({"map": IMAGE})})])
+def test_numbers_of_agents_need_a_vector(space):
+    with pytest.raises(ConfigError, match=r"env\.agent_ids=one_hot appends to vectors of floats.* observe none"):
+        wrappers.AgentRows(Vectorize(Cells(space)), agent_ids="one_hot")
 
 
 def test_options_of_agents_are_refused_where_there_is_one():
