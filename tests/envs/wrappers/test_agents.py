@@ -196,3 +196,44 @@ def test_what_is_wrong_with_a_game_is_reported(game, fault):
 
 def test_a_sound_game_has_no_faults():
     check.check_environment(Steps())
+
+
+@pytest.mark.parametrize(
+    ("values", "starts", "lengths"),
+    [
+        ({"auto_reset": "pool", "pool_size": 4}, 4, {2}),
+        ({"auto_reset": "optimistic"}, 4, {2}),
+        ({"auto_reset": "cached"}, GAMES, {2}),
+        ({"staggered_starts": True, "time_limit": 5}, 12, {1, 2}),
+        ({"sticky_actions": 0.5}, 12, {2}),
+        ({"action_repeat": 2}, 24, {1}),
+        ({"random_start_steps": 1}, 12, {1, 2}),
+    ],
+)
+def test_games_stay_whole_in_every_wrapper(values, starts, lengths):
+    """The agents of a game end together, see the same number drawn for it, and count the same steps.
+
+    Args:
+        values: the configuration.
+        starts: the number of different games, or the least of it.
+        lengths: those of the episodes that ended.
+    """
+    env, num_steps = factory.make(config(**values), Steps), 9
+
+    def step(carry, key):
+        state, _ = carry
+        action = jax.random.randint(key, (2 * GAMES,), 0, 3)
+        after = env.step(jax.random.split(key, 2 * GAMES), state, action)
+        return after, after[1]
+
+    keys = jax.random.split(jax.random.key(1), num_steps)
+    steps = jax.jit(lambda: jax.lax.scan(step, env.reset(KEYS), keys)[1])()
+    games = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(num_steps, GAMES, 2, *leaf.shape[2:]), steps)
+    for flag in (games.terminated, games.truncated, games.episode.episode_length, games.episode.episode_return):
+        np.testing.assert_array_equal(flag[..., 0], flag[..., 1])
+    for view in (games.observation.agent_view, games.next_observation.agent_view):
+        np.testing.assert_array_equal(view[..., 0, :] + np.asarray([1, 0]), view[..., 1, :])
+    ended = (games.terminated | games.truncated)[..., 0]
+    drawn = np.unique(games.observation.agent_view[ended][:, 0, 1])
+    assert len(drawn) == starts if "auto_reset" in values else len(drawn) >= starts
+    assert set(games.episode.episode_length[ended].ravel().tolist()) == lengths
