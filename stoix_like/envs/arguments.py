@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -105,15 +105,20 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
 
 
 def fit_params(
-    defaults: Mapping[str, Any], params: Mapping[str, Any], owner: str, limit: str = "max_steps_in_episode"
+    defaults: Mapping[str, Any],
+    params: Mapping[str, Any],
+    owner: str,
+    positive: Collection[str] = ("max_steps_in_episode",),
+    key: str = "env.params",
 ) -> dict[str, Any]:
-    """Convert `env.params` to the types of their defaults.
+    """Convert `env.params`, or arguments of a constructor, to the types of their defaults.
 
     Args:
-        defaults: default by name of each parameter that the scenario has.
+        defaults: default by name of each parameter that the scenario has; None accepts any value.
         params: parameters to change by name.
         owner: name of the scenario.
-        limit: name of the parameter that is the time limit, in steps.
+        positive: names of those that must be at least 1, such as the time limit, in steps.
+        key: the config key of `params`.
 
     Returns:
         The converted parameters, without those that keep their default.
@@ -121,16 +126,21 @@ def fit_params(
     Raises:
         ConfigError: if a parameter is unknown or its value does not fit.
     """
-    check_names("env.params", params, defaults, owner)
+    check_names(key, params, defaults, owner)
     fitted = {}
     for name, value in params.items():
-        fitted[name] = _fit(value, defaults[name])
-        if fitted[name] is None or not np.all(np.isfinite(fitted[name])):
-            raise ConfigError(f"env.params.{name}={value!r} is invalid for {owner}: the default is {defaults[name]!r}")
-        check_fits_32_bits(f"env.params.{name}", fitted[name])
-        if name == limit and fitted[name] < 1:
-            raise ConfigError(f"env.params.{name}={value!r} must be at least 1")
+        default = defaults[name]
+        fitted[name] = value if default is None else _fit(value, default)
+        if default is not None and not _is_valid(fitted[name]):
+            raise ConfigError(f"{key}.{name}={value!r} is invalid for {owner}: use a value such as {default!r}")
+        check_fits_32_bits(f"{key}.{name}", fitted[name])
+        if name in positive and fitted[name] < 1:
+            raise ConfigError(f"{key}.{name}={value!r} must be at least 1")
     return fitted
+
+
+def _is_valid(value: Any) -> bool:
+    return isinstance(value, str) or (value is not None and bool(np.all(np.isfinite(value))))
 
 
 def _fit(value: Any, default: Any) -> Any:

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Observation, TimeStep
+from stoix_like.envs import padding
 from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
-from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, choices
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.schema import INT32_MAX
@@ -69,12 +70,12 @@ class JaxMarlEnvironment(Environment):
         self.team_reward = rules.team_reward and self.num_agents > 1
         self.truncates_after = INT32_MAX if rules.limit is None else rules.limit
         self._spaces = [_action_space(env, agent, name) for agent in self._agents]
-        self.action_space = _common_actions(dict(zip(self._agents, self._spaces, strict=True)), name)
+        self.action_space = padding.common_actions(dict(zip(self._agents, self._spaces, strict=True)), name)
         key = jax.random.key(0)
         with quiet():
             views, state = jax.eval_shape(env.reset, key)
             views = jax.eval_shape(self._list, views)
-            _check_padding(dict(zip(self._agents, views, strict=True)), name)
+            padding.check_views(dict(zip(self._agents, views, strict=True)), name)
             self._masks = self._finds_masks(state)
             view = jax.eval_shape(self._all, key)[1].agent_view
         self.observation_space = _space(view["own"] if world else view, self.num_agents > 1)
@@ -110,9 +111,7 @@ class JaxMarlEnvironment(Environment):
         return observation if self.num_agents > 1 else jax.tree.map(lambda leaf: leaf[0], observation)
 
     def _native(self, action: Any) -> Any:
-        rows = [action] if self.num_agents == 1 else [action[number] for number in range(self.num_agents)]
-        pairs = zip(rows, self._spaces, strict=True)
-        own = [row[: space.shape[0]] if isinstance(space, Box) else row for row, space in pairs]
+        own = padding.own_actions(action, self._spaces)
         # Environments that number their agents take a sequence.
         return tuple(own) if isinstance(self._agents[0], int) else dict(zip(self._agents, own, strict=True))
 
@@ -123,7 +122,7 @@ class JaxMarlEnvironment(Environment):
         return self._by_agent(observed if self._rules.views is None else self._rules.views(observed))
 
     def _observation(self, observed: Any, state: Any) -> Observation:
-        views = jax.tree.map(_pad, *[jax.tree.map(self._number, view) for view in self._list(observed)])
+        views = jax.tree.map(padding.stack, *[jax.tree.map(self._number, view) for view in self._list(observed)])
         if self._world:
             world = observed.get("world_state") if isinstance(observed, Mapping) else None
             if world is None and hasattr(self._env, "get_world_state"):
@@ -150,14 +149,11 @@ class JaxMarlEnvironment(Environment):
     def _mask(self, state: Any) -> jax.Array | None:
         if not isinstance(self.action_space, Discrete):
             return None
-        sizes = np.array([sum(choices(space)) for space in self._spaces])
-        owned = jnp.asarray(np.arange(self.action_space.n) < sizes[:, None])
+        own = padding.own_choices(self._spaces, self.action_space.n)
         if not self._masks:
-            return None if bool(np.all(sizes == self.action_space.n)) else owned
+            return None if own.all() else jnp.asarray(own)
         legal = self._by_agent(getattr(self._env, self._rules.legal)(state))
-        rows = jax.tree.map(_pad, *[jnp.asarray(row, bool) for row in legal])
-        # A policy needs a legal choice, even where the episode has ended.
-        return jnp.where(rows.any(-1, keepdims=True), rows, owned)
+        return padding.legal_choices(padding.stack(*[jnp.asarray(row, bool) for row in legal]), own)
 
 
 def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
@@ -203,7 +199,7 @@ def _reset_faults(env: Any) -> Iterator[str]:
 def _step_faults(env: Any) -> Iterator[str]:
     key = jax.random.key(0)
     spaces = {agent: _action_space(env, agent, type(env).__name__) for agent in env.agents}
-    _common_actions(spaces, type(env).__name__)
+    padding.common_actions(spaces, type(env).__name__)
     actions = {agent: jnp.zeros(space.shape, space.dtype) for agent, space in spaces.items()}
     state = jax.eval_shape(env.reset, key)[1]
     result = jax.eval_shape(env.step_env, key, state, actions)
@@ -223,7 +219,7 @@ def _observation_faults(env: Any, observed: Any, method: str) -> Iterator[str]:
         if agent not in observed:
             yield f"{method} returns no observation of {agent}"
         elif hasattr(observed[agent], "shape") and tuple(observed[agent].shape) != tuple(np.ravel(space.shape)):
-            found = _shapes(observed[agent])
+            found = padding.shapes(observed[agent])
             yield f"{method} returns an observation {found} of {agent}, whose space has {space.shape}: make them agree"
 
 
@@ -242,32 +238,6 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _pad(*leaves: jax.Array) -> jax.Array:
-    """Stack arrays of one shape, or vectors, padded to the length of the longest."""
-    if len({leaf.shape for leaf in leaves}) > 1:
-        longest = max(len(leaf) for leaf in leaves)
-        leaves = tuple(jnp.pad(leaf, (0, longest - len(leaf))) for leaf in leaves)
-    return jnp.stack(leaves)
-
-
-def _check_padding(views: Mapping[Any, Any], name: str) -> None:
-    first, *others = views
-    for agent in others:
-        if not _can_pad(views[first], views[agent]):
-            one, two = _shapes(views[first]), _shapes(views[agent])
-            raise ConfigError(f"{name}: {first} observes {one} and {agent} {two}: only vectors can be padded")
-
-
-def _can_pad(one: Any, two: Any) -> bool:
-    structure: Any = jax.tree.structure(one)
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=False)
-    return structure == jax.tree.structure(two) and all(a.shape == b.shape or a.ndim == b.ndim == 1 for a, b in pairs)
-
-
-def _shapes(view: Any) -> Any:
-    return jax.tree.map(lambda leaf: tuple(leaf.shape), view)
-
-
 def _action_space(env: Any, agent: Any, name: str) -> Space:
     spaces = getattr(env, "action_spaces", {})
     space = spaces[agent] if agent in spaces else env.action_space(agent)
@@ -281,25 +251,6 @@ def _action_space(env: Any, agent: Any, name: str) -> Space:
         low, high = (np.broadcast_to(np.asarray(bound, np.float32), shape) for bound in (space.low, space.high))
         return Box(low, high, shape)
     raise ConfigError(f"{name}: {agent} acts in a {type(space).__name__}: use Discrete, MultiDiscrete or a vector Box")
-
-
-def _common_actions(spaces: Mapping[Any, Space], name: str) -> Space:
-    agents = list(spaces)
-    largest = max(agents, key=lambda agent: (sum(choices(spaces[agent])), spaces[agent].shape))
-    for agent in agents:
-        if not _fits(spaces[agent], spaces[largest]):
-            raise ConfigError(
-                f"{name}: {agent} acts in {spaces[agent]} and {largest} in {spaces[largest]}: only Discrete spaces, and"
-                " boxes with equal bounds, can be padded"
-            )
-    return spaces[largest]
-
-
-def _fits(space: Space, largest: Space) -> bool:
-    if isinstance(space, Box) and isinstance(largest, Box):
-        size = space.shape[0]
-        return bool(np.all(space.low == largest.low[:size]) and np.all(space.high == largest.high[:size]))  # type: ignore[index]
-    return (isinstance(space, Discrete) and isinstance(largest, Discrete)) or space == largest
 
 
 def _space(view: Any, by_agent: bool) -> ObservationSpace:

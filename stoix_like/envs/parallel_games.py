@@ -13,46 +13,51 @@ from typing import Any
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import PyTree
+from stoix_like.envs import padding
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment, HostSpec
 from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep
-from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.envs.spaces import Box, Dict, Discrete, Space, Tuple
 from stoix_like.errors import ConfigError
 
 _VIEW, _MASK = "view", "mask"
 
 
-class _Padding:
+class _CommonForm:
     """The common form of what the agents of a game observe and do."""
 
     def __init__(self, env: Any, name: str) -> None:
         self.agents = list(env.possible_agents)
-        self._views = {agent: self._box(env.observation_space(agent), f"{name}: {agent}") for agent in self.agents}
-        self._actions = {agent: env.action_space(agent) for agent in self.agents}
-        shapes = {space.shape for space in self._views.values()}
-        if len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
-            raise ConfigError(
-                f"{name}: agents observe arrays of the shapes {sorted(shapes)}: only vectors can be padded"
-            )
-        largest = max(self.agents, key=lambda agent: gymnasium.spaces.flatdim(self._actions[agent]))
-        wide = max(self.agents, key=lambda agent: self._views[agent].shape)
-        spec = make_spec(name, self._views[wide], self._actions[largest])
-        if any(space != self._actions[largest] for space in self._actions.values()) and not all(
-            isinstance(space, gymnasium.spaces.Discrete) for space in self._actions.values()
-        ):
-            raise ConfigError(f"{name}: agents act in {self._actions}: only Discrete spaces can be padded")
-        self._choices = spec.action_space.n if isinstance(spec.action_space, Discrete) else None
-        self._shape, self._dtype = spec.observation.shape, spec.observation.dtype
-        self.spec = self._of_agents(spec, len(shapes) == 1)
+        views = [_box(env.observation_space(agent), f"{name}: {agent}") for agent in self.agents]
+        self._actions = [env.action_space(agent) for agent in self.agents]
+        specs = [
+            make_spec(f"{name}: {each[0]}", *each[1:]) for each in zip(self.agents, views, self._actions, strict=True)
+        ]
+        self._views = [spec.observation for spec in specs]
+        self._spaces = [_array_space(spec) for spec in specs]
+        padding.check_views(dict(zip(self.agents, self._views, strict=True)), name)
+        actions = padding.common_actions(dict(zip(self.agents, self._spaces, strict=True)), name)
+        self._choices = actions.n if isinstance(actions, Discrete) else 0
+        view = jax.eval_shape(padding.stack, *self._views)
+        space = specs[0].observation_space
+        if any(other != views[0] for other in views):
+            low, high = (0, 255) if view.dtype == np.uint8 else (-np.inf, np.inf)
+            space = Box(low, high, view.shape[1:], view.dtype)
+        observation: dict[str, Any] = {_VIEW: self._views}
+        if self._choices:
+            observation[_MASK] = jax.ShapeDtypeStruct((len(self.agents), self._choices), np.dtype(bool))
+        mask = self._legal if self._choices else None
+        self.spec = HostSpec(name, observation, self._encode, space, actions, mask, len(self.agents))
 
     def view(self, observations: Mapping[str, Any], infos: Mapping[str, Any], present: Collection[str]) -> PyTree:
-        """Return what the agents of one game observe, `[A, ...]`, with the legal actions of discrete ones."""
-        view = np.zeros((len(self.agents), *self._shape), self._dtype)
-        mask = np.zeros((len(self.agents), self._choices or 0), bool)
+        """Return what each agent of one game observes, with the legal actions `[A, n]` of discrete ones."""
+        views = [np.zeros(view.shape, view.dtype) for view in self._views]
+        mask = np.zeros((len(self.agents), self._choices), bool)
         for row, agent in enumerate(self.agents):
             if agent not in present:
                 mask[row, :1] = True
@@ -60,48 +65,49 @@ class _Padding:
             observed, legal = observations[agent], infos.get(agent, {}).get("action_mask")
             if isinstance(observed, Mapping):
                 observed, legal = observed["observation"], observed["action_mask"]
-            own = self._views[agent].shape
-            view[row][tuple(map(slice, own))] = observed
-            if self._choices:
-                mask[row, : int(self._actions[agent].n)] = True if legal is None else np.asarray(legal, bool)
-        return {_VIEW: view} if self._choices is None else {_VIEW: view, _MASK: mask}
+            views[row][...] = observed
+            if self._choices and legal is not None:
+                mask[row, : len(legal)] = legal
+        return {_VIEW: views, _MASK: mask} if self._choices else {_VIEW: views}
 
     def native(self, action: Any, present: list[str]) -> dict[str, Any]:
         """Return the actions of the agents that are left by name, of those of one game `[A, ...]`."""
-        return {
-            agent: native_actions(self._actions[agent], action[row])
-            for row, agent in enumerate(self.agents)
-            if agent in present
-        }
+        rows = zip(self.agents, self._actions, padding.own_actions(action, self._spaces), strict=True)
+        return {agent: native_actions(space, own) for agent, space, own in rows if agent in present}
 
-    def _of_agents(self, spec: HostSpec, alike: bool) -> HostSpec:
-        rows = len(self.agents)
-        observation = {_VIEW: jax.ShapeDtypeStruct((rows, *self._shape), self._dtype)}
-        if self._choices is not None:
-            observation[_MASK] = jax.ShapeDtypeStruct((rows, self._choices), np.dtype(bool))
-        space = spec.observation_space
-        return spec._replace(
-            observation=observation,
-            encode=lambda view: view[_VIEW],
-            mask=(lambda view: view[_MASK]) if self._choices is not None else None,
-            observation_space=space if alike else Box(-np.inf, np.inf, self._shape, self._dtype),
-            num_agents=rows,
+    def _encode(self, native: PyTree) -> jax.Array:
+        return self._only(jax.vmap(padding.stack)(*map(jnp.asarray, native[_VIEW])))
+
+    def _legal(self, native: PyTree) -> jax.Array:
+        # The row of an agent that tells no legal actions has none.
+        own = padding.own_choices(self._spaces, self._choices)
+        return self._only(jax.vmap(lambda rows: padding.legal_choices(rows, own))(jnp.asarray(native[_MASK])))
+
+    def _only(self, rows: jax.Array) -> jax.Array:
+        return rows if len(self.agents) > 1 else rows[:, 0]
+
+
+def _box(space: Any, owner: str) -> gymnasium.spaces.Box:
+    if isinstance(space, gymnasium.spaces.Dict) and set(space.spaces) == {"observation", "action_mask"}:
+        space = space["observation"]
+    if not isinstance(space, gymnasium.spaces.Box):
+        raise ConfigError(f"{owner} observes {space}, which is not supported: use a Box, by a wrapper of the game")
+    return space
+
+
+def _array_space(spec: HostSpec) -> Space:
+    if isinstance(spec.action_space, Dict | Tuple):
+        raise ConfigError(
+            f"{spec.name} acts in a {type(spec.action_space).__name__}: use Discrete, MultiDiscrete or Box"
         )
-
-    @staticmethod
-    def _box(space: Any, owner: str) -> gymnasium.spaces.Box:
-        if isinstance(space, gymnasium.spaces.Dict) and set(space.spaces) == {"observation", "action_mask"}:
-            space = space["observation"]
-        if not isinstance(space, gymnasium.spaces.Box):
-            raise ConfigError(f"{owner} observes {space}, which is not supported: use a Box, by a wrapper of the game")
-        return space
+    return spec.action_space
 
 
 class ParallelBatch(HostBatch):
     """N games, stepped one after the other."""
 
-    def __init__(self, games: list[Any], padding: _Padding, options: HostOptions) -> None:
-        self._games, self._padding, self._options = games, padding, options
+    def __init__(self, games: list[Any], form: _CommonForm, options: HostOptions) -> None:
+        self._games, self._form, self._options = games, form, options
         self._steps = np.zeros(len(games), int)
 
     def reset(self, seeds: list[int]) -> PyTree:
@@ -121,21 +127,22 @@ class ParallelBatch(HostBatch):
         self._steps[number] = 0
         game = self._games[number]
         observations, infos = game.reset(seed=seed)
-        return self._padding.view(observations, infos, game.agents)
+        return self._form.view(observations, infos, game.agents)
 
     def _step(self, number: int, action: Any) -> HostStep:
-        game, padding = self._games[number], self._padding
+        game, form = self._games[number], self._form
         before = list(game.agents)
-        observations, rewards, terminations, truncations, infos = game.step(padding.native(action, before))
+        observations, rewards, terminations, truncations, infos = game.step(form.native(action, before))
         del truncations
         self._steps[number] += 1
-        view = padding.view(observations, infos, [agent for agent in before if agent in observations])
+        view = form.view(observations, infos, [agent for agent in before if agent in observations])
         limited = self._options.time_limit is not None and self._steps[number] >= self._options.time_limit
         ended = not game.agents
         terminated = ended and all(terminations[agent] for agent in before)
         truncated = (ended or limited) and not terminated
         start = self._start(number) if terminated or truncated else view
-        reward = np.array([rewards.get(agent, 0.0) for agent in padding.agents], np.float32)
+        reward = np.array([rewards.get(agent, 0.0) for agent in form.agents], np.float32)
+        reward = reward if len(reward) > 1 else reward[0]
         return HostStep(start, view, reward, np.array(terminated), np.array(truncated))
 
 
@@ -158,14 +165,19 @@ def adopt(env: Any, constructor: Callable[[], Any] | None, name: str, options: H
         raise ConfigError(f"{name} is built already: pass its class or function, env=my_module.parallel_env")
     if options.drawn:
         raise ConfigError(f"{name} has no drawing: leave it out")
-    padding = _Padding(env, name)
+    if options.vectorization != "sync":
+        raise ConfigError(
+            f"env.vectorization={options.vectorization} has no effect on {name}: games of PettingZoo are stepped one"
+            " after the other: use sync"
+        )
+    form = _CommonForm(env, name)
     env.close()
-    make = partial(_make_batch, constructor, padding, options)
-    return HostEnvironment(make, padding.spec, options.timeout)
+    make = partial(_make_batch, constructor, form, options)
+    return HostEnvironment(make, form.spec, options.timeout)
 
 
-def _make_batch(constructor: Callable[[], Any], padding: _Padding, options: HostOptions, num_envs: int) -> HostBatch:
-    return ParallelBatch([constructor() for _ in range(num_envs)], padding, options)
+def _make_batch(constructor: Callable[[], Any], form: _CommonForm, options: HostOptions, num_envs: int) -> HostBatch:
+    return ParallelBatch([constructor() for _ in range(num_envs)], form, options)
 
 
 def _stack(trees: Any) -> PyTree:

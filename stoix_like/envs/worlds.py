@@ -18,21 +18,20 @@ def with_world(views: Any, world: jax.Array | None = None) -> dict[str, Any]:
 
     Args:
         views: the observations of one environment's agents, `[A, ...]`.
-        world: the state of the environment `[W]`, or as each agent sees it `[A, W]`; None: the observations of all
-            agents, side by side along the last axis, or flattened where they are dictionaries or scalars.
+        world: the state of the environment `[W]`, or as each agent sees it `[A, W]`, converted to float32; None: the
+            observations of all agents, side by side along the last axis, or flattened where they are dictionaries or
+            scalars.
 
     Returns:
         The entries `own` and `world`, `[A, ...]`.
     """
-    num_agents = len(jax.tree.leaves(views)[0])
+    leaves = jax.tree.leaves(views)
     if world is None:
-        if isinstance(views, dict) or views.ndim == 1:
-            world = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(views)])
-        else:
-            world = jnp.concatenate(list(views), axis=-1)
-        world = jnp.repeat(world[None], num_agents, axis=0)
-    elif world.ndim == 1:
-        world = jnp.repeat(world[None], num_agents, axis=0)
+        parts = [leaf.ravel() for leaf in leaves] if isinstance(views, dict) or views.ndim == 1 else list(views)
+        world = jnp.concatenate(parts, axis=-1)[None]
+    else:
+        world = jnp.atleast_2d(jnp.asarray(world, jnp.float32))
+    world = jnp.broadcast_to(world, (len(leaves[0]), *world.shape[1:]))
     return {OWN: views, WORLD: world}
 
 

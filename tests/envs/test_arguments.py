@@ -35,7 +35,10 @@ class Corridor:
         ),
         (lambda: construct(Corridor, {"size": float("nan")}, "Corridor"), "env.kwargs.size=nan .*must be a number"),
         (lambda: construct(Corridor, {"length": 2}, "Corridor"), "env.kwargs.length=2 is not a parameter of Corridor"),
-        (lambda: fit_params(DEFAULTS, {"gravity": "low"}, "Maze"), "env.params.gravity='low' .*: the default is 9.8"),
+        (
+            lambda: fit_params(DEFAULTS, {"gravity": "low"}, "Maze"),
+            "env.params.gravity='low' .*: use a value such as 9.8",
+        ),
         (lambda: fit_params(DEFAULTS, {"gravity": float("inf")}, "Maze"), "env.params.gravity=inf is invalid for Maze"),
         (lambda: fit_params(DEFAULTS, {"wind": [1.0]}, "Maze"), r"env.params.wind=\[1.0\] is invalid for Maze"),
         (

@@ -76,8 +76,8 @@ class Shared(Collect):
         return observed, after, dict.fromkeys(self.agents, reward["long"]), dones, infos
 
     def get_world_state(self, state):
-        """Return what all have collected."""
-        return state.sums
+        """Return what all have collected, as whole numbers."""
+        return state.sums.astype(jnp.int32)
 
     def get_avail_actions(self, state):
         """Allow the second agent one action after the first step."""
@@ -128,6 +128,7 @@ def test_a_team_has_one_reward_its_own_world_and_its_own_masks():
     assert isinstance(seen.observation_space, Dict)
     view = seen.reset(jax.random.split(jax.random.key(0), 2))[1].observation.agent_view
     assert (view["own"].shape, view["world"].shape) == ((2, 3), (2, 2))
+    assert seen.observation_space.spaces["world"].dtype == view["world"].dtype == jnp.float32
     # Without a state of its own, the world is the padded observations side by side.
     other = make_eval(config, Collect).reset(jax.random.split(jax.random.key(0), 2))[1].observation.agent_view
     np.testing.assert_array_equal(other["world"], np.stack([np.ravel(other["own"])] * 2))

@@ -11,13 +11,13 @@ from stoix_like.errors import ConfigError
 
 pytest.importorskip("pettingzoo")
 
-from support.parallel_game import Errand
+from support.parallel_game import Alone, Errand, Mixture, Push
 
 
-def played(actions, **kwargs):
+def played(actions, game=Errand, num_rows=4, **kwargs):
     """Return the time steps of two games."""
-    env = factory.make(factory.EnvConfig(env_name="own", kwargs=kwargs), Errand)
-    keys = jax.random.split(jax.random.key(0), 4)
+    env = factory.make(factory.EnvConfig(env_name="own", kwargs=kwargs), game)
+    keys = jax.random.split(jax.random.key(0), num_rows)
     state, timestep = env.reset(keys)
     timesteps = [timestep]
     for action in actions:
@@ -70,6 +70,54 @@ def test_a_time_limit_truncates_the_game():
         state, timestep = env.step(keys, state, jnp.zeros(2, int))
     env.close()
     assert timestep.truncated.tolist() == [True, True]
+
+
+def space_of(**kwargs):
+    """Return the space of what the agents of a mixture observe."""
+    return factory.make(factory.EnvConfig(env_name="own", kwargs=kwargs), Mixture).observation_space
+
+
+def test_agents_with_bytes_and_with_numbers_observe_numbers_without_bounds():
+    space, timestep = space_of(), played([], Mixture)[0]
+    assert (space.dtype, space.low, space.high) == (np.float32, -np.inf, np.inf)
+    np.testing.assert_array_equal(timestep.observation.agent_view[:2], [[255, 127], [1, 0.5]])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "high"),
+    [((np.uint8, 9), (np.uint8, 200), 255), ((np.float32, 1), (np.float32, 2), np.inf), ((np.float32, 2),) * 2 + (2,)],
+)
+def test_bounds_of_observations_are_those_of_all_agents_or_none(one, other, high):
+    space = space_of(kinds=(one, other))
+    assert (space.dtype, np.max(space.high)) == (one[0], high)
+
+
+def test_an_agent_without_a_legal_action_has_all_of_its_own():
+    timesteps = played([[1, 2, 1, 2]], Mixture)
+    for timestep in timesteps:
+        assert timestep.observation.action_mask[:2].tolist() == [[True, True, False], [True, True, True]]
+
+
+def test_one_agent_is_an_environment_like_any_other():
+    timesteps = played([[2, 1], [1, 0], [0, 0], [0, 0]], Alone, 2)
+    assert timesteps[1].observation.agent_view.tolist() == [[1, 1], [1, 1]]
+    assert timesteps[0].observation.action_mask.tolist() == [[True, False, True]] * 2
+    assert [t.reward.tolist() for t in timesteps[1:3]] == [[2, 1], [1, 0]]
+    assert timesteps[4].truncated.tolist() == [True, True]
+    assert timesteps[4].episode.episode_return.tolist() == [3, 1]
+
+
+def test_agents_act_by_their_part_of_a_vector():
+    timesteps = played([[[0.5, 2.0], [-1.0, 2.0]] * 2], Push)
+    assert timesteps[1].reward.tolist() == [0.5, 1.0] * 2
+    with pytest.raises(ConfigError, match=r"Push: short acts in .*, and boxes with equal bounds, can be padded"):
+        played([], Push, highs=((3,), (1, 2)))
+
+
+@pytest.mark.parametrize("vectorization", ["async", "envpool"])
+def test_games_are_stepped_one_after_the_other(vectorization):
+    with pytest.raises(ConfigError, match=f"env.vectorization={vectorization} has no effect on Errand.*: use sync"):
+        factory.make(factory.EnvConfig(env_name="own", vectorization=vectorization), Errand)
 
 
 def test_a_game_that_is_built_already_is_refused():

@@ -57,6 +57,16 @@ def test_steps_count_games(match):
     assert last["train/episodes"] == 41 * 96 / 3
 
 
+def test_returns_of_training_are_those_of_samples_and_evaluations_are_greedy(tmp_path):
+    """A team that learns nothing samples each pair of actions alike, for 3 a step; its mode always pays the same."""
+    overrides = [*SMALL, *MATCH, *PPO[3:], "arch.total_timesteps=1920", "system.epochs=1", "system.actor_lr=1e-12"]
+    result = stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run")
+    last = json.loads((result.run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["train/episode_return_mean"] == pytest.approx(9.0, abs=1.2)
+    assert result.eval_return in (0.0, 12.0, 24.0)
+    assert last["eval/episode_return_std"] == 0.0
+
+
 @pytest.fixture(scope="module")
 def wages():
     """Train networks of each agent's own in the game that a limit cuts; return the algorithm and the parameters."""

@@ -6,7 +6,7 @@ from pettingzoo import ParallelEnv
 
 
 class Errand(ParallelEnv):
-    """Each agent is paid its action; the short one leaves after two steps, the long one after `length`.
+    """Each agent is paid the sum of its action; the short one leaves after two steps, the long one after `length`.
 
     Args:
         length: steps of a game.
@@ -42,7 +42,7 @@ class Errand(ParallelEnv):
         cut = {agent: left[agent] and self.cut and agent == "long" for agent in self.agents}
         died = {agent: left[agent] and not cut[agent] for agent in self.agents}
         self.agents = [agent for agent in self.agents if not left[agent]]
-        return observed, {agent: float(action) for agent, action in actions.items()}, died, cut, infos
+        return observed, {agent: float(np.sum(action)) for agent, action in actions.items()}, died, cut, infos
 
     def observe(self):
         """Return the observations of the agents that are left."""
@@ -52,3 +52,53 @@ class Errand(ParallelEnv):
         """Tell that the long agent cannot choose its second action in the first step."""
         mask = np.array([1, int(self.count > 0), 1], np.int8)
         return {agent: {"action_mask": mask} if agent == "long" else {} for agent in self.agents}
+
+
+class Mixture(Errand):
+    """The short agent observes bytes, and the long one numbers in other bounds; none of its actions is legal at first.
+
+    Args:
+        kinds: the dtype and the largest number of each agent.
+    """
+
+    def __init__(self, kinds=((np.uint8, 255), (np.float32, 1))):
+        super().__init__()
+        self.kinds = dict(zip(self.possible_agents, kinds, strict=True))
+
+    def observation_space(self, agent):
+        """Return two numbers."""
+        dtype, high = self.kinds[agent]
+        return spaces.Box(0 if dtype == np.uint8 else -high, high, (2,), dtype)
+
+    def observe(self):
+        """Return the largest number and half of it."""
+        return {agent: np.array([high, high / 2]).astype(dtype) for agent, (dtype, high) in self.kinds.items()}
+
+    def infos(self):
+        """Tell legal actions of the long agent alone."""
+        return {"short": {}, "long": {"action_mask": np.full(3, self.count > 0, np.int8)}}
+
+
+class Alone(Errand):
+    """The long agent without the other one."""
+
+    def __init__(self):
+        super().__init__()
+        self.possible_agents = ["long"]
+
+
+class Push(Errand):
+    """Agents with parts of one vector of forces, or with other bounds.
+
+    Args:
+        highs: the largest forces of each agent.
+    """
+
+    def __init__(self, highs=((1,), (1, 2))):
+        super().__init__()
+        self.highs = dict(zip(self.possible_agents, highs, strict=True))
+
+    def action_space(self, agent):
+        """Return forces."""
+        high = np.array(self.highs[agent], np.float32)
+        return spaces.Box(-high, high, high.shape, np.float32)

@@ -132,7 +132,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     env = make_craftax_env_from_name(name, auto_reset=False)
     defaults = env.default_params
     names = [entry.name for entry in dataclasses.fields(defaults) if entry.name not in _NO_PARAMETERS]
-    fitted = fit_params({key: getattr(defaults, key) for key in names}, params, name, limit="max_timesteps")
+    fitted = fit_params({key: getattr(defaults, key) for key in names}, params, name, positive=("max_timesteps",))
     return Vectorize(CraftaxEnvironment(env, defaults.replace(**fitted), name))
 
 

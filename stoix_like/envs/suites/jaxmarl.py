@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from flax.core.frozen_dict import FrozenDict
 
-from stoix_like.envs.arguments import check_fits_32_bits, check_names, check_scenario, construct
+from stoix_like.envs.arguments import check_names, check_scenario, construct, fit_params
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.jaxmarl_interface import JaxMarlEnvironment, Rules, quiet
 from stoix_like.envs.lazy_imports import deferred
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.schema import INT32_MAX, scalar
+from stoix_like.schema import INT32_MAX
 
 _ROBOTS = "jaxmarl.environments.mabrax"
 
@@ -122,12 +122,7 @@ def _fit(name: str, scenario: _Scenario, kwargs: Mapping[str, Any]) -> dict[str,
     known.pop("num_outer_steps", None)
     if scenario.key:
         known[scenario.key] = scenario.default
-    check_names("env.kwargs", kwargs, known, name)
-    fitted = {key: value if known[key] is None else scalar(type(known[key]), value) for key, value in kwargs.items()}
-    for key, value in fitted.items():
-        check_fits_32_bits(f"env.kwargs.{key}", value)
-        if (value is None and known[key] is not None) or (key in _LIMITS and value < 1):
-            raise ConfigError(f"env.kwargs.{key}={kwargs[key]!r} is invalid for {name}: the default is {known[key]!r}")
+    fitted = fit_params(known, kwargs, name, _LIMITS, "env.kwargs")
     if scenario.key:
         preset = fitted.pop(scenario.key, scenario.default)
         if preset not in scenario.presets:
@@ -137,14 +132,9 @@ def _fit(name: str, scenario: _Scenario, kwargs: Mapping[str, Any]) -> dict[str,
     return fitted
 
 
-def _never(env: Any, state: Any) -> bool:
-    del env, state
-    return False
-
-
 def _particles(cls: type, team_reward: bool = False, **arguments: Any) -> tuple[Any, Rules]:
     env: Any = cls(**arguments)
-    return env, Rules(limit=env.max_steps + 1, terminated=_never, team_reward=team_reward)
+    return env, Rules(limit=env.max_steps + 1, team_reward=team_reward)
 
 
 def _battle(**arguments: Any) -> tuple[Any, Rules]:
@@ -205,7 +195,7 @@ def _kitchen(cls: type, shaped_rewards: bool = False, **arguments: Any) -> tuple
     def measures(_: Any, state: _ShapedState) -> dict[str, Any]:
         return {"delivered": state.delivered}
 
-    return env, Rules(limit=env.max_steps, terminated=_never, team_reward=not shaped_rewards, measures=measures)
+    return env, Rules(limit=env.max_steps, team_reward=not shaped_rewards, measures=measures)
 
 
 def _hanabi(**arguments: Any) -> tuple[Any, Rules]:
@@ -224,7 +214,7 @@ def _matrix_game(cls: type, views: Any = None, num_inner_steps: int = 152, **arg
     # At the end of a game, these start the next one in the same step, and leave out its last reward.
     env: Any = cls(num_inner_steps=INT32_MAX, num_outer_steps=1, **arguments)
     team_reward = arguments.get("shared_rewards", False)
-    return env, Rules(limit=num_inner_steps, terminated=_never, team_reward=team_reward, views=views)
+    return env, Rules(limit=num_inner_steps, team_reward=team_reward, views=views)
 
 
 def _inventories_by_agent(observed: Mapping[str, Any]) -> list[dict[str, Any]]:

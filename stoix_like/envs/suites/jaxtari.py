@@ -197,7 +197,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     kind = str(kwargs.get("observation", "objects"))
     if kind not in _KINDS:
         raise ConfigError(f"env.kwargs.observation={kind!r} is not an observation of {name}: {nearest(kind, _KINDS)}")
-    fitted = _PARAMS | fit_params(_PARAMS, params, name, limit="max_frames_per_episode")
+    fitted = _PARAMS | fit_params(_PARAMS, params, name, positive=("max_frames_per_episode",))
     for key, least in (("noop_max", 0), ("screen_size", 8)):
         if fitted[key] < least:
             raise ConfigError(f"env.params.{key}={fitted[key]} must be at least {least}")

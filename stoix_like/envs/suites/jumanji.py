@@ -22,7 +22,7 @@ import numpy as np
 from jumanji import registration, specs
 
 from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.arguments import check_fits_32_bits, check_names, check_scenario, construct
+from stoix_like.envs.arguments import check_names, check_scenario, construct, fit_params
 from stoix_like.envs.environment import (
     Environment,
     State,
@@ -37,7 +37,7 @@ from stoix_like.envs.scenes.base import RecordedEpisode, Scene, Update, entry_of
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError
-from stoix_like.schema import INT32_MAX, scalar
+from stoix_like.schema import INT32_MAX
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,9 +79,9 @@ class JumanjiEnvironment(Environment):
 
     def __init__(self, env: Any, name: str) -> None:
         self._env, self._name = env, name
-        self._limit: int | None = getattr(env, "time_limit", None)
-        # The rewards of a search depend on its limit, and its state tells its end.
-        if self._limit is not None and name != _SEARCH:
+        # A search pays less with each step, and nothing beyond its limit: it terminates there.
+        self._limit: int | None = None if name == _SEARCH else getattr(env, "time_limit", None)
+        if self._limit is not None:
             # jumanji reports a time limit as a termination. One step later, the end of an episode is one of the task.
             env.time_limit = min(self._limit, INT32_MAX - 1) + 1
         self._spec = env.observation_spec
@@ -123,8 +123,6 @@ class JumanjiEnvironment(Environment):
     def _ends(self, state: Any, timestep: Any) -> tuple[jax.Array, jax.Array]:
         """Return whether the episode terminated, and whether it ended at all."""
         ended = timestep.last()
-        if self._name == _SEARCH:
-            return jnp.all(state.targets.found), ended
         terminated = ended & jnp.all(timestep.discount == 0.0)
         return terminated, ended if self._limit is None else ended | (state.step_count >= self._limit)
 
@@ -302,14 +300,7 @@ def _fit(
     if "time_limit" in defaults:
         defaults["time_limit"] = defaults["time_limit"] or 1
     known = {key: default for key, default in defaults.items() if isinstance(default, int | float)}
-    check_names("env.kwargs", kwargs, known, name)
-    fitted = {key: scalar(type(known[key]), value) for key, value in kwargs.items()}
-    for key, value in fitted.items():
-        check_fits_32_bits(f"env.kwargs.{key}", value)
-        if value is None or (type(value) is int and value < 1):
-            wanted = {bool: "true or false", int: "a positive integer", float: "a number"}[type(known[key])]
-            raise ConfigError(f"env.kwargs.{key}={kwargs[key]!r} is invalid for {name}: it must be {wanted}")
-    return fitted
+    return fit_params(known, kwargs, name, [key for key in known if type(known[key]) is int], "env.kwargs")
 
 
 def _convert_actions(spec: Any, mask: tuple[int, ...] | None) -> tuple[Space, tuple[int, ...] | None]:

@@ -175,7 +175,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         if value not in known:
             raise ConfigError(f"env.kwargs.{key}={value!r} is not one of {name}: {nearest(value, known)}")
     defaults = {key: getattr(suite.EnvParams(), key) for key in _PARAMS}
-    fitted = fit_params(defaults, params, name, limit="max_timesteps")
+    fitted = fit_params(defaults, params, name, positive=("max_timesteps",))
     level = load(name)
     return Vectorize(KinetixEnvironment(level._replace(params=level.params.replace(**fitted)), kind, actions))
 

@@ -131,7 +131,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     # Newer versions warn of the other spelling.
     coefficient = "penalty_coeff" if hasattr(env, "penalty_coeff") else "penality_coeff"
     defaults = {name: getattr(env, name) for name in ("max_steps", coefficient)}
-    fitted = fit_params(defaults, params, name, limit="max_steps")
+    fitted = fit_params(defaults, params, name, positive=("max_steps",))
     wrapped = name.startswith(_WRAPPED_SYMBOLS) and observation.startswith("symbolic")
     bounds = (0, 255) if wrapped else _OBSERVATIONS[observation]
     return Vectorize(NavixEnvironment(env.replace(**fitted), observation, bounds))

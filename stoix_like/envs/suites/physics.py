@@ -121,7 +121,7 @@ def fit_parameters(params: Mapping[str, Any], defaults: Mapping[str, Any], owner
     Raises:
         ConfigError: if a name is unknown, or a value has the wrong type or is not positive.
     """
-    fitted = fit_params(defaults, params, owner, limit="episode_length")
+    fitted = fit_params(defaults, params, owner, positive=("episode_length",))
     for name, value in fitted.items():
         if value <= 0:
             raise ConfigError(f"env.params.{name}={value!r} must be positive: the default is {defaults[name]!r}")

@@ -11,6 +11,7 @@ import numpy as np
 from stoix_like.base_types import EpisodeMetrics, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace
+from stoix_like.envs.worlds import OWN, WORLD
 from stoix_like.envs.wrappers.base import Wrapper, with_view
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import merge_leading_dims
@@ -29,7 +30,7 @@ class AgentRows(Wrapper):
         env: environments with several agents, without wrappers.
         team_reward: whether every agent receives the sum of the agents' rewards.
         agent_ids: `one_hot` appends the number of the agent to vectors of floats, or to those among the entries of a
-            dictionary; `none` appends nothing.
+            dictionary, at any depth; `none` appends nothing.
 
     Raises:
         ConfigError: observations have no vector that the number of the agent could be appended to.
@@ -42,6 +43,10 @@ class AgentRows(Wrapper):
         self._sums = team_reward and not env.team_reward
         self._ids = agent_ids == "one_hot"
         if self._ids:
+            # Actors may see their own view alone.
+            entries = env.observation_space.spaces if isinstance(env.observation_space, Dict) else {}
+            if not _has_vector(entries[OWN] if {OWN, WORLD} <= entries.keys() else env.observation_space):
+                raise ConfigError(f"{_KEY}=one_hot appends to vectors of floats, and the agents observe none: use none")
             self.observation_space = _with_ids(env.observation_space, env.num_agents)
 
     @property
@@ -145,18 +150,13 @@ def _is_vector(space: ObservationSpace) -> bool:
     return isinstance(space, Box) and len(space.shape) == 1 and bool(jnp.issubdtype(space.dtype, jnp.floating))
 
 
-def _with_ids(space: ObservationSpace, num_agents: int) -> ObservationSpace:
-    entries = space.spaces.values() if isinstance(space, Dict) else (space,)
-    if not any(_is_vector(entry) for entry in entries):
-        raise ConfigError(
-            f"{_KEY}=one_hot appends to vectors of floats, and the agents observe {space}: use {_KEY}=none"
-        )
-    return _appended(space, num_agents)
+def _has_vector(space: ObservationSpace) -> bool:
+    return any(map(_has_vector, space.spaces.values())) if isinstance(space, Dict) else _is_vector(space)
 
 
-def _appended(space: Any, num_agents: int) -> Any:
+def _with_ids(space: Any, num_agents: int) -> Any:
     if isinstance(space, Dict):
-        return Dict({name: _appended(entry, num_agents) for name, entry in space.spaces.items()})
+        return Dict({name: _with_ids(entry, num_agents) for name, entry in space.spaces.items()})
     if not _is_vector(space):
         return space
     low, high = (

@@ -251,7 +251,7 @@ def test_importing_is_quiet_and_leaves_brax_alone():
         ("HeuristicEnemySMAX", {"kwargs": {"map_name": "3n"}}, "env.kwargs.map_name='3n' is not one of .*'3m'"),
         ("overcooked", {"kwargs": {"layout": "cramped"}}, "env.kwargs.layout='cramped' is not one of .*'cramped_room'"),
         ("MPE_simple_tag_v3", {"kwargs": {"max_step": 3}}, "env.kwargs.max_step=3 is not a parameter .*'max_steps'"),
-        ("MPE_simple_tag_v3", {"kwargs": {"max_steps": 0}}, "env.kwargs.max_steps=0 is invalid"),
+        ("MPE_simple_tag_v3", {"kwargs": {"max_steps": 0}}, "env.kwargs.max_steps=0 must be at least 1"),
         ("coin_game", {"kwargs": {"num_outer_steps": 2}}, "num_outer_steps=2 is not a parameter of coin_game"),
         ("MPE_simple_tag_v3", {"kwargs": {"world": 1}}, "env.kwargs.world=1 is invalid"),
         ("MPE_simple_tag_v3", {"params": {"gravity": 1}}, "env.params.gravity=1 is not a parameter"),

@@ -154,9 +154,10 @@ def test_exactly_the_masked_actions_are_illegal(name):
         np.testing.assert_array_equal(ended, ~mask[starts + choices].all(-1))
 
 
-@pytest.mark.parametrize(("name", "limit"), [(name, 4) for name in BY_AGENT if name != "MultiCVRP-v0"])
-def test_agents_are_truncated_together(name, limit):
+@pytest.mark.parametrize("name", [name for name in BY_AGENT if name not in ("MultiCVRP-v0", "SearchAndRescue-v0")])
+def test_agents_are_truncated_together(name):
     """With legal actions, nothing ends these games so early but their limit; a few of them may be solved by chance."""
+    limit = 4
     kwargs = {**BY_AGENT[name], "time_limit": limit}
     env = make(env_config("jumanji", name, kwargs=kwargs))
     first, _, steps = player(env, 2 * limit, 2 * env.num_agents)(jax.random.key(0))
@@ -171,9 +172,18 @@ def test_agents_are_truncated_together(name, limit):
     check_carry(make_eval(env_config("jumanji", name, kwargs=kwargs)))
 
 
+def test_a_search_terminates_at_its_limit():
+    """Its rewards shrink with each step, to nothing at the limit: there is no value beyond."""
+    env = make(env_config("jumanji", "SearchAndRescue-v0", kwargs={"num_targets": 30, "time_limit": 4}))
+    _, _, steps = player(env, 8, 2)(jax.random.key(0))
+    assert steps.terminated.tolist() == [[(t + 1) % 4 == 0] * 2 for t in range(8)]
+    assert not steps.truncated.any()
+    check_carry(make_eval(env_config("jumanji", "SearchAndRescue-v0", kwargs={"num_targets": 3, "time_limit": 4})))
+
+
 @pytest.mark.parametrize("name", list(BY_AGENT))
 def test_games_of_agents_equal_those_of_the_bare_suite(name):
-    """Rows are agents: each has its own mask and its own reward, or that of the team, at the step of its action."""
+    """Rows are agents: each has its own view, mask and reward, or that of the team, at the step of its action."""
     num_steps = 15
     env = make_eval(env_config("jumanji", name, kwargs=BY_AGENT[name]))
     bare = env.unwrapped.env._env
@@ -191,6 +201,10 @@ def test_games_of_agents_equal_those_of_the_bare_suite(name):
         start = env.reset(keys)
         return start[1], *jax.lax.scan(step, start, jax.random.split(jax.random.key(2), num_steps))[1]
 
+    def check_views(rows, native):
+        for key in {"agents_view", "searcher_views"} & set(getattr(native, "_fields", None) or vars(native)):
+            np.testing.assert_allclose(rows[key] if isinstance(rows, dict) else rows, getattr(native, key), rtol=1e-5)
+
     def masks(observation):
         mask = getattr(observation, "action_mask", None)
         return None if mask is None else np.asarray(mask, bool)
@@ -200,11 +214,14 @@ def test_games_of_agents_equal_those_of_the_bare_suite(name):
         state, timestep = bare.reset(jax.random.key_data(keys[0]))
         bare_step = jax.jit(bare.step)
         np.testing.assert_array_equal(first.observation.action_mask, masks(timestep.observation))
+        check_views(first.observation.agent_view, timestep.observation)
         for t in range(num_steps):
             state, timestep = bare_step(state, actions[t])
             np.testing.assert_allclose(
                 steps.reward[t], np.broadcast_to(timestep.reward, env.num_agents), rtol=1e-5, atol=1e-6
             )
+            successor = jax.tree.map(lambda leaf, t=t: leaf[t], steps.next_observation.agent_view)
+            check_views(successor, timestep.observation)
             assert (steps.terminated | steps.truncated)[t, 0] == timestep.last()
             if timestep.last():
                 break
@@ -267,11 +284,19 @@ def test_spaces():
         ("Snake-v2", {}, "'Snake-v2' is not a scenario of jumanji: did you mean 'Snake-v1'"),
         ("Snake-v1", {"params": {"gravity": 1}}, "env.params.gravity=1 is not a parameter of Snake-v1: it has none"),
         ("Snake-v1", {"kwargs": {"rows": 5}}, "env.kwargs.rows=5 is not a parameter of Snake-v1: .*'num_rows'"),
-        ("Snake-v1", {"kwargs": {"time_limit": 0}}, "env.kwargs.time_limit=0 .* must be a positive integer"),
-        ("Snake-v1", {"kwargs": {"time_limit": "long"}}, "env.kwargs.time_limit='long' .* must be a positive integer"),
+        ("Snake-v1", {"kwargs": {"time_limit": 0}}, "env.kwargs.time_limit=0 must be at least 1"),
+        (
+            "Snake-v1",
+            {"kwargs": {"time_limit": "long"}},
+            "env.kwargs.time_limit='long' is invalid for Snake-v1: use a value such as 4000",
+        ),
         ("Snake-v1", {"kwargs": {"time_limit": 1e12}}, "env.kwargs.time_limit=1000000000000 is too large for 32-bit"),
         ("Maze-v0", {"kwargs": {"generator": "mine"}}, "env.kwargs.generator='mine' is not a parameter of Maze-v0"),
-        ("Cleaner-v0", {"kwargs": {"penalty_per_timestep": True}}, "penalty_per_timestep=True .* must be a number"),
+        (
+            "Cleaner-v0",
+            {"kwargs": {"penalty_per_timestep": True}},
+            "penalty_per_timestep=True .* use a value such as 0.5",
+        ),
     ],
 )
 def test_invalid_arguments_raise(name, changes, message):

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs import Dict, Vectorize, check, factory, wrappers
+from stoix_like.base_types import Observation
+from stoix_like.envs import Box, Dict, Vectorize, check, factory, wrappers
 from stoix_like.envs.environment import transition
 from stoix_like.envs.wrappers.agents import where_rows
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
@@ -61,15 +62,40 @@ def test_numbers_of_agents_are_appended_to_vectors():
         assert view.shape[1:] == env.observation_space.spaces[name].shape
 
 
-class Letters(Steps):
-    """Agents that observe no vector of floats."""
+class Cells(Steps):
+    """Each agent observes zeros of a space.
 
-    observation_space = Steps.action_space
+    Args:
+        space: the space.
+    """
+
+    def __init__(self, space):
+        super().__init__()
+        self.observation_space = space
+
+    def observe(self, count, drawn):
+        """Return zeros."""
+        zeros = self.observation_space.sample(jax.random.key(0))
+        return Observation(jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape)), zeros))
 
 
-def test_numbers_of_agents_need_a_vector():
-    with pytest.raises(ConfigError, match=r"env\.agent_ids=one_hot appends to vectors of floats"):
-        wrappers.AgentRows(Vectorize(Letters()), agent_ids="one_hot")
+VECTOR, IMAGE = Box(-1.0, 1.0, (3,)), Box(0.0, 1.0, (4, 4, 1))
+
+
+def test_numbers_of_agents_are_appended_to_nested_vectors():
+    env = wrappers.AgentRows(
+        Vectorize(Cells(Dict({"cars": Dict({"place": VECTOR, "map": IMAGE})}))), agent_ids="one_hot"
+    )
+    view = env.reset(KEYS)[1].observation.agent_view["cars"]
+    np.testing.assert_array_equal(view["place"][:, 3:], np.tile(np.eye(2), (GAMES, 1)))
+    assert env.observation_space.spaces["cars"].spaces["place"].shape == (5,)
+    assert view["map"].shape[1:] == (4, 4, 1)
+
+
+@pytest.mark.parametrize("space", [IMAGE, Dict({"own": IMAGE, "world": VECTOR}), Dict({"own": Dict({"map": IMAGE})})])
+def test_numbers_of_agents_need_a_vector(space):
+    with pytest.raises(ConfigError, match=r"env\.agent_ids=one_hot appends to vectors of floats.* observe none"):
+        wrappers.AgentRows(Vectorize(Cells(space)), agent_ids="one_hot")
 
 
 def test_options_of_agents_are_refused_where_there_is_one():
@@ -170,3 +196,44 @@ def test_what_is_wrong_with_a_game_is_reported(game, fault):
 
 def test_a_sound_game_has_no_faults():
     check.check_environment(Steps())
+
+
+@pytest.mark.parametrize(
+    ("values", "starts", "lengths"),
+    [
+        ({"auto_reset": "pool", "pool_size": 4}, 4, {2}),
+        ({"auto_reset": "optimistic"}, 4, {2}),
+        ({"auto_reset": "cached"}, GAMES, {2}),
+        ({"staggered_starts": True, "time_limit": 5}, 12, {1, 2}),
+        ({"sticky_actions": 0.5}, 12, {2}),
+        ({"action_repeat": 2}, 24, {1}),
+        ({"random_start_steps": 1}, 12, {1, 2}),
+    ],
+)
+def test_games_stay_whole_in_every_wrapper(values, starts, lengths):
+    """The agents of a game end together, see the same number drawn for it, and count the same steps.
+
+    Args:
+        values: the configuration.
+        starts: the number of different games, or the least of it.
+        lengths: those of the episodes that ended.
+    """
+    env, num_steps = factory.make(config(**values), Steps), 9
+
+    def step(carry, key):
+        state, _ = carry
+        action = jax.random.randint(key, (2 * GAMES,), 0, 3)
+        after = env.step(jax.random.split(key, 2 * GAMES), state, action)
+        return after, after[1]
+
+    keys = jax.random.split(jax.random.key(1), num_steps)
+    steps = jax.jit(lambda: jax.lax.scan(step, env.reset(KEYS), keys)[1])()
+    games = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(num_steps, GAMES, 2, *leaf.shape[2:]), steps)
+    for flag in (games.terminated, games.truncated, games.episode.episode_length, games.episode.episode_return):
+        np.testing.assert_array_equal(flag[..., 0], flag[..., 1])
+    for view in (games.observation.agent_view, games.next_observation.agent_view):
+        np.testing.assert_array_equal(view[..., 0, :] + np.asarray([1, 0]), view[..., 1, :])
+    ended = (games.terminated | games.truncated)[..., 0]
+    drawn = np.unique(games.observation.agent_view[ended][:, 0, 1])
+    assert len(drawn) == starts if "auto_reset" in values else len(drawn) >= starts
+    assert set(games.episode.episode_length[ended].ravel().tolist()) == lengths
