@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, PyTree, SystemSpec, TimeStep, Transition
+from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay.config import ReplayConfig
 from stoix_like.utils.replay.streams import StreamState, end_streams
@@ -35,9 +36,11 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
 
     size = config.buffer_size(spec.num_envs, spec.num_shards, spec.rollout_length) // spec.num_shards
     batch = config.total_batch_size // spec.num_shards
+    # Several gradient steps are a loop, whose gathers are fused with nothing before it.
+    add = add_slice if config.epochs > 1 else _add_by_itself
     if not config.per_env_rows:
         buffer = flashbax.make_item_buffer(size, 1, batch)
-        buffer = buffer.replace(add=lambda state, steps: add_slice(state, jax.tree.map(_in_one_row, steps)))
+        buffer = buffer.replace(add=lambda state, steps: add(state, jax.tree.map(_in_one_row, steps)))
     else:
         window = config.window // config.block_length
         length = size // (spec.num_envs * config.block_length)
@@ -50,7 +53,7 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
             buffer = buffer.replace(set_priorities=set_priorities)
         else:
             buffer = flashbax.make_trajectory_buffer(*rows, **sizes)
-        buffer = buffer.replace(add=add_slice)
+        buffer = buffer.replace(add=add)
     functions = {field.name: getattr(buffer, field.name) for field in dataclasses.fields(buffer)}
     # jax.numpy_rank_promotion is a context manager that also works as a decorator.
     return buffer.replace(**{name: jax.numpy_rank_promotion("allow")(f) for name, f in functions.items()})
@@ -80,6 +83,22 @@ def add_slice(state: Any, rows: PyTree) -> Any:
     )
     index = state.current_index + added
     return state.replace(experience=experience, current_index=index % length, is_full=state.is_full | (index >= length))
+
+
+def _add_by_itself(state: Any, rows: PyTree) -> Any:
+    """Append as `add_slice` does; on CPUs, in a loop, which the compiler does not fuse with what follows.
+
+    It would fuse the slice with the gathers of a batch, too, which would read the old buffer: a copy in every update.
+    """
+    added = add_slice(state, rows)
+    if not on_cpu():
+        return added
+
+    def write(_: Any, experience: PyTree) -> PyTree:
+        return add_slice(state.replace(experience=experience), rows).experience
+
+    # Twice, because the compiler removes loops of one trip.
+    return added.replace(experience=jax.lax.fori_loop(0, 2, write, state.experience))
 
 
 def _in_one_row(x: jax.Array) -> jax.Array:

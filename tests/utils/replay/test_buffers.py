@@ -1,5 +1,7 @@
 """Buffers of rows: priorities, ends of episodes, stored types."""
 
+import re
+
 import flashbax
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,13 @@ from stoix_like.utils.replay import ReplayConfig, end_episodes
 from stoix_like.utils.replay.buffers import add_slice
 from support.programs import make_program
 from support.replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
+
+
+def compile_training(overrides):
+    """Compile the training program of a run; return the shapes of its state, too."""
+    _, program, arguments = make_program(overrides)
+    state = jax.eval_shape(program.init, *arguments)
+    return state, program.train.lower(state, arguments[0], np.int32(1), np.bool_(True), arguments[-1]).compile()
 
 
 @pytest.mark.parametrize("schema", [ReplayConfig, pytest.param(Prioritised, marks=pytest.mark.slow)])
@@ -106,10 +115,32 @@ def test_new_windows_have_the_largest_priority_so_far():
 def test_training_updates_the_buffer_in_place(overrides):
     """Compile a buffer of a million steps without allocating it: training needs at most 1.15 times its size."""
     small = ["system.total_buffer_size=1048576", "network.actor_network.pre_torso.layer_sizes=[8]", "system.epochs=2"]
-    _, program, arguments = make_program([*small, *overrides])
-    state = jax.eval_shape(program.init, *arguments)
+    state, compiled = compile_training([*small, *overrides])
     buffer = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.shards.local))
     assert buffer > 2**20 * 4 * 4
-    analysis = program.train.lower(state, arguments[0], np.int32(1), np.bool_(True)).compile().memory_analysis()
+    analysis = compiled.memory_analysis()
     needed = analysis.argument_size_in_bytes + analysis.temp_size_in_bytes + analysis.output_size_in_bytes
     assert needed - analysis.alias_size_in_bytes <= 1.15 * buffer
+
+
+@pytest.mark.slow
+@pytest.mark.optimized
+@pytest.mark.parametrize(
+    ("system", "num_envs", "options"),
+    [
+        ("sac/ff_sac", 1, ["system.warmup_steps=256"]),
+        ("sac/ff_sac", 8, []),
+        ("ddpg/ff_td3", 1, ["system.warmup_steps=256"]),
+    ],
+)
+def test_a_single_gradient_step_copies_no_buffer(system, num_envs, options):
+    """Copying the million steps of SAC's buffer takes twice as long as its gradient step."""
+    capacity = 320_072
+    sizes = [f"system.total_buffer_size={capacity}", f"arch.total_num_envs={num_envs}", "arch.total_timesteps=2e4"]
+    choices = [f"system={system}", "env=gymnax/pendulum"]
+    _, compiled = compile_training([*choices, *sizes, "system.epochs=1", *options])
+    text = compiled.as_text()
+    loops = text[: text.index("\nENTRY")]
+    assert str(capacity) in loops
+    shapes = re.findall(r"= \w+\[([\d,]+)\]\S* copy\(", loops)
+    assert not [shape for shape in shapes if np.prod([int(size) for size in shape.split(",")]) >= capacity]
