@@ -1,7 +1,9 @@
 """Write a markdown table of returns from run directories, next to published returns.
 
 Runs that differ only in their seeds form one row: the interquartile mean over seeds and its 95 % bootstrap interval.
-A run is a directory with a `metrics.jsonl`; a directory that contains runs stands for all of them.
+A run is a directory with a `metrics.jsonl`; a directory that contains runs stands for all of them. `--into` keeps the
+rows of other commands, and replaces those of the same ones. With references, a table before it has the rows whose
+budget is that of a published return.
 
     python scripts/results.py runs --reference docs/reference_returns.yaml --into docs/results.md
 """
@@ -38,6 +40,8 @@ from stoix_like.storage.recorded_runs import (
 from stoix_like.storage.run_files import holds_run
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+EQUAL = "At the budget of a published return, which is *reached* where it is not above the interval, or the only seed:"
+_MEASURED = "Measured with "
 
 
 class Member(NamedTuple):
@@ -58,11 +62,19 @@ class Member(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A published return; `env_steps` is None if the source does not report it."""
+    """A published return.
+
+    Attributes:
+        episode_return: the return.
+        env_steps: after so many environment steps; None if the source does not report it.
+        source: the name of the source.
+        note: why the return of this package is lower.
+    """
 
     episode_return: float
     env_steps: float | None
     source: str
+    note: str = ""
 
 
 class References(NamedTuple):
@@ -71,10 +83,15 @@ class References(NamedTuple):
     sources: dict[str, str]
     returns: dict[tuple[str, str], list[Published]]
 
-    def of(self, rows: Sequence[Member]) -> list[Published]:
-        """Return the published returns for the system and environment of a row."""
-        summary = rows[0].run.summary
-        return self.returns.get((summary["system"], summary["environment"]), [])
+    def of(self, system: str, task: str) -> list[Published]:
+        """Return the published returns of a system, for an environment without the name of its suite."""
+        found = (
+            entry
+            for (name, environment), entries in self.returns.items()
+            for entry in entries
+            if (name, environment.split("/")[-1]) == (system, task)
+        )
+        return list(dict.fromkeys(found))
 
 
 def train(run: Path, command: Sequence[str], check: bool = False) -> None:
@@ -162,7 +179,8 @@ def read_references(path: Path) -> References:
         }
         returns = {
             (system, environment): [
-                Published(entry["return"], entry["env_steps"], entry["source"]) for entry in entries
+                Published(entry["return"], entry["env_steps"], entry["source"], entry.get("note", ""))
+                for entry in entries
             ]
             for system, environments in loaded["returns"].items()
             for environment, entries in environments.items()
@@ -181,11 +199,80 @@ def read_references(path: Path) -> References:
     return References(sources, returns)
 
 
-def table(groups: Sequence[Sequence[Member]], references: References | None = None) -> str:
-    """Format the markdown table, with a legend below it."""
-    rows = [_row(rows, references) for rows in groups]
+class Written(NamedTuple):
+    """The table of a page: its rows, cells by the titles of their columns, and what they were measured with."""
+
+    rows: Sequence[dict[str, str]] = ()
+    measured_with: Sequence[str] = ()
+
+
+def table(
+    groups: Sequence[Sequence[Member]], references: References | None = None, written: Written | None = None
+) -> str:
+    """Format the markdown table, with a legend below it.
+
+    Args:
+        groups: the members of each row.
+        references: published returns, for an extra column and a table of rows at equal budgets.
+        written: the table that a page has.
+
+    Returns:
+        The tables.
+    """
+    written = written or Written()
+    rows = merge(written.rows, [_row(group, references) for group in groups])
+    runs = [member.run for group in groups for member in group]
+    measured_with = dict.fromkeys([*written.measured_with, *(f"{_MEASURED}{_measured_with(run)}." for run in runs)])
+    equal = _equal_budgets(rows, references) if references else []
+    lines = [*format_table(rows), "", *_legend(rows, measured_with, references)]
+    return "\n".join([*([EQUAL, "", *format_table(equal), "", "All rows:", ""] if equal else []), *lines])
+
+
+def format_table(rows: Sequence[dict[str, str]]) -> list[str]:
+    """Format rows, cells by the titles of their columns, as the lines of a markdown table."""
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", *_legend(groups, references)])
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def read_table(text: str) -> list[dict[str, str]]:
+    """Read the rows of the last markdown table in a text."""
+    tables = re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE)
+    if not tables:
+        return []
+    titles, _, *rows = ([cell.strip() for cell in line[1:-1].split(" | ")] for line in tables[-1].splitlines())
+    return [dict(zip(titles, row, strict=True)) for row in rows]
+
+
+def merge(written: Iterable[dict[str, str]], rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """Replace the rows of a table that have the same commands, and add others after those of their system."""
+    merged = list(written)
+    for row in rows:
+        same = [index for index, other in enumerate(merged) if other["command"] == row["command"]]
+        system = [index for index, other in enumerate(merged) if other["system"] == row["system"]]
+        where = slice(same[0], same[0] + 1) if same else slice(system[-1] + 1, system[-1] + 1) if system else None
+        merged[where or slice(len(merged), None)] = [row]
+    return merged
+
+
+def _equal_budgets(rows: Iterable[dict[str, str]], references: References) -> list[dict[str, str]]:
+    """Return the rows whose budget is that of a published return, with what they lack of it."""
+    return [
+        {
+            **{title: row[title] for title in ("system", "environment", "env steps", "seeds", "final policy")},
+            "published": f"{entry.episode_return:g} ({entry.source})",
+            "": "reached"
+            if _upper_end(row["final policy"]) >= entry.episode_return
+            else f"**lower** {entry.note}".strip(),
+        }
+        for row in rows
+        for entry in references.of(row["system"].strip("`"), row["environment"])
+        if entry.env_steps is not None and format_steps(entry.env_steps) == row["env steps"]
+    ]
+
+
+def _upper_end(returns: str) -> float:
+    """Return the upper end of the interval of formatted returns, or the only return."""
+    return float(re.findall(r"-?[\d.]+", returns)[-1])
 
 
 def _row(rows: Sequence[Member], references: References | None) -> dict[str, str]:
@@ -203,7 +290,8 @@ def _row(rows: Sequence[Member], references: References | None) -> dict[str, str
         "best policy": format_returns(best) if len(best) == len(rows) else "",
     }
     if references is not None:
-        published = (f"{x.episode_return:g} ({x.source}, {format_steps(x.env_steps)})" for x in references.of(rows))
+        entries = references.of(run.summary["system"], run.summary["environment"].split("/")[-1])
+        published = (f"{x.episode_return:g} ({x.source}, {format_steps(x.env_steps)})" for x in entries)
         cells["published"] = "<br>".join(published)
     return {**cells, "command": "<br>".join(f"`{command}`" for command in commands(rows))}
 
@@ -230,15 +318,14 @@ def _format_seeds(rows: Sequence[Member]) -> str:
     return f"{listed} ({failed} diverged)" if failed else listed
 
 
-def _legend(groups: Sequence[Sequence[Member]], references: References | None) -> list[str]:
-    runs = [member.run for rows in groups for member in rows]
+def _legend(rows: Iterable[dict[str, str]], measured_with: Iterable[str], references: References | None) -> list[str]:
     lines = [
         "Interquartile means over seeds of the mean episode return, with 95 % bootstrap intervals. Env steps and"
         " episodes are those of each seed. The best policy, selected by its evaluations, is evaluated again on ten"
         " times as many episodes.",
-        *(f"Measured with {line}." for line in dict.fromkeys(map(_measured_with, runs))),
+        *measured_with,
     ]
-    used = dict.fromkeys(entry.source for rows in groups for entry in references.of(rows)) if references else {}
+    used = dict.fromkeys(re.findall(r"\((\S+), ", " ".join(row.get("published", "") for row in rows)))
     sources = [f"- {name}: {references.sources[name]}" for name in used] if references else []
     return [*lines, *(["", "Published:", "", *sources] if sources else [])]
 
@@ -248,16 +335,28 @@ def _measured_with(run: recorded_runs.Run) -> str:
     return f"{', '.join(versions)} on {', '.join(dict.fromkeys(run.summary['devices']))}"
 
 
-def replace_block(page: Path, text: str) -> None:
-    """Replace the text between the two markers of a page."""
+def read_block(page: Path) -> tuple[str, str, str]:
+    """Read a page: what is before the text between the two markers, that text, and what follows."""
     try:
-        before = page.read_text()
+        text = page.read_text()
     except OSError as error:
         raise ConfigError(f"{page} cannot be read: {error}") from error
-    match = re.fullmatch(f"(.*{BEGIN}\n).*({END}.*)", before, re.DOTALL)
-    if match is None or before.count(BEGIN) != 1 or before.count(END) != 1:
+    match = re.fullmatch(f"(.*{BEGIN}\n)(.*)({END}.*)", text, re.DOTALL)
+    if match is None or text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ConfigError(f"{page} must hold {BEGIN} on a line of its own and, below it, {END}, once each")
-    page.write_text(f"{match[1]}{text}\n{match[2]}")
+    return match[1], match[2], match[3]
+
+
+def replace_block(page: Path, text: str) -> None:
+    """Replace the text between the two markers of a page."""
+    before, _, after = read_block(page)
+    page.write_text(f"{before}{text}\n{after}")
+
+
+def read_written(page: Path) -> Written:
+    """Read the table between the two markers of a page."""
+    _, text, _ = read_block(page)
+    return Written(read_table(text), [line for line in text.splitlines() if line.startswith(_MEASURED)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -270,7 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         references = read_references(args.reference) if args.reference else None
         members = (member for directory in find_runs(args.runs) for member in read_members(directory))
-        text = table(group(members), references)
+        text = table(group(members), references, read_written(args.into) if args.into else None)
         if args.into:
             replace_block(args.into, text)
         else:

@@ -174,6 +174,43 @@ def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
         assert again == config
 
 
+def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(tmp_path):
+    """Of two published returns at half a million steps, one lies in the interval [400, 480], the other above it."""
+    page, reference = tmp_path / "page.md", tmp_path / "references.yaml"
+    page.write_text(f"{results.BEGIN}\n{results.END}\n")
+    entries = [
+        "{return: 480, env_steps: 5.0e+5, source: me}",
+        "{return: 500, env_steps: 5.0e+5, source: me, note: its seeds are the best of ten.}",
+        "{return: 300, env_steps: 1.0e+5, source: me}",
+    ]
+    returns = f"{{ppo/ff_ppo: {{gymnax/CartPole-v1: [{', '.join(entries)}]}}}}"
+    reference.write_text(f"sources: {{me: {{title: Mine, url: m.org, what: tuned}}}}\nreturns: {returns}\n")
+
+    def write(name, *arguments, **summary):
+        run = write_run(tmp_path / name, *arguments, **summary)
+        results.main([str(run), "--reference", str(reference), "--into", str(page)])
+        return page.read_text()
+
+    write("ppo", ["system=ppo/ff_ppo"], (400.0, 480.0))
+    write("dqn", ["system=q_learning/ff_dqn"], versions={**VERSIONS, "jax": "0.11.2"})
+    # The same command as the first, and another one of the same system.
+    write("again", ["system=ppo/ff_ppo"], (400.0, 480.0), (450.0, 460.0))
+    text = write("acrobot", ["env=gymnax/acrobot"], (-90.0,))
+    assert results.read_table(text)[0]["best policy"] == "455.0 [450.0, 460.0]"
+    systems = [(row["system"], row["environment"]) for row in results.read_table(text)]
+    assert systems == [
+        ("`ppo/ff_ppo`", "CartPole-v1"),
+        ("`ppo/ff_ppo`", "Acrobot-v1"),
+        ("`q_learning/ff_dqn`", "CartPole-v1"),
+    ]
+    assert text.count("Measured with") == 2
+    equal = results.read_table(text[: text.index("All rows:")])
+    assert [(row["published"], row[""]) for row in equal] == [
+        ("480 (me)", "reached"),
+        ("500 (me)", "**lower** its seeds are the best of ten."),
+    ]
+
+
 def test_returns_up_to_one_are_in_hundredths():
     assert results.format_returns([-0.915]) == "-0.92"
     assert results.format_returns([0.5, 0.5]) == "0.50 [0.50, 0.50]"
