@@ -18,6 +18,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.records import records
 from stoix_like.run.set_up.setup import set_up
+from stoix_like.storage.run_files import LAYOUT_NUMBER
 from support import toys
 from support.composed import compose_config
 from support.recorded import write_config
@@ -165,7 +166,7 @@ def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
     for row, run in ((swept, tmp_path / "sweep/1-seed1"), (members, tmp_path / "population")):
         given = [override for override in shlex.split(row["command"].strip("`"))[2:] if override != "-m"]
         config = OmegaConf.to_container(OmegaConf.load(run / "config.yaml"))
-        assert config.pop("layout") == 1
+        assert config.pop("layout") == LAYOUT_NUMBER
         # The command reproduces the configuration, apart from the logger and the seeds of the sweep.
         again = resolved([*given[:-1], f"arch.seed={config['arch']['seed']}", "logger=silent"])
         # How the processes of a run are started is not recorded.
