@@ -8,7 +8,7 @@ from support import two_ways
 
 SMALL = [
     *("arch=offline", "arch.num_evaluation=1", "arch.num_eval_episodes=64", "arch.absolute_metric=false"),
-    *("arch.num_devices=1", "arch.population.size=3", "arch.seed=0", "arch.total_timesteps=12000", "logger=silent"),
+    *("arch.num_devices=1", "arch.population.size=5", "arch.seed=0", "arch.total_timesteps=12000", "logger=silent"),
     *("system.actor_lr=1e-3", "network.actor_network.pre_torso.layer_sizes=[64,64]"),
 ]
 FQL = [
