@@ -44,10 +44,10 @@ DISCRETE = [
 
 def soft(system, recorded, *overrides):
     """Return SAC or TQC with recorded weights."""
-    sac, shapes = parity.algorithm(system, *SMALL, "system.alpha_lr=1e-2", *overrides)
+    sac, shared = parity.algorithm(system, *SMALL, "system.alpha_lr=1e-2", *overrides)
     policy, values = squashed_policy(recorded["initial"]["actor"]), critics(recorded["initial"]["critic"])
     params = SACParams(policy, OnlineAndTarget(values, values), np.zeros((), np.float32))
-    return sac, parity.with_params(shapes, params)
+    return sac, parity.with_params(shared, params)
 
 
 def soft_steps(sac, shared, recorded):
@@ -138,13 +138,6 @@ def crossq_critics(weights):
     return {"params": {f"networks_{i}": renormalised(each[i], "critic_head", ("Dense_2",)) for i in range(2)}}
 
 
-def initial_statistics(shapes):
-    """Return running means of zero and variances of one."""
-    return jax.tree.map_with_path(
-        lambda path, leaf: jnp.full(leaf.shape, float(path[-1].key == "variance")), shapes["batch_stats"]
-    )
-
-
 def moments(statistics):
     """Return the running means and variances of a torso, ours or that of sbx."""
     names = {"mean": "mean", "var": "variance"}
@@ -165,15 +158,12 @@ def test_crossq():
     ]
     overrides = [override for override in SMALL if "tau" not in override]
     fixed = ("system.autotune=false", "system.ent_coef=0.2", "system.policy_frequency=2", "system.adam_b1=0.5")
-    crossq, shapes = parity.algorithm("sac/ff_crossq", *overrides, "system.alpha_lr=1e-2", *torsos, *fixed)
+    crossq, shared = parity.algorithm("sac/ff_crossq", *overrides, "system.alpha_lr=1e-2", *torsos, *fixed)
     converts = {"actor": crossq_policy, "critic": crossq_critics}
-    found = {"actor": shapes.params.actor_params, "critic": shapes.params.q_params.online}
-    variables = {
-        which: {**convert(recorded["initial"][which]), "batch_stats": initial_statistics(found[which])}
-        for which, convert in converts.items()
-    }
+    initial = {"actor": shared.params.actor_params, "critic": shared.params.q_params.online}
+    variables = {which: initial[which] | convert(recorded["initial"][which]) for which, convert in converts.items()}
     params = SACParams(variables["actor"], OnlineAndTarget(variables["critic"], ()), np.zeros((), np.float32))
-    shared, losses = soft_steps(crossq, parity.with_params(shapes, params), recorded)
+    shared, losses = soft_steps(crossq, parity.with_params(shared, params), recorded)
     agree("CrossQ: loss of the critics", losses["q_loss"], recorded["loss"]["critic_loss"], TOLERANCE)
     # The policy improves in every second step, where its metrics count twice.
     expected = 2.0 * recorded["loss"]["actor_loss"] * [0, 1, 0, 1]
@@ -221,9 +211,9 @@ def test_td3():
     """Their loss is twice ours: ours is half the squared error."""
     recorded = load("sb3_td3")
     overrides = ("system.policy_frequency=2", "system.policy_noise=0.2", "system.noise_clip=0.5")
-    td3, shapes = parity.algorithm("ddpg/ff_td3", *SMALL, *overrides)
+    td3, shared = parity.algorithm("ddpg/ff_td3", *SMALL, *overrides)
     policy, values = deterministic_policy(recorded["initial"]["actor"]), critics(recorded["initial"]["critic"])
-    shared = parity.with_params(shapes, DDPGParams(OnlineAndTarget(policy, policy), OnlineAndTarget(values, values)))
+    shared = parity.with_params(shared, DDPGParams(OnlineAndTarget(policy, policy), OnlineAndTarget(values, values)))
     rows = recorded["batch"]
 
     @jax.jit
@@ -258,13 +248,13 @@ def deterministic_policy(weights):
 def test_dqn_and_qr_dqn(system, name, net):
     recorded = load(name)
     quantiles = ("system.num_quantiles=7",) if system == "ff_qr_dqn" else ()
-    dqn, shapes = parity.algorithm(f"q_learning/{system}", *DISCRETE, *quantiles)
+    dqn, shared = parity.algorithm(f"q_learning/{system}", *DISCRETE, *quantiles)
 
     def convert(weights):
         return {"params": perceptron(weights, net)}
 
     online = convert(recorded["initial"]["q"])
-    shared = parity.with_params(shapes, OnlineAndTarget(online, online))
+    shared = parity.with_params(shared, OnlineAndTarget(online, online))
 
     @jax.jit
     def step(shared, batch, count):

@@ -47,12 +47,12 @@ class Spaces(Environment):
 
 
 def algorithm(system, *overrides):
-    """Return the algorithm of a system for `Spaces`, and the shapes of its shared state."""
+    """Return the algorithm of a system for `Spaces`, and its initial shared state."""
     small = ("arch.total_num_envs=4", "arch.num_evaluation=1", "env=own", "env._target_=support.parity.Spaces")
     setup = set_up(parse_config(compose_config([f"system={system}", *small, *overrides])))
     made = make_algorithm(setup, axes=Axes())
-    _, timestep = jax.eval_shape(setup.env.reset, jax.random.split(jax.random.key(0), setup.spec.num_envs))
-    return made, jax.eval_shape(made.init, jax.random.key(0), timestep).shared
+    keys = jax.random.split(jax.random.key(0), setup.spec.num_envs)
+    return made, jax.jit(lambda keys: made.init(keys[0], setup.env.reset(keys)[1]).shared)(keys)
 
 
 def load(name):
@@ -142,11 +142,11 @@ def batch_of(rows, step, gamma):
     )
 
 
-def with_params(shapes, params):
-    """Return a new shared state of the given shapes with these parameters, and zeros elsewhere."""
-    shared = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    if jax.tree.map(jnp.shape, shared.params) != jax.tree.map(jnp.shape, params):
-        raise ValueError(f"{jax.tree.map(jnp.shape, params)} is not {jax.tree.map(jnp.shape, shared.params)}")
+def with_params(shared, params):
+    """Return an initial state with other parameters of the same shapes."""
+    shapes, expected = jax.tree.map(jnp.shape, params), jax.tree.map(jnp.shape, shared.params)
+    if shapes != expected:
+        raise ValueError(f"{shapes} is not {expected}")
     return shared._replace(params=jax.tree.map(jnp.asarray, params))
 
 
