@@ -1,7 +1,8 @@
-"""Sequence layers and the steps of Muon on the weights of xlstm, s5-pytorch and PyTorch.
+"""Layers and the steps of Muon on the weights of xlstm, s5-pytorch, FastTD3 and PyTorch.
 
 Theirs are computed in float64: the differences are rounding of ours in float32, of at most 1e-5 in outputs and
-gradients over 12 steps. `scripts/parity/record_layers.py` recorded the references.
+gradients over 12 steps. `record_layers.py` and `record_fast_td3.py` in `scripts/parity`
+recorded the references.
 """
 
 import jax
@@ -10,7 +11,9 @@ import numpy as np
 import optax
 import pytest
 
+from stoix_like.networks.hyperspherical import UNIT_KERNEL, UnitOutput, project_weights
 from stoix_like.networks.recurrent import MLSTMCell, S5Cell
+from stoix_like.networks.torso import SimBaV2Torso
 from stoix_like.systems.parts.optimiser import Gradients, make_transform
 from support.parity import agree, dense, load
 
@@ -84,6 +87,33 @@ def test_s5():
         return jax.lax.scan(lambda state, x: cell.apply(params, state, x), state, x)[1]
 
     agree_layer("S5", outputs, load("s5_layer"), convert)
+
+
+def test_simba_v2():
+    """The layers in the repository of FastTD3; both normalise weights by `project_weights`."""
+    recorded = load("simba_v2")
+    torso, head = SimBaV2Torso(hidden_size=8, num_blocks=2), UnitOutput(5)
+
+    def convert(weights):
+        layers = ["0.w", *(f"{i}.mlp.{w}" for i in (1, 2) for w in ("w1", "w2"))]
+        scales = ["0.scaler", *(f"{i}.{name}" for i in (1, 2) for name in ("mlp.scaler", "alpha_scaler"))]
+        body = {f"UnitDense_{i}": {UNIT_KERNEL: weights[f"{name}.w.weight"].T} for i, name in enumerate(layers)}
+        body |= {f"Scaler_{i}": {"scale": weights[f"{name}.scaler"]} for i, name in enumerate(scales)}
+        output = {f"UnitDense_{i}": {UNIT_KERNEL: weights[f"3.w{i + 1}.w.weight"].T} for i in range(2)}
+        return {
+            "torso": body,
+            "head": output | {"Scaler_0": {"scale": weights["3.scaler.scaler"]}, "bias": weights["3.bias"]},
+        }
+
+    def outputs(params, x):
+        params = params["params"]
+        return head.apply({"params": params["head"]}, torso.apply({"params": params["torso"]}, x))
+
+    agree_layer("SimBaV2", outputs, recorded, convert)
+    kernels = {name: jnp.asarray(weights.T) for name, weights in recorded["weights"].items() if weights.ndim == 2}
+    projected = project_weights({name: {UNIT_KERNEL: kernel} for name, kernel in kernels.items()})
+    expected = {name: {UNIT_KERNEL: recorded["projected"][name].T} for name in kernels}
+    agree("SimBaV2: projection of weights", projected, expected, TOLERANCE)
 
 
 def test_muon():

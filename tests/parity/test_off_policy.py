@@ -1,10 +1,10 @@
-"""Gradient steps of off-policy systems on the weights, batches and noise of stable-baselines3 and sb3-contrib.
+"""Gradient steps of off-policy systems on the weights, batches and noise of other implementations.
 
 Both sides start from the same float32 numbers; theirs are then computed in float64, so that the differences are the
 rounding of ours. The largest ones are those of Adam's bias correction, whose 1 - 0.999 is 1.3e-5 too small in float32,
 and of parameters near 1, whose rounding of 6e-8 is 6e-5 of a change by 1e-3; hence a tolerance of 1e-4 of the largest
 entry of a layer. Losses are those of four steps, parameters their changes after all of them.
-`scripts/parity/record_off_policy.py` and `record_crossq.py` recorded the references.
+`record_off_policy.py`, `record_crossq.py` and `record_fast_td3.py` in `scripts/parity` recorded the references.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from stoix_like.networks.normalisation import STATISTICS, BatchRenorm
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
 from stoix_like.systems.sac.sac_types import SACParams
 from support import parity
-from support.parity import agree, change, critics, load, mean_gradient, perceptron, squashed_policy
+from support.parity import agree, change, critics, dense, load, mean_gradient, perceptron, squashed_policy
 
 pytestmark = pytest.mark.slow
 
@@ -207,6 +207,16 @@ def test_batch_renormalisation():
     agree("batch renormalisation: statistics", got, recorded["updated"], TOLERANCE)
 
 
+def smoothing(noise, clip):
+    """Return target policy smoothing by recorded noise; that by random noise is tested beside its function."""
+
+    def smooth(action, key, actions):
+        del key
+        return jnp.clip(action + jnp.clip(0.2 * noise, -clip, clip), actions.minimum[None], actions.maximum[None])
+
+    return smooth
+
+
 def test_td3():
     """Their loss is twice ours: ours is half the squared error."""
     recorded = load("sb3_td3")
@@ -218,12 +228,7 @@ def test_td3():
 
     @jax.jit
     def step(shared, batch, noise):
-        def smooth(action, key, actions):
-            # The clipping of noise and of actions is tested beside its function.
-            del key
-            return jnp.clip(action + jnp.clip(0.2 * noise, -0.5, 0.5), actions.minimum[None], actions.maximum[None])
-
-        return dataclasses.replace(td3, smooth=smooth).sgd_step(shared, batch, jax.random.key(0))
+        return dataclasses.replace(td3, smooth=smoothing(noise, 0.5)).sgd_step(shared, batch, jax.random.key(0))
 
     losses = []
     for i in range(4):
@@ -235,6 +240,48 @@ def test_td3():
     agree_network("TD3: critics", recorded, "critic", critics, q.online, opt_states.q_opt_state, 0.5)
     agree_target("TD3: target policy", recorded, "actor", deterministic_policy, policy.target)
     agree_target("TD3: target critics", recorded, "critic", critics, q.target)
+
+
+def fast_policy(weights):
+    """Return the policy of FastTD3."""
+    torso = {f"Dense_{i}": dense(weights, f"net.{2 * i}") for i in range(3)}
+    return {"params": {"torso": torso, "action_head": {"Dense_0": dense(weights, "fc_mu.0")}}}
+
+
+def fast_critics(weights):
+    """Return the critics of FastTD3."""
+    return {
+        "params": {f"networks_{i}": perceptron(weights, f"qnet{i + 1}.net", "critic_head", layers=3) for i in range(2)}
+    }
+
+
+@pytest.mark.parametrize("reduction", ["min", "mean"])
+def test_fast_td3(reduction):
+    recorded = load(f"fast_td3_{reduction}")
+    overrides = ("system.policy_frequency=2", "system.num_atoms=11", "system.vmin=-3.0", "system.vmax=3.0")
+    layers = [f"network.{network}.pre_torso.layer_sizes=[32,16,8]" for network in ("actor_network", "q_network")]
+    rates = ("system.actor_lr=1e-2", "system.decay_learning_rates=false", f"system.critic_reduction={reduction}")
+    td3, shared = parity.algorithm("ddpg/ff_td3_c51", *COMMON, *layers, *overrides, *rates, "system.max_grad_norm=null")
+    policy, values = fast_policy(recorded["initial"]["actor"]), fast_critics(recorded["initial"]["critic"])
+    shared = parity.with_params(shared, DDPGParams(OnlineAndTarget(policy, ()), OnlineAndTarget(values, values)))
+    rows = recorded["batch"]
+
+    @jax.jit
+    def step(shared, batch, noise):
+        return dataclasses.replace(td3, smooth=smoothing(noise, 0.3)).sgd_step(shared, batch, jax.random.key(0))
+
+    losses = []
+    for i in range(4):
+        shared, metrics = step(shared, parity.batch_of(rows, i, GAMMA), rows["next_noise"][i])
+        losses.append(metrics)
+    name, losses = f"FastTD3, {reduction}", parity.stack(losses)
+    agree(f"{name}: loss of the critics", losses["q_loss"], recorded["loss"]["qf_loss"], TOLERANCE)
+    # The policy improves in every second step, where its metrics count twice.
+    agree(f"{name}: loss of the policy", losses["actor_loss"], 2.0 * recorded["loss"]["actor_loss"], TOLERANCE)
+    (policy, q), opt_states = shared.params, shared.opt_states
+    agree_network(f"{name}: policy", recorded, "actor", fast_policy, policy.online, opt_states.actor_opt_state)
+    agree_network(f"{name}: critics", recorded, "critic", fast_critics, q.online, opt_states.q_opt_state)
+    agree_target(f"{name}: target critics", recorded, "critic", fast_critics, q.target)
 
 
 def deterministic_policy(weights):
