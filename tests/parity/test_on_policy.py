@@ -1,13 +1,14 @@
-"""Updates of PPO on the weights and rollouts of stable-baselines3 and rsl_rl.
+"""Updates of PPO and REPPO on the weights, rollouts and noise of stable-baselines3, rsl_rl and REPPO's authors.
 
 Both sides start from the same float32 numbers; theirs are then computed in float64, but for the rollouts of
 stable-baselines3, which it stores in float32. Tolerances are those of `test_off_policy`, for the same reasons.
 
-Both divide advantages by their sample deviation, with n - 1 = 63 in the place of n = 64; ours are larger by
+The PPO of both divides advantages by their sample deviation, with n - 1 = 63 in the place of n = 64; ours are larger by
 k = sqrt(64 / 63). With entropy bonus, value loss and Adam's constant in units of k, too, our updates are theirs.
-`scripts/parity/record_on_policy.py` recorded the references.
+`record_on_policy.py` and `record_reppo.py` in `scripts/parity` recorded the references.
 """
 
+import dataclasses
 import math
 
 import jax
@@ -17,6 +18,7 @@ import pytest
 
 from stoix_like.base_types import ActorCriticParams, Agent, Observation, Trajectory, Transition
 from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal
+from stoix_like.systems.reppo.reppo_types import REPPOParams
 from support import parity
 from support.parity import agree, change, dense, load, mean_gradient, perceptron
 
@@ -134,3 +136,68 @@ def test_ppo_of_rsl_rl():
     agree("rsl_rl: value loss", metrics["value_loss"], 0.5 * losses["value"], TOLERANCE)
     agree("rsl_rl: entropy", metrics["entropy"], losses["entropy"], TOLERANCE)
     agree_update("rsl_rl", recorded, rsl_rl_networks, shared)
+
+
+def reppo_network(weights, head):
+    """Return a network of two layers."""
+    layers = [{"kernel": weights[f"w{i}"].T, "bias": weights[f"b{i}"]} for i in range(2)]
+    return {"torso": {"Dense_0": layers[0]}, head: {"Dense_0": layers[1]}}
+
+
+def reppo_params(weights):
+    """Return the parameters of REPPO."""
+    actor = weights["actor"]
+    critic = {"params": {"networks_0": reppo_network(weights["critic"], "critic_head")}}
+    policy = {"params": reppo_network(actor["net"], "action_head")}
+    return REPPOParams(policy, critic, actor["log_alpha"], actor["log_multiplier"])
+
+
+def test_reppo():
+    """Three gradient steps; the divergence is above its bound for some states, and below for others."""
+    recorded = load("reppo")
+    torsos = [
+        f"network.{name}_network.pre_torso.{key}"
+        for name in ("actor", "q")
+        for key in ("layer_sizes=[16]", "activation=relu", "use_layer_norm=false")
+    ]
+    settings = [
+        *("system.rollout_length=8", "system.num_minibatches=1", "system.gamma=0.9", "system.q_lambda=0.8"),
+        *("system.num_atoms=21", "system.vmin=-10.0", "system.vmax=10.0", "system.adam_eps=1e-3"),
+        *(f"system.{name}_lr=1e-2" for name in ("actor", "q", "dual")),
+        *("system.max_grad_norm=null", "system.normalize_rewards=false", "system.normalize_observations=false"),
+        *("system.target_entropy_scale=0.5", "system.target_kl=0.02"),
+    ]
+    reppo, shared = parity.algorithm("reppo/ff_reppo", *settings, *torsos)
+    shared = parity.with_params(shared, reppo_params(recorded["initial"]))
+    rows = jax.tree.map(jnp.asarray, recorded["rollout"])
+    observation, following = Observation(rows["observation"]), Observation(rows["next_observation"])
+    flags = jnp.zeros((8, 4), bool)
+    steps = Transition(observation, rows["action"], rows["reward"], rows["terminated"], flags, following, flags, ())
+
+    @jax.jit
+    def evaluate(shared, steps, noise):
+        noisy = parity.RecordedNoise(reppo.actor, [(steps.next_observation, noise)])
+        return dataclasses.replace(reppo, actor=noisy).evaluate(shared, Trajectory(steps, ()), jax.random.key(0))
+
+    @jax.jit
+    def step(behaviour, shared, batch, noise):
+        noisy = parity.RecordedNoise(reppo.actor, [(batch.observation, noise)])
+        return dataclasses.replace(reppo, actor=noisy).sgd_step(behaviour, shared, batch, jax.random.key(0))
+
+    batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), evaluate(shared, steps, rows["next_noise"]))
+    behaviour, metrics = shared.params.actor_params, {}
+    for _ in range(3):
+        shared, metrics = step(behaviour, shared, batch, rows["noise"].reshape(-1, 2))
+    losses = recorded["loss"]
+    agree("REPPO: mean of the targets", batch.target.mean(), recorded["mean_target"], TOLERANCE)
+    agree("REPPO: loss of the critic", metrics["q_loss"], losses["critic_update_loss"], TOLERANCE)
+    agree("REPPO: loss of the policy", metrics["policy_loss"], losses["actor_loss"], TOLERANCE)
+    agree("REPPO: divergence", metrics["kl"], losses["kl"], TOLERANCE)
+    agree("REPPO: entropy", metrics["entropy"], losses["entropy"], TOLERANCE)
+    means = [mean_gradient(state) for state in shared.opt_states]
+    gradients = REPPOParams(means[0], means[1], *means[2])
+    before, after, expected = (reppo_params(recorded[when]) for when in ("initial", "final", "mean_gradient"))
+    changes = change(shared.params, before), change(after, before)
+    for name in REPPOParams._fields:
+        agree(f"REPPO: gradient of {name}", getattr(gradients, name), getattr(expected, name), TOLERANCE)
+        agree(f"REPPO: {name}", *(getattr(tree, name) for tree in changes), TOLERANCE)
