@@ -151,6 +151,8 @@ def record(
     }
     if getattr(model, "ent_coef_optimizer", None) is not None:
         tree["final"]["log_ent_coef"] = model.log_ent_coef.detach().numpy()
+        moments = model.ent_coef_optimizer.state[model.log_ent_coef]
+        tree["mean_gradient"]["log_ent_coef"] = moments["exp_avg"].numpy()
     save(name, tree, PACKAGES)
 
 

@@ -107,8 +107,10 @@ def test_temperature_of_sac():
     sac, shared = soft("sac/ff_sac", recorded)
     shared, losses = soft_steps(sac, shared, recorded)
     agree_soft("SAC with a learned temperature", shared, losses, recorded)
+    means = (mean_gradient(shared.opt_states.alpha_opt_state), recorded["mean_gradient"]["log_ent_coef"][0])
+    agree("SAC with a learned temperature: its gradient", *means, TOLERANCE)
     expected = recorded["final"]["log_ent_coef"][0]
-    agree("SAC: logarithm of the temperature", shared.params.log_alpha, expected, TOLERANCE)
+    agree("SAC with a learned temperature: its logarithm", shared.params.log_alpha, expected, TOLERANCE)
 
 
 def test_tqc():

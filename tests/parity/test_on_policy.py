@@ -128,14 +128,14 @@ def test_ppo_of_rsl_rl():
     batch, shared, metrics = updated(
         recorded, rsl_rl_networks, log_probs, *NORMAL, *overrides, "system.clip_value=true"
     )
-    agree("rsl_rl: advantages", batch.advantage, K * rollout["advantages"].reshape(-1), TOLERANCE)
-    agree("rsl_rl: value targets", batch.target, rollout["returns"].reshape(-1), TOLERANCE)
-    agree("rsl_rl: mean learning rate", metrics["learning_rate"], rates.mean(), TOLERANCE)
-    agree("rsl_rl: last learning rate", shared.parts["learning_rate"], rates[-1], TOLERANCE)
-    agree("rsl_rl: policy loss", metrics["policy_loss"], K * losses["surrogate"], TOLERANCE)
-    agree("rsl_rl: value loss", metrics["value_loss"], 0.5 * losses["value"], TOLERANCE)
-    agree("rsl_rl: entropy", metrics["entropy"], losses["entropy"], TOLERANCE)
-    agree_update("rsl_rl", recorded, rsl_rl_networks, shared)
+    agree("PPO, adaptive rate: advantages", batch.advantage, K * rollout["advantages"].reshape(-1), TOLERANCE)
+    agree("PPO, adaptive rate: value targets", batch.target, rollout["returns"].reshape(-1), TOLERANCE)
+    agree("PPO, adaptive rate: mean learning rate", metrics["learning_rate"], rates.mean(), TOLERANCE)
+    agree("PPO, adaptive rate: last learning rate", shared.parts["learning_rate"], rates[-1], TOLERANCE)
+    agree("PPO, adaptive rate: policy loss", metrics["policy_loss"], K * losses["surrogate"], TOLERANCE)
+    agree("PPO, adaptive rate: value loss", metrics["value_loss"], 0.5 * losses["value"], TOLERANCE)
+    agree("PPO, adaptive rate: entropy", metrics["entropy"], losses["entropy"], TOLERANCE)
+    agree_update("PPO, adaptive rate", recorded, rsl_rl_networks, shared)
 
 
 def reppo_network(weights, head):

@@ -43,14 +43,14 @@ def direct(az, model, shared, state, key, policy, **options):
 
 @pytest.mark.parametrize("method", ["gumbel", "puct"])
 def test_searches_are_those_of_mctx(method):
-    numbers = ("system.gamma=0.97", "system.value_scale=0.3", "system.maxvisit_init=20.0", "system.pb_c_init=2.0")
+    numbers = ("system.gamma=0.97", "system.value_scale=0.05", "system.maxvisit_init=5.0", "system.pb_c_init=2.0")
     search = (f"system.search_method={method}", f"system.num_simulations={SIMULATIONS}", f"system.max_depth={DEPTH}")
     setup, az = prepare("env=gymnax/cartpole", "network=mlp", *search, *numbers)
     options = {
         "gumbel": {
             "policy": mctx.gumbel_muzero_policy,
             "qtransform": lambda tree, node: mctx.qtransform_completed_by_mix_value(
-                tree, node, value_scale=0.3, maxvisit_init=20.0
+                tree, node, value_scale=0.05, maxvisit_init=5.0
             ),
             "max_num_considered_actions": 16,
             "gumbel_scale": 1.0,
@@ -85,5 +85,5 @@ def test_searches_are_those_of_mctx(method):
         # Sequential halving visits two actions equally often; the weights differ.
         assert method == "gumbel" or float(jnp.ptp(summary.visit_counts)) > 0
         assert float(jnp.ptp(weights)) > 0.01
-        agree(f"{method}: action weights", found.weights, weights, 1e-5)
-        agree(f"{method}: values", found.value, summary.value, 1e-5)
+        agree(f"search, {method}: action weights", found.weights, weights, 1e-5)
+        agree(f"search, {method}: values", found.value, summary.value, 1e-5)
