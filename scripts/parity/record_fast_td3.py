@@ -50,6 +50,7 @@ class Scaler:
 def record_steps(root, clipped_double):
     """Record four steps, the second and the fourth of which also improve the policy."""
     rng, space = np.random.default_rng(10), {"torch": torch, "nn": nn, "F": functional}
+    torch.manual_seed(0)
     code = definitions.load(root / "fast_td3.py", ("DistributionalQNetwork", "Critic", "Actor"), dict(space))
     actor = code["Actor"](3, 2, 1, 0.01, 32)
     qnet = code["Critic"](3, 2, ATOMS, -RANGE, RANGE, 32)

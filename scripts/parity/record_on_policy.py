@@ -75,7 +75,9 @@ class Scripted(gymnasium.Env):
 def record_sb3(name, discrete):
     """Record one update of stable-baselines3, with terminated and truncated episodes."""
     rng = np.random.default_rng(3)
+    # Of actions, and of the order of rows.
     torch.manual_seed(0)
+    np.random.seed(0)
     script = make_script(rng, truncates=True)
     model = stable_baselines3.PPO(
         "MlpPolicy",
