@@ -1,9 +1,9 @@
-"""Record sequence layers and Muon: the mLSTM of `xlstm`, the S5 of `s5-pytorch`, and `torch.optim.Muon`, in float64.
+"""Record mLSTM and Muon: the memory of `xlstm`, and `torch.optim.Muon`, in float64.
 
-Around the memory of mLSTM and the state space of S5, the layers are those of PyTorch in the order of this package:
-normalisation before, a gate and a residual connection behind.
+Around the memory, the layers are those of PyTorch in the order of this package: normalisation before, a gate and a
+residual connection behind.
 
-    pip install torch s5-pytorch
+    pip install torch
     pip install --no-deps xlstm
     python scripts/parity/record_layers.py
 """
@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import s5.s5_model
 import torch
 from recording import random_weights, round32, save
 from torch import nn
@@ -79,57 +78,6 @@ def record_mlstm():
     save("xlstm_mlstm", {"input": arrays, "weights": drawn, **results}, ("xlstm", "torch"))
 
 
-def record_s5():
-    """Record outputs and gradients of S5, with time steps and eigenvalues in the range of its initialisation."""
-    rng, states = np.random.default_rng(6), 4
-    s5.s5_model.as_complex = torch.view_as_complex
-    layer = s5.s5_model.S5SSM(
-        torch.zeros(states, dtype=torch.complex64),
-        torch.eye(states, dtype=torch.complex64),
-        torch.eye(states, dtype=torch.complex64),
-        FEATURES,
-        states,
-        0.001,
-        0.1,
-        bcInit="dense",
-    )
-    arrays = draw_inputs(rng)
-    drawn = round32(
-        {
-            "Lambda": np.stack([-rng.uniform(0.3, 1.0, size=states), rng.uniform(0.5, 9.0, size=states)], -1),
-            "B": rng.normal(size=(states, FEATURES, 2)) / np.sqrt(FEATURES),
-            "C": rng.normal(size=(FEATURES, states, 2)) / np.sqrt(states),
-            "D": rng.normal(size=FEATURES),
-            "log_step": rng.uniform(np.log(0.01), np.log(0.5), size=states),
-        }
-    )
-    others = random_weights(
-        rng,
-        {
-            "norm.weight": (FEATURES,),
-            "norm.bias": (FEATURES,),
-            "gate.weight": (FEATURES, FEATURES),
-            "gate.bias": (FEATURES,),
-        },
-    )
-    drawn |= others
-    weights = {name: as_tensor(value).requires_grad_() for name, value in drawn.items()}
-    x = as_tensor(arrays["x"]).requires_grad_()
-    for name in ("Lambda", "C"):
-        delattr(layer, name)
-        setattr(layer, name, torch.view_as_complex(weights[name]))
-    for name in ("B", "D", "log_step"):
-        delattr(layer, name)
-        setattr(layer, name, weights[name])
-    u = nn.functional.layer_norm(x, (FEATURES,), weights["norm.weight"], weights["norm.bias"], 1e-6)
-    y = torch.stack([layer(u[:, i]) for i in range(BATCH)], dim=1)
-    y = nn.functional.gelu(y, approximate="tanh")
-    output = x + y * torch.sigmoid(nn.functional.linear(y, weights["gate.weight"], weights["gate.bias"]))
-    results = {"output": output.detach().numpy()}
-    results["gradients"] = gradients(output, as_tensor(arrays["weight"]), weights | {"x": x})
-    save("s5_layer", {"input": arrays, "weights": drawn, **results}, ("s5-pytorch", "torch"))
-
-
 def record_muon():
     """Record the first and the 200th step on random gradients, which have a mean.
 
@@ -160,5 +108,4 @@ def record_muon():
 if __name__ == "__main__":
     torch.set_num_threads(1)
     record_mlstm()
-    record_s5()
     record_muon()
