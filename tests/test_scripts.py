@@ -1,6 +1,7 @@
 """Scripts: the benchmark measures speed and writes the tables of the documentation."""
 
 import json
+import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,3 +205,16 @@ def test_unknown_scenarios_and_zero_repeats_are_refused(benchmark, monkeypatch, 
     with pytest.raises(SystemExit):
         benchmark.compare.main()
     assert {"ppo_tiny": "ppo_small", "ppo_small": "repeats", "sac": "scale"}[arguments[0]] in capsys.readouterr().err
+
+
+def test_differences_of_the_parity_tests_enter_their_rows():
+    """The largest of a row; a name without a row is refused."""
+    table = runpy.run_path(str(ROOT / "scripts/parity/table.py"))
+    output = "test.py parity: SAC: loss: 3.9e-07\n.parity: SAC: policy: parameters: 7.6e-06\nparity: a, b: x: 0.0e+00\n"
+    rows = table["largest"](output)
+    assert rows == {"SAC": 7.6e-06, "a, b": 0.0}
+    page = "| part | with | what | difference | why |\n| SAC | x | y | | z |\n| a, b | x | y | 1e-3 | z |\n"
+    filled = table["fill"](page, rows).splitlines()
+    assert filled[1:] == ["| SAC | x | y | 8e-6 | z |", "| a, b | x | y | 0 | z |"]
+    with pytest.raises(ValueError, match="no row for TD3"):
+        table["fill"](page, {"TD3": 1e-6})

@@ -153,8 +153,8 @@ class MLSTMCell(ParallelCell):
     the steps of a chunk attend to each other in parallel. A dense layer maps inputs of another width to that of the
     output.
 
-    Source: Beck et al. 2024, arXiv:2405.04517, equations 19-27, and appendix A.3 for the parallel form; the norm of
-    each head and the initial biases are those of the authors' code.
+    Source: Beck et al. 2024, arXiv:2405.04517, equations 19-27, and appendix A.3 for the parallel form; the initial
+    biases of the forget gates are those of the authors' code, whose norm of each head also subtracts the mean.
 
     Attributes:
         num_heads: number of heads, a divisor of `features`; each has a matrix of `(features / num_heads)^2` entries.
