@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 from stoix_like.base_types import Observation, ObservationGlobalState
-from stoix_like.envs.spaces import Discrete, Space, entries
+from stoix_like.envs.spaces import entries
 from stoix_like.errors import nearest
 from stoix_like.utils.jax_utils import as_floats as as_floats
 
@@ -257,17 +257,3 @@ class EmbeddingActionOnehotInput(nn.Module):
         """
         view = as_floats(self.input_layer(observation_embedding))
         return jnp.concatenate([view, jax.nn.one_hot(action, self.action_dim, dtype=view.dtype)], axis=-1)
-
-
-def action_input(action_space: Space) -> nn.Module:
-    """Return the input layer that concatenates an observation and an action of a space.
-
-    Args:
-        action_space: the action space.
-
-    Returns:
-        An `EmbeddingActionOnehotInput` for `Discrete`, otherwise an `EmbeddingActionInput`.
-    """
-    if isinstance(action_space, Discrete):
-        return EmbeddingActionOnehotInput(action_space.n)
-    return EmbeddingActionInput()

@@ -1,5 +1,6 @@
 """Refusals of networks and systems that do not fit name a choice that does."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.set_up.suggestions import experiments, tuned_experiment
 from support import disco
 from support.composed import compose_config
+from support.systems import needs_examples
 
 RESULTS = Path(__file__).parents[3] / "docs/results.md"
 DQN, SAC = ("system=q_learning/ff_dqn",), ("system=sac/ff_sac",)
@@ -169,6 +171,7 @@ def test_every_system_has_a_network_that_fits():
         "awr/ff_awr",
         "impala/ff_impala",
         "mpo/ff_vmpo",
+        "offline/bc",
         "ppo/ff_dpo",
         "ppo/ff_ppo",
         "ppo/ff_ppo_penalty",
@@ -196,7 +199,8 @@ def takes_discrete_actions(network):
 @pytest.mark.slow
 def test_every_network_can_be_set_up_with_the_systems_that_it_fits():
     for network in group_choices("network"):
-        for system in fitting_systems(network):
+        # Those that imitate need data of each environment.
+        for system in itertools.filterfalse(needs_examples, fitting_systems(network)):
             config = compose_config(choice := [f"system={system}", f"network={network}", *disco.overrides(system)])
             spaces = getattr(type(parse_config(config).system), "action_spaces", (Discrete,))
             discrete = Discrete in spaces and takes_discrete_actions(config.network)

@@ -152,7 +152,7 @@ def test_a_delayed_policy_is_a_branch_in_a_population(system):
         overrides = ["env=probe/continuous_policy", "arch.population.size=3", f"system.policy_frequency={frequency}"]
         _, program, arguments = make_program([f"system={system}", *SMALL, *overrides])
         state = jax.eval_shape(program.init, *arguments)
-        traced = jax.make_jaxpr(program.train)(state, arguments[0], np.int32(1), np.bool_(True))
+        traced = jax.make_jaxpr(program.train)(state, arguments[0], np.int32(1), np.bool_(True), arguments[-1])
         predicates = branches(traced.jaxpr)
         assert set(predicates) <= {()}
         return len(predicates)

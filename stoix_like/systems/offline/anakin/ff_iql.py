@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import Range, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.mpo.actions import as_vector
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
@@ -109,13 +110,14 @@ class IQL(OffPolicyActorCritic[Config]):
     values: FeedForwardCritic
     value_optim: optax.GradientTransformation
     target: TargetParameters
+    action_space: Any
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
         """Initialise parameters and optimiser states."""
         actor_key, q_key, value_key, action_key = jax.random.split(key, 4)
         actor_params = self.actor.init(actor_key, observation)
         action = self.actor.apply(actor_params, observation).sample(seed=action_key)
-        q_params = self.critics.init(q_key, observation, {"action": action})
+        q_params = self.critics.init(q_key, observation, {"action": as_vector(self.action_space, action)})
         value_params = self.values.init(value_key, observation)
         opt_states = IQLOptStates(
             self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.value_optim.init(value_params)
@@ -195,8 +197,8 @@ class IQL(OffPolicyActorCritic[Config]):
         return loss, {"actor_loss": loss}
 
     def q_values(self, q_params: PyTree, observation: Observation, action: jax.Array) -> jax.Array:
-        """Compute action values `[B, C]`, one per critic."""
-        return self.critics.apply(q_params, observation, {"action": action})
+        """Compute action values `[B, C]`, one per critic; discrete actions are one-hot."""
+        return self.critics.apply(q_params, observation, {"action": as_vector(self.action_space, action)})
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
@@ -207,6 +209,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         values=FeedForwardCritic(network.critic_head, network.pre_torso, network.input_layer),
         value_optim=make_optimiser(config, spec, config.value_lr),
         target=make_soft_target(config.target),
+        action_space=spec.action_space,
     )
 
 
