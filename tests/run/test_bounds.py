@@ -1,6 +1,7 @@
 """Sizes that no machine has: refused by name, before anything is laid out."""
 
 import inspect
+import itertools
 import re
 import resource
 import time
@@ -20,6 +21,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.schema import Part, Range, flat_hints
 from support import disco
 from support.composed import compose_config
+from support.systems import needs_examples
 
 SYSTEMS = group_choices("system")
 
@@ -171,7 +173,8 @@ def fuzzed():
     for group, schema in GROUPS.items():
         for name in whole_numbers(schema):
             yield Fuzzed("ppo/ff_ppo", f"{group}.{name}", False, (group, name))
-    for system in SYSTEMS:
+    # Those that imitate need data; their whole numbers are those of other systems.
+    for system in itertools.filterfalse(needs_examples, SYSTEMS):
         schema, family = hyperparameters_of(system), system.partition("/")[0]
         for name in whole_numbers(schema):
             yield Fuzzed(system, f"system.{name}", False, (family, defined_in(schema, name), name))
