@@ -20,7 +20,7 @@ def benchmark(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts/benchmark")
     # Compile quickly; the measured speed does not matter here.
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    names = ("scenarios", "runner", "report", "compare", "kernels")
+    names = ("scenarios", "runner", "report", "compare", "kernels", "single_files")
     yield SimpleNamespace(**{name: __import__(name) for name in names})
     for name in names:
         sys.modules.pop(name)
@@ -197,6 +197,26 @@ def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
         "|  | rejax | 72 | 16 | 66 | 20 | 174 | 557 | 5,568 |",
     ]
     assert lines[12:] == ["- sac, launches: ≤ 50: 100, missed", "- sac, launches: ≤ 0.65 x rejax: 0.575, met"]
+
+
+@pytest.mark.slow
+def test_a_single_file_is_compared_with_its_system(benchmark):
+    row = benchmark.single_files.measure("q_learning/ff_pqn", steps=1024, repeats=2, num_seeds=2)
+    assert len(row["seconds"]) == 2
+    assert all(seconds > 0.0 for run in row["seconds"] for seconds in run)
+    file, ours = row["returns"]
+    assert file == pytest.approx(ours)
+    assert len(set(file)) == 2
+
+
+def test_single_files_are_tabled_by_the_median_of_ratios(benchmark):
+    # Ratios of 2, 0.5 and 1.
+    seconds = [(2.0, 1.0), (2.0, 4.0), (3.0, 3.0)]
+    row = {"system": "ppo/ff_ppo", "environment": "gymnax/cartpole", "steps": 1000, "seconds": seconds}
+    lines = benchmark.single_files.table([row | {"returns": ([1.0] * 5, [2.0] * 5)}]).splitlines()
+    assert len(lines) == 3
+    numbers = "2.00 | 3.00 | 1.00 | 1.0 [1.0, 1.0] | 2.0 [2.0, 2.0] |"
+    assert lines[2] == f"| `ff_ppo.py` | 1,000 steps of cartpole | {numbers}"
 
 
 @pytest.mark.parametrize("arguments", [["ppo_tiny"], ["ppo_small", "--repeats", "0"], ["sac", "--scale", "2"]])

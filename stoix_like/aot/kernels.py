@@ -114,7 +114,7 @@ _COLLECTIVES = {
     "ragged-all-to-all",
 }  # fmt: skip
 _TRANSFERS = {"infeed", "outfeed", "send", "recv"}
-_CONTROL = {"while", "conditional", "call"}
+_CONTROL = {"while", "conditional"}
 # Segments of the path of an operation that jax adds.
 _ADDED = re.compile(
     r"while|body|cond|scan|shard_map|closed_call|checkpoint|rematted_computation|branch_\d+_fun|\w*jit\(.*"
@@ -155,13 +155,11 @@ class _Reader:
         return self._body(self._entry, "", 1)
 
     def _body(self, name: str, label: str, trips: int | None, scope: tuple[str, ...] = ()) -> Body:
-        operations = self._computations[name]
-        types = {operation.name: operation.type for operation in operations}
         kernels = collectives = transfers = size = 0
         loops: list[Body] = []
         scopes: Counter[str] = Counter()
         costs: list[Kernel] = []
-        for operation in operations:
+        for operation, types in self._operations(name):
             base = operation.opcode.removesuffix("-start").removesuffix("-done")
             if base in _CONTROL:
                 loops += self._loops(operation, scope)
@@ -181,14 +179,21 @@ class _Reader:
                 costs.append(Kernel("/".join(inside) or operation.name, own / self._bandwidth))
         return Body(label, trips, kernels, collectives, transfers, size, dict(scopes), tuple(costs), tuple(loops))
 
+    def _operations(self, name: str) -> Iterator[tuple[_Operation, dict[str, str]]]:
+        """Yield the operations of a computation and of those that it calls, with the types of what is named there."""
+        types = {operation.name: operation.type for operation in self._computations[name]}
+        for operation in self._computations[name]:
+            if operation.opcode == "call":
+                yield from self._operations(_attribute(operation.rest, "to_apply"))
+            else:
+                yield operation, types
+
     def _loops(self, operation: _Operation, scope: tuple[str, ...]) -> list[Body]:
         """Return the bodies that an operation runs; of a condition the largest branch, which may not run."""
         if operation.opcode == "while":
             inner = _scope(operation.rest)
             label = inner[-1] if inner[len(scope) :] else ""
             return [self._body(_attribute(operation.rest, "body"), label, self._trips(operation), inner or scope)]
-        if operation.opcode == "call":
-            return [self._body(_attribute(operation.rest, "to_apply"), "", 1, scope)]
         names = [first or second for first, second in _BRANCHES.findall(operation.rest)]
         branches = [name.strip().lstrip("%") for listed in names for name in listed.split(",")]
         return [max((self._body(name, "branch", 1, scope) for name in branches), key=lambda body: body.launches)]

@@ -369,7 +369,8 @@ def train(config: Config, seed: int | jax.Array) -> tuple[Learner, jax.Array]:
         jax.debug.print("{steps:>10} steps, mean return {mean:.2f}", steps=steps, mean=mean)
         return learner, mean
 
-    return jax.lax.scan(interval, algorithm.init(params_key, key), jnp.arange(num_evaluations + 1))
+    first = jax.custom_batching.sequential_vmap(algorithm.init)(params_key, key)  # batched QR decompositions may hang
+    return jax.lax.scan(interval, first, jnp.arange(num_evaluations + 1))
 
 
 def parse(arguments: Sequence[str] | None = None) -> Config:

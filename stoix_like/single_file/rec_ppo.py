@@ -219,8 +219,7 @@ class RecurrentPPO:
 
     def init(self, params_key: jax.Array, key: jax.Array) -> Learner:
         """Initialise parameters and environments."""
-        num_envs = self.config.num_envs
-        reset_key, _, key = jax.random.split(key, 3)
+        num_envs, (reset_key, _, key) = self.config.num_envs, jax.random.split(key, 3)
         env_state, obs = self.env.reset(jax.random.split(reset_key, num_envs))
         actor_key, critic_key = jax.random.split(params_key)
         is_first, state = jnp.ones(num_envs, bool), jnp.zeros((num_envs, self.config.hidden_state_dim))
@@ -372,7 +371,8 @@ def train(config: Config, seed: int | jax.Array) -> tuple[Learner, jax.Array]:
         jax.debug.print("{steps:>10} steps, mean return {mean:.2f}", steps=steps, mean=mean)
         return learner, mean
 
-    return jax.lax.scan(interval, algorithm.init(params_key, key), jnp.arange(num_evaluations + 1))
+    first = jax.custom_batching.sequential_vmap(algorithm.init)(params_key, key)  # batched QR decompositions may hang
+    return jax.lax.scan(interval, first, jnp.arange(num_evaluations + 1))
 
 
 def parse(arguments: Sequence[str] | None = None) -> Config:

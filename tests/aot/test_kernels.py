@@ -85,6 +85,16 @@ def test_bodies_of_loops_are_read_with_their_counts():
     assert inner.bytes == 64 + 64 + (32 + 32 + 32 + 4) + (32 + 4 + 32)
 
 
+def test_what_is_called_belongs_to_the_caller():
+    """CPUs call loops from jax 0.12 on, and GPUs what they launch together: neither is a loop of its own."""
+    state = "(s32[], f32[16,8]{1,0})"
+    called = f"%called (state: (s32[], f32[16,8])) -> (s32[], f32[16,8]) {{\n  %state = {state} parameter(0)\n"
+    (line,) = (line for line in BY_HAND.splitlines() if "%while.1" in line)
+    text = BY_HAND.replace(line, f"  ROOT %call = {state} call(%state), to_apply=%called")
+    text = text.replace("%outer (state", f"{called}{line}\n}}\n\n%outer (state")
+    assert read_program(text) == read_program(BY_HAND)
+
+
 def test_predicted_costs_are_those_of_the_compiler_and_of_the_memory_elsewhere():
     """Of 16 runs each: a fusion of 3 µs, and 64 bytes of the slice, 64 of the sum and 100 of the copy at 4 per µs."""
     gpu = """calls=%fused, backend_config={"reification_cost":[{"end_to_end_cycles":9,"exec_time_us":3.0e0},\

@@ -1,0 +1,23 @@
+"""Seeds of a single file are vmapped into one program."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from stoix_like.cli import eject
+
+
+@pytest.mark.parametrize("system", eject.SCRIPTS)
+def test_initial_weights_are_decomposed_for_one_seed_at_a_time(system, monkeypatch):
+    """Batches of QR decompositions block each other for ever on a CPU with two cores (jax 0.10)."""
+    script = eject.script_of(system)
+    (algorithm,) = (kind for kind in vars(script).values() if hasattr(kind, "evaluate"))
+    # Training itself decomposes nothing.
+    monkeypatch.setattr(algorithm, "update", lambda self, learner: learner)
+    monkeypatch.setattr(algorithm, "evaluate", lambda self, params, key: jnp.zeros(()))
+    train = jax.jit(jax.vmap(lambda seed: script.train(script.Config(), seed)))
+    shapes = re.findall(r"@lapack_sgeqrf_ffi\(.*: \(tensor<([\dx]+)xf32>\)", train.lower(jnp.arange(3)).as_text())
+    assert len(shapes) > 1
+    assert all(shape.count("x") == 1 for shape in shapes), shapes
