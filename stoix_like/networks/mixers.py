@@ -12,6 +12,9 @@ class MonotonicMixer(nn.Module):
 
     `Q(s, q) = |w_2(s)| . elu(|W_1(s)| q + b_1(s)) + v(s)`
 
+    The networks of the weights normalise their hidden layer, as those of PQN do, which has no target parameters:
+    otherwise values grow with the state and diverge.
+
     Source: Rashid et al. 2018, "QMIX: monotonic value function factorisation for deep multi-agent reinforcement
     learning" (arXiv:1803.11485), section 4.1 and appendix C.
 
@@ -37,9 +40,9 @@ class MonotonicMixer(nn.Module):
         num_agents = values.shape[-1]
         w_1 = jnp.abs(self._hyper(num_agents * self.embed_dim, state))
         w_1 = w_1.reshape(*values.shape, self.embed_dim)
-        hidden = nn.elu(jnp.einsum("...a,...ae->...e", values, w_1) + nn.Dense(self.embed_dim)(state))
+        hidden = nn.elu(jnp.einsum("...a,...ae->...e", values, w_1) + self._hyper(self.embed_dim, state))
         w_2 = jnp.abs(self._hyper(self.embed_dim, state))
         return jnp.sum(hidden * w_2, axis=-1) + self._hyper(1, state)[..., 0]
 
     def _hyper(self, width: int, state: jax.Array) -> jax.Array:
-        return nn.Dense(width)(nn.relu(nn.Dense(self.hyper_dim)(state)))
+        return nn.Dense(width)(nn.relu(nn.LayerNorm()(nn.Dense(self.hyper_dim)(state))))

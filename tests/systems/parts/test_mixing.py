@@ -35,6 +35,12 @@ def test_the_value_of_a_team_grows_with_that_of_each_agent():
     np.testing.assert_array_equal(slopes[0, 2:], 0.0)
 
 
+def test_weights_do_not_grow_with_the_state():
+    mixer, params = make_qmix()
+    far, farther = (mixer.mix(params, VALUES, scale * VIEW, 0) for scale in (1e3, 1e6))
+    np.testing.assert_allclose(far, farther, rtol=1e-3)
+
+
 def test_states_are_the_views_of_all_agents_or_the_world():
     mixer, params = make_qmix()
     network, of_mixer = MonotonicMixer(8), {"params": params["params"]["mixer"]}
