@@ -20,6 +20,7 @@ import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.pool import NullPool
 
 from stoix_like.tuning.parameters import Parameter
 from stoix_like.tuning.shapes import GRID_POINTS, Shape, identity, shape_of
@@ -53,8 +54,10 @@ def open_study(path: Path) -> optuna.Study:
         connection.execute("PRAGMA synchronous=OFF")
         return connection
 
+    # No connection outlives its transaction: a pool would keep some open, of which Python 3.13 warns.
+    kwargs = {"creator": connect, "poolclass": NullPool}
     return optuna.create_study(
-        storage=optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"creator": connect}),
+        storage=optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs=kwargs),
         study_name=_NAME,
         direction=_DIRECTION,
         sampler=optuna.samplers.RandomSampler(),  # nothing is drawn from it

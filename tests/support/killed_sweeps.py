@@ -3,13 +3,12 @@
 import multiprocessing
 import time
 
-import optuna
-
 from stoix_like.composition import parse_overrides
 from stoix_like.tuning.parameters import parse_space
 from stoix_like.tuning.results import plain
 from stoix_like.tuning.runner import Runner
 from stoix_like.tuning.shapes import list_shapes
+from stoix_like.tuning.study import open_study
 from stoix_like.tuning.sweep import STUDY, Sweep, SweepConfig
 
 SPACE = {
@@ -60,8 +59,7 @@ def live(directory, sampler, trials, parallel=6, **settings):
 
 def table(directory):
     """Return number, state, value, parameters, run and place of each trial of a study."""
-    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{directory / STUDY}")
-    trials = study.get_trials(deepcopy=False)
+    trials = open_study(directory / STUDY).get_trials(deepcopy=False)
     return [(one.number, one.state.name, one.value, one.params, one.user_attrs) for one in trials]
 
 

@@ -2,7 +2,6 @@
 
 import csv
 
-import optuna
 import pytest
 
 import stoix_like
@@ -10,6 +9,7 @@ from stoix_like.errors import TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
 from stoix_like.tuning.runner import population_overrides
+from stoix_like.tuning.study import open_study
 from support.trained_runs import SMALL
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
@@ -59,8 +59,8 @@ def test_a_lost_job_costs_no_other_its_result(tmp_path, monkeypatch):
         patch.setattr(experiment, "run_experiment", train)
         with pytest.raises(TrainingError, match=r"^a job failed: the process was killed$"):
             stoix_like.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
-    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{tmp_path / 'sweep/study.db'}")
-    states = {trial.params["system.epochs"]: trial.state.name for trial in study.trials}
+    trials = open_study(tmp_path / "sweep/study.db").trials
+    states = {trial.params["system.epochs"]: trial.state.name for trial in trials}
     assert states == {1: "COMPLETE", 2: "RUNNING"}
     # The same sweep trains what is left.
     stoix_like.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)

@@ -1,5 +1,7 @@
 """The study of a sweep: what a process that was killed leaves is completed, and nothing is drawn twice."""
 
+import sqlite3
+
 import numpy as np
 import optuna
 import pytest
@@ -7,7 +9,7 @@ from optuna.trial import TrialState
 
 from stoix_like.tuning.parameters import parse_space
 from stoix_like.tuning.shapes import list_shapes
-from stoix_like.tuning.study import PLACE, RUN, SAMPLERS, SIZE, Sampling, ask, random_share, unfinished
+from stoix_like.tuning.study import PLACE, RUN, SAMPLERS, SIZE, Sampling, ask, open_study, random_share, unfinished
 from support.killed_sweeps import KEYS, SPACE, values
 
 PARAMETERS = parse_space(SPACE, KEYS, ["actor_lr", "gamma"])
@@ -167,3 +169,21 @@ def test_trials_of_earlier_releases_keep_their_runs():
         trial.user_attrs.pop(SIZE)
     ask(old, sampling("tpe"), 24, 12, 3)
     assert [trial.user_attrs.get(SIZE) for trial in old.trials] == [None] * 12 + [3] * 12
+
+
+def test_no_connection_to_the_file_stays_open(tmp_path, monkeypatch):
+    """Python 3.13 warns of one that is garbage-collected."""
+    connections, connect = [], sqlite3.connect
+
+    def counted(*args, **kwargs):
+        connections.append(connect(*args, **kwargs))
+        return connections[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", counted)
+    study = open_study(tmp_path / "study.db")
+    ask(study, sampling("random"), trials=4, parallel=4, size=2)
+    assert len(study.trials) == 4
+    assert connections
+    for connection in connections:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
