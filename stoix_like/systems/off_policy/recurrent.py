@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -46,13 +46,9 @@ class RecurrentReplayConfig(SequenceReplayConfig):
     """Hyperparameters of the replay buffer of a recurrent policy and its critics.
 
     Attributes:
-        has_priorities: see `PrioritisedReplayConfig`.
-        prioritised: see `PrioritisedReplayConfig`.
         n_step: see `ReplayConfig`; targets have one reward.
     """
 
-    has_priorities: ClassVar[bool] = False
-    prioritised: bool = False
     n_step: Annotated[int, between(1, 1)] = 1
 
 

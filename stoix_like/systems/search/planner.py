@@ -39,7 +39,7 @@ from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.accelerate.successors import successor_values
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns
-from stoix_like.utils.replay import BlockReplayConfig, SequenceBatch, SequenceReplay, Stored, make_sequence_replay
+from stoix_like.utils.replay import PrioritisedBlockConfig, SequenceBatch, SequenceReplay, Stored, make_sequence_replay
 
 Losses = tuple[jax.Array, tuple[Metrics, jax.Array]]
 """A loss, its metrics, and the absolute errors of values, whose mean over the first axis is that of sequences `[B]`."""
@@ -53,7 +53,7 @@ class Plans(Protocol):
         """The tree search."""
 
     @property
-    def replay(self) -> BlockReplayConfig:
+    def replay(self) -> PrioritisedBlockConfig:
         """The replay buffer."""
 
     @property

@@ -10,6 +10,7 @@ from stoix_like.utils.replay.config import (
 from stoix_like.utils.replay.data import Data, DataConfig, DataFile, with_clipped_rewards
 from stoix_like.utils.replay.sequences import (
     BlockReplayConfig,
+    PrioritisedBlockConfig,
     SequenceBatch,
     SequenceConfig,
     SequenceReplay,
@@ -29,6 +30,7 @@ __all__ = [
     "Data",
     "DataConfig",
     "DataFile",
+    "PrioritisedBlockConfig",
     "PrioritisedReplayConfig",
     "Replay",
     "ReplayConfig",

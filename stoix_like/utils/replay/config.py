@@ -171,23 +171,15 @@ class PrioritisedReplayConfig(ReplayConfig):
     """Hyperparameters of a buffer that can sample windows by priority (Schaul et al. 2016, arXiv:1511.05952).
 
     Attributes:
-        has_priorities: whether the system sets priorities at all.
         prioritised: whether windows are sampled by priority; the exponents have no effect otherwise.
         priority_exponent: exponent of the last loss in the sampling probability of a window.
         importance_sampling_exponent: initial exponent of the importance weights, annealed to 1 over the run.
     """
 
-    has_priorities: ClassVar[bool] = True
     prioritised: bool = False
     # Traced in populations, which type checks of this package at run time must allow.
     priority_exponent: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.5
     importance_sampling_exponent: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.4
-
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Check that the system sets the priorities that windows are sampled by; see `Part.check`."""
-        if self.prioritised and not self.has_priorities:
-            raise ConfigError("system.prioritised=true: this system samples sequences uniformly: use false")
-        super().check(config, num_envs, num_shards)
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
         """See `Part.schedules`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +22,13 @@ from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import between
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay.buffers import add_rows, example_step, importance_weights, make_buffer, stored_steps
-from stoix_like.utils.replay.config import PrioritisedReplayConfig
+from stoix_like.utils.replay.config import PrioritisedReplayConfig, ReplayConfig
 from stoix_like.utils.replay.data import with_data
 from stoix_like.utils.replay.types import Step
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockReplayConfig(PrioritisedReplayConfig):
+class BlockReplayConfig(ReplayConfig):
     """Hyperparameters of a buffer of sequences, whose length follows from others.
 
     Attributes:
@@ -79,6 +79,11 @@ class BlockReplayConfig(PrioritisedReplayConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrioritisedBlockConfig(PrioritisedReplayConfig, BlockReplayConfig):
+    """Hyperparameters of a buffer of sequences that can be sampled by priority."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SequenceConfig(BlockReplayConfig):
     """Hyperparameters of a buffer of sequences.
 
@@ -104,27 +109,23 @@ class StepSequenceConfig(SequenceConfig):
     """Hyperparameters of a buffer of sequences whose steps are stored with their true successors.
 
     Attributes:
-        has_priorities: see `PrioritisedReplayConfig`.
         n_step: see `ReplayConfig`; not used.
         store_next_observation: see `ReplayConfig`.
     """
 
-    has_priorities: ClassVar[bool] = False
     n_step: Annotated[int, between(1, 1)] = 1
     store_next_observation: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceReplayConfig(SequenceConfig):
-    """Hyperparameters of a buffer of sequences with recurrent states, sampled by priority by default.
+    """Hyperparameters of a buffer of sequences with recurrent states.
 
     Attributes:
-        prioritised: whether sequences are sampled by priority.
         burn_in_length: steps at the start of a sequence that only bring the recurrent state up to date.
         sequence_length: steps of a sequence that are learned from, after those of the burn-in.
     """
 
-    prioritised: bool = True
     burn_in_length: Annotated[int, between(0, 2**20)]
 
     @property

@@ -66,12 +66,8 @@ def test_no_gradient_flows_through_the_burn_in():
 @pytest.mark.parametrize(
     ("system", "override", "message"),
     [
-        (
-            "sac/rec_sac",
-            "+system.prioritised=true",
-            "system.prioritised=true: this system samples sequences uniformly: use false",
-        ),
-        ("spo/ff_spo", "+system.prioritised=true", "system.prioritised=true: this system samples sequences uniformly"),
+        ("sac/rec_sac", "+system.prioritised=true", "unknown key 'system.prioritised'"),
+        ("spo/ff_spo", "+system.prioritised=true", "unknown key 'system.prioritised'"),
         ("sac/rec_sac", "+system.n_step=3", r"system\.n_step=3 is out of range"),
         ("sac/rec_sac", "+system.noise_correlation=0.5", r"system\.noise_correlation=0\.5 is out of range"),
         ("ddpg/rec_td3", "+system.max_exploration_noise=0.5", r"system\.max_exploration_noise=0\.5 has no effect here"),

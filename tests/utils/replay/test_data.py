@@ -139,7 +139,6 @@ def test_sequences_start_anew_with_each_episode():
     config = SequenceReplayConfig(
         **{**SIZES, "total_batch_size": 32},
         data_fraction=1.0,
-        prioritised=False,
         sequence_period=2,
         burn_in_length=1,
         sequence_length=2,

@@ -1,5 +1,6 @@
 """Replay of sequences: their steps, states, priorities and ends."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import jax
@@ -10,9 +11,14 @@ import pytest
 from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Transition
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
-from stoix_like.utils.replay import SequenceReplayConfig, end_episodes, make_sequence_replay
+from stoix_like.utils.replay import PrioritisedBlockConfig, SequenceReplayConfig, end_episodes, make_sequence_replay
 
 NUM_ENVS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PrioritisedBlockConfig, SequenceReplayConfig):
+    prioritised: bool = True
 
 
 def make(**values):
@@ -21,7 +27,7 @@ def make(**values):
         **{"burn_in_length": 1, "sequence_length": 3, "sequence_period": 2},
     }
     spec = SystemSpec(Box(0, 1, (1,)), Discrete(3), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True)
-    config = SequenceReplayConfig(**{**defaults, **values})
+    config = Config(**{**defaults, **values})
     replay = make_sequence_replay(config, spec, jnp.zeros((1,)), reward_scale=0.5)
     timestep = restart(Observation(jnp.zeros((1,))))
     return replay, replay.init(jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), timestep))

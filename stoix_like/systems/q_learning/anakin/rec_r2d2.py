@@ -40,12 +40,20 @@ from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar, merge_leading_dims
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns, batch_transformed_n_step_returns
-from stoix_like.utils.replay import SequenceBatch, SequenceReplayConfig, Step, make_sequence_replay
+from stoix_like.utils.replay import (
+    PrioritisedBlockConfig,
+    SequenceBatch,
+    SequenceReplayConfig,
+    Step,
+    make_sequence_replay,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class R2D2Replay(SequenceReplayConfig):
+class R2D2Replay(PrioritisedBlockConfig, SequenceReplayConfig):
     """Hyperparameters of the replay buffer."""
+
+    prioritised: bool = True
 
     def importance_exponent(self, updates: jax.Array, num_updates: int) -> Scalar:
         """Return the exponent of the importance weights, which is constant."""

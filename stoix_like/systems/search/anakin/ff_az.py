@@ -27,12 +27,12 @@ from stoix_like.systems.search.candidates import Candidates, all_actions
 from stoix_like.systems.search.planner import Losses, Planner, make_parts
 from stoix_like.systems.search.simulation import Expansion, make_simulation
 from stoix_like.systems.search.tree import SearchConfig
-from stoix_like.utils.replay import SequenceBatch, SequenceConfig
+from stoix_like.utils.replay import PrioritisedBlockConfig, SequenceBatch, SequenceConfig
 from stoix_like.utils.training import join_optimisers
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlphaZeroReplay(SequenceConfig):
+class AlphaZeroReplay(PrioritisedBlockConfig, SequenceConfig):
     """Hyperparameters of the replay buffer, without next observations."""
 
     store_next_observation: bool = False

@@ -33,11 +33,11 @@ from stoix_like.systems.search.unrolled import Targets, unrolled_targets
 from stoix_like.systems.search.world_model import NETWORK_HEADS, LatentModel, LatentModelConfig, make_latent_model
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.jax_utils import Scalar, scale_gradient
-from stoix_like.utils.replay import BlockReplayConfig, SequenceBatch
+from stoix_like.utils.replay import PrioritisedBlockConfig, SequenceBatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class MuZeroReplay(BlockReplayConfig):
+class MuZeroReplay(PrioritisedBlockConfig):
     """Hyperparameters of the replay buffer, without next observations.
 
     Attributes:
