@@ -19,7 +19,8 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 
 # What tests train is not recorded as trusted by the user who runs them.
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stoix_like-state-")
+_STATE = tempfile.TemporaryDirectory(prefix="stoix_like-state-")
+os.environ["XDG_STATE_HOME"] = _STATE.name
 
 import hypothesis
 import jax

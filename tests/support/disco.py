@@ -48,11 +48,17 @@ def save(path, arrays=None):
 
 
 @functools.cache
+def _temporary():
+    """Return a directory that goes with this process."""
+    return tempfile.TemporaryDirectory(prefix="stoix_like-weights-")
+
+
+@functools.cache
 def overrides(system="disco_rl/ff_disco103"):
     """Return the overrides that Disco103 needs where nothing was downloaded; other systems need none."""
     if system != "disco_rl/ff_disco103":
         return []
-    return save(Path(tempfile.mkdtemp(prefix="stoix_like-weights-")) / "weights.npz")
+    return save(Path(_temporary().name) / "weights.npz")
 
 
 def wave(shape, frequency, scale=1.0):
