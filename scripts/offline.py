@@ -34,6 +34,13 @@ METHODS = {
     ),
     "TD3+BC": ("system=ddpg/ff_td3", "system.bc_coef=0.4", *_CRITICS),
     "ReBRAC": ("system=ddpg/ff_td3", "system.bc_coef=0.1", "system.critic_bc_coef=0.01", *_CRITICS, _LAYER_NORM),
+    "CQL": ("system=sac/ff_sac", "system.cql_coef=5.0", "system.reward_scale=0.1", *_CRITICS),
+    "FQL": (
+        "system=offline/ff_fql",
+        *_CRITICS,
+        "network.flow_network.pre_torso.layer_sizes=[64,64]",
+        "system.reward_scale=0.1",
+    ),
     "SAC": ("system=sac/ff_sac", *_CRITICS),
 }
 EXPERT = ("+experiment=sac_pendulum", "arch.seed=0", "checkpoint.replay=true")

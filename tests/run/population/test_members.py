@@ -181,7 +181,7 @@ def test_all_floats_of_ppo_can_vary_together():
     # Another limit of the divergence takes its place.
     fields = {*float_fields(ff_ppo.Config)} - {"desired_kl"}
     varied = {name: [0.01, 0.02] for name in fields} | {"max_lr": [0.03, 0.04]}
-    assert len(varied) == 19
+    assert len(varied) == 21
     options = ["system.optimiser=adamw", "system.decay_learning_rates=false", "system.intrinsic=rnd"]
     loop = trained(*options, *to_overrides({"arch.population.hyperparams": varied}), num_updates=1)
     assert loop.state.healthy.all()

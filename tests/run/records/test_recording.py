@@ -153,14 +153,14 @@ def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path,
     ids=["anakin", "sebulba"],
 )
 def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, architecture):
-    evaluate, failures = TrainingLoop._evaluate, iter([False, True])
+    evaluate, failures = TrainingLoop.evaluate, iter([False, True])
 
     def fail_once(loop):
         if next(failures, False):
             raise HostEnvironmentError("no answer")
         return evaluate(loop)
 
-    monkeypatch.setattr(TrainingLoop, "_evaluate", fail_once)
+    monkeypatch.setattr(TrainingLoop, "evaluate", fail_once)
     run = tmp_path / "run"
     with pytest.raises(HostEnvironmentError, match="saved; continue with"):
         stoix_like.train("ppo/ff_ppo", [*architecture, "logger.console.enabled=false"], run_dir=run)
