@@ -23,6 +23,8 @@ from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
 
+# Those of `offline` learn from data or a teacher.
+SYSTEMS = [system for system in group_choices("system") if not system.startswith("offline/")]
 SEEDS = 3
 # What a policy that has learned the task returns, and a random one does not: 23 and -1,230.
 LEARNED = {"cartpole": 450.0, "pendulum": -250.0}
@@ -52,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train what is missing, and print the table or write it into a page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="of the runs, one for each system")
-    parser.add_argument("--systems", nargs="+", choices=group_choices("system"), default=group_choices("system"))
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
     parser.add_argument("--table", action="store_true", help="only write the table of the finished runs")
     parser.add_argument("--into", type=Path, help="page whose text between the markers of results.py is replaced")
     args = parser.parse_args(argv)

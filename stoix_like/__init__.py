@@ -46,7 +46,7 @@ else:
             return importlib.import_module("importlib.metadata").version(__name__)
         if name in _MODULES:
             return getattr(importlib.import_module(_MODULES[name]), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has {', '.join(__all__)}")
 
 
 __all__ = [

@@ -25,6 +25,7 @@ from stoix_like.config import GROUPS
 from stoix_like.envs.custom import OWN
 from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, MissingExtraError, first_line, install_hint, nearest
+from stoix_like.foreign_keys import ALGORITHMS
 from stoix_like.overrides import quoted
 from stoix_like.unknown_keys import GYMNASIUM_ID, UnknownKey, bare_name, flatten
 
@@ -145,7 +146,11 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
-        raise ConfigError(f"{first_line(error)} (write an override as key=value)") from error
+        words = [override for override in overrides if "=" not in override and not override.startswith("~")]
+        hint = words and unknown_keys.word_hint(words[0], group_choices("system"), group_choices("env"))
+        raise ConfigError(
+            f"'{words[0]}' is no override: {hint}" if hint else f"{first_line(error)} (write an override as key=value)"
+        ) from error
 
 
 def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -263,6 +268,8 @@ def _refusal(error: Exception, parsed: Sequence[Override], config_dirs: Sequence
         names = value if isinstance(value, list) else [] if isinstance(value, dict) else [value]
         if choices and not all(name in choices for name in names):
             given = str(value) if isinstance(value, str) else line.partition("=")[2]
+            if key == "system" and (algorithm := ALGORITHMS.get(bare_name(given))):
+                return f"{key}={given} is not known: use {algorithm}"
             is_suite = key == "env" and isinstance(value, str)
             return f"{key}={given}{_unknown_suite(given, choices) if is_suite else _unknown_choice(given, choices)}"
     cause, said = error.__cause__, first_line(error)

@@ -35,7 +35,7 @@ _SCENARIO = "suite and environment, see stoix-like list envs"
 _SYSTEMS = "see stoix-like list systems"
 _RECURRENT = "recurrent systems are named rec_…; the cell: network=rnn"
 _BATCH = ("system.total_batch_size", "system.num_minibatches")
-_BATCH_NOTE = "with replay, over all devices; on-policy, the number of minibatches"
+_BATCH_NOTE = "with replay: over all devices; on-policy: their number, rollout_length × total_num_envs / batch size"
 _STEPS_PER_ENV = "steps per environment between two updates"
 _WARMUP = "random steps per environment, so their number divided by arch.total_num_envs"
 _FIXED = "gradient steps between copies; or system.tau after every step"
@@ -57,6 +57,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("n_steps", ("system.rollout_length",), _STEPS_PER_ENV),
         ("n_epochs", ("system.epochs",), ""),
         ("batch_size", _BATCH, _BATCH_NOTE),
+        ("ent_coef=auto", ("system.autotune=true",), ""),
         ("clip_range", ("system.clip_eps",), ""),
         ("clip_range_vf", ("system.clip_value",), "true or false; the range is clip_eps"),
         ("normalize_advantage", ("system.standardize_advantages",), ""),
@@ -239,6 +240,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("run.steps", ("arch.total_timesteps",), ""),
         ("run.eval_eps", ("arch.num_eval_episodes",), ""),
         ("jax.compute_dtype", ("arch.compute_dtype",), ""),
+        ("configs", ("network=dreamer_s",), "dreamer_xs, _s, _m, _l: 1, 12, 25 and 50 million parameters"),
         ("size1m", ("network=dreamer_xs",), ""),
         ("size12m", ("network=dreamer_s",), ""),
         ("size25m", ("network=dreamer_m",), ""),
@@ -302,3 +304,28 @@ _COMMON = (
 
 _ALL = (*_ROWS.items(), ("", _COMMON))
 FOREIGN_KEYS = tuple(ForeignKey(framework, *row) for framework, rows in _ALL for row in rows)
+
+_SEVERAL = "with an environment of several agents, see stoix-like list envs"
+_OFFLINE = "arch=offline system.data=FILE"
+# Algorithms whose system has another name, or that are an option of one: their names, in lower case, and what to write.
+ALGORITHMS = {
+    "a3c": "system=vpg/ff_a2c",
+    "alphazero": "system=search/ff_az",
+    "calql": f"system=sac/ff_sac system.cql_coef=5 system.calibrated=true {_OFFLINE}",
+    "cql": f"system=sac/ff_sac system.cql_coef=5 {_OFFLINE}",
+    "dagger": "system=offline/bc system.teacher=RUN",
+    "doubledqn": "system=q_learning/ff_ddqn",
+    "gail": "system=ppo/ff_ppo system.intrinsic=gail system.data=FILE",
+    "ippo": f"system=ppo/ff_ppo {_SEVERAL}",
+    "mappo": f"system=ppo/ff_ppo +observations=centralised {_SEVERAL}",
+    "muzero": "system=search/ff_mz",
+    "qmix": f"system=q_learning/ff_pqn_vdn system.mixer=qmix {_SEVERAL}",
+    "rebrac": f"system=ddpg/ff_td3 system.bc_coef=0.1 system.critic_bc_coef=0.01 {_OFFLINE}",
+    "redq": "system=sac/ff_sac system.num_critics=10, and as many gradient steps: system.epochs",
+    "rlpd": "+experiment=rlpd_pendulum system.data=FILE",
+    "rnd": "system=ppo/ff_ppo system.intrinsic=rnd",
+    "sampledalphazero": "system=search/ff_sampled_az",
+    "sampledmuzero": "system=search/ff_sampled_mz",
+    "td3bc": f"system=ddpg/ff_td3 system.bc_coef=0.4 {_OFFLINE}",
+    "vdn": f"system=q_learning/ff_pqn_vdn {_SEVERAL}",
+}

@@ -50,12 +50,15 @@ def with_overrides(function: FunctionT) -> FunctionT:
     def checked(*args: Any, **kwargs: Any) -> Any:
         unknown = {name: value for name, value in kwargs.items() if name not in parameters}
         if unknown:
-            ours = {row.theirs.lower(): row.ours[0] for row in FOREIGN_KEYS if "=" not in row.ours[0]}
-            keys = {ours.get(name.lower(), name): value for name, value in unknown.items()}
+            rows = {row.theirs.lower(): row.ours for row in FOREIGN_KEYS if "=" not in row.ours[0]}
+            ours = {name: rows.get(name.lower(), (name,)) for name in unknown}
+            keys = {names[0]: unknown[name] for name, names in ours.items()}
+            others = [f"'{key}'" for names in ours.values() for key in names[1:]]
+            also = f", and {', '.join(others)} where the system has them" if others else ""
             first = next(iter(parameters))
             raise TypeError(
                 f"{function.__name__}() has no argument {' and no '.join(unknown)}: keys of the configuration are"
-                f" overrides, {function.__name__}({first}, {keys!r})"
+                f" overrides, {function.__name__}({first}, {keys!r}){also}"
             )
         return function(*args, **kwargs)
 

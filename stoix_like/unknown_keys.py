@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from stoix_like import renamed_keys
 from stoix_like.envs.suites import SUITES
 from stoix_like.errors import listed, nearest
-from stoix_like.foreign_keys import ENVIRONMENT, FOREIGN_KEYS, ForeignKey
+from stoix_like.foreign_keys import ALGORITHMS, ENVIRONMENT, FOREIGN_KEYS, ForeignKey
 
 # `CartPole-v1`, `ALE/Pong-v5`, `my_package:MyEnv-v0`; not the choices of a suite of this package.
 GYMNASIUM_ID = re.compile(rf"(?!({'|'.join(SUITES)})/)[\w.:/-]+-v\d+")
@@ -75,10 +75,14 @@ def _hint(unknown: UnknownKey, environments: Sequence[str]) -> str:
     siblings = [name for name in known if name.rpartition(".")[0] == path]
     if not siblings:
         return f"write +{key}=… to add it to {path}"
+    if "." in key and (inside := [name for name in known if name.endswith(f".{key}")]):
+        return f"did you mean {listed(inside, 'or')}?"
     names = key.removeprefix(prefix).lower().split(".")
     # What stands directly below `network` is the name of a network.
     foreign = () if path == "network" else FOREIGN_KEYS
-    rows = [row for row in foreign if row.theirs.rpartition(".")[2].lower() in names]
+    written = {*names, f"{names[-1]}={text}"}
+    rows = [row for row in foreign if row.theirs.rpartition(".")[2].lower() in written]
+    rows.sort(key=lambda row: "=" not in row.theirs)  # a row of a value is about it
     ours = list(dict.fromkeys(name for row in rows for name in row.ours if name != key))
     here = [name for name in ours if not name.startswith(prefix) or name.partition("=")[0] in known]
     if here:
@@ -104,6 +108,20 @@ def _environments(text: str, environments: Sequence[str]) -> list[str]:
     found = [f"env={choice}" for choice in environments if "/" in choice and bare_name(choice) == bare_name(name)]
     ids = [f"env={name}"] if GYMNASIUM_ID.fullmatch(name) else []
     return [*ids, *found][:_MOST_ENVIRONMENTS]
+
+
+def word_hint(word: str, systems: Sequence[str], environments: Sequence[str]) -> str:
+    """Say what a word without `=` may mean, such as `PPO`, `size12m` or `cartpole`; empty if it is unknown."""
+    if word in systems:
+        return f"use system={word}"
+    if found := [f"system={choice}" for choice in systems if bare_name(choice) == bare_name(word)]:
+        return f"use {listed(found, 'or')}"
+    if algorithm := ALGORITHMS.get(bare_name(word)):
+        return f"use {algorithm}"
+    if found := _environments(word, environments):
+        return f"use {listed(found, 'or')}"
+    rows = [row for row in FOREIGN_KEYS if row.theirs.lower() == word.lower()]
+    return f"use {listed(rows[0].ours, 'or')}" if rows else ""
 
 
 def bare_name(choice: str) -> str:

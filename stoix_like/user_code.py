@@ -38,6 +38,8 @@ def import_object(path: Any, key: str, wanted: str) -> Any:
         ConfigError: it cannot be imported.
     """
     module, _, name = str(path).rpartition(".")
+    if not module:
+        raise ConfigError(f"{key}={path} is no import path: {wanted}")
     with refusing(f"{key}={path} cannot be imported", wanted):
         return getattr(importlib.import_module(module), name)
 

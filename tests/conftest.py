@@ -3,6 +3,7 @@ import gc
 import itertools
 import os
 import re
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -19,8 +20,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 
 # What tests train is not recorded as trusted by the user who runs them.
-_STATE = tempfile.TemporaryDirectory(prefix="stoix_like-state-")
-os.environ["XDG_STATE_HOME"] = _STATE.name
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stoix_like-state-")
 
 import hypothesis
 import jax
@@ -41,6 +41,11 @@ def pytest_ignore_collect(collection_path, config):
     if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
         return bool(_SLOW_FILE.search(collection_path.read_text())) or None
     return None
+
+
+def pytest_unconfigure():
+    """Remove what this process has written for a user."""
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 def pytest_collection_finish():

@@ -190,6 +190,18 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
         ),
         (["system=PPO"], "system=PPO is not known: did you mean 'ppo/ff_ppo' or 'ppo/rec_ppo'"),
         pytest.param(["env=CartPole"], "env=CartPole is not known: did you mean ", marks=pytest.mark.slow),
+        (["system=MuZero"], "system=MuZero is not known: use system=search/ff_mz"),
+        (["system=sac/ff_sac", "ent_coef=auto"], "unknown key 'ent_coef': use system.autotune=true"),
+        (
+            ["system=ppo/rec_ppo", "rnn_layer.cell_type=lstm"],
+            "did you mean network.actor_network.rnn_layer.cell_type or network.critic_network.rnn_layer.cell_type",
+        ),
+        (["ppo/ff_ppo"], "'ppo/ff_ppo' is no override: use system=ppo/ff_ppo$"),
+        (["PPO"], "'PPO' is no override: use system=ppo/ff_ppo or system=ppo/rec_ppo"),
+        (["qmix"], "'qmix' is no override: use system=q_learning/ff_pqn_vdn system.mixer=qmix"),
+        (["size12m"], "'size12m' is no override: use network=dreamer_s"),
+        (["Hopper-v5"], "'Hopper-v5' is no override: use env=Hopper-v5"),
+        (["nothing"], "Error parsing override 'nothing'"),
     ],
 )
 def test_names_of_other_frameworks_are_translated(overrides, message):

@@ -13,7 +13,6 @@ import pytest
 from omegaconf import OmegaConf
 
 import stoix_like
-from stoix_like.composition import group_choices
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.records import records
@@ -323,7 +322,7 @@ def test_tables_resume_runs_with_checkpoints_and_repeat_others_that_are_unfinish
 def test_the_defaults_of_every_system_are_measured_on_an_environment_that_fits(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts")
     defaults = importlib.import_module("defaults")
-    for system in group_choices("system"):
+    for system in defaults.SYSTEMS:
         train, *overrides = defaults.command_of(system)
         assert train == "train"
         if system != "disco_rl/ff_disco103":  # its weights are a download

@@ -42,21 +42,20 @@ def module(request, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        (".", "Empty module name"),
-        (".envs.Env", "TypeError: the 'package' argument is required"),
-        ("", "Empty module name"),
-        ("Env", "Empty module name"),
-        ("json.", "AttributeError: module 'json' has no attribute ''"),
-        ("absent.Env", "No module named 'absent'"),
-        (None, "Empty module name"),
+        (".", "is no import path"),
+        (".envs.Env", "cannot be imported (TypeError: the 'package' argument is required"),
+        ("", "is no import path"),
+        ("Env", "is no import path"),
+        ("json.", "cannot be imported (AttributeError: module 'json' has no attribute ''"),
+        ("absent.Env", "cannot be imported (No module named 'absent'"),
+        (None, "is no import path"),
     ],
 )
 def test_paths_that_name_nothing(path, reason):
     with pytest.raises(ConfigError) as refused:
         import_object(path, "env._target_", "use a class")
-    start, end = f"env._target_={path} cannot be imported ({reason}", "): use a class"
-    assert str(refused.value).startswith(start)
-    assert str(refused.value).endswith(end)
+    assert str(refused.value).startswith(f"env._target_={path} {reason}")
+    assert str(refused.value).endswith(": use a class")
 
 
 def test_every_import_by_path_is_guarded(module):

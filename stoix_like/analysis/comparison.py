@@ -261,7 +261,7 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
     if tests and min(seeds) < MIN_SEEDS:
         notes.append(f"fewer than {MIN_SEEDS} seeds: tests and intervals say little; train more seeds")
     if any(_num_scores(algorithm, tasks) < MIN_IQM for algorithm in algorithms):
-        notes.append(f"an IQM needs {MIN_IQM} scores: of fewer, it is the mean")
+        notes.append(f"an IQM needs {MIN_IQM} scores: see the mean")
     steps = {step for algorithm in algorithms for step in _trained_steps(algorithm, tasks)}
     if len(steps) > 1:
         notes.append(
@@ -329,11 +329,15 @@ def _test(
 
 
 def _equal(algorithms: Sequence[AlgorithmRuns], pair: Sequence[AlgorithmRuns], task: str, settings: Settings) -> str:
-    """Return what all runs of a pair return, if it is the same; empty if it is not, or if there are too few runs."""
+    """Return how the runs of a pair are equal, all of them or seed by seed; empty if not, or if there are too few."""
     scores = [algorithm.scores(task, settings.score) for algorithm in pair]
     value = scores[0][0]
-    if min(map(len, scores)) < 2 or any((values != value).any() for values in scores):
+    if min(map(len, scores)) < 2:
         return ""
+    if any((values != value).any() for values in scores):
+        seeds = [[member.seed for member in algorithm.tasks[task]] for algorithm in pair]
+        same = seeds[0] == seeds[1] and np.array_equal(scores[0], scores[1])
+        return "each seed returns the same with both" if same else ""
     members = [member for algorithm in algorithms for member in algorithm.tasks[task]]
     evaluated = [member.number(one) for member in members for one in member.run.series(RETURN).values]
     # Where no evaluation ever returned less, runs may have failed alike.

@@ -101,7 +101,9 @@ def dream_episode(
         raise ConfigError(f"context={context} is out of range: it must be at least 1 and below length={length}")
     setup = (run := open_run(run_dir, trust)).setup
     if setup.build_system().dream is None:
-        raise ConfigError(f"{setup.name}: the system has no world model: use a run of system=dreamer/dreamer_v3")
+        raise ConfigError(
+            f"{setup.name}: the system has no world model with a decoder: use a run of system=dreamer/dreamer_v3"
+        )
     chosen, config = load_member(run, which, member), setup.config
     with contextlib.closing(with_learned_rewards(setup.env, config.env)) as env:
         dreamer = DreamPlayer(setup.name, setup.build_system, env, config.arch.max_eval_steps, context, length)

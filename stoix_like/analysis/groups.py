@@ -149,7 +149,7 @@ def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[AlgorithmRu
         _, tasks = found.setdefault(identity(chosen), (chosen, {}))
         seeds = tasks.setdefault(task, {})
         if member.seed in seeds:
-            raise ConfigError(_twice(seeds[member.seed], member))
+            raise ConfigError(_twice(seeds[member.seed], member, by))
         seeds[member.seed] = member
     differing = differing_keys([chosen for chosen, _ in found.values()])
     labels = _labels(
@@ -166,11 +166,13 @@ def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[AlgorithmRu
     ]
 
 
-def _twice(first: Member, second: Member) -> str:
+def _twice(first: Member, second: Member, by: Sequence[str]) -> str:
     """Return why two members of an algorithm may not have the same seed, and what to do."""
-    problem = f"seed {first.seed} occurs twice with the same settings, in {first.run.directory} and"
+    advice = "add a key that tells them apart to --by, or " if by else ""
+    same = f"values of {' and '.join(by)}" if by else "settings"
+    problem = f"seed {first.seed} occurs twice with the same {same}, in {first.run.directory} and"
     if first.run.directory != second.run.directory:
-        return f"{problem} {second.run.directory}: a seed counts once, leave one of them out"
+        return f"{problem} {second.run.directory}: a seed counts once, {advice}leave one out"
     differing = [name for name, value in first.hyperparams.items() if second.hyperparams[name] != value]
     if not differing:
         return f"{problem} as members {first.place} and {second.place}: a seed counts once, give each value once"

@@ -13,6 +13,7 @@ import jax
 from jax.sharding import Mesh, PartitionSpec
 
 from stoix_like.base_types import Axes
+from stoix_like.errors import ConfigError
 
 POPULATION_AXIS = "population"
 DEVICE_AXIS = "device"
@@ -68,9 +69,12 @@ def map_over_shards(
 
     Returns:
         The mapped function.
+
+    Raises:
+        ConfigError: when it is called, if shards differ in what they share.
     """
     if num_shards > 1 or keep_lone_axis:
-        return jax.vmap(function, in_axes, out_axes, axis_name=BATCH_AXIS)
+        return _checked(jax.vmap(function, in_axes, out_axes, axis_name=BATCH_AXIS))
     lone = function
     if BATCH_AXIS in axes.names:
         lone = jax.vmap(function, in_axes=None, out_axes=None, axis_size=1, axis_name=BATCH_AXIS)
@@ -80,6 +84,23 @@ def map_over_shards(
         return _at_mapped_leaves(lambda leaf: leaf[None], out_axes, lone(*squeezed))
 
     return mapped
+
+
+def _checked(mapped: Callable[..., Any]) -> Callable[..., Any]:
+    """Name what is missing where an output that has no axis, such as `Agent.shared`, differs between shards."""
+
+    def call(*args: Any) -> Any:
+        try:
+            return mapped(*args)
+        except ValueError as error:
+            if "out_axes is None" not in str(error):
+                raise
+            raise ConfigError(
+                "Agent.shared or a metric differs between the shards of a device: average what is learned from"
+                " different shards by spec.axes.mean, or use arch.update_batch_size=1"
+            ) from error
+
+    return call
 
 
 def _at_mapped_leaves(function: Callable[[jax.Array], Any], axes: Any, tree: Any) -> Any:

@@ -72,7 +72,9 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
 
     ejecting = commands.add_parser("eject", help="write an algorithm as one file that imports nothing of this package")
     ejecting.add_argument("source", metavar="SYSTEM|RUN", help="ppo/ff_ppo, or directory or address of a run")
-    ejecting.add_argument("overrides", nargs="*", help="key=value, as for train; of a run, of existing keys")
+    ejecting.add_argument(
+        "overrides", nargs="*", default=[], help="key=value, as for train; of a run, of existing keys"
+    )
     ejecting.add_argument("--out", type=Path, help="the file to write, which must not exist (default: print it)")
     ejecting.set_defaults(run=lambda args: show(_eject(args)))
 
@@ -102,7 +104,9 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     )
     tuning.add_argument("--slots", type=int, help="settings that train at a time (default: 16, or 8 for short budgets)")
     tuning.add_argument("--out", type=Path, help="the directory (default: sweeps/tune/SYSTEM/ENV)")
-    tuning.add_argument("overrides", nargs="*", help="overrides of all trials; what they set is not searched")
+    tuning.add_argument(
+        "overrides", nargs="*", default=[], help="overrides of all trials; what they set is not searched"
+    )
     tuning.set_defaults(run=lambda args: show(_tune(args)))
 
     fetching = commands.add_parser("fetch", help="download data that a system needs: the weights of Disco103")
@@ -209,7 +213,13 @@ def _tune(args: argparse.Namespace) -> str:
     make_importable()
     space = None if args.space is None else plain(parse_overrides([f"space={args.space}"])[0].value())
     result = tuning.tune(
-        args.env, args.system, args.budget, args.overrides, space=space, slots=args.slots, directory=args.out
+        args.env.removeprefix("env="),
+        args.system,
+        args.budget,
+        args.overrides,
+        space=space,
+        slots=args.slots,
+        directory=args.out,
     )
     return tuning.describe_tuned(result)
 

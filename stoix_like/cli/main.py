@@ -16,9 +16,11 @@ from stoix_like.cli import data, plotting
 from stoix_like.cli.options import TRUST
 from stoix_like.cli.process import FAILED, STARTED, program, show
 from stoix_like.cli.train import config_dirs, train
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, nearest
 from stoix_like.interpreter import make_importable
 
+# What other libraries call a command.
+_USUAL_NAMES = {"enjoy": "evaluate", "fit": "train", "learn": "train", "play": "evaluate", "run": "train"}
 _LISTINGS = ("systems", "envs", "networks", "experiments", "heads", "torsos", "cells")
 
 _DESCRIPTION = """\
@@ -65,7 +67,10 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     resuming = commands.add_parser("resume", help="resume a run that was stopped, or extend its budget")
     resuming.add_argument("run_dir", type=Path, help="directory or address of the run")
     resuming.add_argument(
-        "overrides", nargs="*", help="key=value for the budget, logging or checkpoints: arch.total_timesteps=1e6"
+        "overrides",
+        nargs="*",
+        default=[],
+        help="key=value for the budget, logging or checkpoints: arch.total_timesteps=1e6",
     )
     resuming.add_argument("--trust", action="store_true", help=TRUST)
     resuming.set_defaults(run=_resume)
@@ -81,7 +86,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     listing.add_argument("--all", action="store_true", help="of the environments, also the probes")
     listing.set_defaults(run=_list)
     compiling = commands.add_parser("compile", help="compile the programs of a run into the cache, without training")
-    compiling.add_argument("overrides", nargs="*", help="key=value, as for train")
+    compiling.add_argument("overrides", nargs="*", default=[], help="key=value, as for train")
     compiling.add_argument("--config-dir", help="directory of your YAML files")
     compiling.add_argument(
         "--for",
@@ -93,18 +98,21 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     compiling.set_defaults(run=_compile)
     checking = commands.add_parser("check-env", help="check that an environment follows the protocol")
     checking.add_argument(
-        "overrides", nargs="*", help="key=value of the environment: env=own env._target_=module.MyEnv"
+        "overrides", nargs="*", default=[], help="key=value of the environment: env=own env._target_=module.MyEnv"
     )
     checking.add_argument("--steps", type=int, default=300, help="random steps per environment (default: 300)")
     checking.add_argument("--config-dir", help="directory of your YAML files")
     checking.set_defaults(run=_check_env)
+    if words and not words[0].startswith("-") and words[0] not in commands.choices:
+        hint = nearest(_USUAL_NAMES.get(words[0], words[0]), commands.choices)
+        raise ConfigError(f"'{words[0]}' is no command: {hint}")
     known, rest = parser.parse_known_args(words)
     if known.command in ("resume", "compile", "check-env", "eject", "tune") and not any(
         word.startswith("-") for word in rest
     ):
         known.overrides += rest  # those after an option
     elif rest and known.command not in ("train", "plot"):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        commands.choices[known.command].error(f"unrecognized arguments: {' '.join(rest)}")
     return known, rest
 
 

@@ -48,7 +48,7 @@ def write_data(path: str | Path, data: DataSet, compress: bool = True) -> None:
         ConfigError: the file exists, or its directory does not.
         OSError: it cannot be written.
     """
-    check_new(Path(path))
+    check_file(Path(path))
     header = np.frombuffer(data.header.to_json().encode(), np.uint8)
     arrays: dict[str, Any] = {_HEADER: header, **data.arrays()}
     with replaced(Path(path)) as file:
@@ -61,6 +61,13 @@ def check_new(path: Path) -> None:
         raise ConfigError(f"out={path} exists, and data sets are never overwritten: use another name")
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"out={path}: there is no directory {path.parent}: create it")
+
+
+def check_file(path: Path) -> None:
+    """Refuse a path that `check_new` refuses, or with another ending than `.npz`; see `write_data`."""
+    if path.suffix != ".npz":
+        raise ConfigError(f"out={path}: a data set is one .npz file: use {path.with_suffix('.npz')}, or format=minari")
+    check_new(path)
 
 
 def read_header(path: str | Path, key: str = KEY) -> DataHeader:

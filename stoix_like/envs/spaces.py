@@ -21,6 +21,10 @@ class Discrete:
     n: int
     dtype: Any = jnp.int32
 
+    def __repr__(self) -> str:
+        """Return the space as gymnasium writes it."""
+        return f"Discrete({self.n})"
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one element."""
@@ -88,6 +92,12 @@ class Box:
     shape: tuple[int, ...]
     dtype: Any = jnp.float32
     stacked: int = 1
+
+    def __repr__(self) -> str:
+        """Return the space as gymnasium writes it, with the least and the largest bound."""
+        low, high = np.min(self.low), np.max(self.high)
+        stacked = f", stacked={self.stacked}" if self.stacked > 1 else ""
+        return f"Box({low:g}, {high:g}, {tuple(self.shape)}, {jnp.dtype(self.dtype)}{stacked})"
 
     @property
     def bounded(self) -> bool:

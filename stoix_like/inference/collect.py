@@ -18,7 +18,7 @@ from stoix_like.architectures.acting import Act, noisy_act, random_act
 from stoix_like.data import minari
 from stoix_like.data.check import check_data
 from stoix_like.data.dataset import DataHeader, DataSet
-from stoix_like.data.files import check_new, write_data
+from stoix_like.data.files import check_file, write_data
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.envs.spaces import Box, Dict, Mixed, Tuple
@@ -94,7 +94,7 @@ def collect(
     if format not in FORMATS:
         raise ConfigError(f"format={format} is unknown: use {' or '.join(FORMATS)}")
     if out is not None:
-        (minari.check_minari if format == "minari" else check_new)(Path(out))
+        (minari.check_minari if format == "minari" else check_file)(Path(out))
     run = open_run(run_dir, trust, env)
     space = run.setup.env.action_space
     if noise and not (space.is_continuous.any() if isinstance(space, Mixed) else isinstance(space, Box)):

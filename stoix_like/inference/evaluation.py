@@ -136,7 +136,8 @@ def evaluate(
         record = {**_record(run, population, trained, played), "which": which, "seed": seed, "episodes": episodes}
         if simulations is not None:
             record["simulations"] = simulations
-        stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes"
+        searched = "" if simulations is None else f"-{simulations}simulations"
+        stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes{searched}"
         path = write_results(run.run_dir / EVALUATIONS, stem, record)
         if animation is not None:
             with _print_write_errors():
@@ -176,9 +177,10 @@ def describe(record: Mapping[str, Any]) -> str:
     """
     acting = "greedy" if record["greedy"] else "sampled"
     against = f" against {record['opponent']}" if "opponent" in record else ""
+    simulations = f", {record['simulations']} simulations" if "simulations" in record else ""
     lines = [
         f"{record['system']} on {record['environment']}: {record['which']} parameters, {record['episodes']} episodes"
-        f" ({acting}){against}, seed {record['seed']}"
+        f" ({acting}){simulations}{against}, seed {record['seed']}"
     ]
     members = record.get("members")
     lines += [_line(member) for member in members[:_MAX_PRINTED_MEMBERS]] if members else [_line(record)]
@@ -200,12 +202,13 @@ def _line(record: Mapping[str, Any]) -> str:
     values = {name: format_number(value) for name, value in record.items() if name.startswith("episode_")}
     varied = "".join(f" {name}={value:.3g}" for name, value in record["hyperparams"].items())
     member = f"member {record['member']}{varied}   " if "member" in record else ""
-    interval = "95 % of the mean {episode_return_ci_low} to {episode_return_ci_high}".format_map(values)
+    interval = "95 % of the mean {episode_return_ci_low} to {episode_return_ci_high}   ".format_map(values)
+    interval = interval if record["episode_return_ci_low"] is not None else ""
     measures = "".join(f"\n    {name} {format_number(record[name])}" for name in record.get("measures", ()))
     games = f"\n    {record['wins']} won, {record['draws']} drawn, {record['losses']} lost" if "wins" in record else ""
     return (
         (
-            "  {}return {episode_return_mean}   std {episode_return_std}   {}   min {episode_return_min}"
+            "  {}return {episode_return_mean}   std {episode_return_std}   {}min {episode_return_min}"
             "   max {episode_return_max}   length {episode_length_mean}\n    env steps {:,} ({})"
         ).format(member, interval, record["env_steps"], record["selected"], **values)
         + measures

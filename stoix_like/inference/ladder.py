@@ -133,9 +133,10 @@ def describe(record: Mapping[str, Any]) -> str:
     """
     players, of_members = record["players"], record["of"] == "members"
     acting = "greedy" if record["greedy"] else "sampled"
+    matches = "1 match" if len(record["matches"]) == 1 else f"{len(record['matches'])} matches"
     lines = [
-        f"{record['system']} on {record['environment']}: {len(players)} {record['of']}, {len(record['matches'])}"
-        f" matches of {record['games']} games ({acting}, {record['openings']} random moves first),"
+        f"{record['system']} on {record['environment']}: {len(players)} {record['of']}, {matches}"
+        f" of {record['games']} games ({acting}, {record['openings']} random moves first),"
         f" seed {record['seed']}"
     ]
     # All members meet each other; of checkpoints, the rating says enough.

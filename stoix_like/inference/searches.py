@@ -94,7 +94,7 @@ def search_episode(
     system = setup.build_system(chosen.hyperparams)
     search = system.search
     if search is None:
-        raise ConfigError(f"{setup.name}: evaluations of this run do not search: use --simulations 16, or another run")
+        raise ConfigError(f"{setup.name}: evaluations of this run do not search: add --simulations 16")
     env = setup.env
 
     @jax.jit

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import filelock
 
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, listed
 from stoix_like.storage.contents import NUMBER, parse_json, read_json
 from stoix_like.storage.files import open_regular, read_bytes
 
@@ -54,7 +54,9 @@ def check_is_run(run_dir: Path) -> None:
     """
     path = run_dir / CONFIG
     if not os.path.lexists(path):
-        raise ConfigError(f"{run_dir} holds no run: {CONFIG} is missing")
+        runs = [found.parent.relative_to(run_dir).as_posix() for found in sorted(run_dir.glob(f"*/{CONFIG}"))]
+        below = f", but below it: {listed(runs[:3], 'and')}{', …' if len(runs) > 3 else ''}" if runs else ""
+        raise ConfigError(f"{run_dir} holds no run: {CONFIG} is missing{below}")
     if path.is_symlink() or not path.is_file():
         raise ConfigError(f"{path} is not a regular file: copy the run's own configuration to it")
 

@@ -14,7 +14,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.errors import ConfigError, listed, nearest
+from stoix_like.foreign_keys import FOREIGN_KEYS
 
 KEY = "sweep.space"
 FORMS = ("uniform", "log_uniform", "int", "log_int", "choice")
@@ -89,7 +90,10 @@ def _parameter(name: str, given: Any, known: Collection[str], floats: Collection
     groups = {known_key.partition(".")[0] for known_key in known}
     if key not in known and name not in groups:
         names = [known_key.removeprefix("system.") for known_key in known]
-        raise ConfigError(f"{KEY}.{name} is no key of the configuration: {nearest(name, names)}")
+        rows = [row.ours for row in FOREIGN_KEYS if row.theirs.lower() == name.lower()]
+        ours = [one.removeprefix("system.") for one in dict.fromkeys(sum(rows, ())) if one in known]
+        hint = f"use {listed(ours, 'or')}" if ours else nearest(name, names)
+        raise ConfigError(f"{KEY}.{name} is no key of the configuration: {hint}")
     key = name if name in groups else key
     where = f"{KEY}.{name}={given}"
     if not isinstance(given, Mapping) or len(given) != 1 or next(iter(given)) not in FORMS:

@@ -110,9 +110,20 @@ def test_pairs_of_which_all_runs_return_the_same_are_not_tested(tmp_path, first,
     assert text.count("<figure>") == 1
 
 
+def test_pairs_that_are_equal_seed_by_seed_are_not_tested(tmp_path):
+    """Of the members 1 and 2 in another order, the means are equal and the runs are not."""
+    for name, finals in (("a", (1.0, 2.0)), ("b", (1.0, 2.0)), ("c", (2.0, 1.0))):
+        write_run(tmp_path / name, finals, system=f"ppo/{name}")
+    verdicts = [test.verdict(0.05) for test in analysis.compare(tmp_path).tests]
+    assert verdicts[0] == "ppo/a and ppo/b are equal: each seed returns the same with both"
+    assert all("undecided" in verdict for verdict in verdicts[1:])
+
+
 def test_sentences_with_long_labels_are_broken_into_lines(tmp_path):
     for name, value in (("a", 0.001), ("b", 0.002)):
-        write_run(tmp_path / name, (1.0, 2.0), actor_lr=value, a_long_name_of_a_key=value, another_long_name=value)
+        write_run(
+            tmp_path / name, (1.0, 1000.0 * value), actor_lr=value, a_long_name_of_a_key=value, another_long_name=value
+        )
     lines = str(analysis.compare(tmp_path)).splitlines()
     verdict = next(index for index, line in enumerate(lines) if line.startswith("Welch")) + 1
     assert max(map(len, lines[verdict:])) <= 120

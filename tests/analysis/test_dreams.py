@@ -130,7 +130,7 @@ def test_a_system_without_a_world_model_is_refused_in_one_sentence(tmp_path, cap
     train(tmp_path / "run", "system.module=support.toys")
     with pytest.raises(SystemExit):
         main(["plot", "--kind", "dream", str(tmp_path / "run"), "--out", str(tmp_path / "dream.png"), "--trust"])
-    message = "toy on gymnax/CartPole-v1: the system has no world model: use a run of system=dreamer/dreamer_v3"
+    message = "toy on gymnax/CartPole-v1: the system has no world model with a decoder: use a run of system=dreamer/"
     assert message in capsys.readouterr().err
     report.write([tmp_path / "run"], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()

@@ -8,6 +8,7 @@ from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes
 from stoix_like.architectures.types import NO_INPUTS, ProgramSpec
 from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
 from stoix_like.run.host.devices import find_devices, make_mesh
 from stoix_like.run.set_up.setup import set_up
 from support.composed import compose_config
@@ -17,7 +18,7 @@ from support.recorder import recorder_program, start, train
 def test_missing_average_over_shards_raises_when_tracing():
     # The rewards of this probe equal random observations, which differ between shards.
     program = recorder_program(probe="observed_value", forget_mean=True)
-    with pytest.raises(ValueError, match="vmap has mapped output"):
+    with pytest.raises(ConfigError, match=r"differs between the shards .* by spec\.axes\.mean"):
         train(program, start(program, 2), 1)
 
 

@@ -51,6 +51,21 @@ def test_a_target_that_is_empty_is_refused(capsys):
     assert "names no GPU" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["learn"], "'learn' is no command: did you mean 'train'?"),
+        (["evalute", "runs/a"], "'evalute' is no command: did you mean 'evaluate'?"),
+        (["list", "envs", "memory"], "usage: stoix-like list"),
+    ],
+)
+def test_mistyped_commands_are_answered(arguments, message, capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(arguments)
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_programs_that_were_compiled_ahead_are_read_from_the_cache(tmp_path):
     environment = {

@@ -137,6 +137,8 @@ def _entry(space: ObservationSpace, path: list[str], what: str) -> ObservationSp
         if not isinstance(found, Dict) or name not in found.spaces:
             known = entries(space, "agent_view")
             hint = nearest(what.partition("=")[2], known)
+            if not isinstance(space, Dict):
+                hint = "the environment returns one array, agent_view"
             if what.endswith((".own", ".world")):
                 hint = "suites of several agents have it with +env.kwargs.world=true"
             raise ConfigError(f"{what} is not part of the observation: {hint}")

@@ -150,7 +150,10 @@ def _select_observations(config: Any, space: ObservationSpace | None, key: str) 
                 raise ConfigError(f"{key}.{role}={feature}: network.{name} shares its torso: use network=mlp or rnn")
             selected[name] = _with_input(selected[name], layer)
         if not networks:
-            raise ConfigError(f"{key}.{role}={feature}: there is no network.{' or network.'.join(_ROLES[role])}")
+            raise ConfigError(
+                f"{key}.{role}={feature}: there is no network.{' or network.'.join(_ROLES[role])}: give"
+                f" the other roles alone, such as +{key}.actor=…"
+            )
     return selected
 
 

@@ -100,7 +100,8 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
         raise ConfigError(
             f"arch.total_timesteps={arch.total_timesteps} is too small for one update of {steps_per_update} steps"
             f" (arch.total_num_envs={arch.total_num_envs} × system.rollout_length={system.rollout_length}) after"
-            f" {warmup_steps} warm-up steps (system.warmup_steps={system.warmup_steps}): use at least"
+            f" {warmup_steps} warm-up steps (arch.total_num_envs={arch.total_num_envs} ×"
+            f" system.warmup_steps={system.warmup_steps}): use at least"
             f" {warmup_steps + steps_per_update}"
         )
     _check_counters(config, rows, trial_updates)
