@@ -1,4 +1,5 @@
 import collections
+import ctypes
 import gc
 import itertools
 import os
@@ -86,6 +87,22 @@ def pytest_terminal_summary(terminalreporter, config):
 def pytest_runtest_setup(item):
     """Compile with all optimisations where a test or its module is marked `optimized`, quickly elsewhere."""
     jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimized") is None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Return the memory of compiled programs to the system after a file, once they have four gigabytes of it."""
+    if (nextitem is None or nextitem.path != item.path) and _resident_bytes() > 4 * 2**30:
+        jax.clear_caches()
+        gc.collect()
+        # The C library of Linux keeps what was freed.
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _resident_bytes():
+    """Return the memory of this process; 0 on systems other than Linux."""
+    file = Path("/proc/self/statm")
+    return int(file.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if file.exists() else 0
 
 
 @pytest.fixture

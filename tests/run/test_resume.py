@@ -82,7 +82,8 @@ def arrays(run_dir, step):
 def assert_same_results(run_dir, reference):
     assert metrics(run_dir) == metrics(reference)
     step = checkpoint.steps(reference)[-1]
-    assert checkpoint.steps(run_dir) == checkpoint.steps(reference)
+    # A store that lags behind training may have the last checkpoint alone.
+    assert checkpoint.steps(run_dir)[-1] == step
     found, expected = arrays(run_dir, step), arrays(reference, step)
     assert found.keys() == expected.keys()
     assert len(found) > 30
@@ -161,6 +162,7 @@ def test_a_run_that_is_killed_repeatedly_is_bit_identical_to_an_uninterrupted_ru
     assert done.stderr == ""
     assert not re.search("HYDRA|orbax|absl", done.stdout)
     assert_same_results(run_dir, reference)
+    assert checkpoint.steps(run_dir) == checkpoint.steps(reference)
 
 
 @pytest.mark.slow
