@@ -23,6 +23,7 @@ class RunInfo(NamedTuple):
     notes: tuple[str, ...] = ()  # messages to the user, such as a rounded budget
     devices: str = ""  # 2 x cpu
     num_members: int = 1  # size of the population
+    num_seeds: int | None = None  # different seeds of its members, counted from `seed`; None: one for each
     history: Sequence[Mapping[str, Any]] = ()  # records up to the checkpoint of a resumed run
     env_steps: int = 0  # environment steps of each member at that checkpoint
     job: int | None = None  # number of the run among those that a launcher may run at the same time

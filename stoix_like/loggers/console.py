@@ -77,7 +77,10 @@ class ConsoleLogger:
         self._total, self._unit, self._kept = max(info.total_timesteps, 1), info.step_unit, info.kept
         self._run_dir, self._system = info.run_dir, info.system
         self._job = "" if info.job is None else f"[{info.job}] "
-        seeds = f"seed {info.seed}" if info.num_members == 1 else f"{info.num_members} members, seeds from {info.seed}"
+        seeds = f"seed {info.seed}"
+        if info.num_members > 1:
+            shared = "" if info.num_seeds in (None, info.num_members) else f"{info.num_seeds} "
+            seeds = f"{info.num_members} members, {shared}seeds from {info.seed}"
         wide = len(f"{info.system} on {info.environment}, {seeds}") > self._console.width
         gap = "\n  " if self._terminal and wide else " "
         self._print((info.system, "bold"), " on ", (info.environment, "bold"), f",{gap}{seeds}")

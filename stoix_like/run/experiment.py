@@ -40,6 +40,7 @@ from stoix_like.storage.config_file import plain_config, read_config
 from stoix_like.storage.run_directory import RunDirectory
 from stoix_like.storage.run_files import METRICS, is_address, read_records
 from stoix_like.storage.store import normalised
+from stoix_like.user_code import name_of
 
 Start = Callable[[RunSetup, RunDirectory, MultiLogger, Callable[[], TrainingLoop]], tuple[TrainingLoop, RunInfo]]
 """Makes the loop of a run, new or restored, and describes the run for callbacks."""
@@ -412,6 +413,8 @@ def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Se
     config, plan, devices = setup.config, setup.plan, setup.mesh.devices
     actors = f", {len(setup.actor_devices)} actor(s) on {len(set(setup.actor_devices))}" if setup.actor_devices else ""
     mirrored_to = () if config.checkpoint.mirror is None else (f"mirrored to {config.checkpoint.mirror}",)
+    opponent = name_of(config.env.eval_opponent)
+    against = (f"evaluations play against {opponent}",) if setup.env.num_players == 2 else ()
     hosts = f" of {setup.processes.count} processes" if setup.processes.count > 1 else ""
     return RunInfo(
         run_dir=run_dir,
@@ -422,9 +425,10 @@ def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Se
         total_timesteps=plan.warmup_steps + plan.num_updates * plan.steps_per_update,
         num_evaluations=len(plan.evaluations) + 1,
         config=config.resolved,
-        notes=(*plan.notes, *notes, *mirrored_to),
+        notes=(*plan.notes, *notes, *against, *mirrored_to),
         devices=f"{devices.size} × {devices.flat[0].device_kind}{actors}{hosts}",
         num_members=setup.population.num_members,
+        num_seeds=len(set(setup.population.seeds)),
         history=history,
         job=_parallel_job(),
         step_unit=config.arch.step_unit,

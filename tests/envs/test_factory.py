@@ -48,12 +48,11 @@ def own(name="Corridor", **changes):
 @pytest.mark.slow
 @pytest.mark.parametrize("suite", sorted({choice.partition("/")[0] for choice in CHOICES}))
 def test_every_yaml_names_a_scenario_of_its_suite(suite):
+    """Run directories tell the choices of a suite apart by their task names."""
     known = suites.load_suite(suite).scenarios()
-    for choice, keys in CHOICES.items():
-        if choice.startswith(f"{suite}/"):
-            name = keys["scenario"]["name"]
-            assert name in known, choice
-            assert keys["scenario"].get("task_name", name).startswith(name), choice
+    given = {choice: keys["scenario"] for choice, keys in CHOICES.items() if choice.startswith(f"{suite}/")}
+    assert {scenario["name"] for scenario in given.values()} <= set(known)
+    assert len({scenario.get("task_name", scenario["name"]) for scenario in given.values()}) == len(given)
 
 
 @pytest.mark.slow
@@ -69,10 +68,11 @@ def test_a_yaml_of_every_kind_builds_its_environment(choice):
         if "install_sprites" in str(error):
             pytest.skip("the sprites of the game, which have another licence, are not here")
         raise
-    _, timestep = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), 2))
+    rows = 2 * env.num_agents
+    _, timestep = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), rows))
     views, spaces = entries(timestep.observation.agent_view), entries(env.observation_space)
     assert {name: view.shape for name, view in views.items()} == {
-        name: (2, *space.shape) for name, space in spaces.items()
+        name: (rows, *space.shape) for name, space in spaces.items()
     }
 
 
