@@ -219,7 +219,7 @@ def make_games(config: EnvConfig, custom_env: Any = None, precision: str | None 
     if env.num_players != 2:
         raise ConfigError(
             f"env={config.env_name}/{config.scenario.task_name} has one player, and matches are for games in which a"
-            " system plays both seats: train with +env.kwargs.opponent=self"
+            " system plays both seats: train one of pgx, or your own, with +env.kwargs.opponent=self"
         )
     return env
 

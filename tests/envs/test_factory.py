@@ -103,7 +103,7 @@ def test_list_scenarios_lists_supported_scenarios():
             EnvConfig("gymnax", ScenarioConfig("CartPole-v1"), assets="models"),
             "env.assets=models has no effect: gymnax",
         ),
-        (EnvConfig("gymnax"), "env.scenario.name='' .*choose from Acrobot-v1"),
+        (EnvConfig("gymnax"), "env=gymnax names no environment: .*choose from Acrobot-v1"),
         (probe(auto_reset="frehs"), "env.auto_reset='frehs' .*'fresh'"),
         (probe("discount", kwargs={"limit": 3}), "env.kwargs.limit=3 .*it has none"),
         (probe("time_limit", kwargs={"limits": 3}), "env.kwargs.limits=3 .*'limit'"),
