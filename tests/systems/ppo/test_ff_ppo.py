@@ -103,7 +103,7 @@ def test_gradients_that_are_not_averaged_over_shards_raise(monkeypatch):
     """Only the gradients are not averaged; metrics and statistics are."""
     step = ff_ppo.PPO.sgd_step
     monkeypatch.setattr(ff_ppo.PPO, "sgd_step", lambda self, *args: step(dataclasses.replace(self, axes=Axes()), *args))
-    with pytest.raises(ValueError, match="vmap has mapped output"):
+    with pytest.raises(ConfigError, match=r"differs between the shards of a device"):
         TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.update_batch_size=2"]))), MultiLogger([]))
 
 
