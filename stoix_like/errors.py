@@ -150,7 +150,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return "there are none"
     by_lower = {candidate.lower(): candidate for candidate in names}
     # The name of an environment without its suite, or the end of a key.
-    ending = [candidate for candidate in names if candidate.lower().endswith((f"/{name.lower()}", f".{name.lower()}"))]
+    endings = f"/{name.lower()}", f".{name.lower()}"
+    ending = [candidate for candidate in names if candidate.lower().endswith(endings)][:3]
     close = ending or [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
     if not close:
         close = [candidate for candidate in names if name and name.lower() in candidate.lower()][:3]

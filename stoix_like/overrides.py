@@ -50,11 +50,10 @@ def with_overrides(function: FunctionT) -> FunctionT:
     def checked(*args: Any, **kwargs: Any) -> Any:
         unknown = {name: value for name, value in kwargs.items() if name not in parameters}
         if unknown:
-            rows = {row.theirs.lower(): row.ours for row in FOREIGN_KEYS if "=" not in row.ours[0]}
-            ours = {name: rows.get(name.lower(), (name,)) for name in unknown}
+            ours = {name: _translated(name) for name in unknown}
             keys = {names[0]: unknown[name] for name, names in ours.items()}
-            others = [f"'{key}'" for names in ours.values() for key in names[1:]]
-            also = f", and {', '.join(others)} where the system has them" if others else ""
+            others = dict.fromkeys(f"'{key}'" for names in ours.values() for key in names[1:])
+            also = f"; a system has {', '.join(others)} besides, or instead" if others else ""
             first = next(iter(parameters))
             raise TypeError(
                 f"{function.__name__}() has no argument {' and no '.join(unknown)}: keys of the configuration are"
@@ -63,6 +62,12 @@ def with_overrides(function: FunctionT) -> FunctionT:
         return function(*args, **kwargs)
 
     return checked  # type: ignore[return-value]
+
+
+def _translated(name: str) -> list[str]:
+    """Return the keys of this package that a name of another framework may mean; the name itself if it is none."""
+    rows = [row for row in FOREIGN_KEYS if row.theirs.lower() == name.lower()]
+    return list(dict.fromkeys(key for row in rows for key in row.ours if "=" not in key)) or [name]
 
 
 def _key(key: Any) -> str:

@@ -75,7 +75,8 @@ def _hint(unknown: UnknownKey, environments: Sequence[str]) -> str:
     siblings = [name for name in known if name.rpartition(".")[0] == path]
     if not siblings:
         return f"write +{key}=… to add it to {path}"
-    if "." in key and (inside := [name for name in known if name.endswith(f".{key}")]):
+    end = key.removeprefix(prefix)
+    if "." in end and (inside := [name for name in known if name.endswith(f".{end}")]):
         return f"did you mean {listed(inside, 'or')}?"
     names = key.removeprefix(prefix).lower().split(".")
     # What stands directly below `network` is the name of a network.
@@ -112,16 +113,20 @@ def _environments(text: str, environments: Sequence[str]) -> list[str]:
 
 def word_hint(word: str, systems: Sequence[str], environments: Sequence[str]) -> str:
     """Say what a word without `=` may mean, such as `PPO`, `size12m` or `cartpole`; empty if it is unknown."""
-    if word in systems:
-        return f"use system={word}"
+    for group, choices in (("system", systems), ("env", environments)):
+        if exact := [choice for choice in choices if word == choice or choice.endswith(f"/{word}")]:
+            return f"use {listed([f'{group}={choice}' for choice in exact[:_MOST_ENVIRONMENTS]], 'or')}"
     if found := [f"system={choice}" for choice in systems if bare_name(choice) == bare_name(word)]:
         return f"use {listed(found, 'or')}"
     if algorithm := ALGORITHMS.get(bare_name(word)):
         return f"use {algorithm}"
-    if found := _environments(word, environments):
+    if "/" not in word and (found := _environments(word, environments)):
         return f"use {listed(found, 'or')}"
-    rows = [row for row in FOREIGN_KEYS if row.theirs.lower() == word.lower()]
-    return f"use {listed(rows[0].ours, 'or')}" if rows else ""
+    row = next((row for row in FOREIGN_KEYS if row.theirs.lower() == word.lower()), None)
+    if row is None:
+        return ""
+    note = f" ({row.note})" if row.note else ""
+    return f"use {listed([name if '=' in name else f'{name}=…' for name in row.ours], 'and')}{note}"
 
 
 def bare_name(choice: str) -> str:

@@ -3,7 +3,7 @@ import re
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from stoix_like import composition
+from stoix_like import composition, foreign_keys
 from stoix_like.composition import (
     complete_overrides,
     compose_config,
@@ -198,6 +198,11 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
         ),
         (["ppo/ff_ppo"], "'ppo/ff_ppo' is no override: use system=ppo/ff_ppo$"),
         (["PPO"], "'PPO' is no override: use system=ppo/ff_ppo or system=ppo/rec_ppo"),
+        (["rec_ppo"], "'rec_ppo' is no override: use system=ppo/rec_ppo$"),
+        (["jaxtari/pong"], "'jaxtari/pong' is no override: use env=jaxtari/pong$"),
+        (["runs/toy-v2"], "Error parsing override 'runs/toy-v2'"),
+        (["horizon"], r"'horizon' is no override: use system.gamma=… \(1 - 1 / horizon\)"),
+        (["system=ppo/rec_ppo", "network.rnn_layer.cell_type=lstm"], "did you mean network.actor_network.rnn_layer"),
         (["qmix"], "'qmix' is no override: use system=q_learning/ff_pqn_vdn system.mixer=qmix"),
         (["size12m"], "'size12m' is no override: use network=dreamer_s"),
         (["Hopper-v5"], "'Hopper-v5' is no override: use env=Hopper-v5"),
@@ -207,6 +212,11 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
 def test_names_of_other_frameworks_are_translated(overrides, message):
     with pytest.raises(ConfigError, match=message):
         compose_config(overrides)
+
+
+@pytest.mark.parametrize("written", foreign_keys.ALGORITHMS.values(), ids=foreign_keys.ALGORITHMS)
+def test_what_is_written_for_an_algorithm_composes(written):
+    compose_config([word.rstrip(",") for word in written.split() if "=" in word and "env.kwargs" not in word][:4])
 
 
 def test_a_config_directory_of_the_user_adds_choices(tmp_path):

@@ -97,7 +97,7 @@ def _checked(mapped: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise ConfigError(
                 "Agent.shared or a metric differs between the shards of a device: average what is learned from"
-                " different shards by spec.axes.mean, or use arch.update_batch_size=1"
+                " different shards by spec.axes.mean"
             ) from error
 
     return call

@@ -214,7 +214,7 @@ def _tune(args: argparse.Namespace) -> str:
     space = None if args.space is None else plain(parse_overrides([f"space={args.space}"])[0].value())
     result = tuning.tune(
         args.env.removeprefix("env="),
-        args.system,
+        args.system.removeprefix("system="),
         args.budget,
         args.overrides,
         space=space,

@@ -176,7 +176,10 @@ def _check_others(system: str, ours: Mapping[str, Any], plain: Mapping[str, Any]
         value, default = ours.get(key), plain.get(key)
         if key in known or value == default or _NO_EFFECT.fullmatch(key) or value in _SAME.get(key, ()):
             continue
-        key = "env" if key == "env.env_name" else key
+        if key == "env.env_name":
+            raise ConfigError(
+                f"env={value}: the single file of {system} has {default} alone: use env={default}/cartpole"
+            )
         raise ConfigError(f"{key}={_shown(value)}: the single file of {system} has only {_shown(default)}: use that")
 
 

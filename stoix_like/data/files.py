@@ -66,7 +66,7 @@ def check_new(path: Path) -> None:
 def check_file(path: Path) -> None:
     """Refuse a path that `check_new` refuses, or with another ending than `.npz`; see `write_data`."""
     if path.suffix != ".npz":
-        raise ConfigError(f"out={path}: a data set is one .npz file: use {path.with_suffix('.npz')}, or format=minari")
+        raise ConfigError(f"out={path}: a data set is a file that ends in .npz, or a directory with format=minari")
     check_new(path)
 
 

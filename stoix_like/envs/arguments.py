@@ -30,7 +30,7 @@ def check_scenario(suite: str, name: str, known: Iterable[str]) -> None:
     names = list(known)
     if name not in names:
         if not name:
-            raise ConfigError(f"env={suite} names no environment: add env.scenario.name=…, {nearest(name, names)}")
+            raise ConfigError(f"env={suite} names no environment: add env.scenario.name=…: {nearest(name, names)}")
         raise ConfigError(f"env.scenario.name={name!r} is not a scenario of {suite}: {nearest(name, names)}")
 
 

@@ -95,9 +95,9 @@ class Box:
 
     def __repr__(self) -> str:
         """Return the space as gymnasium writes it, with the least and the largest bound."""
-        low, high = np.min(self.low), np.max(self.high)
+        least, largest = np.min(self.low, initial=np.inf), np.max(self.high, initial=-np.inf)
         stacked = f", stacked={self.stacked}" if self.stacked > 1 else ""
-        return f"Box({low:g}, {high:g}, {tuple(self.shape)}, {jnp.dtype(self.dtype)}{stacked})"
+        return f"Box({least:.10g}, {largest:.10g}, {tuple(self.shape)}, {jnp.dtype(self.dtype)}{stacked})"
 
     @property
     def bounded(self) -> bool:

@@ -180,7 +180,7 @@ def describe(record: Mapping[str, Any]) -> str:
     simulations = f", {record['simulations']} simulations" if "simulations" in record else ""
     lines = [
         f"{record['system']} on {record['environment']}: {record['which']} parameters, {record['episodes']} episodes"
-        f" ({acting}){simulations}{against}, seed {record['seed']}"
+        f" ({acting}){against}{simulations}, seed {record['seed']}"
     ]
     members = record.get("members")
     lines += [_line(member) for member in members[:_MAX_PRINTED_MEMBERS]] if members else [_line(record)]

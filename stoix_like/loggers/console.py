@@ -80,7 +80,8 @@ class ConsoleLogger:
         seeds = f"seed {info.seed}"
         if info.num_members > 1:
             shared = "" if info.num_seeds in (None, info.num_members) else f"{info.num_seeds} "
-            seeds = f"{info.num_members} members, {shared}seeds from {info.seed}"
+            seeds = f"all with seed {info.seed}" if info.num_seeds == 1 else f"{shared}seeds from {info.seed}"
+            seeds = f"{info.num_members} members, {seeds}"
         wide = len(f"{info.system} on {info.environment}, {seeds}") > self._console.width
         gap = "\n  " if self._terminal and wide else " "
         self._print((info.system, "bold"), " on ", (info.environment, "bold"), f",{gap}{seeds}")

@@ -54,8 +54,8 @@ def check_is_run(run_dir: Path) -> None:
     """
     path = run_dir / CONFIG
     if not os.path.lexists(path):
-        runs = [found.parent.relative_to(run_dir).as_posix() for found in sorted(run_dir.glob(f"*/{CONFIG}"))]
-        below = f", but below it: {listed(runs[:3], 'and')}{', …' if len(runs) > 3 else ''}" if runs else ""
+        runs = [found.parent for found in sorted(run_dir.glob(f"*/{METRICS}")) if (found.parent / CONFIG).is_file()]
+        below = f"; use a run below it, such as {listed([str(run) for run in runs[:2]], 'or')}" if runs else ""
         raise ConfigError(f"{run_dir} holds no run: {CONFIG} is missing{below}")
     if path.is_symlink() or not path.is_file():
         raise ConfigError(f"{path} is not a regular file: copy the run's own configuration to it")

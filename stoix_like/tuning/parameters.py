@@ -90,9 +90,10 @@ def _parameter(name: str, given: Any, known: Collection[str], floats: Collection
     groups = {known_key.partition(".")[0] for known_key in known}
     if key not in known and name not in groups:
         names = [known_key.removeprefix("system.") for known_key in known]
-        rows = [row.ours for row in FOREIGN_KEYS if row.theirs.lower() == name.lower()]
-        ours = [one.removeprefix("system.") for one in dict.fromkeys(sum(rows, ())) if one in known]
-        hint = f"use {listed(ours, 'or')}" if ours else nearest(name, names)
+        rows = [row for row in FOREIGN_KEYS if row.theirs.lower() == name.lower() and {*row.ours} & {*known}]
+        ours = sorted({one.removeprefix("system.") for row in rows for one in row.ours if one in known})
+        note = f" ({rows[0].note})" if rows and rows[0].note else ""
+        hint = f"use {listed(ours, 'or')}{note}" if ours else nearest(name, names)
         raise ConfigError(f"{KEY}.{name} is no key of the configuration: {hint}")
     key = name if name in groups else key
     where = f"{KEY}.{name}={given}"

@@ -36,7 +36,7 @@ def test_data_prints_what_a_file_holds_and_draws_its_returns(tmp_path, capsys):
         ("data {tmp}/missing.npz --plot a.csv", "--plot a.csv: the ending must be one of .png"),
         ("collect {tmp} --out {tmp}/data.npz --policy worst", "policy=worst is unknown"),
         ("collect {tmp} --out {tmp}/data.npz", "holds no run"),
-        ("collect {tmp} --out {tmp}/data.csv", "data.csv: a data set is one .npz file: use {tmp}/data.npz"),
+        ("collect {tmp} --out {tmp}/data.csv", "data.csv: a data set is a file that ends in .npz"),
         ("collect {tmp} --out {tmp}/data.npz --steps 1.5", "invalid count value: '1.5'"),
         ("collect {tmp} --out {tmp}/data.npz --steps inf", "invalid count value: 'inf'"),
     ],

@@ -15,7 +15,9 @@ from support import console_runs
 from support.console_runs import SUMMARY, log_run, record, run_info
 
 
-@pytest.mark.parametrize(("num_seeds", "seeds"), [(None, "seeds from 3"), (8, "seeds from 3"), (2, "2 seeds from 3")])
+@pytest.mark.parametrize(
+    ("num_seeds", "seeds"), [(None, "seeds from 3"), (8, "seeds from 3"), (2, "2 seeds from 3"), (1, "all with seed 3")]
+)
 def test_seeds_that_settings_share_are_counted(num_seeds, seeds, tmp_path, capsys):
     info = run_info(tmp_path)._replace(num_members=8, num_seeds=num_seeds)
     ConsoleLogger(ConsoleConfig()).start(info)

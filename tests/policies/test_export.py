@@ -76,7 +76,7 @@ def test_contract_describes_the_exported_file(policy, tmp_path):
 
 @pytest.mark.parametrize("format", ["onnx", "npz"])
 def test_formats_without_random_numbers_refuse_sampling_policies(sampling, tmp_path, format):
-    with pytest.raises(ConfigError, match=f"format={format}: .* random numbers of jax: export with --greedy"):
+    with pytest.raises(ConfigError, match=f"format={format}: .* random numbers of jax: use --greedy"):
         sampling.export(tmp_path / "policy", format)
     assert list(tmp_path.iterdir()) == []
 

@@ -382,7 +382,7 @@ def test_options_and_overrides_of_resume_come_in_any_order(tmp_path, toy_run):
     ("arguments", "message"),
     [
         (["resume", "nowhere"], "nowhere holds no run: config.yaml is missing"),
-        (["resume", "."], "holds no run: config.yaml is missing, but below it: foreign and toy"),
+        (["resume", "."], "/toy\n"),
         (["train", "arch.resume_from=nowhere"], "nowhere holds no run"),
         (["resume", "foreign"], "foreign/config.yaml is not the configuration of a run: it must have the groups"),
         (["resume", "toy", "--trust", "arch.num_devices=abc"], "arch.num_devices=abc"),

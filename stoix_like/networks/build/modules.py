@@ -150,10 +150,11 @@ def _select_observations(config: Any, space: ObservationSpace | None, key: str) 
                 raise ConfigError(f"{key}.{role}={feature}: network.{name} shares its torso: use network=mlp or rnn")
             selected[name] = _with_input(selected[name], layer)
         if not networks:
-            raise ConfigError(
-                f"{key}.{role}={feature}: there is no network.{' or network.'.join(_ROLES[role])}: give"
-                f" the other roles alone, such as +{key}.actor=…"
-            )
+            others = [
+                one for one, names in _ROLES.items() if any(isinstance(selected.get(name), Mapping) for name in names)
+            ]
+            hint = f": use +{key}.{others[0]}=… alone" if others else ""
+            raise ConfigError(f"{key}.{role}={feature}: there is no network.{' or network.'.join(_ROLES[role])}{hint}")
     return selected
 
 

@@ -63,7 +63,7 @@ def encode(policy: Exportable) -> bytes:
         ConfigError: the policy samples, or is not a multilayer perceptron.
     """
     if not policy.greedy:
-        raise ConfigError("format=npz: numpy has no random numbers of jax: export with --greedy, or to stablehlo")
+        raise ConfigError("format=npz: numpy has no random numbers of jax: use --greedy, greedy=True, or stablehlo")
     names = list(policy.argument_shapes)
     view, *others = [name for name in names if name not in ("action_mask", "step_count")]
     if others:
