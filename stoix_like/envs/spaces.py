@@ -95,7 +95,8 @@ class Box:
 
     def __repr__(self) -> str:
         """Return the space as gymnasium writes it, with the least and the largest bound."""
-        least, largest = np.min(self.low, initial=np.inf), np.max(self.high, initial=-np.inf)
+        least = np.min(self.low) if np.size(self.low) else 0
+        largest = np.max(self.high) if np.size(self.high) else 0
         stacked = f", stacked={self.stacked}" if self.stacked > 1 else ""
         return f"Box({least:.10g}, {largest:.10g}, {tuple(self.shape)}, {jnp.dtype(self.dtype)}{stacked})"
 

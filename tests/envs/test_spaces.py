@@ -97,3 +97,11 @@ def test_mixed_samples_choose_legal_options():
 def test_mixed_refuses_what_has_no_vector(space, message):
     with pytest.raises(ConfigError, match=message):
         Mixed(space)
+
+
+def test_boxes_and_choices_are_written_as_in_gymnasium():
+    bounds = np.zeros((2, 3), np.int32), np.full((2, 3), 2**31 - 1, np.int32)
+    assert repr(Box(*bounds, (2, 3), np.int32)) == "Box(0, 2147483647, (2, 3), int32)"
+    assert repr(Box(-1.5, np.inf, (4,), stacked=2)) == "Box(-1.5, inf, (4,), float32, stacked=2)"
+    assert repr(Box(np.zeros(0), np.zeros(0), (0,))) == "Box(0, 0, (0,), float32)"
+    assert repr(Discrete(5)) == "Discrete(5)"
