@@ -26,6 +26,11 @@ class ForeignKey(NamedTuple):
     ours: tuple[str, ...]
     note: str = ""
 
+    @property
+    def remark(self) -> str:
+        """The note as the end of a sentence; empty without one."""
+        return f" ({self.note})" if self.note else ""
+
 
 _LEARNING_RATES = ("system.actor_lr", "system.critic_lr", "system.q_lr", "system.alpha_lr")
 _LAYERS = ("network.actor_network.pre_torso.layer_sizes", "network.critic_network.pre_torso.layer_sizes")
@@ -304,6 +309,12 @@ _COMMON = (
 
 _ALL = (*_ROWS.items(), ("", _COMMON))
 FOREIGN_KEYS = tuple(ForeignKey(framework, *row) for framework, rows in _ALL for row in rows)
+
+
+def rows_of(name: str) -> list[ForeignKey]:
+    """Return the rows of a name that other frameworks use, in any case."""
+    return [row for row in FOREIGN_KEYS if row.theirs.lower() == name.lower()]
+
 
 _SEVERAL = "with an environment of several agents, see stoix-like list envs"
 _OFFLINE = "arch=offline system.data=FILE"

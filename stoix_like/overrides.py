@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from stoix_like.errors import ConfigError
-from stoix_like.foreign_keys import FOREIGN_KEYS
+from stoix_like.foreign_keys import rows_of
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -66,8 +66,7 @@ def with_overrides(function: FunctionT) -> FunctionT:
 
 def _translated(name: str) -> list[str]:
     """Return the keys of this package that a name of another framework may mean; the name itself if it is none."""
-    rows = [row for row in FOREIGN_KEYS if row.theirs.lower() == name.lower()]
-    return list(dict.fromkeys(key for row in rows for key in row.ours if "=" not in key)) or [name]
+    return list(dict.fromkeys(key for row in rows_of(name) for key in row.ours if "=" not in key)) or [name]
 
 
 def _key(key: Any) -> str:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from stoix_like import renamed_keys
 from stoix_like.envs.suites import SUITES
 from stoix_like.errors import listed, nearest
-from stoix_like.foreign_keys import ALGORITHMS, ENVIRONMENT, FOREIGN_KEYS, ForeignKey
+from stoix_like.foreign_keys import ALGORITHMS, ENVIRONMENT, FOREIGN_KEYS, ForeignKey, rows_of
 
 # `CartPole-v1`, `ALE/Pong-v5`, `my_package:MyEnv-v0`; not the choices of a suite of this package.
 GYMNASIUM_ID = re.compile(rf"(?!({'|'.join(SUITES)})/)[\w.:/-]+-v\d+")
@@ -78,7 +78,7 @@ def _hint(unknown: UnknownKey, environments: Sequence[str]) -> str:
     end = key.removeprefix(prefix)
     if "." in end and (inside := [name for name in known if name.endswith(f".{end}")]):
         return f"did you mean {listed(inside, 'or')}?"
-    names = key.removeprefix(prefix).lower().split(".")
+    names = end.lower().split(".")
     # What stands directly below `network` is the name of a network.
     foreign = () if path == "network" else FOREIGN_KEYS
     written = {*names, f"{names[-1]}={text}"}
@@ -100,7 +100,7 @@ def _translation(unknown: UnknownKey, row: ForeignKey, ours: Sequence[str], envi
         return f"use {listed(found, 'or')}"
     if len(ours) == 1 and not row.note and "=" not in ours[0] and unknown.text:
         return f"use {ours[0]}={unknown.text}"
-    return f"use {listed(ours, 'and')}{f' ({row.note})' if row.note else ''}"
+    return f"use {listed(ours, 'and')}{row.remark}"
 
 
 def _environments(text: str, environments: Sequence[str]) -> list[str]:
@@ -122,11 +122,9 @@ def word_hint(word: str, systems: Sequence[str], environments: Sequence[str]) ->
         return f"use {algorithm}"
     if "/" not in word and (found := _environments(word, environments)):
         return f"use {listed(found, 'or')}"
-    row = next((row for row in FOREIGN_KEYS if row.theirs.lower() == word.lower()), None)
-    if row is None:
+    if not (rows := rows_of(word)):
         return ""
-    note = f" ({row.note})" if row.note else ""
-    return f"use {listed([name if '=' in name else f'{name}=…' for name in row.ours], 'and')}{note}"
+    return f"use {listed([name if '=' in name else f'{name}=…' for name in rows[0].ours], 'and')}{rows[0].remark}"
 
 
 def bare_name(choice: str) -> str:

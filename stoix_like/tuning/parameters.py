@@ -15,7 +15,7 @@ from optuna.distributions import (
 )
 
 from stoix_like.errors import ConfigError, listed, nearest
-from stoix_like.foreign_keys import FOREIGN_KEYS
+from stoix_like.foreign_keys import rows_of
 
 KEY = "sweep.space"
 FORMS = ("uniform", "log_uniform", "int", "log_int", "choice")
@@ -90,10 +90,9 @@ def _parameter(name: str, given: Any, known: Collection[str], floats: Collection
     groups = {known_key.partition(".")[0] for known_key in known}
     if key not in known and name not in groups:
         names = [known_key.removeprefix("system.") for known_key in known]
-        rows = [row for row in FOREIGN_KEYS if row.theirs.lower() == name.lower() and {*row.ours} & {*known}]
+        rows = [row for row in rows_of(name) if {*row.ours} & {*known}]
         ours = sorted({one.removeprefix("system.") for row in rows for one in row.ours if one in known})
-        note = f" ({rows[0].note})" if rows and rows[0].note else ""
-        hint = f"use {listed(ours, 'or')}{note}" if ours else nearest(name, names)
+        hint = f"use {listed(ours, 'or')}{rows[0].remark}" if ours else nearest(name, names)
         raise ConfigError(f"{KEY}.{name} is no key of the configuration: {hint}")
     key = name if name in groups else key
     where = f"{KEY}.{name}={given}"

@@ -228,6 +228,7 @@ def test_a_full_disk_is_reported_once_and_training_continues(tmp_path, environme
     assert "File too large" in line
     assert line.endswith("training continues, and the last good checkpoint stays")
     assert_same_results(run_dir, reference)
+    assert checkpoint.steps(run_dir) == checkpoint.steps(reference)
 
 
 @pytest.fixture(scope="module")
