@@ -245,6 +245,23 @@ def check_keys(by: Sequence[str], runs: Sequence[Run]) -> None:
             raise ConfigError(f"--by {key} is no key of these runs: {nearest(key, known | parents)}")
 
 
+def differences(runs: Sequence[Run]) -> list[str]:
+    """Tell runs of one system on one task apart by their settings.
+
+    Args:
+        runs: the runs.
+
+    Returns:
+        For each run, settings that are not the same in all of them, at most three, as `actor_lr=0.001 epochs=4`.
+    """
+    ones = [samples(run)[0] for run in runs]
+    varied = [f"system.{name}" for member in ones for name in member.hyperparams]
+    chosen = [settings(member, ("env", "arch.population", *varied, *BUDGETS)) for member in ones]
+    rows = [{key: one.get(key) for key in differing_keys(chosen)} for one in chosen]
+    names = [*_names_of_keys(rows).items()][:_MAX_KEYS_IN_LABEL]
+    return [" ".join(f"{name}={_format(row[key])}" for key, name in names) for row in rows]
+
+
 def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dict[int, Member]]]) -> list[str]:
     """Return labels, unique on every environment: the system, and in what it differs from its other algorithms there.
 

@@ -93,7 +93,7 @@ def _experiments() -> list[str]:
 
 
 def run_lines(paths: Sequence[Path]) -> list[str]:
-    """List runs, the newest last, with status, return, budget and time.
+    """List runs, the newest last, with status, return, budget, time, and the settings that tell them apart.
 
     Args:
         paths: directories that contain runs, at any depth.
@@ -109,13 +109,27 @@ def run_lines(paths: Sequence[Path]) -> list[str]:
     found, problems = read_runs(paths)
     runs = sorted(found, key=started)
     head = ("started", "status", "system", "environment", "seeds", "mean return", "steps", "budget", "time")
+    rows = [(*head, "directory", "settings"), *map(_run_row, runs, task_names(runs), _differences(runs))]
+    told = any(row[-1] for row in rows[1:])
     return [
-        *columns([(*head, "directory"), *map(_run_row, runs, task_names(runs))]),
+        *columns(rows if told else [row[:-1] for row in rows]),
         *(f"unreadable: {problem}" for problem in problems),
     ]
 
 
-def _run_row(run: Run, task: str) -> tuple[str, ...]:
+def _differences(runs: Sequence[Run]) -> list[str]:
+    """Return for each run the settings in which those of its system on its task differ."""
+    from stoix_like.analysis.groups import differences
+    from stoix_like.storage.recorded_runs import task_names
+
+    kinds = [(run.system, task) for run, task in zip(runs, task_names(runs), strict=True)]
+    told = {
+        kind: iter(differences([run for run, own in zip(runs, kinds, strict=True) if own == kind])) for kind in kinds
+    }
+    return [next(told[kind]) for kind in kinds]
+
+
+def _run_row(run: Run, task: str, settings: str) -> tuple[str, ...]:
     from stoix_like.storage.recorded_runs import RETURN, budget, members, started
 
     last, own = run.last, members(run)
@@ -132,6 +146,7 @@ def _run_row(run: Run, task: str) -> tuple[str, ...]:
         f"{budget(run):,}",
         f"{int(seconds) // 60}:{int(seconds) % 60:02d}",
         str(_relative(run.directory)),
+        settings,
     )
 
 

@@ -29,6 +29,7 @@ class RunInfo(NamedTuple):
     job: int | None = None  # number of the run among those that a launcher may run at the same time
     step_unit: str = "env steps"  # what the budget counts
     kept: str = "best"  # which parameters have the absolute metric, the best or the last ones
+    absolute_episodes: int = 0  # episodes of the absolute metric
 
 
 class Logger(Protocol):

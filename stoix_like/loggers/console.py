@@ -63,7 +63,7 @@ class ConsoleLogger:
         # Variables such as FORCE_COLOR make rich treat a file as a terminal.
         self._terminal = self._console.is_terminal and self._console.file.isatty()
         self._system, self._job = "", ""
-        self._total, self._unit, self._kept = 1, "env steps", "best"
+        self._total, self._unit, self._kept, self._absolute_episodes = 1, "env steps", "best", 0
         self._run_dir: pathlib.Path | None = None
         self._last: Mapping[str, Any] = {}
         self._bar: Progress | None = None
@@ -75,7 +75,7 @@ class ConsoleLogger:
             info: description of the run.
         """
         self._total, self._unit, self._kept = max(info.total_timesteps, 1), info.step_unit, info.kept
-        self._run_dir, self._system = info.run_dir, info.system
+        self._run_dir, self._system, self._absolute_episodes = info.run_dir, info.system, info.absolute_episodes
         self._job = "" if info.job is None else f"[{info.job}] "
         seeds = f"seed {info.seed}"
         if info.num_members > 1:
@@ -102,7 +102,7 @@ class ConsoleLogger:
             self._bar.add_task(self._describe(""), total=self._total, status="", deadline=None)
             self._bar.start()
         else:
-            self._print(("  compiling: about half a minute, or seconds if the programs are cached", "dim"))
+            self._print(("  compiling: from half a minute to two, or seconds if the programs are cached", "dim"))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Print one line for an evaluation and advance the progress bar.
@@ -112,7 +112,14 @@ class ConsoleLogger:
         """
         if "eval/episode_return_iqm" in record:
             self._log_population(record)
-            return
+        else:
+            self._log_one(record)
+        if self._absolute_episodes and record["env_steps"] >= self._total:
+            text = f"  evaluating the {self._kept} parameters on {self._absolute_episodes:,} episodes"
+            self._print((text, "dim"))
+
+    def _log_one(self, record: Mapping[str, Any]) -> None:
+        """Print the result of a single run."""
         mean = format_number(record.get("eval/episode_return_mean"))
         std = format_number(record.get("eval/episode_return_std"))
         length = format_number(record.get("eval/episode_length_mean"))

@@ -23,6 +23,7 @@ from stoix_like.loggers import Logger, MultiLogger, RunInfo, make_logger
 from stoix_like.overrides import quoted
 from stoix_like.processes import is_agreed
 from stoix_like.run.callbacks import Callbacks
+from stoix_like.run.evaluations import ABSOLUTE_FACTOR
 from stoix_like.run.prepare import Prepared, find_source, prepare
 from stoix_like.run.programs.profile import Profile
 from stoix_like.run.records import records
@@ -433,6 +434,7 @@ def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Se
         job=_parallel_job(),
         step_unit=config.arch.step_unit,
         kept="last" if config.arch.keeps_last else "best",
+        absolute_episodes=ABSOLUTE_FACTOR * config.arch.num_eval_episodes if config.arch.absolute_metric else 0,
     )
 
 

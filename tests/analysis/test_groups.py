@@ -122,6 +122,16 @@ def test_wrappers_of_environments_are_settings_where_they_tell_seeds_apart(tmp_p
     assert labels == ["ppo/ff_ppo frame_stack=1", "ppo/ff_ppo frame_stack=4"]
 
 
+def test_listed_runs_name_the_settings_that_tell_them_apart(tmp_path):
+    for rate in (0.1, 0.2):
+        write_run(tmp_path / f"{rate}", actor_lr=rate)
+    write_run(tmp_path / "dqn", system="q_learning/ff_dqn")
+    head, *rows = (line.split() for line in run_lines([tmp_path]))
+    assert head[-1] == "settings"
+    assert sorted(row[-1] for row in rows) == [str(tmp_path / "dqn"), "actor_lr=0.1", "actor_lr=0.2"]
+    assert run_lines([tmp_path / "dqn"])[0].endswith("directory")
+
+
 def test_the_seeds_of_a_grid_are_grouped_by_its_hyperparameters(tmp_path):
     run = write_run(tmp_path / "a", (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]})
     summary = json.loads((run / "summary.json").read_text())

@@ -26,6 +26,7 @@ def run_info(run_dir):
         config={},
         notes=("arch.total_timesteps [1300] is rounded down to 1,280",),
         devices="1 × cpu",
+        absolute_episodes=320,
     )
 
 

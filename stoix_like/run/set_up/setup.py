@@ -277,11 +277,14 @@ def _make_members(config: RunConfig, place: _Place, parts: SystemParts, env: Vec
     _check_members(config, population, place.plan)
     halving.check(config, population, place.plan, env.on_host)
     influence, varied, notes = Influence(), population.hyperparams, tuple[str, ...]()
+    evolves = config.arch.population.pbt.every_evals is not None
     if varied and place.num_members > 1:
         influence = find_influence(parts, env, varied)
-        if config.arch.population.pbt.every_evals is not None:
+        if evolves:
             influence.check_copies(varied)
         notes = tuple(influence.notes(varied, parts.spec.networks))
+    elif evolves:
+        notes = ("arch.population.pbt copies members and explores nothing: arch.population.hyperparams is empty",)
     callbacks = make_callbacks(config)
     halving.check_callbacks(config, callbacks)
     return _Members(population, influence, callbacks, notes)

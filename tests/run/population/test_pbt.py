@@ -205,3 +205,7 @@ def test_a_policy_has_the_hyperparameters_of_its_time(trained):
 def test_settings_that_cannot_work_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         set_up(parse_config(compose_config([*SMALL, *overrides])))
+
+
+def test_a_population_that_varies_nothing_is_told_that_nothing_is_explored():
+    assert any("explores nothing" in note for note in set_up(parse_config(compose_config(SMALL))).plan.notes)
