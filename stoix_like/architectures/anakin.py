@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, PartitionSpec
 
-from stoix_like.architectures.axes import make_axes, map_over_members, map_over_shards, partition_specs
+from stoix_like.architectures.axes import make_axes, map_over_shards, partition_specs
 from stoix_like.architectures.types import (
     NO_INPUTS,
     Hyperparams,
@@ -25,6 +25,7 @@ from stoix_like.architectures.types import (
 )
 from stoix_like.architectures.update import Build, ShardProgram, make_update
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.utils.accelerate.platform import map_init
 
 
 def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: ProgramSpec) -> Program:
@@ -70,7 +71,7 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
         return mapped(state, number)
 
     if spec.num_members > 1:
-        init, train = _of_members(init, mesh), jax.vmap(train, in_axes=(0, 0, None, None, None))
+        init, train = _of_members(init), jax.vmap(train, in_axes=(0, 0, None, None, None))
         rollouts = jax.vmap(rollouts, in_axes=(0, 0, None))
     one, each = partition_specs(spec.num_members)
     everywhere = PartitionSpec()
@@ -89,10 +90,10 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
     )
 
 
-def _of_members(init: Callable[..., LearnerState], mesh: Mesh) -> Callable[..., LearnerState]:
+def _of_members(init: Callable[..., LearnerState]) -> Callable[..., LearnerState]:
     """Map `init` over the members of a population, which share their inputs."""
 
     def init_members(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, inputs: Inputs) -> LearnerState:
-        return map_over_members(partial(init, inputs=inputs), mesh)(hyperparams, key, shard_keys)
+        return map_init(partial(init, inputs=inputs))(hyperparams, key, shard_keys)
 
     return init_members

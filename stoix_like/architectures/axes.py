@@ -110,20 +110,3 @@ def _at_mapped_leaves(function: Callable[[jax.Array], Any], axes: Any, tree: Any
         return subtree if axis is None else jax.tree.map(function, subtree)
 
     return jax.tree.map(apply, axes, tree, is_leaf=lambda axis: axis is None)
-
-
-def map_over_members(init: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
-    """Map an initialiser over the members of a population, sequentially on CPUs.
-
-    Orthogonal initialisers use QR decompositions, and batches of them deadlock on two devices of one CPU (jax 0.10).
-
-    Args:
-        init: initialises one member.
-        mesh: the devices.
-
-    Returns:
-        The mapped function.
-    """
-    if mesh.devices.flat[0].platform != "cpu":
-        return jax.vmap(init)
-    return lambda *members: jax.lax.map(lambda member: init(*member), members)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 from stoix_like.networks.feed_forward import Network
 from stoix_like.networks.recurrent import LinearCell, ParallelCell, linear_recurrence, step_gru, unroll_gru
 from stoix_like.networks.utils import parse_rnn_cell, plain_kwargs
+from stoix_like.utils.accelerate.platform import map_init
 from stoix_like.utils.jax_utils import restore_float32
 
 # Cells on top of each other that are one loop; fewer compile as fast, and faster code, one by one.
@@ -115,7 +116,7 @@ class ScannedRNN(Network):
             cell, looped = self._make_cells(parent=None)[0], per_cell[len(states) :]
             if self.is_initializing():
                 keys = jax.random.split(self.make_rng("params"), len(cells))
-                _set_params(cells, jax.vmap(lambda key: nn.init(apply, cell)(key, looped[0], x))(keys))
+                _set_params(cells, map_init(lambda key: nn.init(apply, cell)(key, looped[0], x))(keys))
 
             def body(x: Any, params_state: tuple[Any, Any]) -> tuple[Any, Any]:
                 params, state = params_state

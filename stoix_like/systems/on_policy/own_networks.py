@@ -15,6 +15,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.systems.on_policy.networks import ActorCriticNetworks, OnPolicyTransition, Values
 from stoix_like.systems.parts.critic_outputs import SCALAR
 from stoix_like.systems.parts.optimiser import BY_AXES
+from stoix_like.utils.accelerate.platform import map_init
 from stoix_like.utils.jax_utils import merge_leading_dims
 
 
@@ -54,7 +55,7 @@ class OwnNetworks(ActorCriticNetworks):
     def init(self, key: jax.Array, observation: Observation) -> ActorCriticParams:
         """Initialise the parameters for observations `[N * A, ...]`, those of each agent from a key of its own."""
         keys = jax.random.split(key, self.num_agents)
-        return jax.vmap(super().init)(keys, to_agents(observation, self.num_agents))
+        return map_init(super().init)(keys, to_agents(observation, self.num_agents))
 
     def policy(self, params: ActorCriticParams, obs: PyTree) -> Distribution:
         """Compute the policies of rows `[..., N * A]`."""

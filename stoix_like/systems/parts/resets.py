@@ -92,7 +92,7 @@ def with_resets(
     if part is None or (every := part.reset_every) is None:
         return system
 
-    # One member after the other: batches of QR decompositions deadlock on several devices of one CPU (jax 0.10).
+    # One member after the other, see `map_init`.
     @jax.custom_batching.sequential_vmap  # type: ignore[untyped-decorator]
     def fresh(hyperparams: Mapping[str, Any], key: jax.Array, timestep: TimeStep) -> PyTree:
         return build(replace_values(config, hyperparams), spec).init(key, timestep).shared

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 
 
@@ -21,6 +24,21 @@ def on_gpu() -> bool:
     that holds matrices is copied before they are multiplied.
     """
     return _platform() not in ("cpu", "tpu")
+
+
+def map_init(init: Callable[..., Any]) -> Callable[..., Any]:
+    """Map an initialiser over the first axis of its arguments, sequentially on CPUs.
+
+    Orthogonal initialisers use QR decompositions. On CPUs, a batch of them waits for other threads, so that two batches
+    at a time, such as those of two networks or devices, wait for each other where there are two threads (jax 0.10).
+
+    Args:
+        init: initialises one.
+
+    Returns:
+        The mapped function.
+    """
+    return lambda *args: jax.lax.map(lambda one: init(*one), args) if on_cpu() else jax.vmap(init)(*args)
 
 
 def _platform() -> str:
