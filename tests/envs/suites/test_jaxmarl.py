@@ -8,10 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stoix_like.config import parse_config
 from stoix_like.envs import Box, Dict, Discrete, make, make_eval
 from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from support.composed import compose_config
 from support.conformance import check_carry, check_elements, check_mask, env_config, player
 from support.lazily import Lazy
+from support.resumed import assert_resumed_equals_whole
 
 pytestmark = pytest.mark.slow
 
@@ -182,6 +188,22 @@ def test_players_of_hanabi_wait_their_turn():
     assert steps.terminated.any()
     assert not steps.truncated.any()
     assert steps.reward.any()
+
+
+HANABI = [
+    *("env=jaxmarl/hanabi_small", "arch.num_devices=1", "arch.total_num_envs=4", "arch.total_timesteps=128"),
+    *("arch.num_evaluation=4", "arch.num_eval_episodes=2", "arch.absolute_metric=false"),
+    *("system.rollout_length=8", "system.num_minibatches=2"),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("actor", "critic")),
+]
+
+
+def test_a_run_of_hanabi_resumes_bit_identically(tmp_path):
+    setup = set_up(parse_config(compose_config(HANABI)))
+    whole = assert_resumed_equals_whole(lambda writer: TrainingLoop(setup, MultiLogger([]), writer), tmp_path)
+    mask = whole.state.shards.rollout_state.timestep.observation.action_mask
+    assert mask.any(-1).all()
+    assert not mask.all()
 
 
 def test_agents_of_other_kinds_are_padded():
