@@ -62,6 +62,7 @@ class Outcome(NamedTuple):
 
 def main() -> None:
     """Run the smoke test."""
+    from stoix_like import weights
     from stoix_like.composition import group_choices
 
     systems = group_choices("system")
@@ -72,6 +73,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=cores, help="processes (default: one per core)")
     parser.add_argument("--into", type=Path, help="page whose text between the markers of results.py is replaced")
     args = parser.parse_args()
+    if args.into and not weights.default_path().exists():
+        parser.error("--into: the row of disco_rl/ff_disco103 needs its weights: stoix-like fetch disco103")
     start = time.monotonic()
     outcomes = []
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
