@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoix_like.errors import ConfigError, nearest
+from stoix_like.storage.differences import BUDGETS, names_of_keys, words_of
 from stoix_like.storage.recorded_runs import (
     BEST_RETURN,
     RETURN,
@@ -28,15 +29,6 @@ from stoix_like.storage.recorded_runs import (
 )
 
 SCORES = ("final", "best")
-_MAX_KEYS_IN_LABEL = 3
-# How long and how often, which is no part of an algorithm.
-BUDGETS = (
-    "arch.total_timesteps",
-    "arch.num_evaluation",
-    "arch.num_eval_episodes",
-    "arch.absolute_metric",
-    "arch.stop_at_return",
-)
 
 
 class AlgorithmRuns(NamedTuple):
@@ -245,29 +237,12 @@ def check_keys(by: Sequence[str], runs: Sequence[Run]) -> None:
             raise ConfigError(f"--by {key} is no key of these runs: {nearest(key, known | parents)}")
 
 
-def differences(runs: Sequence[Run]) -> list[str]:
-    """Tell runs of one system on one task apart by their settings.
-
-    Args:
-        runs: the runs.
-
-    Returns:
-        For each run, settings that are not the same in all of them, at most three, as `actor_lr=0.001 epochs=4`.
-    """
-    ones = [samples(run)[0] for run in runs]
-    varied = [f"system.{name}" for member in ones for name in member.hyperparams]
-    chosen = [settings(member, ("env", "arch.population", *varied, *BUDGETS)) for member in ones]
-    rows = [{key: one.get(key) for key in differing_keys(chosen)} for one in chosen]
-    names = [*_names_of_keys(rows).items()][:_MAX_KEYS_IN_LABEL]
-    return [" ".join(f"{name}={_format(row[key])}" for key, name in names) for row in rows]
-
-
 def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dict[int, Member]]]) -> list[str]:
     """Return labels, unique on every environment: the system, and in what it differs from its other algorithms there.
 
     A few keys are named, and as many more as tell all of them apart.
     """
-    names = _names_of_keys(differences)
+    names = names_of_keys(differences)
     systems = [next(iter(next(iter(tasks.values())).values())).run.system for tasks in found]
     labels = []
     for system, own, tasks in zip(systems, differences, found, strict=True):
@@ -276,16 +251,7 @@ def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dic
             for name, other, others in zip(systems, differences, found, strict=True)
             if name == system and other is not own and tasks.keys() & others.keys()
         ]
-        keys = [key for key in names if any(other[key] != own[key] for other in rivals)]
-        named = keys[:_MAX_KEYS_IN_LABEL]
-        alike = [other for other in rivals if all(_format(other[key]) == _format(own[key]) for key in named)]
-        for key in keys[_MAX_KEYS_IN_LABEL:]:
-            told_apart = [other for other in alike if _format(other[key]) != _format(own[key])]
-            if told_apart:
-                named.append(key)
-                alike = [other for other in alike if other not in told_apart]
-        words = [f"{names[key]}={_format(own[key])}" for key in named]
-        labels.append(" ".join([system, *words]))
+        labels.append(" ".join([system, *words_of(own, rivals, names)]))
     # Several algorithms differ in nothing that is short enough to be told, or share no environment.
     return [
         label
@@ -295,26 +261,6 @@ def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dic
     ]
 
 
-def _names_of_keys(differences: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return names of the keys in labels: as many of their last words as tell them apart.
-
-    Keys with the same last word and always the same value are named once, such as the cells of actor and critic.
-    """
-    kept: dict[tuple[str, str], str] = {}
-    for key in differences[0] if differences else ():
-        if key != "system.name":
-            values = identity({"values": [own[key] for own in differences]})
-            kept.setdefault((key.rpartition(".")[2], values), key)
-    return {key: _shortest(key, [*kept.values()]) for key in kept.values()}
-
-
-def _shortest(key: str, keys: Sequence[str]) -> str:
-    """Return the fewest last words of a dotted key with which no other key ends."""
-    words = key.split(".")
-    ends = (".".join(words[start:]) for start in range(len(words) - 1, 0, -1))
-    return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
-
-
 def _is_alone(position: int, labels: Sequence[str], found: Sequence[dict[str, dict[int, Member]]]) -> bool:
     """Return whether no other algorithm with the same label was trained on the same environment."""
     return not any(
@@ -322,7 +268,3 @@ def _is_alone(position: int, labels: Sequence[str], found: Sequence[dict[str, di
         for index, (label, tasks) in enumerate(zip(labels, found, strict=True))
         if index != position
     )
-
-
-def _format(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -104,29 +104,19 @@ def run_lines(paths: Sequence[Path]) -> list[str]:
     Raises:
         ConfigError: a directory does not exist or holds no run that can be read.
     """
+    from stoix_like.storage.differences import tell_apart
     from stoix_like.storage.recorded_runs import read_runs, started, task_names
 
     found, problems = read_runs(paths)
     runs = sorted(found, key=started)
+    tasks = task_names(runs)
     head = ("started", "status", "system", "environment", "seeds", "mean return", "steps", "budget", "time")
-    rows = [(*head, "directory", "settings"), *map(_run_row, runs, task_names(runs), _differences(runs))]
+    rows = [(*head, "directory", "settings"), *map(_run_row, runs, tasks, tell_apart(runs, tasks))]
     told = any(row[-1] for row in rows[1:])
     return [
         *columns(rows if told else [row[:-1] for row in rows]),
         *(f"unreadable: {problem}" for problem in problems),
     ]
-
-
-def _differences(runs: Sequence[Run]) -> list[str]:
-    """Return for each run the settings in which those of its system on its task differ."""
-    from stoix_like.analysis.groups import differences
-    from stoix_like.storage.recorded_runs import task_names
-
-    kinds = [(run.system, task) for run, task in zip(runs, task_names(runs), strict=True)]
-    told = {
-        kind: iter(differences([run for run, own in zip(runs, kinds, strict=True) if own == kind])) for kind in kinds
-    }
-    return [next(told[kind]) for kind in kinds]
 
 
 def _run_row(run: Run, task: str, settings: str) -> tuple[str, ...]:

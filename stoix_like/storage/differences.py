@@ -1,0 +1,96 @@
+"""Words for the settings in which runs differ, for listings and for the labels of algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stoix_like.storage.recorded_runs import Run, differing_keys, identity, samples, settings
+
+_FEW = 3
+# How long and how often, which is no part of an algorithm.
+BUDGETS = (
+    "arch.total_timesteps",
+    "arch.num_evaluation",
+    "arch.num_eval_episodes",
+    "arch.absolute_metric",
+    "arch.stop_at_return",
+)
+
+
+def tell_apart(runs: Sequence[Run], tasks: Sequence[str]) -> list[str]:
+    """Tell runs of one system on one task apart by their settings.
+
+    Args:
+        runs: the runs.
+        tasks: the task of each run, from `task_names`.
+
+    Returns:
+        For each run, some of the settings that are not the same in all runs of its system on its task, see `words_of`:
+        `actor_lr=0.001 epochs=4`.
+    """
+    places: dict[tuple[str, str], list[int]] = {}
+    for place, (run, task) in enumerate(zip(runs, tasks, strict=True)):
+        places.setdefault((run.system, task), []).append(place)
+    told: dict[int, str] = {}
+    for alike in places.values():
+        ones = [samples(runs[place])[0] for place in alike]
+        varied = {f"system.{name}" for member in ones for name in member.hyperparams}
+        chosen = [settings(member, ("env", "arch.population", *varied, *BUDGETS)) for member in ones]
+        differing = differing_keys(chosen)
+        rows = [{key: one.get(key) for key in differing} for one in chosen]
+        names = names_of_keys(rows)
+        told |= {place: " ".join(words_of(row, rows, names)) for place, row in zip(alike, rows, strict=True)}
+    return [told[place] for place in range(len(runs))]
+
+
+def words_of(own: dict[str, Any], rivals: Sequence[dict[str, Any]], names: dict[str, str]) -> list[str]:
+    """Write the settings in which one differs from its rivals: a few, and as many more as tell it apart from all.
+
+    Args:
+        own: its settings, by dotted key.
+        rivals: those of the others.
+        names: the keys that may be named, from `names_of_keys`.
+
+    Returns:
+        Words such as `actor_lr=0.001`.
+    """
+    keys = [key for key in names if any(other[key] != own[key] for other in rivals)]
+    named = keys[:_FEW]
+    alike = [other for other in rivals if all(_format(other[key]) == _format(own[key]) for key in named)]
+    for key in keys[_FEW:]:
+        still = [other for other in alike if _format(other[key]) == _format(own[key])]
+        if len(still) < len(alike):
+            named.append(key)
+            alike = still
+    return [f"{names[key]}={_format(own[key])}" for key in named]
+
+
+def names_of_keys(differences: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Name keys by as many of their last words as tell them apart.
+
+    Keys with the same last word and always the same value are named once, such as the cells of actor and critic.
+
+    Args:
+        differences: the values of the same keys in all settings that are compared.
+
+    Returns:
+        The names by dotted key, without the name of the system.
+    """
+    kept: dict[tuple[str, str], str] = {}
+    for key in differences[0] if differences else ():
+        if key != "system.name":
+            values = identity({"values": [own[key] for own in differences]})
+            kept.setdefault((key.rpartition(".")[2], values), key)
+    return {key: _shortest(key, [*kept.values()]) for key in kept.values()}
+
+
+def _shortest(key: str, keys: Sequence[str]) -> str:
+    """Return the fewest last words of a dotted key with which no other key ends."""
+    words = key.split(".")
+    ends = (".".join(words[start:]) for start in range(len(words) - 1, 0, -1))
+    return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
+
+
+def _format(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
