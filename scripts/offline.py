@@ -1,4 +1,4 @@
-"""Record data on Pendulum, learn from them offline by several systems, and write the returns as one table.
+"""Record data of a task, learn from them offline by several systems, and write the returns as one table.
 
 The data are those of an expert, those of a policy halfway there, and all that a finished run has played. Each method
 has one setting for all data. Runs that are finished are not repeated, and those that were interrupted resume; `--table`
@@ -6,6 +6,7 @@ only reads them.
 
     python scripts/offline.py runs/offline
     python scripts/offline.py runs/offline --table
+    python scripts/offline.py runs/hopper --task hopper --data medium --methods BC IQL TD3+BC ReBRAC
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import results
 
@@ -23,34 +25,78 @@ from stoix_like.errors import ConfigError
 _ACTOR = "network.actor_network.pre_torso.layer_sizes=[64,64]"
 _CRITICS = (_ACTOR, "network.q_network.pre_torso.layer_sizes=[64,64]")
 _LAYER_NORM = "network.q_network.pre_torso.use_layer_norm=true"
-# By name, the overrides of the command line; bc_coef of TD3+BC is that of the paper.
-METHODS = {
-    "BC": ("system=offline/bc", "network=mlp_ddpg", _ACTOR),
-    "IQL": (
-        "system=offline/ff_iql",
-        *_CRITICS,
-        "network.critic_network.pre_torso.layer_sizes=[64,64]",
-        *("system.expectile=0.8", "system.beta=0.1", "system.reward_scale=0.1"),
+
+
+class Task(NamedTuple):
+    """An environment, who plays in it, and the settings of the methods.
+
+    Attributes:
+        env: its configuration.
+        expert: overrides of the run that records the expert's data and the replay buffer.
+        halfway: overrides of the run that stops between random actions and the expert.
+        methods: by name, the overrides of the command line; bc_coef of TD3+BC is that of the paper.
+    """
+
+    env: str
+    expert: tuple[str, ...]
+    halfway: tuple[str, ...]
+    methods: dict[str, tuple[str, ...]]
+
+
+TASKS = {
+    "pendulum": Task(
+        "gymnax/pendulum",
+        ("+experiment=sac_pendulum", "arch.seed=0", "checkpoint.replay=true"),
+        # Random actions return -1,200 and the expert -140.
+        ("+experiment=sac_pendulum", "arch.seed=1", "arch.num_evaluation=50", "arch.stop_at_return=-675"),
+        {
+            "BC": ("system=offline/bc", "network=mlp_ddpg", _ACTOR),
+            "IQL": (
+                "system=offline/ff_iql",
+                *_CRITICS,
+                "network.critic_network.pre_torso.layer_sizes=[64,64]",
+                *("system.expectile=0.8", "system.beta=0.1", "system.reward_scale=0.1"),
+            ),
+            "TD3+BC": ("system=ddpg/ff_td3", "system.bc_coef=0.4", *_CRITICS),
+            "ReBRAC": (
+                *("system=ddpg/ff_td3", "system.bc_coef=0.1", "system.critic_bc_coef=0.01"),
+                *(*_CRITICS, _LAYER_NORM),
+            ),
+            "CQL": ("system=sac/ff_sac", "system.cql_coef=5.0", "system.reward_scale=0.1", *_CRITICS),
+            "FQL": (
+                "system=offline/ff_fql",
+                *_CRITICS,
+                "network.flow_network.pre_torso.layer_sizes=[64,64]",
+                "system.reward_scale=0.1",
+            ),
+            "SAC": ("system=sac/ff_sac", *_CRITICS),
+        },
     ),
-    "TD3+BC": ("system=ddpg/ff_td3", "system.bc_coef=0.4", *_CRITICS),
-    "ReBRAC": ("system=ddpg/ff_td3", "system.bc_coef=0.1", "system.critic_bc_coef=0.01", *_CRITICS, _LAYER_NORM),
-    "CQL": ("system=sac/ff_sac", "system.cql_coef=5.0", "system.reward_scale=0.1", *_CRITICS),
-    "FQL": (
-        "system=offline/ff_fql",
-        *_CRITICS,
-        "network.flow_network.pre_torso.layer_sizes=[64,64]",
-        "system.reward_scale=0.1",
+    "hopper": Task(
+        "gymnasium/hopper",
+        ("+experiment=sac_hopper", "arch.total_timesteps=1e5", "arch.seed=0", "checkpoint.replay=true"),
+        # Random actions return 20 and the expert 700.
+        (
+            *("+experiment=sac_hopper", "arch.total_timesteps=1e5", "arch.seed=1", "arch.num_evaluation=50"),
+            "arch.stop_at_return=350",
+        ),
+        {
+            "BC": ("system=offline/bc", "network=mlp_ddpg"),
+            "IQL": ("system=offline/ff_iql",),
+            "TD3+BC": ("system=ddpg/ff_td3", "system.bc_coef=1.2", "system.normalize_observations=true"),
+            "ReBRAC": (
+                *("system=ddpg/ff_td3", "system.bc_coef=0.05", "system.critic_bc_coef=0.01"),
+                *("system.normalize_observations=true", _LAYER_NORM),
+            ),
+            "SAC": ("system=sac/ff_sac",),
+        },
     ),
-    "SAC": ("system=sac/ff_sac", *_CRITICS),
 }
-EXPERT = ("+experiment=sac_pendulum", "arch.seed=0", "checkpoint.replay=true")
-# Random actions return -1,200 and the expert -140.
-HALFWAY = ("+experiment=sac_pendulum", "arch.seed=1", "arch.num_evaluation=50", "arch.stop_at_return=-675")
-# By name, who plays, and how; None: the replay buffer.
-DATA = {
-    "expert": (EXPERT, {"steps": 1e4}),
-    "medium": (HALFWAY, {"steps": 1e5, "policy": "sampled"}),
-    "replay": (EXPERT, {"replay": True}),
+# By name, whether the expert plays, and how.
+DATA: dict[str, tuple[bool, dict[str, Any]]] = {
+    "expert": (True, {"steps": 1e4}),
+    "medium": (False, {"steps": 1e5, "policy": "sampled"}),
+    "replay": (True, {"replay": True}),
 }
 
 
@@ -58,26 +104,31 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Record, learn, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="of the data and the runs, one for each method and data set")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--task", choices=TASKS, default="pendulum")
+    parser.add_argument("--methods", nargs="+", help="by default, all of the task's")
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--steps", type=float, default=3e4, help="gradient steps of each seed")
     parser.add_argument("--seeds", type=int, default=5, help="trained together, as the members of a population")
     parser.add_argument("--table", action="store_true", help="only write the table of the finished runs")
     args = parser.parse_args(argv)
+    task = TASKS[args.task]
+    methods = args.methods or list(task.methods)
+    if unknown := set(methods) - set(task.methods):
+        parser.error(f"--methods {' '.join(sorted(unknown))}: {args.task} has {', '.join(task.methods)}")
     if not args.table:
         for name in args.data:
-            record(args.directory, name)
-            for method in args.methods:
-                words = command_of(args.directory, method, name, args.steps, args.seeds)
+            record(args.directory, task, name)
+            for method in methods:
+                words = command_of(args.directory, task, method, name, args.steps, args.seeds)
                 results.train(args.directory / method / name, words, check=True)
-    print(table(args.directory, args.methods, args.data))
+    print(table(args.directory, methods, args.data))
 
 
-def record(directory: Path, name: str) -> None:
+def record(directory: Path, task: Task, name: str) -> None:
     """Record a data set, unless it is there, with a run that is trained first, unless it is finished."""
-    run, how = DATA[name]
-    played_by = directory / ("expert" if run is EXPERT else "halfway")
-    results.train(played_by, ["train", *run], check=True)
+    of_expert, how = DATA[name]
+    played_by = directory / ("expert" if of_expert else "halfway")
+    results.train(played_by, ["train", *(task.expert if of_expert else task.halfway)], check=True)
     out = path_of(directory, name)
     if not out.exists():
         stoix_like.collect(played_by, out=out, **how)
@@ -88,11 +139,11 @@ def path_of(directory: Path, name: str) -> Path:
     return directory / f"{name}.npz"
 
 
-def command_of(directory: Path, method: str, name: str, steps: float, seeds: int) -> list[str]:
+def command_of(directory: Path, task: Task, method: str, name: str, steps: float, seeds: int) -> list[str]:
     """Return the arguments of `stoix-like` that train the seeds of one cell of the table."""
-    where = ["arch=offline", "env=gymnax/pendulum", f"system.data={path_of(directory, name)}"]
+    where = ["arch=offline", f"env={task.env}", f"system.data={path_of(directory, name)}"]
     budget = [f"arch.total_timesteps={steps:.0f}", f"arch.population.size={seeds}", "arch.seed=0", "arch.num_devices=1"]
-    return ["train", *METHODS[method], *where, *budget, "arch.num_evaluation=5"]
+    return ["train", *task.methods[method], *where, *budget, "arch.num_evaluation=5"]
 
 
 def table(directory: Path, methods: Sequence[str], data: Sequence[str]) -> str:
