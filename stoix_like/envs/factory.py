@@ -18,9 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from stoix_like.base_types import Model
+from stoix_like.base_types import Model, Observation
 from stoix_like.envs import auto_reset, custom, opponents, randomization, wrappers
 from stoix_like.envs.check import check_interface
+from stoix_like.envs.described import DescribedEnvironment, describe
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box, Dict, Mixed
@@ -200,6 +201,36 @@ def make_eval(config: EnvConfig, custom_env: Any = None, precision: str | None =
     return _make_episodes(config, custom_env, evaluation=True, precision=precision)
 
 
+def make_described(config: EnvConfig, description: dict[str, Any]) -> VectorEnvironment:
+    """Return the environments of evaluation as a run describes them, with the actions of policies.
+
+    Args:
+        config: the environment and its wrappers.
+        description: from `describe`.
+
+    Returns:
+        The environments, which take no steps.
+
+    Raises:
+        KeyError, TypeError, ValueError: the description is malformed.
+    """
+    return _wrap_actions(wrappers.join_actions(DescribedEnvironment(description)), config)
+
+
+def describe_episodes(config: EnvConfig, env: VectorEnvironment, observation: Observation) -> dict[str, Any] | None:
+    """Describe environments for `make_described`.
+
+    Args:
+        config: the environment and its wrappers.
+        env: environments built from it.
+        observation: the shapes of their observations, `[N, ...]`.
+
+    Returns:
+        The description; None where custom code may convert actions.
+    """
+    return None if config.wrappers else describe(env, observation)
+
+
 def make_games(config: EnvConfig, custom_env: Any = None, precision: str | None = None) -> VectorEnvironment:
     """Build environments for matches: as for evaluation, but actions are moves of both players.
 
@@ -312,6 +343,10 @@ def _wrap_steps(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
     # Environments on the host end their episodes themselves.
     if config.time_limit is not None and not env.on_host:
         env = wrappers.TimeLimit(env, config.time_limit)
+    return _wrap_actions(env, config)
+
+
+def _wrap_actions(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
     if isinstance(env.action_space, Box | Mixed):
         if config.rescale_actions and getattr(env.action_space, "bounded", True):
             env = wrappers.RescaleActions(env)

@@ -14,7 +14,7 @@ from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.contents import read_json, reading
 from stoix_like.storage.files import user_cache
-from stoix_like.storage.run_files import CONFIG, METRICS, SUMMARY, check_is_run
+from stoix_like.storage.run_files import CONFIG, ENVIRONMENT, METRICS, SUMMARY, check_is_run
 
 SCHEME = "hf://"
 CARD = "README.md"
@@ -22,6 +22,7 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _ADDRESS = re.compile(rf"hf://?({_NAME.pattern})(?:@([\w./-]+))?")
 _MAX_SUMMARY_BYTES = 2**28
 # Inference reads no other items; a replay buffer can be larger than all of them.
+_FILES = (CONFIG, ENVIRONMENT, METRICS, SUMMARY)
 _ITEMS = ("_CHECKPOINT_METADATA", "commit_success.txt", "best/**", "shared/**", f"{checkpoint.HOST_STATE}/**")
 
 
@@ -60,7 +61,7 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
         info = api.upload_folder(
             repo_id=repo,
             folder_path=directory,
-            allow_patterns=[CONFIG, METRICS, SUMMARY, *(f"{newest}/{item}" for item in _ITEMS)],
+            allow_patterns=[*_FILES, *(f"{newest}/{item}" for item in _ITEMS)],
             delete_patterns=f"{checkpoint.DIRECTORY}/**",
             commit_message=message,
         )
@@ -98,7 +99,7 @@ def local_run(run_dir: str | Path) -> Path:
         commit = str(hub.HfApi(library_name="stoix_like").model_info(repo, revision=revision).sha)
         # The shared cache of the Hub consists of links, which runs may not contain.
         directory = cache / repo.replace("/", "--") / commit
-        patterns = [CONFIG, METRICS, SUMMARY, *(f"{checkpoint.DIRECTORY}/*/{item}" for item in _ITEMS)]
+        patterns = [*_FILES, *(f"{checkpoint.DIRECTORY}/*/{item}" for item in _ITEMS)]
         hub.snapshot_download(repo, revision=commit, local_dir=directory, allow_patterns=patterns)
     except Exception as error:  # See `push`.
         raise ConfigError(f"run_dir={SCHEME}{repo}: the download failed: {_reason(error)}") from error

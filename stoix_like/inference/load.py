@@ -28,6 +28,7 @@ from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
 from stoix_like.storage.contents import reading
 from stoix_like.storage.recorded_runs import TRIALS
+from stoix_like.storage.run_files import ENVIRONMENT, read_environment
 from stoix_like.user_code import refusing
 
 _NONE_SELECTED = "last, as none was evaluated after an update"
@@ -127,7 +128,7 @@ def load_policy(
     Raises:
         ConfigError: there is no such run, checkpoint, member or agent, or it does not hold a policy.
     """
-    run = open_run(run_dir, trust, env)
+    run = open_run(run_dir, trust, env, steps=False)
     chosen = load_member(run, which, member)
     setup, shared = run.setup, chosen.shared
     if agent is not None:
@@ -148,7 +149,7 @@ def _of_agent(setup: SystemParts, shared: Any, agent: int) -> tuple[SystemParts,
     return own, shared._replace(params=take_member(shared.params, agent))
 
 
-def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> TrainedRun:
+def open_run(run_dir: str | Path, trust: bool = False, env: Any = None, steps: bool = True) -> TrainedRun:
     """Read a run's configuration, and build what its policies need, on one device.
 
     Args:
@@ -156,6 +157,7 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> Train
             store, `s3://bucket/run`.
         trust: whether the configuration may name code outside this package.
         env: the environment of a run that was trained on an object passed from Python.
+        steps: whether environments are stepped; False takes what the run says of them, where that is enough.
 
     Returns:
         The run.
@@ -165,7 +167,10 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> Train
     """
     directory = local_run(run_dir)
     run = with_env(parse_config(read_config(directory, _INFERENCE, trust)), env)
-    return TrainedRun(directory, set_up_inference(run), make_mesh(find_devices(1)))
+    description = None if steps else read_environment(directory)
+    with reading(directory / ENVIRONMENT, "delete it, and the environment is built"):
+        setup = set_up_inference(run, description)
+    return TrainedRun(directory, setup, make_mesh(find_devices(1)))
 
 
 def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:

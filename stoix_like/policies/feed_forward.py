@@ -74,7 +74,7 @@ class FeedForwardPolicy(Policy):
             ValueError: see `__call__`; or `deterministic` disagrees with the policy.
         """
         key = self._next_key(deterministic)
-        return jax.tree.map(np.asarray, self(self._env.unwrapped.view_of(observation), key)), None
+        return jax.tree.map(np.asarray, self(self._view_of(observation), key)), None
 
     @property
     def argument_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:

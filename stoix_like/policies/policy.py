@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,9 @@ from jax.interpreters import partial_eval
 
 from stoix_like.assembly import SystemParts
 from stoix_like.base_types import Observation, RolloutState
-from stoix_like.envs.environment import restart
+from stoix_like.envs import factory
+from stoix_like.envs.described import DescribedEnvironment
+from stoix_like.envs.environment import VectorEnvironment, restart
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Box, Dict, Discrete, Space, entries
 from stoix_like.errors import ConfigError
@@ -81,7 +84,7 @@ class Policy(Exportable):
         greedy: bool | None = None,
         env_steps: int = 0,
     ) -> None:
-        config = setup.config
+        self._config = config = setup.config
         self.greedy = config.arch.evaluation_greedy if greedy is None else greedy
         self.env_steps, self.selected = env_steps, ""
         mode = {**config.system.policy_hyperparams, **(config.system.mode_hyperparams if self.greedy else {})}
@@ -103,7 +106,6 @@ class Policy(Exportable):
         self._compiled = jax.jit(self._act)
         self._inspect = jax.jit(self._inspected)
         self._predictions = 0
-        self._max_steps = config.arch.max_eval_steps
 
     @abstractmethod
     def __call__(self, observation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -155,11 +157,13 @@ class Policy(Exportable):
         if episodes < 1:
             raise ConfigError(f"episodes={episodes} must be at least 1")
         check_seed(seed)
-        return play(self._env, self._system, self._shared, episodes, self._max_steps, seed)
+        return play(self._built_env, self._system, self._shared, episodes, self._config.arch.max_eval_steps, seed)
 
     def close(self) -> None:
         """Close environments on the host, which `play` may have opened."""
         self._env.close()
+        if "_built_env" in vars(self):
+            self._built_env.close()
 
     def with_state(self, shared: Any, env_steps: int) -> Self:
         """Return this policy with another trained state; compiled functions are shared.
@@ -179,6 +183,18 @@ class Policy(Exportable):
         kind = "greedy" if self.greedy else "sampling"
         steps = f"{self.env_steps:,} env steps" + (f" ({self.selected})" if self.selected else "")
         return f"Policy({self.name}, {kind}, {steps}: {inputs} -> {self.action_space})"
+
+    @functools.cached_property
+    def _built_env(self) -> VectorEnvironment:
+        """The environments of evaluation, of which a policy from a directory may know the description alone."""
+        if not isinstance(self._env.unwrapped, DescribedEnvironment):
+            return self._env
+        return factory.make_eval(self._config.env, self._config.custom_env, self._config.matmul_precision)
+
+    def _view_of(self, observation: Any) -> Any:
+        """Return observations of the suite's own environments as those of `unwrapped`."""
+        env = self._built_env if self._env.on_host else self._env
+        return env.unwrapped.view_of(observation)
 
     @property
     def legend(self) -> Legend:

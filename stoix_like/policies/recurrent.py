@@ -94,7 +94,7 @@ class RecurrentPolicy(Policy):
         Raises:
             ValueError: see `__call__`; or `deterministic` disagrees with the policy.
         """
-        key, view = self._next_key(deterministic), self._env.unwrapped.view_of(observation)
+        key, view = self._next_key(deterministic), self._view_of(observation)
         if state is None:
             state = self.initial_state(self._batched(view)[1])
         action, state = self(view, state, episode_start, key)

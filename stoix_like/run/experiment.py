@@ -158,7 +158,7 @@ def run(prepared: Prepared, notes: tuple[str, ...] = ()) -> Result:
     if prepared.resumes:
         return _resume(setup, directory)
     with directory.own(setup.config.checkpoint) as start_mirror:
-        directory.write_config(setup.config.resolved)
+        directory.write_config(setup.config.resolved, setup.description)
         try:
             return _train(setup, directory, start_mirror, functools.partial(_start, prepared.source, notes), notes)
         except ConfigError:
@@ -229,7 +229,7 @@ def _resume(setup: RunSetup, directory: RunDirectory) -> Result:
         start: Start = _restart
         if host_state is None:
             start = functools.partial(_start, find_source(setup), ())
-        directory.write_config(setup.config.resolved, resumed=True)
+        directory.write_config(setup.config.resolved, setup.description, resumed=True)
         return _train(setup, directory, start_mirror, start)
 
 

@@ -18,6 +18,7 @@ from stoix_like.storage.files import user_cache
 from stoix_like.storage.run_files import (
     CHECKPOINTS,
     CONFIG,
+    ENVIRONMENT,
     FAILURE,
     METRICS,
     SUMMARY,
@@ -239,7 +240,7 @@ def local_copy(run_dir: str | Path, items: tuple[str, ...] = ()) -> Path:
         parts = PurePosixPath(name).parts
         if parts[0] == CHECKPOINTS:
             return bool(items) and parts[2] in inside
-        return parts[-1] in (CONFIG, METRICS, UPDATES, SUMMARY, FAILURE)
+        return parts[-1] in (CONFIG, ENVIRONMENT, METRICS, UPDATES, SUMMARY, FAILURE)
 
     target = _cache("read", run_dir)
     with _copying_to(target):

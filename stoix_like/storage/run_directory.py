@@ -25,7 +25,7 @@ from stoix_like.signals import Signals
 from stoix_like.storage import mirror, remote, run_files, trust
 from stoix_like.storage.config_file import flatten, plain_config
 from stoix_like.storage.files import read_bytes, write_json, write_text
-from stoix_like.storage.run_files import CONFIG, FAILURE, LAYOUT_NUMBER, METRICS, SUMMARY
+from stoix_like.storage.run_files import CONFIG, ENVIRONMENT, FAILURE, LAYOUT_NUMBER, METRICS, SUMMARY
 
 # Shows that all processes of a run see one directory.
 _TOKEN = ".shared"
@@ -195,11 +195,14 @@ class RunDirectory:
             lock.release()
 
     @by_first
-    def write_config(self, config: Mapping[str, Any], resumed: bool = False) -> None:
+    def write_config(
+        self, config: Mapping[str, Any], environment: Mapping[str, Any] | None = None, resumed: bool = False
+    ) -> None:
         """Write the configuration of a run, and remember that this user trained it.
 
         Args:
             config: the resolved configuration as plain values.
+            environment: what its policies know of the environments, see `envs.described`; None if they need more.
             resumed: replace the one that is there, and remove how the run ended.
 
         Raises:
@@ -211,6 +214,8 @@ class RunDirectory:
                 (self.path / FAILURE).unlink(missing_ok=True)
             elif os.path.lexists(self.path / CONFIG):  # The lock keeps other processes away in between.
                 raise FileExistsError(errno.EEXIST, "holds a run already", str(self.path / CONFIG))
+            if environment is not None:
+                write_json(self.path / ENVIRONMENT, dict(environment))
             self._write_config(config)
         trust.record_trusted(flatten(plain_config(self.path)))
 
@@ -244,7 +249,7 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove the files that keep another run from starting here, after nothing was trained."""
-        for name in (METRICS, CONFIG) if self.processes.is_first else ():
+        for name in (METRICS, ENVIRONMENT, CONFIG) if self.processes.is_first else ():
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
 

@@ -21,6 +21,8 @@ ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+?)/*")
 CONFIG = "config.yaml"
 LAYOUT_NUMBER = 2
 """The form of the files of a run, see `config.LAYOUT`."""
+ENVIRONMENT = "environment.json"
+"""What policies know of the environments, see `envs.described`; missing where they need more."""
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
 UPDATES = "updates.jsonl"
@@ -40,6 +42,7 @@ _RECORD = {"env_steps?": int, "wall_seconds?": NUMBER}
 _MAX_SUMMARY_BYTES = 2**28
 _MAX_LADDER_BYTES = 2**26
 _MAX_FAILURE_BYTES = 2**20
+_MAX_ENVIRONMENT_BYTES = 2**26
 _MAX_METRICS_BYTES = 2**32
 
 
@@ -143,6 +146,28 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
         found: dict[str, Any] = read_json(run_dir / SUMMARY, _MAX_SUMMARY_BYTES, {})
     except (OSError, ValueError):
         return {}
+    return found
+
+
+def read_environment(run_dir: Path) -> dict[str, Any] | None:
+    """Read what policies know of the environments of a run.
+
+    Args:
+        run_dir: the directory.
+
+    Returns:
+        The description, which may be malformed; None if there is none.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    path = run_dir / ENVIRONMENT
+    if not os.path.lexists(path):
+        return None
+    try:
+        found: dict[str, Any] = read_json(path, _MAX_ENVIRONMENT_BYTES, {})
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}): delete it, and the environment is built") from error
     return found
 
 

@@ -52,6 +52,34 @@ def test_a_run_whose_configuration_is_another_ones_is_refused(members, tmp_path)
         load_policy(edited)
 
 
+def test_a_policy_needs_no_environment_until_it_plays(pendulum, tmp_path):
+    """The scenario of the copy exists nowhere."""
+    alone = shutil.copytree(pendulum, tmp_path / "alone")
+    config = OmegaConf.load(alone / "config.yaml")
+    config.env.scenario.name = "Absent-v0"
+    OmegaConf.save(config, alone / "config.yaml")
+    policy, original = load_policy(alone), load_policy(pendulum)
+    observations = original.random_observations(jax.random.key(0), 4)
+    np.testing.assert_array_equal(policy(observations), original(observations))
+    view = np.asarray(observations.agent_view, np.float64)
+    np.testing.assert_array_equal(policy.predict(view)[0], original.predict(view)[0])
+    assert (policy.action_space.high, policy.legend) == (2.0, original.legend)
+    assert policy.export(tmp_path / "policy.npz").read_bytes() == original.export(tmp_path / "own.npz").read_bytes()
+    with pytest.raises(ConfigError, match="Absent-v0"):
+        policy.play(1)
+
+    path = alone / "environment.json"
+    path.write_text(path.read_text().replace('"Box"', '"Ball"'))
+    with pytest.raises(ConfigError, match=r"environment.json .*kind='Ball'.*: delete it, and the environment is built"):
+        load_policy(alone)
+    path.write_text("{")
+    with pytest.raises(ConfigError, match=r"environment.json cannot be read .*: delete it"):
+        load_policy(alone)
+    path.unlink()
+    with pytest.raises(ConfigError, match="Absent-v0"):
+        load_policy(alone)
+
+
 @pytest.mark.parametrize("which", ["best", "last"])
 def test_default_member_is_the_best(members, which):
     steps, scores = read_scores(members)

@@ -74,6 +74,7 @@ class RunSetup(NamedTuple):
         callbacks: called in this order.
         loggers: custom loggers; they open and write nothing before `start`.
         contents: the hashes of the recorded data and of the teacher, by the key that names them.
+        description: what policies know of the environments, see `envs.described`; None if they need more.
     """
 
     config: RunConfig
@@ -93,6 +94,7 @@ class RunSetup(NamedTuple):
     callbacks: Sequence[Callback] = ()
     loggers: Sequence[Logger] = ()
     contents: Mapping[str, str] = MappingProxyType({})
+    description: Mapping[str, Any] | None = None
 
     @property
     def evolves(self) -> bool:
@@ -151,7 +153,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     place = _choose_place(config, devices, envs.train)
     set_compile_cache(config.arch.compile_cache)
     learned_from = _find_inputs(config, place, envs.train, device_memory)
-    parts, notes = _assemble(config, place, envs, learned_from, device_memory)
+    parts, description, notes = _assemble(config, place, envs, learned_from, device_memory)
     # Members are built once they are known to fit into memory.
     members = _make_members(config, place, parts, envs.train)
     return RunSetup(
@@ -172,6 +174,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         callbacks=members.callbacks,
         loggers=make_custom_loggers(config),
         contents=learned_from.contents,
+        description=description,
     )
 
 
@@ -250,25 +253,30 @@ def _find_inputs(config: RunConfig, place: _Place, env: VectorEnvironment, devic
 
 def _assemble(
     config: RunConfig, place: _Place, envs: _Environments, learned_from: _LearnedFrom, device_memory: int | None
-) -> tuple[SystemParts, tuple[str, ...]]:
-    """Build what the system is built from; return it with notes, once it is known to fit into memory."""
+) -> tuple[SystemParts, Mapping[str, Any] | None, tuple[str, ...]]:
+    """Build and describe what the system is built from; return it with notes, once it is known to fit into memory."""
     env, plan, left_out = envs.train, place.plan, list[str]()
     networks, axes = _build_networks(config, env, left_out), make_axes(place.mesh, place.lone_shards)
     sizes = plan.trial_updates, plan.rows_per_shard, plan.num_shards
     spec = make_spec(config, env, networks, *sizes, axes, learned_from.data, learned_from.teacher)
     parts = SystemParts(config, envs.evaluation, spec)
     shapes, space = _shapes(parts, env), env.observation_space
-    return parts, (
-        *env.unwrapped.faults,
-        *unused_methods(env),
-        *(
-            f"{rate} has no effect: system={config.system_name} trains without dropout there"
-            for rate in unused_dropout(spec.networks, config.system)
+    description = factory.describe_episodes(config.env, envs.evaluation, shapes.episode.timestep.observation)
+    return (
+        parts,
+        description,
+        (
+            *env.unwrapped.faults,
+            *unused_methods(env),
+            *(
+                f"{rate} has no effect: system={config.system_name} trains without dropout there"
+                for rate in unused_dropout(spec.networks, config.system)
+            ),
+            *config.system.notes(env.action_space),
+            *learned_from.notes,
+            *left_out,
+            *memory_estimate.check_estimate(config, plan, place.mesh, place.num_members, space, shapes, device_memory),
         ),
-        *config.system.notes(env.action_space),
-        *learned_from.notes,
-        *left_out,
-        *memory_estimate.check_estimate(config, plan, place.mesh, place.num_members, space, shapes, device_memory),
     )
 
 

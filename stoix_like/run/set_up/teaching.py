@@ -37,7 +37,7 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Teacher | None:
     if part is None or part.teacher is None:
         return None
     with naming(KEY):
-        run = open_run(part.teacher)
+        run = open_run(part.teacher, steps=False)
         chosen = load_member(run, "best", None)
     spec, prefix = run.setup.spec, f"{KEY}={part.teacher}"
     if _spaces(spec) != _spaces(env):
