@@ -72,12 +72,22 @@ class PopulationConfig:
     paired: bool | None = None
 
     @property
+    def evolves(self) -> bool:
+        """Whether members are replaced between evaluations."""
+        return self.pbt.every_evals is not None
+
+    @property
+    def halves(self) -> bool:
+        """Whether trials that lose make room for others."""
+        return self.halving.rounds is not None
+
+    @property
     def is_paired(self) -> bool:
         """Whether every hyperparameter setting has the same seeds."""
         if not self.hyperparams:
             return False
         if self.paired is None:
-            return self.mode == "grid" and self.pbt.every_evals is None
+            return self.mode == "grid" and not self.evolves
         return self.paired
 
 

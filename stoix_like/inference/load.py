@@ -277,8 +277,7 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
     shape, evaluated = np.shape(history[-1]["eval/episode_return_mean"]), history[-1]["env_steps"] == step
     returns = np.full(shape, history[-1]["eval/episode_return_mean"] if evaluated else np.nan, float)
     population = run.setup.config.arch.population
-    halves = population.halving.rounds is not None
-    if halves:
+    if population.halves:
         evaluated_trials = np.repeat(history[-1][TRIALS], population.seeds)
         trials = np.asarray(found.host_state["progress"]["strata"] or evaluated_trials)
         # Members that have started another trial since the evaluation have no return.
@@ -293,9 +292,9 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
         env_steps = np.where(lacking, env_steps, best["env_steps"])
         number = len(history) - 1
         what = np.where(lacking, what, f"best of {number} evaluation{'s' * (number != 1)}")
-        if population.pbt.every_evals is not None:
+        if population.evolves:
             hyperparams = best.get("hyperparams") or hyperparams
-        if halves:
+        if population.halves:
             hyperparams = {
                 name: np.where(lacking, values, best["hyperparams"][name]).tolist()
                 for name, values in hyperparams.items()

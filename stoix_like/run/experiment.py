@@ -393,7 +393,7 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
 def _budget_note(loop: TrainingLoop, before: int) -> str:
     """Describe what another budget changes: schedules are fractions of the budget, so each moves to another value."""
     system, now, updates = loop.setup.config.system, loop.setup.plan.num_updates, loop.progress.updates
-    if loop.setup.halves:
+    if loop.setup.config.arch.population.halves:
         return f"the run now ends after {now:,} updates (before: {before:,}); trials keep their budget"
     then, after = system.schedules(updates, before), system.schedules(updates, now)
     moved = [f"{name} from {then[name]:.3g} to {after[name]:.3g}" for name in after if after[name] != then[name]]

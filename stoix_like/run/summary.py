@@ -87,7 +87,7 @@ def outcome(
         one of the best trial's.
     """
     last = dict(history[-1])
-    if not setup.halves or len(history) == 1:
+    if not setup.config.arch.population.halves or len(history) == 1:
         return population, last, None
     rules = make_rules(setup.config, setup.plan)
     trials = Trials(rules).take(history)
@@ -124,9 +124,9 @@ def _of_population(
     absolute: Mapping[str, Any],
 ) -> dict[str, Any]:
     members = records.members(population, last, absolute, failures)
-    points = [] if setup.evolves else records.points(population, members)
+    points = [] if setup.config.arch.population.evolves else records.points(population, members)
     best = records.best_point(points)
-    if setup.halves:
+    if setup.config.arch.population.halves:
         best = next(point for point in points if last["population/best_member"] in point["members"])
         members = [{**member, "trial": number} for member, number in zip(members, population.strata, strict=True)]
     return {

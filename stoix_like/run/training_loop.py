@@ -99,10 +99,14 @@ class TrainingLoop:
 
     def _make_selection(self) -> Selection | None:
         setup = self.setup
-        if setup.halves:
+        if setup.config.arch.population.halves:
             return Halving(setup.config, setup.plan, self._learner.restart)
         state = self._learner.programs.state
-        return Evolution(setup.config, setup.population, state, setup.processes) if setup.evolves else None
+        return (
+            Evolution(setup.config, setup.population, state, setup.processes)
+            if setup.config.arch.population.evolves
+            else None
+        )
 
     @property
     def history(self) -> list[dict[str, Any]]:

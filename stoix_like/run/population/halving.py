@@ -164,7 +164,7 @@ def check(run: RunConfig, population: Population, plan: Plan, on_host: bool) -> 
             )
         return
     rounds = f"{_HALVING}.rounds={config.rounds:g}"
-    if run.arch.population.pbt.every_evals is not None:
+    if run.arch.population.evolves:
         raise ConfigError(
             f"{rounds} does not fit {KEY}.pbt.every_evals, which changes members as well: set one to null"
         )

@@ -84,7 +84,7 @@ def make_population(run: RunConfig) -> Population:
         seeds=tuple(seeds) * (size // len(seeds)),
         hyperparams={name: _repeat(values, repeats) for name, values in checked.items()},
         # Population-based training changes the settings.
-        strata=_repeat(range(num_points), repeats) if checked and config.pbt.every_evals is None else (0,) * size,
+        strata=_repeat(range(num_points), repeats) if checked and not config.evolves else (0,) * size,
     )
 
 

@@ -135,7 +135,7 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
         yield RunProgram("train", program.train, (state, hyperparams, np.int32(1), np.bool_(True), inputs))
         if config.arch.profile and not (setup.env.on_host or spec.offline):
             yield RunProgram("rollouts", program.rollouts, (state, hyperparams, np.int32(1)))
-    if setup.halves:
+    if setup.config.arch.population.halves:
         some = setup._replace(population=setup.population.take(range(restart_size(setup))))
         keys_of_some = jax.eval_shape(partial(make_keys, some))
         args = (traced_hyperparams(some.population), keys_of_some.agent, keys_of_some.shards)

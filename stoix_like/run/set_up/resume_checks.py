@@ -115,7 +115,7 @@ def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
         place = setup.config.resolved["system"].get(key.removeprefix("system."))
         raise ConfigError(f"{key}={place} is not what the run has learned from so far: use the same content")
     _check_same_trials(setup, host_state["config"])
-    if updates > plan.num_updates and setup.halves:
+    if updates > plan.num_updates and setup.config.arch.population.halves:
         trained = updates / plan.trial_updates
         raise ConfigError(
             f"arch.population.halving.rounds={setup.config.arch.population.halving.rounds:g} is less than the"
@@ -133,7 +133,7 @@ def _check_same_trials(setup: RunSetup, config: Mapping[str, Any]) -> None:
     """Refuse to change the length of the trials of successive halving, or whether there are any."""
     now, then = (dict(flatten({"arch": each["arch"]})) for each in (setup.config.resolved, config))
     had_trials = then.get("arch.population.halving.rounds") is not None
-    if setup.halves != had_trials:
+    if setup.config.arch.population.halves != had_trials:
         raise ConfigError(
             f"arch.population.halving.rounds={now.get('arch.population.halving.rounds')}: a run is one of successive"
             " halving from its start or never: start a new run"

@@ -97,16 +97,6 @@ class RunSetup(NamedTuple):
     description: Mapping[str, Any] | None = None
 
     @property
-    def evolves(self) -> bool:
-        """Whether members are replaced between evaluations."""
-        return self.config.arch.population.pbt.every_evals is not None
-
-    @property
-    def halves(self) -> bool:
-        """Whether trials that lose make room for others."""
-        return self.config.arch.population.halving.rounds is not None
-
-    @property
     def most_truncations(self) -> int | None:
         """See `rollout.rollout`; None where all successors are needed, or where it is unknown."""
         return _most_truncations(self.config, self.env)
@@ -285,7 +275,7 @@ def _make_members(config: RunConfig, place: _Place, parts: SystemParts, env: Vec
     _check_members(config, population, place.plan)
     halving.check(config, population, place.plan, env.on_host)
     influence, varied, notes = Influence(), population.hyperparams, tuple[str, ...]()
-    evolves = config.arch.population.pbt.every_evals is not None
+    evolves = config.arch.population.evolves
     if varied and place.num_members > 1:
         influence = find_influence(parts, env, varied)
         if evolves:
