@@ -62,7 +62,10 @@ TASKS = {
                 *("system=ddpg/ff_td3", "system.bc_coef=0.1", "system.critic_bc_coef=0.01"),
                 *(*_CRITICS, _LAYER_NORM),
             ),
-            "CQL": ("system=sac/ff_sac", "system.cql_coef=5.0", "system.reward_scale=0.1", *_CRITICS),
+            "CQL": (
+                *("system=sac/ff_sac", "system.cql_coef=5.0", "system.cql_actions=4", "system.reward_scale=0.1"),
+                *_CRITICS,
+            ),
             "FQL": (
                 "system=offline/ff_fql",
                 *_CRITICS,
