@@ -22,9 +22,11 @@ import stoix_like
 from stoix_like.data.files import read_header
 from stoix_like.errors import ConfigError
 
-_ACTOR = "network.actor_network.pre_torso.layer_sizes=[64,64]"
-_CRITICS = (_ACTOR, "network.q_network.pre_torso.layer_sizes=[64,64]")
 _LAYER_NORM = "network.q_network.pre_torso.use_layer_norm=true"
+
+
+def _layers(width: int, *networks: str) -> tuple[str, ...]:
+    return tuple(f"network.{name}_network.pre_torso.layer_sizes=[{width},{width}]" for name in networks)
 
 
 class Task(NamedTuple):
@@ -50,29 +52,27 @@ TASKS = {
         # Random actions return -1,200 and the expert -140.
         ("+experiment=sac_pendulum", "arch.seed=1", "arch.num_evaluation=50", "arch.stop_at_return=-675"),
         {
-            "BC": ("system=offline/bc", "network=mlp_ddpg", _ACTOR),
+            "BC": ("system=offline/bc", "network=mlp_ddpg", *_layers(64, "actor")),
             "IQL": (
                 "system=offline/ff_iql",
-                *_CRITICS,
-                "network.critic_network.pre_torso.layer_sizes=[64,64]",
+                *_layers(64, "actor", "q", "critic"),
                 *("system.expectile=0.8", "system.beta=0.1", "system.reward_scale=0.1"),
             ),
-            "TD3+BC": ("system=ddpg/ff_td3", "system.bc_coef=0.4", *_CRITICS),
+            "TD3+BC": ("system=ddpg/ff_td3", "system.bc_coef=0.4", *_layers(64, "actor", "q")),
             "ReBRAC": (
                 *("system=ddpg/ff_td3", "system.bc_coef=0.1", "system.critic_bc_coef=0.01"),
-                *(*_CRITICS, _LAYER_NORM),
+                *(*_layers(64, "actor", "q"), _LAYER_NORM),
             ),
             "CQL": (
                 *("system=sac/ff_sac", "system.cql_coef=5.0", "system.cql_actions=4", "system.reward_scale=0.1"),
-                *_CRITICS,
+                *_layers(64, "actor", "q"),
             ),
             "FQL": (
                 "system=offline/ff_fql",
-                *_CRITICS,
-                "network.flow_network.pre_torso.layer_sizes=[64,64]",
+                *_layers(64, "actor", "q", "flow"),
                 "system.reward_scale=0.1",
             ),
-            "SAC": ("system=sac/ff_sac", *_CRITICS),
+            "SAC": ("system=sac/ff_sac", *_layers(64, "actor", "q")),
         },
     ),
     "hopper": Task(
@@ -84,14 +84,20 @@ TASKS = {
             "arch.stop_at_return=350",
         ),
         {
-            "BC": ("system=offline/bc", "network=mlp_ddpg"),
-            "IQL": ("system=offline/ff_iql",),
-            "TD3+BC": ("system=ddpg/ff_td3", "system.bc_coef=1.2", "system.normalize_observations=true"),
+            "BC": ("system=offline/bc", "network=mlp_ddpg", *_layers(128, "actor")),
+            "IQL": (
+                "system=offline/ff_iql",
+                *_layers(128, "actor", "q", "critic"),
+            ),
+            "TD3+BC": (
+                *("system=ddpg/ff_td3", "system.bc_coef=1.2", "system.normalize_observations=true"),
+                *_layers(128, "actor", "q"),
+            ),
             "ReBRAC": (
                 *("system=ddpg/ff_td3", "system.bc_coef=0.05", "system.critic_bc_coef=0.01"),
-                *("system.normalize_observations=true", _LAYER_NORM),
+                *("system.normalize_observations=true", *_layers(128, "actor", "q"), _LAYER_NORM),
             ),
-            "SAC": ("system=sac/ff_sac",),
+            "SAC": ("system=sac/ff_sac", *_layers(128, "actor", "q")),
         },
     ),
 }
