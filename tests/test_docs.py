@@ -5,6 +5,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -281,6 +282,41 @@ def test_the_table_of_algorithms_composes_and_quotes_the_results():
         seeds = re.findall(r"(?:-?[\d.]+, ){2}-?\d+\.\d", evidence)
         system = overrides[0].removeprefix("system=")
         assert [text for text in seeds if not any(f"`{system}`" in line and text in line for line in defaults)] == []
+
+
+def trainings(text):
+    """Return the overrides of the trainings that a text names; of several values, the first."""
+    found = re.findall(r"stoix-like train\b([^`\n|]*)", text.replace("\\\n", " "))
+    lines = [re.split(r"\s+#|\s+[|>&]", command.rstrip(" )”.,;:"))[0] for command in found]
+    # Shells fill in variables, and readers what is left out.
+    commands = [
+        shlex.split(line) for line in lines if not re.search(r"[$…]|--config-dir", line) and line.count("'") % 2 == 0
+    ]
+    for command in commands:
+        words = [word for word in command if re.match(r"\+*[\w./@]+=", word)]
+        if any(word.startswith(("system=", "env=", "+experiment=")) for word in words):
+            several = "-m" in command
+            yield [re.sub(r"=(?:range\()?([^\[{,]*),[^\]}]*$", r"=\1", word) if several else word for word in words]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", LINKING, ids=lambda path: path.name)
+def test_every_training_of_a_page_composes(page):
+    for overrides in trainings(page.read_text()):
+        parse_config(compose_config(overrides))
+
+
+def test_trainings_are_found_in_a_page():
+    text = """`stoix-like train -m +experiment=ppo_snake env=a,b 'arch.seed=range(0,3)' system.x=[1,2]`
+
+    stoix-like train system=sac/ff_sac \\
+        env=own  # comment
+    stoix-like train env=$ENV
+    """
+    assert [*trainings(text)] == [
+        ["+experiment=ppo_snake", "env=a", "arch.seed=0", "system.x=[1,2]"],
+        ["system=sac/ff_sac", "env=own"],
+    ]
 
 
 def test_the_readme_has_no_relative_links():
