@@ -13,7 +13,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from stoix_like.assembly import SystemParts
-from stoix_like.config import parse_config, with_env
+from stoix_like.config import RunConfig, parse_config, with_env
+from stoix_like.envs import factory
+from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.inference.hub import local_run
 from stoix_like.inference.setup import set_up_inference
@@ -167,10 +169,17 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None, steps: b
     """
     directory = local_run(run_dir)
     run = with_env(parse_config(read_config(directory, _INFERENCE, trust)), env)
-    description = None if steps else read_environment(directory)
-    with reading(directory / ENVIRONMENT, "delete it, and the environment is built"):
-        setup = set_up_inference(run, description)
-    return TrainedRun(directory, setup, make_mesh(find_devices(1)))
+    described = None if steps else _described(directory, run)
+    return TrainedRun(directory, set_up_inference(run, described), make_mesh(find_devices(1)))
+
+
+def _described(run_dir: Path, run: RunConfig) -> VectorEnvironment | None:
+    """Return the environments of a run as it describes them; None if it does not, or plans with them."""
+    description = read_environment(run_dir)
+    if description is None or run.system.needs_model or run.system.plays_both_seats:
+        return None
+    with reading(run_dir / ENVIRONMENT, "delete it, and the environment is built"):
+        return factory.make_described(run.env, description)
 
 
 def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:

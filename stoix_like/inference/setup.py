@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stoix_like.assembly import SystemParts, make_spec
 from stoix_like.config import RunConfig
 from stoix_like.envs import factory
+from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.networks.build.modules import build_networks
 from stoix_like.run.host.plan import count_updates
 
 
-def set_up_inference(config: RunConfig, description: dict[str, Any] | None = None) -> SystemParts:
+def set_up_inference(config: RunConfig, env: VectorEnvironment | None = None) -> SystemParts:
     """Build the environments and the networks of a run that was trained, for one device.
 
     Args:
         config: the typed configuration.
-        description: what policies know of the environments, which are then not built; None builds them. Systems that
-            plan with a model need them.
+        env: environments as the run describes them, for a system that does not plan with them; None builds them.
 
     Returns:
         The parts.
@@ -26,11 +24,8 @@ def set_up_inference(config: RunConfig, description: dict[str, Any] | None = Non
         ConfigError: the environment cannot be built, or the networks do not fit it.
     """
     made_of = (config.env, config.custom_env, config.matmul_precision)
+    env = factory.make_eval(*made_of) if env is None else env
     plans = config.system.needs_model or config.system.plays_both_seats
-    if description is None or plans:
-        env = factory.make_eval(*made_of)
-    else:
-        env = factory.make_described(config.env, description)
     trained_in = factory.make(*made_of) if plans and not env.on_host else env
     dtype = config.arch.torso_dtype
     networks = build_networks(config.network, env.action_space, env.observation_space, dtype=dtype)
