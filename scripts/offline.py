@@ -70,7 +70,7 @@ TASKS = {
             "FQL": (
                 "system=offline/ff_fql",
                 *_layers(64, "actor", "q", "flow"),
-                "system.reward_scale=0.1",
+                *("system.distillation_coef=1.0", "system.reward_scale=0.1"),
             ),
             "SAC": ("system=sac/ff_sac", *_layers(64, "actor", "q")),
         },
@@ -90,7 +90,7 @@ TASKS = {
                 *_layers(128, "actor", "q", "critic"),
             ),
             "TD3+BC": (
-                *("system=ddpg/ff_td3", "system.bc_coef=1.2", "system.normalize_observations=true"),
+                *("system=ddpg/ff_td3", "system.bc_coef=0.133", "system.normalize_observations=true"),
                 *_layers(128, "actor", "q"),
             ),
             "ReBRAC": (

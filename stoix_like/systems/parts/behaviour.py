@@ -54,8 +54,9 @@ def make_behaviour(config: BehaviourDistance, unit: jax.Array) -> Behaviour:
         L = -mean(Q(s, pi(s))) / mean|Q| + bc_coef mean |pi(s) - a|^2
         y = r + gamma (Q(s', a') - critic_bc_coef |a' - a'_data|^2)
 
-    Source: Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, equations 3 to 5, with `bc_coef` = A / alpha for A entries of
-    an action; Tarasov et al. 2023 (ReBRAC), arXiv:2305.09836, equations 4 and 5.
+    Source: Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, equations 3 to 5, with `bc_coef` = 1 / (A alpha), because its
+    authors' code averages over the A entries of an action; Tarasov et al. 2023 (ReBRAC), arXiv:2305.09836, equations 4
+    and 5.
 
     Args:
         config: hyperparameters; the floats may be traced.
