@@ -70,7 +70,7 @@ TASKS = {
             "FQL": (
                 "system=offline/ff_fql",
                 *_layers(64, "actor", "q", "flow"),
-                *("system.distillation_coef=1.0", "system.reward_scale=0.1"),
+                *("system.distillation_coef=0.1", "system.reward_scale=0.1"),
             ),
             "SAC": ("system=sac/ff_sac", *_layers(64, "actor", "q")),
         },
