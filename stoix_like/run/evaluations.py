@@ -57,9 +57,11 @@ class Evaluations:
         scores = np.asarray(record["eval/episode_return_mean"])
         if config.arch.absolute_metric or config.checkpoint.keep_best:
             current = self._current(scores, env_steps)
-            improved = np.ones(scores.shape, bool) if config.arch.keeps_last else None
+            improved = None
             if selection is not None and self.best is not None:
                 improved = selection.improved(population, scores, failures, history, self.best)
+            if improved is None and config.arch.keeps_last:
+                improved = np.ones(scores.shape, bool)
             self.best = self._better(current, self.best, improved)
         if population.num_members == 1:
             return record

@@ -65,6 +65,28 @@ def test_runs_that_cannot_learn_are_refused(overrides, message):
         setup_of("arch=offline", "env=gymnax/cartpole", *overrides)
 
 
+def test_recorded_rewards_are_scaled_and_clipped_as_those_of_training(tmp_path):
+    words = ["system=q_learning/ff_dqn", *SMALL, write_cartpole(tmp_path / "data.npz")]
+    data = setup_of(*words, "env.reward_scale=0.1").spec.data
+    np.testing.assert_allclose(np.unique(data.reward), [0.0, 0.1], rtol=1e-6)
+    data = setup_of(*words, "env.reward_scale=3", "env.reward_clip=0.5").spec.data
+    np.testing.assert_array_equal(np.unique(data.reward), [0.0, 0.5])
+
+
+def test_returns_of_the_data_bound_values_of_one_discount_and_one_scale():
+    words = ["arch=offline", "env=gymnax/pendulum", "system=sac/ff_sac", "system.data=none.npz", "system.cql_coef=1"]
+    with pytest.raises(ConfigError, match="system.normalize_rewards=true does not fit system.calibrated=true"):
+        setup_of(*words, "system.calibrated=true", "system.normalize_rewards=true")
+
+
+@pytest.mark.slow
+def test_members_that_evolve_keep_their_last_parameters(tmp_path):
+    words = [*SMALL, write_cartpole(tmp_path / "data.npz"), "arch.total_timesteps=64", "arch.population.size=4"]
+    evolving = ["arch.population.pbt.every_evals=4", "+arch.population.hyperparams.q_lr={log_uniform: [1e-4, 1e-2]}"]
+    result = stoix_like.train("q_learning/ff_dqn", [*words, *evolving], run_dir=tmp_path / "run")
+    assert result.summary["absolute/env_steps"] == [64] * 4
+
+
 def test_the_budget_counts_gradient_steps(tmp_path):
     data = write_cartpole(tmp_path / "data.npz")
     plan = setup_of("system=q_learning/ff_dqn", *SMALL, data, "system.epochs=8", "arch.total_timesteps=85").plan

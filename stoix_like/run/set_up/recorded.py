@@ -16,6 +16,7 @@ from stoix_like.data.check import check_data
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import KEY, content_hash, data_shapes, read_data, read_header
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.factory import EnvConfig
 from stoix_like.envs.wrappers.actions import RescaleActions
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.memory_estimate import gib
@@ -72,15 +73,16 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
     found = read_data(path)
     check_data(found, *spaces)
     _check_length(found, config, path)
+    reward = _learned_rewards(found.reward, config.env)
     data = Data(
         _observed(found.observation, env, path),
         _agent_actions(env, found.action),
-        found.reward,
+        reward,
         found.terminated,
         found.truncated,
         found.valid,
         np.flatnonzero(found.valid).astype(np.int32),
-        _returns(found, config),
+        _returns(found, reward, config),
     )
     return Recorded(data, content_hash(path), tuple(_notes(found.header, path)))
 
@@ -95,16 +97,27 @@ def _check_length(found: DataSet, config: RunConfig, path: str) -> None:
         raise ConfigError(f"{KEY}={path}: {len(found.valid):,} rows are more than a 32-bit index can reach: use fewer")
 
 
-def _returns(found: DataSet, config: RunConfig) -> np.ndarray | None:
+def _learned_rewards(reward: np.ndarray, env: EnvConfig) -> np.ndarray:
+    """Scale and clip recorded rewards as those of training, see `envs.factory.with_learned_rewards`."""
+    reward = reward if env.reward_scale == 1.0 else reward * np.float32(env.reward_scale)
+    return reward if env.reward_clip is None else np.clip(reward, -env.reward_clip, env.reward_clip)
+
+
+def _returns(found: DataSet, reward: np.ndarray, config: RunConfig) -> np.ndarray | None:
     """Return the discounted sums of the rewards from each row on, if values are calibrated by them."""
     part = config.system.find_part(SampledConservatism)
     if part is None or not part.calibrated:
         return None
+    if "gamma" in (config.arch.population.hyperparams or {}):
+        raise ConfigError(
+            "arch.population.hyperparams.gamma does not fit system.calibrated=true: the returns of the data have one"
+            " discount: leave it out"
+        )
     returns, gamma, after = np.full(len(found.valid), -np.inf), get_value(config.system, "gamma"), -np.inf
     for row in range(len(found.valid) - 1, -1, -1):
         if found.terminated[row]:
             after = 0.0
-        after = found.reward[row] + (gamma * after if gamma else 0.0) if found.valid[row] else -np.inf
+        after = reward[row] + (gamma * after if gamma else 0.0) if found.valid[row] else -np.inf
         returns[row] = after
     return returns.astype(np.float32)
 

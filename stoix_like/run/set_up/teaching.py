@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stoix_like.arch_config import OfflineConfig
 from stoix_like.config import RunConfig
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.spaces import describe, entries
+from stoix_like.envs.spaces import Box, Mixed, describe, entries
 from stoix_like.errors import ConfigError, naming
 from stoix_like.inference.load import load_member, open_run
 from stoix_like.policies.make import is_recurrent
@@ -36,6 +37,8 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Teacher | None:
     part = config.system.find_part(TeacherConfig)
     if part is None or part.teacher is None:
         return None
+    if isinstance(config.arch, OfflineConfig):
+        raise ConfigError(f"{KEY}={part.teacher} has no effect with arch=offline, where nobody acts: use arch=anakin")
     with naming(KEY):
         run = open_run(part.teacher, steps=False)
         chosen = load_member(run, "best", None)
@@ -66,4 +69,6 @@ def _is_key(leaf: Any) -> bool:
 
 def _spaces(holder: Any) -> str:
     views = (f"{name} {space.shape}" for name, space in entries(holder.observation_space, "observation").items())
-    return f"{', '.join(views)} and {describe(holder.action_space)}"
+    space = holder.action_space
+    limits = "" if not isinstance(space, Box | Mixed) else f" from {np.min(space.low):g} to {np.max(space.high):g}"
+    return f"{', '.join(views)} and {describe(space)}{limits}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from stoix_like.base_types import Distribution
 from stoix_like.errors import ConfigError
-from stoix_like.schema import INT32_MAX, Part, above, between
+from stoix_like.schema import INT32_MAX, Part, above, between, get_value
 from stoix_like.utils.loss import cql_penalty, sampled_cql_penalty
 
 
@@ -43,6 +43,11 @@ class SampledConservatism(Conservatism):
         """Refuse a calibration without what it needs; see `Part.check`."""
         if self.calibrated and (self.cql_coef is None or config.replay.data is None):
             raise ConfigError("system.calibrated=true needs system.cql_coef and system.data: set both, or use false")
+        if self.calibrated and get_value(config, "normalize_rewards"):
+            raise ConfigError(
+                "system.normalize_rewards=true does not fit system.calibrated=true, whose returns are those of the"
+                " data: use system.reward_scale"
+            )
 
 
 Policies = Callable[[], Sequence[Distribution]]

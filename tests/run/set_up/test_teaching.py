@@ -41,6 +41,8 @@ def test_teachers_that_do_not_fit_are_refused(tmp_path_factory, tmp_path):
         student("env=gymnax/cartpole", f"system.teacher={run_dir}")
     with pytest.raises(ConfigError, match=r"system.teacher"):
         student("env=gymnax/pendulum", f"system.teacher={tmp_path}/none")
+    with pytest.raises(ConfigError, match=r"acts on .* from -1 to 1, and this run on .* from -2 to 2"):
+        student("env=gymnax/pendulum", f"system.teacher={run_dir}", "env.rescale_actions=false")
     empty = shutil.copytree(run_dir, tmp_path / "empty", ignore=shutil.ignore_patterns("checkpoints"))
     with pytest.raises(ConfigError, match=r"system.teacher.* holds no checkpoint"):
         student("env=gymnax/pendulum", f"system.teacher={empty}")
