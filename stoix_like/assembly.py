@@ -104,6 +104,7 @@ def make_spec(
         share_networks=_check_sharing(config, env),
         model=_find_model(config, env),
         rollout_length=config.system.rollout_length,
+        warmup_rollouts=config.system.warmup_steps // config.system.rollout_length,
         data=data,
         teacher=teacher,
     )

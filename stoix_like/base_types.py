@@ -323,6 +323,7 @@ class SystemSpec(NamedTuple):
         team_reward: whether the rewards of the rows of an environment are equal.
         share_networks: whether all agents have the same networks, or each its own.
         rollout_length: steps per environment of each rollout, T.
+        warmup_rollouts: random rollouts before the first update.
         data: recorded data, see `utils.replay.data`; None without any.
         teacher: the policy of another run, see `systems.parts.teacher`; None without one.
     """
@@ -341,6 +342,7 @@ class SystemSpec(NamedTuple):
     team_reward: bool = False
     share_networks: bool = True
     rollout_length: int = 1
+    warmup_rollouts: int = 0
     data: Any = None
     teacher: Any = None
 

@@ -7,7 +7,7 @@ import importlib
 import sys
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
@@ -100,6 +100,16 @@ class RunConfig(NamedTuple):
     def environment_name(self) -> str:
         """The suite and the task, `gymnax/CartPole-v1`; the task is the scenario unless it has a name of its own."""
         return f"{self.env.env_name}/{self.env.scenario.task_name}"
+
+    @property
+    def env_arguments(self) -> dict[str, Any]:
+        """The keys of the environment and its wrappers that are not at their defaults."""
+        default = asdict(EnvConfig())
+        return {
+            name: value
+            for name, value in self.resolved["env"].items()
+            if name not in ("env_name", "scenario") and value != default.get(name) and value not in ([], {})
+        }
 
     @property
     def matmul_precision(self) -> str | None:

@@ -331,7 +331,10 @@ ALGORITHMS = {
     "mappo": f"system=ppo/ff_ppo +observations=centralised +env.kwargs.world=true {_SEVERAL}",
     "muzero": "system=search/ff_mz",
     "qmix": f"system=q_learning/ff_pqn_vdn system.mixer=qmix {_SEVERAL}",
-    "rebrac": f"system=ddpg/ff_td3 system.bc_coef=0.1 system.critic_bc_coef=0.01 {_OFFLINE}",
+    "rebrac": (
+        "system=ddpg/ff_td3 system.bc_coef=0.1 system.critic_bc_coef=0.01"
+        f" network.q_network.pre_torso.use_layer_norm=true {_OFFLINE}"
+    ),
     "redq": "+experiment=redq_hopper, or its keys of system=sac/ff_sac",
     "rlpd": "+experiment=rlpd_pendulum system.data=FILE",
     "rnd": "system=ppo/ff_ppo system.intrinsic=rnd",

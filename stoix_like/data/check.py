@@ -120,6 +120,20 @@ def _wrong_values(data: DataSet, action_space: Any) -> Iterator[str]:
         row = _first(outside)
         action, least, largest = (np.array2string(x, precision=4) for x in (data.action[row], low, high))
         yield f"the action {action} in row {row} is not between {least} and {largest}: use the environment's units"
+    mask, sizes = data.observation.action_mask, choices(action_space)
+    if mask is None or not sizes:
+        return
+    chosen = data.action.reshape(len(data.action), -1)
+    if isinstance(action_space, Mixed):
+        chosen = chosen[:, ~action_space.is_continuous]
+    starts = np.cumsum((0, *sizes[:-1]))
+    # Rows that belong to no step may hold anything; without any legal option, all are.
+    places = np.where(data.valid[:, None], chosen, 0).astype(np.int64) + starts
+    legal = np.take_along_axis(np.asarray(mask), places, axis=1) | ~np.logical_or.reduceat(mask, starts, axis=1)
+    illegal = ~legal.all(axis=1) & data.valid
+    if illegal.any():
+        row = _first(illegal)
+        yield f"the action {data.action[row]} in row {row} is not legal there, see action_mask: leave its episode out"
 
 
 def _wrong_header(data: DataSet) -> Iterator[str]:

@@ -33,6 +33,7 @@ _HEADER = "header"
 _OTHERS = {"ogbench": layouts.read_ogbench, "d4rl": layouts.read_d4rl, "minari": layouts.read_minari}
 _USE = "use an .npz file of `stoix-like collect` or of OGBench, an HDF5 file of D4RL, or a directory of Minari"
 _MALFORMED = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, NotImplementedError)
+_MAX_HEADER = 2**24
 _DAMAGED = (*_MALFORMED, OSError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
@@ -171,6 +172,9 @@ def _find_layout(path: Path) -> str:
 
 
 def _own_header(path: Path) -> DataHeader:
+    (size,) = npz.shapes(path)[_HEADER].shape
+    if size > _MAX_HEADER:
+        raise ConfigError(f"its header has {size:,} bytes, more than {_MAX_HEADER:,}: record it again")
     found = DataHeader.from_json(npz.arrays(path, (_HEADER,))[_HEADER].tobytes(), str(path))
     if found.format != FORMAT:
         raise ConfigError(f"it has the format {found.format}, and this version reads {FORMAT}: record it again")

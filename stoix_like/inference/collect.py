@@ -20,7 +20,6 @@ from stoix_like.data.check import check_data
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import check_file, write_data
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.factory import EnvConfig
 from stoix_like.envs.spaces import Box, Dict, Mixed, Tuple
 from stoix_like.errors import ConfigError
 from stoix_like.inference import replay_data
@@ -176,14 +175,10 @@ def _episodes(rows: Rows, steps: int) -> tuple[DataSet, int]:
 
 def _identity(run: TrainedRun, policy: str) -> DataHeader:
     """Return the header of data of a run."""
-    config, default = run.setup.config, dataclasses.asdict(EnvConfig())
+    config = run.setup.config
     return DataHeader(
         environment=f"{config.env.env_name}/{config.env.scenario.name}",
-        arguments={
-            name: value
-            for name, value in config.resolved["env"].items()
-            if name not in ("env_name", "scenario") and value != default.get(name) and value not in ([], {})
-        },
+        arguments=config.env_arguments,
         system=config.system_name,
         run=hashlib.sha256((run.run_dir / CONFIG).read_bytes()).hexdigest(),
         policy=policy,

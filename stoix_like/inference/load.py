@@ -300,7 +300,8 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
         returns = np.where(lacking, returns, np.asarray(best["episode_return"], float))
         env_steps = np.where(lacking, env_steps, best["env_steps"])
         number = len(history) - 1
-        what = np.where(lacking, what, f"best of {number} evaluation{'s' * (number != 1)}")
+        kept = "last" if run.setup.config.arch.keeps_last else "best"
+        what = np.where(lacking, what, f"{kept} of {number} evaluation{'s' * (number != 1)}")
         if population.evolves:
             hyperparams = best.get("hyperparams") or hyperparams
         if population.halves:

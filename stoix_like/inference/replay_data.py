@@ -15,6 +15,13 @@ from stoix_like.storage import checkpoint
 from stoix_like.utils.replay import ReplayConfig, Step
 from stoix_like.utils.replay.frames import FrameReplayState
 
+# Of rewards that were scaled, and scaled back.
+_ROUNDING = 1e-5
+_INFERRED = (
+    "the buffer does not say which steps were truncated: those whose successor is not the next observation are taken"
+    " for it, and an episode goes on where the next one starts with its last successor"
+)
+
 
 def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str]:
     """Read the replay buffer of the last checkpoint of a run.
@@ -30,7 +37,7 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
         them.
 
     Raises:
-        ConfigError: the run has no such buffer, or clips its rewards.
+        ConfigError: the run has no such buffer, or clipped its rewards.
     """
     config = run.setup.config
     if config.system.find_part(ReplayConfig) is None:
@@ -60,9 +67,16 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
             " steps: collect with policy=best"
         )
     hyperparams = state.hyperparams_of(index)
-    scale = config.env.reward_scale * hyperparams.get("reward_scale", get_value(config.system, "reward_scale"))
+    scale = hyperparams.get("reward_scale", get_value(config.system, "reward_scale"))
     num_rows = config.arch.total_num_envs * run.setup.env.num_agents
-    return _rows(buffer, num_rows, scale), f"replay buffer after {step:,} env steps"
+    data = _rows(buffer, num_rows, scale * config.env.reward_scale)
+    largest = hyperparams.get("max_abs_reward", getattr(config.system, "max_abs_reward", np.inf))
+    if np.abs(data.reward * config.env.reward_scale).max() > largest * (1.0 - _ROUNDING):
+        raise ConfigError(
+            f"replay=True: system.max_abs_reward={largest:g} clipped stored rewards: collect with policy=best, or train"
+            " with a larger one"
+        )
+    return data, f"replay buffer after {step:,} env steps"
 
 
 def _read_local(run: TrainedRun) -> tuple[Any, int]:
@@ -112,11 +126,14 @@ def _rows(buffer: Any, num_rows: int, scale: float) -> DataSet:
         shape = len(indices), -1, num_rows // len(indices)
         steps = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[3:]).swapaxes(1, 2), steps)
     truncated = steps.truncated if has_rows else _infer_truncated(steps)
+    notes = () if has_rows else (_INFERRED,)
     truncated[:, :, -1] |= ~steps.terminated[:, :, -1]
     steps = steps._replace(truncated=truncated, reward=steps.reward / np.float32(scale), extras=None)
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), steps)
     last = jax.tree.map(lambda x: x[flat.terminated | flat.truncated], flat.next_observation)
-    return from_steps(DataHeader(), flat.observation, flat.action, flat.reward, flat.terminated, flat.truncated, last)
+    return from_steps(
+        DataHeader(notes=notes), flat.observation, flat.action, flat.reward, flat.terminated, flat.truncated, last
+    )
 
 
 def _infer_truncated(steps: Step) -> np.ndarray:

@@ -114,6 +114,27 @@ def test_a_header_alone_tells_the_environment_and_that_there_are_steps(tmp_path)
         check_data(DataHeader(), OBSERVATIONS, ACTIONS, ENV)
 
 
+def test_actions_that_their_mask_forbids_are_refused():
+    """In rows 2 and 6, which belong to no step, anything goes; and everywhere where no option is legal, as in row 4."""
+    mask = np.ones((7, 5), bool)
+    mask[[0, 2, 6], 4] = False
+    mask[4, 2:] = False
+    data = make_data()
+    data = data._replace(
+        action=np.array([[0, 1], [1, 2], [0, 2], [0, 0], [1, 2], [1, 1], [0, 2]], np.int32),
+        observation=data.observation._replace(action_mask=mask),
+    )
+    space = MultiDiscrete((2, 3))
+    check_data(data, OBSERVATIONS, space, ENV)
+    mask[5, 1] = False
+    message = r"the action \[1 1\] in row 5 is not legal there, see action_mask: leave its episode out"
+    with pytest.raises(ConfigError, match=message):
+        check_data(data, OBSERVATIONS, space, ENV)
+    mixed = np.concatenate([np.full((7, 1), 0.5), data.action], axis=1).astype(np.float32)
+    with pytest.raises(ConfigError, match=r"the action \[0.5 1. *1. *\] in row 5 is not legal there"):
+        check_data(data._replace(action=mixed), OBSERVATIONS, Tuple([ACTIONS, space]), ENV)
+
+
 def test_choices_are_checked_against_their_number():
     data = make_data()
     data = data._replace(action=np.array([[0, 2]] * 7, np.int32))

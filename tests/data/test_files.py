@@ -96,6 +96,11 @@ def write_later_format(path):
     rewrite(path, header=np.frombuffer(text.encode(), np.uint8))
 
 
+def write_huge_header(path):
+    """Of zeros, which compression makes small."""
+    rewrite(path, header=np.zeros(2**24 + 1, np.uint8))
+
+
 def claim_more_rows(path):
     """Let an array that is mapped into memory claim more rows than the file has."""
     array = io.BytesIO()
@@ -119,6 +124,7 @@ def claim_more_rows(path):
         (flip_a_byte, "damaged, or of another layout"),
         (write_wrong_header, r"damaged, or of another layout \(the header has no format\)"),
         (write_later_format, "it has the format 2, and this version reads 1: record it again"),
+        (write_huge_header, "its header has 16,777,217 bytes, more than 16,777,216: record it again"),
         (claim_more_rows, r"damaged, or of another layout \(observations has 8 bytes instead of 36\)"),
         (lambda path: rewrite(path, rewards=np.zeros(6)), r"damaged.* \(rewards has 6 rows, and valids has 7\)"),
         (lambda path: rewrite(path, rewards=None), r"damaged, or of another layout \(KeyError: 'rewards'\)"),

@@ -47,7 +47,7 @@ def test_steps_side_by_side_end_where_the_successor_is_another_observation():
         [2, 5, 8, 11],
     )
     assert data.reward[data.valid].tolist() == data.action[data.valid].tolist() == [2, 3, 4, 5, 12, 13, 14, 15]
-    assert data.header.notes == ()
+    assert "does not say which steps were truncated" in data.header.notes[0]
 
 
 def test_rows_of_several_shards_that_are_not_full():
@@ -56,6 +56,7 @@ def test_rows_of_several_shards_that_are_not_full():
     successors = [[[1, 1.5, 3, 9]], [[11, 12, 12.5, 9]]]
     data = _rows(ring(numbers, successors, ends, np.zeros_like(ends), [3, 3], [False, False]), 2, 1.0)
     assert fields(data) == ([0, 1, 1.5, 2, 3, 10, 11, 12, 12.5], [1, 7], [3], [2, 4, 8])
+    assert data.header.notes == ()
 
 
 def test_rows_without_successors_lose_their_truncated_and_newest_steps():

@@ -1,5 +1,6 @@
 """Runs that learn from data alone: their budget, what they refuse, and how they resume."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import stoix_like
 from stoix_like.base_types import Observation
 from stoix_like.config import parse_config
 from stoix_like.data.dataset import DataHeader, DataSet
-from stoix_like.data.files import write_data
+from stoix_like.data.files import read_data, write_data
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.storage import checkpoint
@@ -73,6 +74,26 @@ def test_recorded_rewards_are_scaled_and_clipped_as_those_of_training(tmp_path):
     np.testing.assert_array_equal(np.unique(data.reward), [0.0, 0.5])
 
 
+def test_data_of_environments_that_were_set_up_in_another_way(tmp_path):
+    """Data with longer steps are refused; other differences are said."""
+    write_cartpole(tmp_path / "data.npz")
+    data = read_data(tmp_path / "data.npz")
+
+    def rewrite(name, **arguments):
+        header = dataclasses.replace(data.header, run="0" * 64, arguments=arguments)
+        write_data(tmp_path / name, data._replace(header=header))
+        return setup_of(
+            "system=q_learning/ff_dqn", *SMALL, f"system.data={tmp_path / name}", "env.time_limit=20"
+        ).plan.notes
+
+    notes = rewrite("sticky.npz", sticky_actions=0.25, reward_scale=0.5, time_limit=20)
+    assert [note for note in notes if "recorded with" in note] == [
+        "the data were recorded with env.sticky_actions=0.25, and the run has 0.0"
+    ]
+    with pytest.raises(ConfigError, match=r"env.action_repeat=4, and the run has 1: use env.action_repeat=4"):
+        rewrite("repeated.npz", action_repeat=4)
+
+
 def test_returns_of_the_data_bound_values_of_one_discount_and_one_scale():
     words = ["arch=offline", "env=gymnax/pendulum", "system=sac/ff_sac", "system.data=none.npz", "system.cql_coef=1"]
     with pytest.raises(ConfigError, match="system.normalize_rewards=true does not fit system.calibrated=true"):
@@ -85,6 +106,7 @@ def test_members_that_evolve_keep_their_last_parameters(tmp_path):
     evolving = ["arch.population.pbt.every_evals=4", "+arch.population.hyperparams.q_lr={log_uniform: [1e-4, 1e-2]}"]
     result = stoix_like.train("q_learning/ff_dqn", [*words, *evolving], run_dir=tmp_path / "run")
     assert result.summary["absolute/env_steps"] == [64] * 4
+    assert stoix_like.load_policy(tmp_path / "run").selected.startswith("last of 8 evaluations")
 
 
 def test_the_budget_counts_gradient_steps(tmp_path):

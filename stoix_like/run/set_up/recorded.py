@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -23,6 +24,21 @@ from stoix_like.run.set_up.memory_estimate import gib
 from stoix_like.schema import INT32_MAX, get_value
 from stoix_like.systems.parts.conservatism import SampledConservatism
 from stoix_like.utils.replay import Data, DataFile, SequenceConfig, StreamReplayConfig
+
+# Keys that change no step of an environment, or only its rewards, which are recorded as the environment gives them.
+_TRAINING_ALONE = {
+    "auto_reset",
+    "clip_actions",
+    "eval_opponent",
+    "pool_size",
+    "rescale_actions",
+    "reset_ratio",
+    "reward_clip",
+    "reward_scale",
+    "staggered_starts",
+    "timeout",
+    "vectorization",
+}
 
 
 class Recorded(NamedTuple):
@@ -64,6 +80,7 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
     path, spaces = part.data, (env.observation_space, env.unwrapped.action_space, config.environment_name)
     header = read_header(path)
     check_data(header, *spaces)
+    _check_steps(header, config.env)
     needed = sum(math.prod(array.shape) * array.dtype.itemsize for array in data_shapes(path).values())
     if needed > memory:
         raise ConfigError(
@@ -74,6 +91,10 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
     check_data(found, *spaces)
     _check_length(found, config, path)
     reward = _learned_rewards(found.reward, config.env)
+    returns = _returns(found, reward, config)
+    notes = list(_notes(found.header, config))
+    if returns is not None and not found.terminated.any():
+        notes.append("system.calibrated=true has no effect: no episode of the data terminated, so no return is known")
     data = Data(
         _observed(found.observation, env, path),
         _agent_actions(env, found.action),
@@ -82,9 +103,19 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
         found.truncated,
         found.valid,
         np.flatnonzero(found.valid).astype(np.int32),
-        _returns(found, reward, config),
+        returns,
     )
-    return Recorded(data, content_hash(path), tuple(_notes(found.header, path)))
+    return Recorded(data, content_hash(path), tuple(notes))
+
+
+def _check_steps(header: DataHeader, env: EnvConfig) -> None:
+    """Refuse data whose steps are longer or shorter than those of the run."""
+    recorded = header.arguments.get("action_repeat", 1)
+    if header.run and recorded != env.action_repeat:
+        raise ConfigError(
+            f"{KEY}={header.path}: the data were recorded with env.action_repeat={recorded}, and the run has"
+            f" {env.action_repeat}: use env.action_repeat={recorded}"
+        )
 
 
 def _check_length(found: DataSet, config: RunConfig, path: str) -> None:
@@ -144,8 +175,15 @@ def _agent_actions(env: Any, action: np.ndarray) -> np.ndarray:
     return env.outer_action(inner) if isinstance(env, RescaleActions) else inner
 
 
-def _notes(header: DataHeader, path: str) -> Iterator[str]:
-    """Yield what the data are."""
+def _notes(header: DataHeader, config: RunConfig) -> Iterator[str]:
+    """Yield what the data are, and where their environment was set up in another way."""
     returns = "" if header.return_mean is None else f", mean return {header.return_mean:.6g}"
-    yield f"{KEY}={path}: {header.steps:,} steps in {header.episodes:,} episodes{returns}"
+    yield f"{KEY}={header.path}: {header.steps:,} steps in {header.episodes:,} episodes{returns}"
     yield from header.notes
+    if not header.run:
+        return
+    own, default = config.env_arguments, dataclasses.asdict(EnvConfig())
+    for name in sorted((own.keys() | header.arguments.keys()) - _TRAINING_ALONE):
+        recorded, value = (each.get(name, default.get(name)) for each in (header.arguments, own))
+        if recorded != value:
+            yield f"the data were recorded with env.{name}={recorded}, and the run has {value}"

@@ -65,9 +65,10 @@ None.
 def make_penalty(config: Conservatism) -> Penalty:
     """Build the penalty of conservative Q-learning with discrete actions.
 
-        P = cql_coef mean(log sum_a exp Q(s, a) - Q(s, a_data))
+        P = cql_coef (log sum_a exp Q(s, a) - Q(s, a_data)), of each sample
 
-    Source: Kumar et al. 2020 (CQL), arXiv:2006.04779, equation 4.
+    Source: Kumar et al. 2020 (CQL), arXiv:2006.04779, equation 4, whose mean over the data weighs all samples alike:
+    so weights of a prioritised replay buffer apply to the penalty as to the loss.
 
     Args:
         config: hyperparameters; the floats may be traced.
@@ -78,7 +79,8 @@ def make_penalty(config: Conservatism) -> Penalty:
     coef = config.cql_coef
     if coef is None:
         return lambda losses, q_tm1, action: losses
-    return lambda losses, q_tm1, action: losses + coef * cql_penalty(q_tm1, action)
+    each = jax.vmap(lambda q, a: cql_penalty(q[None], a[None]))
+    return lambda losses, q_tm1, action: losses + coef * each(q_tm1, action)
 
 
 def make_sampled_penalty(config: SampledConservatism | None, space: Any) -> SampledPenalty:

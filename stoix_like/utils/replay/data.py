@@ -166,7 +166,7 @@ def with_clipped_rewards(spec: SystemSpec, largest: Scalar) -> SystemSpec:
 
 
 class Counted(NamedTuple):
-    """The state of a replay buffer, and the number of rollouts added to it."""
+    """The state of a replay buffer, and the number of rollouts added to it after the warm-up."""
 
     buffer: Any
     rollouts: jax.Array
@@ -197,7 +197,7 @@ def with_data(
     write = getattr(replay, feedback)
 
     def init(timestep: TimeStep) -> Counted:
-        return Counted(replay.init(timestep), jnp.zeros((), jnp.int32))
+        return Counted(replay.init(timestep), jnp.int32(-spec.warmup_rollouts))
 
     def add(state: Counted, trajectory: Trajectory) -> Counted:
         return Counted(replay.add(state.buffer, trajectory), state.rollouts + 1)
@@ -211,8 +211,9 @@ def with_data(
             recorded = recorded._replace(indices=~drawn.indices)
         batch = jax.tree.leaves(drawn[0])[0].shape[axes[0]]
         number = jnp.round(config.share(state.rollouts / spec.num_updates) * batch)
-        # The priorities of all others are set with that of the last sample.
-        is_data = jnp.arange(batch) < jnp.minimum(number, batch - has_priorities)
+        # The last ones: streams have their newest sequences first. With priorities, the first one always stays, see
+        # `feed_back`.
+        is_data = jnp.arange(batch) >= batch - jnp.minimum(number, batch - has_priorities)
         return type(drawn)(
             *(jax.tree.map(_chooser(is_data, axis), *pair) for axis, *pair in zip(axes, recorded, drawn, strict=True))
         )
@@ -221,7 +222,7 @@ def with_data(
         if isinstance(indices, jax.Array):
             # Of a sample that occurs twice, the priority of zero has no effect.
             is_data = indices < 0
-            indices, values = jnp.where(is_data, indices[-1], indices), jnp.where(is_data, 0.0, values)
+            indices, values = jnp.where(is_data, indices[0], indices), jnp.where(is_data, 0.0, values)
         return state._replace(buffer=write(state.buffer, indices, values))
 
     return replay._replace(init=init, add=add, sample=sample, **{feedback: feed_back})

@@ -32,11 +32,11 @@ class Policy:
 
 
 def test_the_penalty_of_discrete_actions_is_a_soft_maximum():
-    """2 (log(e^1 + e^2) - 1) and 2 (log(e^0 + e^3) - 3), whose mean is added to every loss."""
+    """2 (log(e^1 + e^2) - 1) and 2 (log(e^0 + e^3) - 3), each added to its own loss, which may have a weight."""
     penalty = make_penalty(Conservatism(cql_coef=2.0))
     found = penalty(jnp.asarray([5.0, 7.0]), jnp.asarray([[1.0, 2.0], [0.0, 3.0]]), jnp.asarray([0, 1]))
-    added = np.log(np.exp(1) + np.exp(2)) - 1 + np.log(1 + np.exp(3)) - 3
-    np.testing.assert_allclose(found, [5 + added, 7 + added], rtol=1e-6)
+    first, second = 2 * (np.log(np.exp(1) + np.exp(2)) - 1), 2 * (np.log(1 + np.exp(3)) - 3)
+    np.testing.assert_allclose(found, [5 + first, 7 + second], rtol=1e-6)
 
 
 def test_without_a_weight_nothing_changes():

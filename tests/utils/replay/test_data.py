@@ -43,7 +43,7 @@ SIZES = {
 }
 
 
-def spec(num_updates=4, data=DATA):
+def spec(num_updates=4, data=DATA, warmup_rollouts=0):
     return SystemSpec(
         Box(0, 1, (1,)),
         Discrete(3),
@@ -54,12 +54,15 @@ def spec(num_updates=4, data=DATA):
         1,
         True,
         rollout_length=6,
+        warmup_rollouts=warmup_rollouts,
         data=data,
     )
 
 
-def make(schema=ReplayConfig, reward_scale=1.0, data=DATA, **values):
-    return make_replay(schema(**{**SIZES, **values}), spec(data=data), 0.5, reward_scale)
+def make(schema=ReplayConfig, reward_scale=1.0, data=DATA, warmup_rollouts=0, **values):
+    return make_replay(
+        schema(**{**SIZES, **values}), spec(data=data, warmup_rollouts=warmup_rollouts), 0.5, reward_scale
+    )
 
 
 def filled(replay):
@@ -112,6 +115,12 @@ def test_the_share_changes_over_the_run():
     state = filled(replay)
     assert shares(replay, state) == 0.375
     assert shares(replay, state._replace(rollouts=jnp.asarray(9))) == 0.0
+    replay = make(data_fraction=0.5, final_data_fraction=0.0, warmup_rollouts=1)
+    state = filled(replay)
+    assert shares(replay, state) == 0.5
+    numbers, *others = SIX
+    state = replay.add(state, steps([1000 + number for number in numbers], *others))
+    assert shares(replay, state) == 0.375
 
 
 def test_priorities_of_data_change_nothing():

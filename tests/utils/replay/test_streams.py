@@ -12,7 +12,7 @@ from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Tra
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.utils.replay import StreamReplayConfig, end_episodes, make_stream_replay
+from stoix_like.utils.replay import Data, StreamReplayConfig, end_episodes, make_stream_replay
 
 NUM_ENVS = 2
 
@@ -160,6 +160,29 @@ def test_online_sequences_end_with_the_newest_entries_of_different_environments(
     # At most one per environment: the six others start anywhere.
     assert set(entries.observation[-1, :2]) == {7.5, 106}
     assert len(set(entries.observation[-1])) > 2
+
+
+def test_data_replace_other_sequences_than_the_newest():
+    """Half of eight sequences are of the data, whose observations are negative; the first two are the newest ones."""
+    rows, no = np.arange(9), np.zeros(9, bool)
+    data = Data(
+        observation=Observation(-1.0 - rows[:, None].astype(np.float32)),
+        action=rows,
+        reward=rows.astype(np.float32),
+        terminated=no,
+        truncated=rows == 7,
+        valid=rows < 8,
+        steps=rows[:8],
+    )
+    spec = SystemSpec(Box(-9, 1, (1,)), Discrete(100), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True, data=data)
+    config = configuration(online_sequences=8, total_batch_size=8, latent_period=2, data="some.npz")
+    replay = make_stream_replay(config, spec, {"state": jnp.zeros((1, 1), jnp.bfloat16)}, 0.5)
+    timestep = restart(Observation(jnp.zeros((1,))))
+    state = replay.init(jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), timestep))
+    replay = replay._replace(add=jax.jit(replay.add))
+    entries, _, _ = sequences(replay, added(state, replay, FIRST, SECOND))
+    assert set(entries.observation[-1, :2]) == {7.5, 106}
+    np.testing.assert_array_equal(entries.observation[0] < 0, np.arange(8) >= 4)
 
 
 def test_refreshed_latent_states_are_those_of_later_samples():
