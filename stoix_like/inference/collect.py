@@ -105,6 +105,9 @@ def collect(
             data = data._replace(action=_vectors(run.setup.env, run.setup.env.native_action(jnp.asarray(data.action))))
         else:
             data, note = _play(run, behaviour, noise, member, steps, seed, num_envs)
+    agents = run.setup.env.num_agents
+    if agents > 1:
+        note += f"; games of {agents} agents, of which each episode is what one observed, did and earned"
     acted = "replay" if replay else f"{policy}+noise:{noise:g}" if noise else policy
     header = dataclasses.replace(_identity(run, acted), notes=(note, *data.header.notes), path=str(out or ""))
     data = data._replace(header=header).with_statistics()

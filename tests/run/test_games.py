@@ -57,6 +57,13 @@ def test_steps_count_games(match):
     assert last["train/episodes"] == 41 * 96 / 3
 
 
+def test_each_agent_is_an_episode_of_recorded_data(match):
+    """The wage of 8 per step is that of each of two agents, for three steps."""
+    header = stoix_like.collect(match.run_dir, 60, num_envs=4).header
+    assert (header.steps, header.episodes, header.return_mean) == (60, 20, 24.0)
+    assert "games of 2 agents, of which each episode is what one observed, did and earned" in header.notes[0]
+
+
 def test_returns_of_training_are_those_of_samples_and_evaluations_are_greedy(tmp_path):
     """A team that learns nothing samples each pair of actions alike, for 3 a step; its mode always pays the same."""
     overrides = [*SMALL, *MATCH, *PPO[3:], "arch.total_timesteps=1920", "system.epochs=1", "system.actor_lr=1e-12"]
