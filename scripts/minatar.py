@@ -16,8 +16,6 @@ from pathlib import Path
 
 import results
 
-from stoix_like.errors import ConfigError
-
 GAMES = {
     "asterix": "Asterix",
     "breakout": "Breakout",
@@ -70,17 +68,9 @@ def table(directory: Path, systems: Sequence[str], games: Sequence[str]) -> str:
     """Return the markdown table: interquartile means over seeds of the final policy, with 95 % bootstrap intervals."""
     lines = [["system", *(GAMES[game] for game in games)], ["---"] * (len(games) + 1)]
     for system in systems:
-        cells = [_cell(directory / system / game) for game in games]
+        cells = [results.format_run(directory / system / game) for game in games]
         lines.append([f"`{system}`", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(run: Path) -> str:
-    try:
-        members = results.read_members(run)
-    except ConfigError:
-        return ""
-    return results.format_returns([member.final for member in members])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import results
 
 import stoix_like
 from stoix_like.data.files import read_header
-from stoix_like.errors import ConfigError
 
 _LAYER_NORM = "network.q_network.pre_torso.use_layer_norm=true"
 
@@ -159,16 +158,8 @@ def table(directory: Path, methods: Sequence[str], data: Sequence[str]) -> str:
     """Return the markdown table: interquartile means over seeds of the last policy, with 95 % bootstrap intervals."""
     behaviour = [f"{read_header(path_of(directory, name)).return_mean:.1f}" for name in data]
     lines = [["", *data], ["---"] * (len(data) + 1), ["behaviour, mean return", *behaviour]]
-    lines += [[method, *(_cell(directory / method / name) for name in data)] for method in methods]
+    lines += [[method, *(results.format_run(directory / method / name) for name in data)] for method in methods]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(run: Path) -> str:
-    try:
-        members = results.read_members(run)
-    except ConfigError:
-        return ""
-    return results.format_returns([member.final for member in members])
 
 
 if __name__ == "__main__":

@@ -304,6 +304,15 @@ def format_returns(returns: Sequence[float]) -> str:
     return f"{iqm} [{low}, {high}]" if len(returns) > 1 else iqm
 
 
+def format_run(run: Path) -> str:
+    """Format the final returns of the members of a run; nothing if it is not finished."""
+    try:
+        members = read_members(run)
+    except ConfigError:
+        return ""
+    return format_returns([member.final for member in members])
+
+
 def format_steps(number: float | None) -> str:
     """Format a number of steps: 500k, 1M, 1.5M."""
     if number is None:
