@@ -412,8 +412,7 @@ class SystemConfig:
     @property
     def final_values(self) -> dict[str, float | jax.Array]:
         """The values at the end of the run, of the hyperparameters that change."""
-        finals = {name: getattr(self, f"final_{name}") for name in self.annealed}
-        return {name: value for name, value in finals.items() if value is not None}
+        return {name: value for name in self.annealed if (value := getattr(self, f"final_{name}")) is not None}
 
     def init_updates(self) -> PyTree:
         """Return the count of updates that `at` needs, `()` if nothing changes."""
@@ -421,8 +420,7 @@ class SystemConfig:
 
     def at(self, updates: PyTree, num_updates: int) -> Self:
         """Return the hyperparameters after a number of updates: `x + (final_x - x) min(1, updates / num_updates)`."""
-        finals = self.final_values
-        if not finals:
+        if not (finals := self.final_values):
             return self
         fraction = jnp.minimum(1.0, updates / num_updates)
         starts = {name: getattr(self, name) for name in finals}
