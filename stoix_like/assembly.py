@@ -87,7 +87,7 @@ def make_spec(
         The spaces of the environments, the networks and the sizes.
 
     Raises:
-        ConfigError: the system needs a model, and the environments run on the host or have several agents.
+        ConfigError: the system needs a model, and the environments run on the host.
     """
     return SystemSpec(
         observation_space=env.observation_space,
@@ -137,11 +137,6 @@ def _find_model(config: RunConfig, env: VectorEnvironment) -> Model | None:
     """Return the environments as the model that a system plans with; None for systems without one."""
     if not config.system.needs_model:
         return None
-    if env.num_agents > 1:
-        raise ConfigError(
-            f"system={config.system_name} plans the actions of one agent, and {config.environment_name} has"
-            f" {env.num_agents} that act at the same time: use a system without a search, such as system=ppo/ff_ppo"
-        )
     model = factory.make_model(env)
     if model is None:
         raise ConfigError(

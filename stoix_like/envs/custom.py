@@ -28,6 +28,7 @@ A_CLASS = "use the import path of a class, my_module.MyClass"
 _GAME, _PARALLEL = "pgx.core.Env", "pettingzoo.utils.env.ParallelEnv"
 _GYMNAX = ("reset_env", "step_env", "default_params")
 _JAXMARL = ("agents", "step_env", "observation_spaces")
+_PETTINGZOO, _OTHERS = ("possible_agents", "observation_space", "action_space", "step"), ("agent_iter", "step_env")
 _WORLD, _OPPONENT = "world", "opponent"
 # Packages whose environments step on the host, one call at a time.
 _HOST_PACKAGES = ("gym", "dm_env", "pettingzoo")
@@ -73,7 +74,7 @@ def make(
         suite = load_suite("gymnasium")
         adopted: VectorEnvironment = suite.adopt(source, constructor, _name(source), options or HostOptions())
         return join_actions(adopted)
-    if _is_a(source, _PARALLEL):
+    if _is_parallel(source):
         # Its module imports gymnasium, which the core does not need.
         parallel_games = importlib.import_module("stoix_like.envs.parallel_games")
         several: VectorEnvironment = parallel_games.adopt(source, constructor, _name(source), options or HostOptions())
@@ -286,6 +287,13 @@ def _has_base(cls: type, path: str) -> bool:
 
 def _is_of_gymnasium(env: Any) -> bool:
     return _is_a(env, "gymnasium.core.Env")
+
+
+def _is_parallel(env: Any) -> bool:
+    """Return whether an object has PettingZoo's parallel interface; games in turns have an `agent_iter`."""
+    return _is_a(env, _PARALLEL) or (
+        all(hasattr(env, name) for name in _PETTINGZOO) and not any(hasattr(env, name) for name in _OTHERS)
+    )
 
 
 def _is_of_jaxmarl(env: Any) -> bool:

@@ -36,7 +36,7 @@ class Rules(NamedTuple):
         terminated: `(env, state) -> bool`, whether the task has ended; None: once all are done before the limit.
         team_reward: whether all agents receive the same reward.
         measures: `(env, state) -> measures`, see `EpisodeMetrics`.
-        legal: name of the method that returns the legal actions of a state; environments may lack it.
+        legal: `(env, state) -> masks`, the legal actions by agent; None: `get_avail_actions`, if there is one.
         views: `(observations) -> observations`, those of each agent as a list; None where they are by agent already.
         images: whether observations of uint8 are images, and stay what they are.
     """
@@ -45,7 +45,7 @@ class Rules(NamedTuple):
     terminated: Callable[[Any, Any], Any] | None = None
     team_reward: bool = False
     measures: Callable[[Any, Any], Mapping[str, Any]] = lambda env, state: {}
-    legal: str = "get_avail_actions"
+    legal: Callable[[Any, Any], Mapping[Any, Any]] | None = None
     views: Callable[[Any], Any] | None = None
     images: bool = False
 
@@ -137,14 +137,17 @@ class JaxMarlEnvironment(Environment):
     def _finds_masks(self, state: Any) -> bool:
         """Return whether the environment tells which actions are legal."""
         sizes = [space.n if isinstance(space, Discrete) else 0 for space in self._spaces]
-        if not all(sizes) or not hasattr(self._env, self._rules.legal):
+        if not all(sizes) or (self._rules.legal is None and not hasattr(self._env, "get_avail_actions")):
             return False
         try:
-            legal = jax.eval_shape(getattr(self._env, self._rules.legal), state)
+            legal = jax.eval_shape(self._legal, state)
         except NotImplementedError:
             return False
         # A navigation task has a mask of another length than its actions.
         return [legal[agent].shape for agent in self._agents] == [(size,) for size in sizes]
+
+    def _legal(self, state: Any) -> Any:
+        return self._env.get_avail_actions(state) if self._rules.legal is None else self._rules.legal(self._env, state)
 
     def _mask(self, state: Any) -> jax.Array | None:
         if not isinstance(self.action_space, Discrete):
@@ -152,7 +155,7 @@ class JaxMarlEnvironment(Environment):
         own = padding.own_choices(self._spaces, self.action_space.n)
         if not self._masks:
             return None if own.all() else jnp.asarray(own)
-        legal = self._by_agent(getattr(self._env, self._rules.legal)(state))
+        legal = self._by_agent(self._legal(state))
         return padding.legal_choices(padding.stack(*[jnp.asarray(row, bool) for row in legal]), own)
 
 
@@ -160,8 +163,9 @@ def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
     """Convert a custom environment.
 
     Args:
-        env: the environment. Its `max_steps`, if it has them, truncate an episode; any end before terminates it. Its
-            `team_reward` tells whether all agents receive the same reward, by default False.
+        env: the environment. Its `max_steps`, if it has them, truncate an episode. Its `terminated(state)` tells
+            whether the task has ended; without it, any end before `max_steps` terminates. Its `team_reward` tells
+            whether all agents receive the same reward, by default False.
         name: its name, for messages.
         world: see `JaxMarlEnvironment`.
 
@@ -179,7 +183,10 @@ def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
         if faults:
             raise FaultyEnvironmentError(faults)
     limit, team_reward = getattr(env, "max_steps", None), bool(getattr(env, "team_reward", False))
-    return JaxMarlEnvironment(env, Rules(limit=limit, team_reward=team_reward, images=True), name, world)
+    rules = Rules(limit=limit, team_reward=team_reward, images=True)
+    if hasattr(env, "terminated"):
+        rules = rules._replace(terminated=lambda env, state: env.terminated(state))
+    return JaxMarlEnvironment(env, rules, name, world)
 
 
 def _space_faults(env: Any) -> Iterator[str]:

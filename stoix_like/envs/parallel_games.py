@@ -1,8 +1,8 @@
 """Games with the parallel interface of PettingZoo, on the host.
 
-A game ends when its last agents leave: it terminates if all of these do, and is truncated otherwise. An agent that left
-before observes zeros and has one legal action. Agents of several kinds get one space: vectors are padded with zeros,
-and actions that only others have are masked.
+A game ends when its last agents leave or are done: it terminates if all of these do, and is truncated otherwise. An
+agent that leaves before has one legal action, where actions are discrete, and observes zeros from the next step on.
+Agents of several kinds get one space: vectors are padded with zeros, and actions that only others have are masked.
 """
 
 from __future__ import annotations
@@ -54,19 +54,25 @@ class _CommonForm:
         mask = self._legal if self._choices else None
         self.spec = HostSpec(name, observation, self._encode, space, actions, mask, len(self.agents))
 
-    def view(self, observations: Mapping[str, Any], infos: Mapping[str, Any], present: Collection[str]) -> PyTree:
-        """Return what each agent of one game observes, with the legal actions `[A, n]` of discrete ones."""
+    def view(self, observations: Mapping[str, Any], infos: Mapping[str, Any], acting: Collection[str]) -> PyTree:
+        """Return what each agent of one game observes, with the legal actions `[A, n]` of discrete ones.
+
+        Args:
+            observations: by name, of the agents that observe anything.
+            infos: by name.
+            acting: the agents that choose; others have one legal action.
+        """
         views = [np.zeros(view.shape, view.dtype) for view in self._views]
         mask = np.zeros((len(self.agents), self._choices), bool)
         for row, agent in enumerate(self.agents):
-            if agent not in present:
-                mask[row, :1] = True
-                continue
-            observed, legal = observations[agent], infos.get(agent, {}).get("action_mask")
+            observed, legal = observations.get(agent), infos.get(agent, {}).get("action_mask")
             if isinstance(observed, Mapping):
                 observed, legal = observed["observation"], observed["action_mask"]
-            views[row][...] = observed
-            if self._choices and legal is not None:
+            if observed is not None:
+                views[row][...] = observed
+            if observed is None or agent not in acting:
+                mask[row, :1] = True
+            elif self._choices and legal is not None:
                 mask[row, : len(legal)] = legal
         return {_VIEW: views, _MASK: mask} if self._choices else {_VIEW: views}
 
@@ -133,11 +139,14 @@ class ParallelBatch(HostBatch):
         game, form = self._games[number], self._form
         before = list(game.agents)
         observations, rewards, terminations, truncations, infos = game.step(form.native(action, before))
-        del truncations
         self._steps[number] += 1
-        view = form.view(observations, infos, [agent for agent in before if agent in observations])
+        # Some games keep agents that are done.
+        left = [agent for agent in game.agents if not (terminations.get(agent) or truncations.get(agent))]
+        seen = {agent: observations[agent] for agent in before if agent in observations}
+        # The values of a truncated game are those of agents that would go on.
+        view = form.view(seen, infos, left or before)
         limited = self._options.time_limit is not None and self._steps[number] >= self._options.time_limit
-        ended = not game.agents
+        ended = not left
         terminated = ended and all(terminations[agent] for agent in before)
         truncated = (ended or limited) and not terminated
         start = self._start(number) if terminated or truncated else view

@@ -145,7 +145,7 @@ def _of_agent(setup: SystemParts, shared: Any, agent: int) -> tuple[SystemParts,
     spec = setup.spec
     if spec.share_networks:
         raise ConfigError(f"agent={agent} has no effect: {setup.name} has one policy: leave it out")
-    if agent not in range(spec.num_agents):
+    if isinstance(agent, bool | float) or agent not in range(spec.num_agents):
         raise ConfigError(f"agent={agent!r} does not exist: use 0 to {spec.num_agents - 1}")
     own = setup._replace(spec=spec._replace(share_networks=True))
     return own, shared._replace(params=take_member(shared.params, agent))

@@ -117,6 +117,20 @@ def test_an_end_before_the_limit_terminates():
     assert not steps.truncated.any()
 
 
+class Told(Collect):
+    """Says itself whether the task has ended."""
+
+    def terminated(self, state):
+        """Return whether the long agent has collected two."""
+        return state.sums[0] >= 2
+
+
+def test_a_task_that_ends_in_the_last_step_terminates_where_the_environment_says_so():
+    for actions, ends in (([1, 0, 0, 1], True), ([1, 0, 0, 0], False)):
+        last = jax.tree.map(lambda x: x[-1], played(Told, [[action, 0] for action in actions])[2])
+        assert (last.terminated.tolist(), last.truncated.tolist()) == ([ends] * 2, [not ends] * 2)
+
+
 def test_a_team_has_one_reward_its_own_world_and_its_own_masks():
     vector, first, steps = played(Shared, [[1, 0], [0, 1]])
     assert vector.team_reward

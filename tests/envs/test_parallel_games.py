@@ -11,7 +11,7 @@ from stoix_like.errors import ConfigError
 
 pytest.importorskip("pettingzoo")
 
-from support.parallel_game import Alone, Errand, Mixture, Push
+from support.parallel_game import Alone, Errand, Kept, Mixture, Push
 
 
 def played(actions, game=Errand, num_rows=4, **kwargs):
@@ -45,6 +45,7 @@ def test_an_agent_that_left_observes_zeros_and_has_one_action():
     timesteps = played(STEPS)
     # It still observes the state in which it leaves.
     np.testing.assert_array_equal(timesteps[2].observation.agent_view[0], [2, 0])
+    assert timesteps[2].observation.action_mask[:2].tolist() == [[True, False, False], [True, True, True]]
     np.testing.assert_array_equal(timesteps[3].observation.agent_view[0], [0, 0])
     assert timesteps[3].observation.action_mask[0].tolist() == [True, False, False]
     assert timesteps[3].reward.tolist() == [0, 2, 0, 0]
@@ -60,6 +61,20 @@ def test_a_game_ends_with_its_last_agent(cut):
     np.testing.assert_array_equal(timesteps[4].observation.agent_view[1], [0, 0])
     assert timesteps[4].episode.episode_return.tolist() == [8.0, 8.0, 4.0, 4.0]
     assert timesteps[4].episode.episode_length.tolist() == [4] * 4
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_game_that_keeps_its_agents_ends_when_all_of_them_are_done(cut):
+    """The successors of a truncated game have the legal actions of agents that would go on."""
+    last = played([[1, 1]] * 4, Kept, 2, cut=cut)[4]
+    assert (last.truncated if cut else last.terminated).tolist() == [True, True]
+    assert last.next_observation.action_mask.tolist() == [[True, True, False], [True, True, True]]
+
+
+def test_a_class_with_the_methods_of_a_parallel_game_is_one():
+    methods = {name: getattr(Errand, name) for name in dir(Errand) if not name.startswith("__")}
+    plain = type("Plain", (), {**methods, "__init__": Errand.__init__})
+    assert played([], plain)[0].observation.agent_view.shape == (4, 2)
 
 
 def test_a_time_limit_truncates_the_game():

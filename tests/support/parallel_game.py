@@ -79,6 +79,17 @@ class Mixture(Errand):
         return {"short": {}, "long": {"action_mask": np.full(3, self.count > 0, np.int8)}}
 
 
+class Kept(Errand):
+    """The agents are done together, and stay in the list of those that act."""
+
+    def step(self, actions):
+        """Take a step."""
+        self.count += 1
+        done = self.count == self.length
+        terminated, truncated = (dict.fromkeys(self.agents, done and cut == self.cut) for cut in (False, True))
+        return self.observe(), dict.fromkeys(self.agents, 0.0), terminated, truncated, self.infos()
+
+
 class Alone(Errand):
     """The long agent without the other one."""
 

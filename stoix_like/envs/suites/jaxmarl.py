@@ -55,7 +55,7 @@ _UNSUPPORTED = {
     **{name: _PREY for name in registration.registered_envs if "facmac" in name},
     **{name: "it is part of another package" for name in registration.registered_envs if "Robotarium" in name},
 }
-_LIMITS = ("max_steps", "num_inner_steps")
+_AT_LEAST_ONE = ("max_steps", "num_inner_steps", "num_agents")
 
 
 class _Scenario(NamedTuple):
@@ -122,7 +122,7 @@ def _fit(name: str, scenario: _Scenario, kwargs: Mapping[str, Any]) -> dict[str,
     known.pop("num_outer_steps", None)
     if scenario.key:
         known[scenario.key] = scenario.default
-    fitted = fit_params(known, kwargs, name, _LIMITS, "env.kwargs")
+    fitted = fit_params(known, kwargs, name, _AT_LEAST_ONE, "env.kwargs")
     if scenario.key:
         preset = fitted.pop(scenario.key, scenario.default)
         if preset not in scenario.presets:
@@ -199,7 +199,7 @@ def _kitchen(cls: type, shaped_rewards: bool = False, **arguments: Any) -> tuple
 
 
 def _hanabi(**arguments: Any) -> tuple[Any, Rules]:
-    return suite.Hanabi(**arguments), Rules(team_reward=True, legal="get_legal_moves")
+    return suite.Hanabi(**arguments), Rules(team_reward=True, legal=lambda env, state: env.get_legal_moves(state))
 
 
 def _riddle(**arguments: Any) -> tuple[Any, Rules]:
@@ -207,7 +207,16 @@ def _riddle(**arguments: Any) -> tuple[Any, Rules]:
     limit = env.max_steps
     # Without its own limit, the end of an episode is the answer to the riddle.
     env.max_steps = INT32_MAX
-    return env, Rules(limit=limit, terminated=lambda _, state: state.done, team_reward=True)
+
+    def legal(_: Any, state: Any) -> dict[str, Any]:
+        return {agent: _only_the_first(3, row != state.agent_in_room) for row, agent in enumerate(env.agents)}
+
+    return env, Rules(limit=limit, terminated=lambda _, state: state.done, team_reward=True, legal=legal)
+
+
+def _only_the_first(number: int, idle: Any) -> Any:
+    """Return the legal ones of a number of actions: all, or those of an agent whose action has no effect."""
+    return ~jnp.asarray(idle) | (jnp.arange(number) == 0)
 
 
 def _matrix_game(cls: type, views: Any = None, num_inner_steps: int = 152, **arguments: Any) -> tuple[Any, Rules]:
@@ -229,7 +238,14 @@ def _navigation(**arguments: Any) -> tuple[Any, Rules]:
     def terminated(_: Any, state: Any) -> Any:
         return jnp.all(state.term | state.goal_reached | state.move_term)
 
-    return env, Rules(limit=env.max_steps, terminated=terminated)
+    def legal(_: Any, state: Any) -> dict[str, Any]:
+        # `done` is also set by the time limit, which truncates.
+        stays = state.term | state.move_term
+        if env.evaporating:
+            stays |= state.goal_reached
+        return {agent: _only_the_first(env.action_space(agent).n, stays[row]) for row, agent in enumerate(env.agents)}
+
+    return env, Rules(limit=env.max_steps, terminated=terminated, legal=legal)
 
 
 def _of(build: Callable[..., tuple[Any, Rules]], cls: type, *classes: type, **options: Any) -> _Scenario:

@@ -66,9 +66,14 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
         The plan; its budget never exceeds `arch.total_timesteps`, or that many for each round of successive halving.
 
     Raises:
-        ConfigError: sizes do not divide, or the budget is too small for one update.
+        ConfigError: sizes do not divide, the budget is too small for one update, or a search has several agents.
     """
     arch, system = config.arch, config.system
+    if system.needs_model and num_agents > 1:
+        raise ConfigError(
+            f"system={config.system_name} plans the actions of one agent, and {config.environment_name} has"
+            f" {num_agents} that act at the same time: use a system without a search, such as system=ppo/ff_ppo"
+        )
     num_shards = num_devices * arch.update_batch_size
     if isinstance(arch, OfflineConfig):
         arch = replace(arch, total_num_envs=num_shards)

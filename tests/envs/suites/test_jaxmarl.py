@@ -235,6 +235,24 @@ def test_the_world_of_a_suite_is_its_own(name, size):
     assert env.observation_space.spaces["world"].shape == (size,)
 
 
+def test_agents_outside_the_room_of_the_riddle_have_one_legal_action():
+    """Whoever is in the room observes it in its first number."""
+    _, _, steps = rollout("switch_riddle", 4)
+    inside = steps.observation.agent_view[..., 0] == 1
+    np.testing.assert_array_equal(steps.observation.action_mask.sum(axis=-1), np.where(inside, 3, 1))
+    assert steps.observation.action_mask[..., 0].all()
+
+
+def test_robots_that_have_collided_have_one_legal_action():
+    """Until their game ends, whatever the others do."""
+    kwargs = {"act_type": "Discrete", "min_v": 0.0, "num_agents": 3, "lidar_num_beams": 8}
+    _, _, steps = rollout("jaxnav", 60, kwargs=kwargs)
+    legal = steps.observation.action_mask.sum(axis=-1)
+    assert set(np.unique(legal)) == {1, 15}
+    goes_on = ~(steps.terminated | steps.truncated)[1:]
+    assert (legal[1:][goes_on & (legal[:-1] == 1)] == 1).all()
+
+
 def test_matrix_games_pay_at_their_last_step():
     """JaxMARL starts the next game in the same step and pays nothing for it."""
     kwargs = {"num_inner_steps": 2, "shared_rewards": True}
@@ -274,6 +292,7 @@ def test_importing_is_quiet_and_leaves_brax_alone():
         ("overcooked", {"kwargs": {"layout": "cramped"}}, "env.kwargs.layout='cramped' is not one of .*'cramped_room'"),
         ("MPE_simple_tag_v3", {"kwargs": {"max_step": 3}}, "env.kwargs.max_step=3 is not a parameter .*'max_steps'"),
         ("MPE_simple_tag_v3", {"kwargs": {"max_steps": 0}}, "env.kwargs.max_steps=0 must be at least 1"),
+        ("MPE_simple_spread_v3", {"kwargs": {"num_agents": 0}}, "env.kwargs.num_agents=0 must be at least 1"),
         ("coin_game", {"kwargs": {"num_outer_steps": 2}}, "num_outer_steps=2 is not a parameter of coin_game"),
         ("MPE_simple_tag_v3", {"kwargs": {"world": 1}}, "env.kwargs.world=1 is invalid"),
         ("MPE_simple_tag_v3", {"params": {"gravity": 1}}, "env.params.gravity=1 is not a parameter"),
