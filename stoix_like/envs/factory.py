@@ -433,6 +433,11 @@ def make_scenario(
 
 def _rows_of_agents(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
     """Give each of several agents a row."""
+    if type(env.num_agents) is not int or env.num_agents < 1:
+        raise ConfigError(
+            f"{config.env_name}/{config.scenario.task_name}: num_agents={env.num_agents!r} must be a whole number of at"
+            " least 1"
+        )
     if has_agent_rows(env):
         return env
     if env.num_agents > 1:

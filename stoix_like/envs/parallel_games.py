@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import PyTree
+from stoix_like.base_types import Observation, PyTree
 from stoix_like.envs import padding
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
@@ -142,7 +142,7 @@ class ParallelBatch(HostBatch):
         self._steps[number] += 1
         # Some games keep agents that are done.
         left = [agent for agent in game.agents if not (terminations.get(agent) or truncations.get(agent))]
-        seen = {agent: observations[agent] for agent in before if agent in observations}
+        seen = {agent: each for agent, each in observations.items() if agent in before or agent in game.agents}
         # The values of a truncated game are those of agents that would go on.
         view = form.view(seen, infos, left or before)
         limited = self._options.time_limit is not None and self._steps[number] >= self._options.time_limit
@@ -153,6 +153,23 @@ class ParallelBatch(HostBatch):
         reward = np.array([rewards.get(agent, 0.0) for agent in form.agents], np.float32)
         reward = reward if len(reward) > 1 else reward[0]
         return HostStep(start, view, reward, np.array(terminated), np.array(truncated))
+
+
+class ParallelGames(HostEnvironment):
+    """Games with the parallel interface."""
+
+    def __init__(self, make: Callable[[int], HostBatch], form: _CommonForm, timeout: float) -> None:
+        super().__init__(make, form.spec, timeout)
+        self._form = form
+
+    def view_of(self, native: Mapping[str, Any]) -> Observation:
+        """Convert the observations of a game by agent; masks are those that are part of them, not those of infos."""
+        spec, game = (
+            self._form.spec,
+            jax.tree.map(lambda leaf: np.asarray(leaf)[None], self._form.view(native, {}, native)),
+        )
+        found = Observation(spec.encode(game), None if spec.mask is None else spec.mask(game))
+        return jax.tree.map(lambda leaf: leaf[0], found)
 
 
 def adopt(env: Any, constructor: Callable[[], Any] | None, name: str, options: HostOptions) -> VectorEnvironment:
@@ -182,7 +199,7 @@ def adopt(env: Any, constructor: Callable[[], Any] | None, name: str, options: H
     form = _CommonForm(env, name)
     env.close()
     make = partial(_make_batch, constructor, form, options)
-    return HostEnvironment(make, form.spec, options.timeout)
+    return ParallelGames(make, form, options.timeout)
 
 
 def _make_batch(constructor: Callable[[], Any], form: _CommonForm, options: HostOptions, num_envs: int) -> HostBatch:

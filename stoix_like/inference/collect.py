@@ -155,7 +155,9 @@ def _play(
     batches: list[DataSet] = []
     missing, cut = steps, 0
     while missing > 0:
-        batch, num_cut = _episodes(player.play(trained.shared, jax.random.fold_in(key, len(batches))), missing)
+        batch, num_cut = _episodes(
+            player.play(trained.shared, jax.random.fold_in(key, len(batches))), missing, env.num_agents
+        )
         batches.append(batch._replace(action=_vectors(env, batch.action)))
         missing, cut = missing - int(batch.valid.sum()), cut + num_cut
     data = jax.tree.map(lambda *parts: np.concatenate(parts), *(each[1:] for each in batches))
@@ -164,11 +166,12 @@ def _play(
     return DataSet(DataHeader(), *data), f"{by}seed {seed}{limit}"
 
 
-def _episodes(rows: Rows, steps: int) -> tuple[DataSet, int]:
+def _episodes(rows: Rows, steps: int, num_agents: int = 1) -> tuple[DataSet, int]:
     """Join the first episodes that have enough steps; return them, and how many of them reached the limit."""
     lengths = rows.valid.sum(axis=1)
-    # Whole episodes, in an order that does not depend on their length.
-    first = np.arange(len(lengths)) < 1 + np.searchsorted(np.cumsum(lengths), steps)
+    # Whole episodes, of all agents of a game, in an order that does not depend on their length.
+    number = 1 + np.searchsorted(np.cumsum(lengths), steps)
+    first = np.arange(len(lengths)) < -(-number // num_agents) * num_agents
     index = np.arange(rows.valid.shape[1])[None]
     kept = first[:, None] & (index <= lengths[:, None])
     endless = rows.valid & (index == lengths[:, None] - 1) & ~rows.terminated & ~rows.truncated

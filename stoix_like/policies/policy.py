@@ -72,6 +72,7 @@ class Policy(Exportable):
             `Observation`, and the entries of a dictionary by dotted name, such as `agent_view.grid`, but for those that
             no action depends on, such as the entries of a privileged critic.
         selected: how `load_policy` selected the parameters: `best of 10 evaluations, return 195.30`.
+        agent: the agent with networks of its own whose policy this is; None: that of all agents.
     Its other attributes are those of `Exportable`.
     """
 
@@ -87,6 +88,7 @@ class Policy(Exportable):
         self._config = config = setup.config
         self.greedy = config.arch.evaluation_greedy if greedy is None else greedy
         self.env_steps, self.selected = env_steps, ""
+        self.agent: int | None = None
         mode = {**config.system.policy_hyperparams, **(config.system.mode_hyperparams if self.greedy else {})}
         self._system = setup.build_system({**hyperparams, **mode}, greedy=self.greedy)
         self._env = setup.env
@@ -156,6 +158,8 @@ class Policy(Exportable):
         """
         if episodes < 1:
             raise ConfigError(f"episodes={episodes} must be at least 1")
+        if self.agent is not None:
+            raise ConfigError(f"this is the policy of agent {self.agent} alone: load it without agent to play games")
         check_seed(seed)
         return play(self._built_env, self._system, self._shared, episodes, self._config.arch.max_eval_steps, seed)
 
@@ -369,7 +373,7 @@ class Policy(Exportable):
             raise ValueError(f"{', '.join(wanted)} have different batch axes {leading}: pass the same ones")
         agents = self._own_networks
         if agents and leading[0][-1:] != (agents,):
-            raise ValueError(
+            raise ConfigError(
                 f"observation has the batch axes {leading[0]}, and each of {agents} agents has networks of its own:"
                 f" pass those of all agents, [..., {agents}, *shape], or load the policy of one of them with agent=0"
             )

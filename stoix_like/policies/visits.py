@@ -22,14 +22,14 @@ _STREAM = 0x515
 
 
 class Visits(NamedTuple):
-    """M steps of E episodes, one episode after the other, as host arrays.
+    """M steps of E episodes, one episode after the other, as host arrays; of several agents, one agent after the other.
 
     Attributes:
         observation: `[M, ...]` what was acted on.
         action: `[M, ...]`, in the units of the suite.
         reward: `[M]`, of the suite.
-        episode: `[M]` int, the episode of each step.
-        returns: `[E]` sums of the rewards.
+        episode: `[M]` int, the episode of each step; of A agents, A times that plus the number of the agent.
+        returns: `[E]` sums of the rewards; of several agents, of the team.
         finished: `[E]` bool, whether the episode ended; otherwise its last steps are missing.
     """
 
@@ -96,8 +96,10 @@ def play(env: VectorEnvironment, system: System, shared: Any, episodes: int, max
     valid = rows.valid
     observation, action, reward = jax.tree.map(lambda leaf: leaf[valid], (rows.observation, rows.action, rows.reward))
     episode = np.broadcast_to(np.arange(len(valid))[:, None], valid.shape)[valid]
-    returns = rows.reward.sum(axis=1, dtype=np.float64)
-    return Visits(observation, action, reward, episode, returns, (rows.terminated | rows.truncated).any(axis=1))
+    by_agent = rows.reward.sum(axis=1, dtype=np.float64).reshape(episodes, -1)
+    returns = by_agent[:, 0] if env.team_reward else by_agent.sum(axis=1)
+    finished = (rows.terminated | rows.truncated).any(axis=1)[:: env.num_agents]
+    return Visits(observation, action, reward, episode, returns, finished)
 
 
 class Player:

@@ -232,7 +232,9 @@ def test_a_class_is_recorded_by_its_import_path(tmp_path):
 @pytest.mark.slow
 def test_an_object_is_passed_again(tmp_path):
     stoix_like.train("ppo/ff_ppo", TINY, env=custom_envs.Corridor(size=2), run_dir=tmp_path)
-    for load in (stoix_like.resume, stoix_like.evaluate, stoix_like.load_policy):
+    # A policy knows the spaces from the run's directory.
+    assert stoix_like.load_policy(tmp_path)(Observation(jnp.zeros(1), jnp.array([False, True]))) == 1
+    for load in (stoix_like.resume, stoix_like.evaluate):
         with pytest.raises(ConfigError, match=r"env._target_ is not set: .* pass it from Python again, env=MyEnv\(\)"):
             load(tmp_path)
         with pytest.raises(ConfigError, match="env=GymnaxWalk: the run was trained on Corridor"):

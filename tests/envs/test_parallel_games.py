@@ -148,3 +148,6 @@ def test_agents_on_the_host_learn(arch, tmp_path):
     overrides += ["system.rollout_length=32", "system.actor_lr=3e-3", "arch.num_eval_episodes=4"]
     result = stoix_like.train("ppo/ff_ppo", overrides, env=Errand, run_dir=tmp_path / "run")
     assert result.eval_return == 10.0
+    game = Errand()
+    policy = stoix_like.load_policy(tmp_path / "run", env=Errand)
+    assert policy.predict(game.reset()[0])[0].tolist() == [1, 2]

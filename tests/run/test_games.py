@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.base_types import Observation
+from stoix_like.base_types import Observation, Transition
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
@@ -61,6 +61,8 @@ def test_each_agent_is_an_episode_of_recorded_data(match):
     """The wage of 8 per step is that of each of two agents, for three steps."""
     header = stoix_like.collect(match.run_dir, 60, num_envs=4).header
     assert (header.steps, header.episodes, header.return_mean) == (60, 20, 24.0)
+    # Whole games: a seventh step would be that of a third agent.
+    assert stoix_like.collect(match.run_dir, 7, num_envs=4).header.episodes == 4
     assert "games of 2 agents, of which each episode is what one observed, did and earned" in header.notes[0]
 
 
@@ -87,6 +89,31 @@ def test_values_of_agents_are_bootstrapped_where_a_limit_cuts_the_game(wages):
     """Wages of 1, 2 and 3 per step are worth 2, 4 and 6 at a discount of one half."""
     algorithm, _, params = wages
     np.testing.assert_allclose(algorithm.networks.value(params, AGENTS), [2.0, 4.0, 6.0], atol=0.05)
+
+
+def test_agents_with_networks_of_their_own_have_scales_of_their_own():
+    """Those of agents whose rewards and advantages are 1, 10 and 1000 times as large are equal."""
+    overrides = [*SMALL, *WAGES, *PPO, "network.share=false", "system.standardize_advantages=batch"]
+    algorithm = make_algorithm(set_up(parse_config(compose_config(overrides))))
+    scale = jnp.tile(jnp.asarray([1.0, 10.0, 1000.0]), 2)[None]
+    values = jnp.repeat(jax.random.normal(jax.random.key(0), (5, 2)), 3, axis=1) * scale
+    found = np.asarray(algorithm.standardize(values, ("batch",))).reshape(-1, 3)
+    np.testing.assert_allclose(found, found[:, :1] * np.ones(3), atol=1e-5)
+    np.testing.assert_allclose([found.mean(), found.std()], [0, 1], atol=1e-5)
+    flag = jnp.zeros((5, 6), bool)
+    steps = Transition(None, None, values, flag, flag, None, flag, ())
+    reward, _, returns = algorithm.rewards.apply(algorithm.rewards.init(), algorithm.rewards.init_returns(6), steps)
+    by_agent = np.asarray(reward).reshape(-1, 3)
+    np.testing.assert_allclose(by_agent, by_agent[:, :1] * np.ones(3), rtol=1e-4)
+    assert returns.shape == (6,)
+
+
+def test_played_games_have_the_return_of_the_team(match):
+    policy = stoix_like.load_policy(match.run_dir, trust=True)
+    visits = policy.play(episodes=5)
+    assert visits.returns.tolist() == [24.0] * 5
+    assert visits.finished.tolist() == [True] * 5
+    assert np.unique(visits.episode).tolist() == list(range(10))
 
 
 def test_a_dead_agent_has_no_gradient(wages):
@@ -221,8 +248,9 @@ def test_own_networks_export_one_agent_at_a_time(tmp_path):
         together.export(tmp_path / "all.stablehlo")
     with pytest.raises(ValueError, match="each of 3 agents has networks of its own"):
         together(jax.tree.map(lambda x: x[1], AGENTS))
-    with pytest.raises(ConfigError, match="agent=3 does not exist: use 0 to 2"):
-        stoix_like.load_policy(tmp_path / "run", trust=True, agent=3)
+    for agent in (3, True, 1.0):
+        with pytest.raises(ConfigError, match=f"agent={agent} does not exist: use 0 to 2"):
+            stoix_like.load_policy(tmp_path / "run", trust=True, agent=agent)
 
 
 OWN = ["network.share=false", "arch.total_timesteps=800", "arch.num_evaluation=1", "arch.total_num_envs=8"]

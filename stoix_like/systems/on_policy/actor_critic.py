@@ -139,6 +139,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
     intrinsic: Intrinsic
     lessons: Lessons
     advantages: Advantages
+    num_policies: int
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
@@ -218,10 +219,17 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         return Agent(with_part(shared, INTRINSIC, intrinsic), local), examples, metrics
 
     def standardize(self, advantage: jax.Array, where: tuple[bool | str, ...]) -> jax.Array:
-        """Standardise advantages where the configuration says so, over the batches of all shards."""
+        """Standardise advantages where the configuration says so, over the batches of all shards.
+
+        Agents with networks of their own, whose rows are side by side, have a scale of their own.
+        """
         if self.config.standardize_advantages not in where:
             return advantage
-        return standardize(advantage, self.axes.names)
+        if self.num_policies == 1:
+            return standardize(advantage, self.axes.names)
+        by_policy = advantage.reshape(-1, self.num_policies)
+        each = jax.vmap(partial(standardize, axis_names=self.axes.names), in_axes=1, out_axes=1)
+        return each(by_policy).reshape(advantage.shape)
 
     def finish(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Update the statistics of observations, last, as probability ratios need those of the behaviour policy."""
@@ -246,6 +254,7 @@ def make_parts(
     optimiser = config.gradients.optimiser
     networks = with_own_networks(make_networks(spec.networks), spec, optimiser) if networks is None else networks
     optims = (make_optimiser(config, spec, lr, transform=transform) for lr in (config.actor_lr, config.critic_lr))
+    num_policies = 1 if spec.share_networks else spec.num_agents
     return {
         "config": config,
         "axes": spec.axes,
@@ -253,8 +262,9 @@ def make_parts(
         "networks": networks,
         "optim": join_optimisers(*optims, states=ActorCriticOptStates),
         "normalizer": make_normalizer(config.normalize_observations, spec.axes),
-        "rewards": make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
+        "rewards": make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes, num_policies=num_policies),
         "exploration": make_exploration(config.sde_sample_freq, networks.init_carry),
         "intrinsic": make_intrinsic(config.find_part(IntrinsicReward), config, spec),
         "lessons": make_lessons(config.find_part(Kickstarting), spec),
+        "num_policies": num_policies,
     }

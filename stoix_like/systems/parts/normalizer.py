@@ -77,7 +77,9 @@ class RewardNormalizer(NamedTuple):
     apply: Callable[[PyTree, PyTree, Transition], tuple[jax.Array, PyTree, PyTree]]
 
 
-def make_reward_normalizer(enabled: bool, gamma: Scalar, axes: Axes, max_abs_value: float = 10.0) -> RewardNormalizer:
+def make_reward_normalizer(
+    enabled: bool, gamma: Scalar, axes: Axes, max_abs_value: float = 10.0, num_policies: int = 1
+) -> RewardNormalizer:
     """Build a normaliser of rewards, or the identity with an empty state.
 
     Args:
@@ -85,6 +87,7 @@ def make_reward_normalizer(enabled: bool, gamma: Scalar, axes: Axes, max_abs_val
         gamma: discount per step; it may be traced.
         axes: the mapped axes that a batch is spread over.
         max_abs_value: clipping limit of normalised rewards.
+        num_policies: policies of rows side by side, each with statistics of its own.
 
     Returns:
         The functions of the normaliser.
@@ -94,11 +97,13 @@ def make_reward_normalizer(enabled: bool, gamma: Scalar, axes: Axes, max_abs_val
 
     def apply(state: PyTree, returns: jax.Array, steps: Transition) -> tuple[jax.Array, PyTree, jax.Array]:
         returns, each = _running_returns(gamma, returns, steps.reward, steps.is_first)
-        state = running_statistics.update_statistics(state, each, pmap_axes=axes.names or None)
-        return jnp.clip(steps.reward / state.std, -max_abs_value, max_abs_value), state, returns
+        by_policy = each if num_policies == 1 else each.reshape(len(each), -1, num_policies)
+        state = running_statistics.update_statistics(state, by_policy, pmap_axes=axes.names or None)
+        std = state.std if num_policies == 1 else jnp.tile(state.std, len(returns) // num_policies)[None]
+        return jnp.clip(steps.reward / std, -max_abs_value, max_abs_value), state, returns
 
     return RewardNormalizer(
-        init=lambda: running_statistics.initialize_statistics(jnp.zeros(())),
+        init=lambda: running_statistics.initialize_statistics(jnp.zeros(() if num_policies == 1 else num_policies)),
         init_returns=lambda num_envs: jnp.zeros(num_envs),
         apply=apply,
     )
