@@ -172,8 +172,8 @@ def _find_layout(path: Path) -> str:
 
 
 def _own_header(path: Path) -> DataHeader:
-    (size,) = npz.shapes(path)[_HEADER].shape
-    if size > _MAX_HEADER:
+    said = npz.shapes(path)[_HEADER]
+    if (size := said.size * said.dtype.itemsize) > _MAX_HEADER:
         raise ConfigError(f"its header has {size:,} bytes, more than {_MAX_HEADER:,}: record it again")
     found = DataHeader.from_json(npz.arrays(path, (_HEADER,))[_HEADER].tobytes(), str(path))
     if found.format != FORMAT:

@@ -292,7 +292,9 @@ def _is_of_gymnasium(env: Any) -> bool:
 def _is_parallel(env: Any) -> bool:
     """Return whether an object has PettingZoo's parallel interface; games in turns have an `agent_iter`."""
     return _is_a(env, _PARALLEL) or (
-        all(hasattr(env, name) for name in _PETTINGZOO) and not any(hasattr(env, name) for name in _OTHERS)
+        not isinstance(env, Environment | VectorEnvironment)
+        and all(hasattr(env, name) for name in _PETTINGZOO)
+        and not any(hasattr(env, name) for name in _OTHERS)
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -433,10 +434,10 @@ def make_scenario(
 
 def _rows_of_agents(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
     """Give each of several agents a row."""
-    if type(env.num_agents) is not int or env.num_agents < 1:
+    number: Any = env.num_agents
+    if not isinstance(number, numbers.Integral) or number < 1:
         raise ConfigError(
-            f"{config.env_name}/{config.scenario.task_name}: num_agents={env.num_agents!r} must be a whole number of at"
-            " least 1"
+            f"{config.env_name}/{config.scenario.task_name}: num_agents={number!r} must be a whole number of at least 1"
         )
     if has_agent_rows(env):
         return env

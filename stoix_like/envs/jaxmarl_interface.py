@@ -33,7 +33,8 @@ class Rules(NamedTuple):
 
     Attributes:
         limit: the steps after which an episode is truncated; None: never.
-        terminated: `(env, state) -> bool`, whether the task has ended; None: once all are done before the limit.
+        terminated: `(env, state) -> bool`, whether the task has ended, also in the last step before the limit; None: it
+            ends once all are done before that.
         team_reward: whether all agents receive the same reward.
         measures: `(env, state) -> measures`, see `EpisodeMetrics`.
         legal: `(env, state) -> masks`, the legal actions by agent; None: `get_avail_actions`, if there is one.
@@ -96,7 +97,9 @@ class JaxMarlEnvironment(Environment):
             # Some environments change dtypes in the first step.
             after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, state)
             truncated = jnp.asarray(False) if rules.limit is None else steps_of(after) >= rules.limit
-            terminated = dones[ALL] & ~truncated if rules.terminated is None else rules.terminated(self._env, after)
+            terminated = dones[ALL] & ~truncated
+            if rules.terminated is not None:
+                terminated |= rules.terminated(self._env, after)
             reward = jnp.stack([jnp.asarray(each, jnp.float32) for each in self._by_agent(rewards)])
             reward = reward[0] if self.team_reward or self.num_agents == 1 else reward
             observation = self._only(self._observation(observed, after))
@@ -163,9 +166,9 @@ def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
     """Convert a custom environment.
 
     Args:
-        env: the environment. Its `max_steps`, if it has them, truncate an episode. Its `terminated(state)` tells
-            whether the task has ended; without it, any end before `max_steps` terminates. Its `team_reward` tells
-            whether all agents receive the same reward, by default False.
+        env: the environment. Its `max_steps`, if it has them, truncate an episode; any end before terminates it, and
+            one in the last step where its `terminated(state)`, if it has one, says so. Its `team_reward` tells whether
+            all agents receive the same reward, by default False.
         name: its name, for messages.
         world: see `JaxMarlEnvironment`.
 
@@ -184,7 +187,7 @@ def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
             raise FaultyEnvironmentError(faults)
     limit, team_reward = getattr(env, "max_steps", None), bool(getattr(env, "team_reward", False))
     rules = Rules(limit=limit, team_reward=team_reward, images=True)
-    if hasattr(env, "terminated"):
+    if callable(getattr(env, "terminated", None)):
         rules = rules._replace(terminated=lambda env, state: env.terminated(state))
     return JaxMarlEnvironment(env, rules, name, world)
 
@@ -218,6 +221,11 @@ def _step_faults(env: Any) -> Iterator[str]:
     yield from (f"step_env returns no reward of {agent}" for agent in env.agents if agent not in rewards)
     if ALL not in dones:
         yield f"dones of step_env has no {ALL!r}: return whether the game has ended"
+    if (
+        callable(ends := getattr(env, "terminated", None))
+        and jax.tree.map(jnp.shape, jax.eval_shape(ends, state)) != ()
+    ):
+        yield "terminated(state) must return one flag: whether the task has ended for all agents"
 
 
 def _observation_faults(env: Any, observed: Any, method: str) -> Iterator[str]:

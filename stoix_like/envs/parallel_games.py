@@ -115,6 +115,8 @@ class ParallelBatch(HostBatch):
     def __init__(self, games: list[Any], form: _CommonForm, options: HostOptions) -> None:
         self._games, self._form, self._options = games, form, options
         self._steps = np.zeros(len(games), int)
+        # Some games keep agents that are done.
+        self._done: list[set[Any]] = [set() for _ in games]
 
     def reset(self, seeds: list[int]) -> PyTree:
         """See `HostBatch.reset`."""
@@ -130,19 +132,20 @@ class ParallelBatch(HostBatch):
             game.close()
 
     def _start(self, number: int, seed: int | None = None) -> PyTree:
-        self._steps[number] = 0
+        self._steps[number], self._done[number] = 0, set()
         game = self._games[number]
         observations, infos = game.reset(seed=seed)
         return self._form.view(observations, infos, game.agents)
 
     def _step(self, number: int, action: Any) -> HostStep:
-        game, form = self._games[number], self._form
-        before = list(game.agents)
-        observations, rewards, terminations, truncations, infos = game.step(form.native(action, before))
+        game, form, done = self._games[number], self._form, self._done[number]
+        acting = list(game.agents)
+        before = [agent for agent in acting if agent not in done]
+        observations, rewards, terminations, truncations, infos = game.step(form.native(action, acting))
+        done |= {agent for agent in acting if terminations.get(agent) or truncations.get(agent)}
+        left = [agent for agent in game.agents if agent not in done]
         self._steps[number] += 1
-        # Some games keep agents that are done.
-        left = [agent for agent in game.agents if not (terminations.get(agent) or truncations.get(agent))]
-        seen = {agent: each for agent, each in observations.items() if agent in before or agent in game.agents}
+        seen = {agent: each for agent, each in observations.items() if agent in before or agent in left}
         # The values of a truncated game are those of agents that would go on.
         view = form.view(seen, infos, left or before)
         limited = self._options.time_limit is not None and self._steps[number] >= self._options.time_limit

@@ -73,8 +73,8 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
     largest = hyperparams.get("max_abs_reward", getattr(config.system, "max_abs_reward", np.inf))
     if np.abs(data.reward * config.env.reward_scale).max() > largest * (1.0 - _ROUNDING):
         raise ConfigError(
-            f"replay=True: system.max_abs_reward={largest:g} clipped stored rewards: collect with policy=best, or train"
-            " with a larger one"
+            f"replay=True: rewards reach system.max_abs_reward={largest:g}, which clips stored ones: collect with"
+            " policy=best, or train with a larger one"
         )
     return data, f"replay buffer after {step:,} env steps"
 

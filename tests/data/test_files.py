@@ -101,6 +101,10 @@ def write_huge_header(path):
     rewrite(path, header=np.zeros(2**24 + 1, np.uint8))
 
 
+def write_one_long_word(path):
+    rewrite(path, header=np.zeros(1, f"S{2**24 + 1}"))
+
+
 def claim_more_rows(path):
     """Let an array that is mapped into memory claim more rows than the file has."""
     array = io.BytesIO()
@@ -125,6 +129,7 @@ def claim_more_rows(path):
         (write_wrong_header, r"damaged, or of another layout \(the header has no format\)"),
         (write_later_format, "it has the format 2, and this version reads 1: record it again"),
         (write_huge_header, "its header has 16,777,217 bytes, more than 16,777,216: record it again"),
+        (write_one_long_word, "its header has 16,777,217 bytes, more than 16,777,216: record it again"),
         (claim_more_rows, r"damaged, or of another layout \(observations has 8 bytes instead of 36\)"),
         (lambda path: rewrite(path, rewards=np.zeros(6)), r"damaged.* \(rewards has 6 rows, and valids has 7\)"),
         (lambda path: rewrite(path, rewards=None), r"damaged, or of another layout \(KeyError: 'rewards'\)"),

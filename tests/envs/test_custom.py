@@ -213,6 +213,20 @@ def test_an_anonymous_function_has_a_name_for_paths():
     assert (config.env.env_name, config.env.scenario.name) == ("own", "lambda")
 
 
+@pytest.mark.parametrize("number", ["2", 0, 2.0])
+def test_a_number_of_agents_that_is_none_is_refused(number):
+    env = custom_envs.Corridor(size=2)
+    env.num_agents = number
+    with pytest.raises(ConfigError, match=f"num_agents={number!r} must be a whole number of at least 1"):
+        make_eval(EnvConfig("own"), env)
+
+
+def test_an_environment_that_names_possible_agents_stays_one_in_jax():
+    env = custom_envs.Corridor(size=2)
+    env.possible_agents = ["walker"]
+    assert not make_eval(EnvConfig("own"), env).on_host
+
+
 def test_a_class_with_arguments_is_passed_as_one():
     env = functools.partial(custom_envs.Corridor, size=2)
     assert as_overrides(env) == as_overrides(custom_envs.Corridor(size=2))

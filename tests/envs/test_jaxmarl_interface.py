@@ -121,14 +121,16 @@ class Told(Collect):
     """Says itself whether the task has ended."""
 
     def terminated(self, state):
-        """Return whether the long agent has collected two."""
-        return state.sums[0] >= 2
+        """Return whether the short agent has collected two."""
+        return state.sums[1] >= 2
 
 
 def test_a_task_that_ends_in_the_last_step_terminates_where_the_environment_says_so():
+    """The long agent's action 2 ends a game as before."""
     for actions, ends in (([1, 0, 0, 1], True), ([1, 0, 0, 0], False)):
-        last = jax.tree.map(lambda x: x[-1], played(Told, [[action, 0] for action in actions])[2])
+        last = jax.tree.map(lambda x: x[-1], played(Told, [[0, action] for action in actions])[2])
         assert (last.terminated.tolist(), last.truncated.tolist()) == ([ends] * 2, [not ends] * 2)
+    assert played(Told, [[0, 0], [2, 0]])[2].terminated[-1].all()
 
 
 def test_a_team_has_one_reward_its_own_world_and_its_own_masks():
@@ -193,6 +195,7 @@ def test_a_sound_environment_has_no_faults():
             {"step_env": lambda *args: (*Collect().step_env(*args)[:3], {"long": False}, {})},
             "dones of step_env has no '__all__'",
         ),
+        ({"terminated": lambda state: {"long": False, "short": False}}, r"terminated\(state\) must return one flag"),
         ({"step_env": lambda *args: 1 / 0}, "does not follow JaxMARL's interface.*division by zero"),
         (
             {"action_spaces": {"long": discrete(3), "short": box(2)}},

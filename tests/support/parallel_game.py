@@ -80,13 +80,14 @@ class Mixture(Errand):
 
 
 class Kept(Errand):
-    """The agents are done together, and stay in the list of those that act."""
+    """Agents that are done stay in the list of those that act; the short one is truncated, and says so once."""
 
     def step(self, actions):
         """Take a step."""
         self.count += 1
         done = self.count == self.length
-        terminated, truncated = (dict.fromkeys(self.agents, done and cut == self.cut) for cut in (False, True))
+        terminated = {"short": False, "long": done and not self.cut}
+        truncated = {"short": self.count == 2, "long": done and self.cut}
         return self.observe(), dict.fromkeys(self.agents, 0.0), terminated, truncated, self.infos()
 
 

@@ -25,12 +25,15 @@ from stoix_like.schema import INT32_MAX, get_value
 from stoix_like.systems.parts.conservatism import SampledConservatism
 from stoix_like.utils.replay import Data, DataFile, SequenceConfig, StreamReplayConfig
 
-# Keys that change no step of an environment, or only its rewards, which are recorded as the environment gives them.
+# Keys that change no step of an environment, or only its rewards, which are recorded as the environment gives them, or
+# only the training environments: data are recorded in those of evaluations; or paths of a machine.
 _TRAINING_ALONE = {
+    "assets",
     "auto_reset",
     "clip_actions",
     "eval_opponent",
     "pool_size",
+    "random_start_steps",
     "rescale_actions",
     "reset_ratio",
     "reward_clip",
