@@ -1,7 +1,7 @@
 """Games with the parallel interface of PettingZoo, on the host.
 
 A game ends when its last agents leave or are done: it terminates if all of these do, and is truncated otherwise. An
-agent that leaves before has one legal action, where actions are discrete, and observes zeros from the next step on.
+agent that leaves before has one legal action, where an action is one choice, and observes zeros from the next step on.
 Agents of several kinds get one space: vectors are padded with zeros, and actions that only others have are masked.
 """
 
