@@ -135,8 +135,7 @@ def trajectories(
     axes = new_axes(ax)
     view = view_of(visits.observation)
     columns = [feature.read(view) for feature in features]
-    for episode in range(min(episodes, 1 + visits.episode.max())):
-        steps = np.flatnonzero(visits.episode == episode)
+    for steps in visits.paths(episodes):
         if len(features) == 1:
             axes.plot(features[0].unjoined(columns[0][steps]), linewidth=0.8)
             continue
@@ -371,8 +370,7 @@ def _finish(axes: Axes, taken: Slice) -> Axes:
         axes.grid(False)
         x, y = taken.read(0), taken.read(1)
         outline = [Stroke(linewidth=0.8, foreground="black", alpha=0.5), Normal()]
-        for episode in range(min(_MAX_PATHS, 1 + taken.visits.episode.max())):
-            steps = taken.visits.episode == episode
+        for steps in taken.visits.paths(_MAX_PATHS):
             # Points, since lines between states that alternate would cover the plane.
             axes.plot(x[steps], y[steps], ".", color="white", alpha=0.6, markersize=2, path_effects=outline)
             axes.plot(x[steps][:1], y[steps][:1], "o", color="white", markeredgecolor="black", markersize=4)

@@ -56,6 +56,7 @@ def _problems(
     yield from _wrong_arrays(data, observation_space, space)
     yield from _wrong_episodes(data)
     yield from _wrong_values(data, space)
+    yield from _illegal_actions(data, space)
     yield from _wrong_header(data)
 
 
@@ -120,6 +121,10 @@ def _wrong_values(data: DataSet, action_space: Any) -> Iterator[str]:
         row = _first(outside)
         action, least, largest = (np.array2string(x, precision=4) for x in (data.action[row], low, high))
         yield f"the action {action} in row {row} is not between {least} and {largest}: use the environment's units"
+
+
+def _illegal_actions(data: DataSet, action_space: Any) -> Iterator[str]:
+    """Check that choices are among those that their mask allows."""
     mask, sizes = data.observation.action_mask, choices(action_space)
     if mask is None or not sizes:
         return

@@ -40,6 +40,14 @@ class Visits(NamedTuple):
     returns: np.ndarray
     finished: np.ndarray
 
+    def paths(self, most: int) -> list[np.ndarray]:
+        """Return the numbers of the steps of the first episodes; of several agents, of each agent apart.
+
+        Args:
+            most: largest number of paths.
+        """
+        return [np.flatnonzero(self.episode == path) for path in range(min(most, 1 + self.episode.max()))]
+
 
 class Rows(NamedTuple):
     """Steps of E episodes side by side, and the last successors; zero in the rows after an episode.
