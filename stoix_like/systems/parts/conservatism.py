@@ -13,7 +13,7 @@ import numpy as np
 from stoix_like.base_types import Distribution
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, above, between, get_value
-from stoix_like.utils.loss import cql_penalty, sampled_cql_penalty
+from stoix_like.utils.loss import cql_penalty_per_example, sampled_cql_penalty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +79,7 @@ def make_penalty(config: Conservatism) -> Penalty:
     coef = config.cql_coef
     if coef is None:
         return lambda losses, q_tm1, action: losses
-    each = jax.vmap(lambda q, a: cql_penalty(q[None], a[None]))
-    return lambda losses, q_tm1, action: losses + coef * each(q_tm1, action)
+    return lambda losses, q_tm1, action: losses + coef * cql_penalty_per_example(q_tm1, action)
 
 
 def make_sampled_penalty(config: SampledConservatism | None, space: Any) -> SampledPenalty:

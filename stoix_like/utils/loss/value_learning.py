@@ -265,10 +265,10 @@ def expectile_loss(errors: Float[Array, "*B"], expectile: Scalar) -> Float[Array
     return jnp.where(errors < 0.0, 1.0 - expectile, expectile) * jnp.square(errors)
 
 
-def cql_penalty(q_tm1: Float[Array, "B A"], a_tm1: Int[Array, "B"]) -> Float[Array, ""]:
-    """Compute the conservative Q-learning penalty: the soft maximum of the values minus the value of the action taken.
+def cql_penalty_per_example(q_tm1: Float[Array, "B A"], a_tm1: Int[Array, "B"]) -> Float[Array, "B"]:
+    """Compute the conservative Q-learning penalties: the soft maximum of the values minus that of the action taken.
 
-        P = mean(logsumexp_a q_tm1(a) - q_tm1(a_tm1))
+        P = logsumexp_a q_tm1(a) - q_tm1(a_tm1)
 
     Source: Kumar et al. 2020, "Conservative Q-learning", equation 4.
 
@@ -277,10 +277,13 @@ def cql_penalty(q_tm1: Float[Array, "B A"], a_tm1: Int[Array, "B"]) -> Float[Arr
         a_tm1: `[B]` actions of the data set.
 
     Returns:
-        The penalty, a scalar, not negative.
+        The penalties, one per example, not negative.
     """
     check_shapes("q_tm1[B,A] a_tm1[B]", (q_tm1, a_tm1))
-    return jnp.mean(jax.nn.logsumexp(q_tm1, axis=-1) - values_of_actions(q_tm1, a_tm1))
+    return jax.nn.logsumexp(q_tm1, axis=-1) - values_of_actions(q_tm1, a_tm1)
+
+
+cql_penalty = mean_of(cql_penalty_per_example)
 
 
 def sampled_cql_penalty(
