@@ -6,6 +6,7 @@ on those of them where some legal move does not keep it.
 
     python scripts/solved_games.py runs/my_run
     python scripts/solved_games.py runs/my_run --which 500000 --simulations 0 32
+    python scripts/solved_games.py runs/my_population --member 3
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--which", default="last", help="last, best, or the environment steps of a checkpoint")
+    parser.add_argument("--member", type=int, help="of a population")
     parser.add_argument("--simulations", type=int, nargs="+", default=[0, 32], help="per move; 0: the policy network")
     parser.add_argument("--games", type=int, default=1000, help="of tic-tac-toe")
     parser.add_argument("--positions", type=int, default=300, help="of connect four, of each kind")
@@ -36,12 +38,12 @@ def main() -> None:
         parser.error(f"{args.run_dir} plays {name}: use a run on tic_tac_toe or connect_four")
     if name == "tic_tac_toe":
         for simulations in args.simulations:
-            results = solved_games.against_perfect_player(args.run_dir, args.games, simulations, args.which)
+            results = solved_games.against_perfect_player(args.run_dir, args.games, simulations, args.which, args.member)
             print("{} simulations: {} won, {} drawn, {} lost".format(simulations, *results))
-        share = solved_games.tic_tac_toe_share(args.run_dir, args.which)
+        share = solved_games.tic_tac_toe_share(args.run_dir, args.which, args.member)
         print(f"policy network: best moves in {share:.2%} of all positions")
         return
-    players = {n: solved_games.ConnectFourPlayer(args.run_dir, args.which, n) for n in args.simulations}
+    players = {n: solved_games.ConnectFourPlayer(args.run_dir, args.which, n, args.member) for n in args.simulations}
     drawn = connect_four.draw_positions(np.random.default_rng(0), args.positions)
     own = players[max(players)].positions(args.positions)
     solver = connect_four.Solver()

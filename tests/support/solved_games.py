@@ -15,18 +15,19 @@ _OPENINGS = 6
 _MAX_PLIES = 42
 
 
-def against_perfect_player(run_dir, games=1000, simulations=None, which="last"):
+def against_perfect_player(run_dir, games=1000, simulations=None, which="last", member=None):
     """Play tic-tac-toe from both seats against all perfect play; return the numbers of wins, draws and losses."""
+    opponent = "support.tic_tac_toe.perfect_player"
     record = evaluate(
-        run_dir, games, which=which, opponent="support.tic_tac_toe.perfect_player", simulations=simulations, trust=True
+        run_dir, games, which=which, member=member, opponent=opponent, simulations=simulations, trust=True
     )
     return record["wins"], record["draws"], record["losses"]
 
 
-def tic_tac_toe_share(run_dir, which="last"):
+def tic_tac_toe_share(run_dir, which="last", member=None):
     """Return the share of best moves of the policy network, on all positions of tic-tac-toe that go on."""
     run = open_run(run_dir, trust=True)
-    member = load_member(run, which, None)
+    member = load_member(run, which, member)
     boards = np.stack(
         [tic_tac_toe.board_of(*each) for each in tic_tac_toe.positions() if tic_tac_toe.legal_moves(*each)]
     )
@@ -44,11 +45,12 @@ class ConnectFourPlayer:
         run_dir: its directory.
         which: its parameters.
         simulations: of its search, 0 for the policy network; None: as in its evaluations.
+        member: the index of a member of a population.
     """
 
-    def __init__(self, run_dir, which="last", simulations=None):
+    def __init__(self, run_dir, which="last", simulations=None, member=None):
         run = open_run(run_dir, trust=True)
-        config, self._member = run.setup.config, load_member(run, which, None)
+        config, self._member = run.setup.config, load_member(run, which, member)
         self._env = factory.make_games(config.env, config.custom_env)
         changes = {} if simulations is None else {"evaluation_simulations": simulations}
         system = run.setup.build_system({**self._member.hyperparams, **changes}, greedy=True)
