@@ -40,7 +40,10 @@ from stoix_like.storage.recorded_runs import (
 from stoix_like.storage.run_files import holds_run
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-EQUAL = "At the budget of a published return, which is *reached* where it is not above the interval, or the only seed:"
+EQUAL = (
+    "At the budget of a published return, which is *reached* by an interquartile mean, or the only seed, that is not below"
+    " it, and *within the interval* of one that is:"
+)
 _MEASURED = "Measured with "
 
 
@@ -260,9 +263,7 @@ def _equal_budgets(rows: Iterable[dict[str, str]], references: References) -> li
         {
             **{title: row[title] for title in ("system", "environment", "env steps", "seeds", "final policy")},
             "published": f"{entry.episode_return:g} ({entry.source})",
-            "": "reached"
-            if _upper_end(row["final policy"]) >= entry.episode_return
-            else f"**lower** {entry.note}".strip(),
+            "": _verdict(row["final policy"], entry),
         }
         for row in rows
         for entry in references.of(row["system"].strip("`"), row["environment"])
@@ -270,9 +271,13 @@ def _equal_budgets(rows: Iterable[dict[str, str]], references: References) -> li
     ]
 
 
-def _upper_end(returns: str) -> float:
-    """Return the upper end of the interval of formatted returns, or the only return."""
-    return float(re.findall(r"-?[\d.]+", returns)[-1])
+def _verdict(returns: str, published: Published) -> str:
+    """Say how formatted returns, those of several seeds with their interval, compare with a published one."""
+    final, *interval = map(float, re.findall(r"-?[\d.]+", returns))
+    if final >= published.episode_return:
+        return "reached"
+    inside = bool(interval) and interval[-1] >= published.episode_return
+    return f"{'within the interval:' if inside else '**lower**'} {published.note}".strip().rstrip(":")
 
 
 def _row(rows: Sequence[Member], references: References | None) -> dict[str, str]:

@@ -175,11 +175,12 @@ def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
 
 
 def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(tmp_path):
-    """Of two published returns at half a million steps, one lies in the interval [400, 480], the other above it."""
+    """Of three published returns at half a million steps, 440 is the mean, 480 the end of the interval, 500 above it."""
     page, reference = tmp_path / "page.md", tmp_path / "references.yaml"
     page.write_text(f"{results.BEGIN}\n{results.END}\n")
     entries = [
-        "{return: 480, env_steps: 5.0e+5, source: me}",
+        "{return: 440, env_steps: 5.0e+5, source: me}",
+        "{return: 480, env_steps: 5.0e+5, source: me, note: of two seeds.}",
         "{return: 500, env_steps: 5.0e+5, source: me, note: its seeds are the best of ten.}",
         "{return: 300, env_steps: 1.0e+5, source: me}",
     ]
@@ -206,7 +207,8 @@ def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(t
     assert text.count("Measured with") == 2
     equal = results.read_table(text[: text.index("All rows:")])
     assert [(row["published"], row[""]) for row in equal] == [
-        ("480 (me)", "reached"),
+        ("440 (me)", "reached"),
+        ("480 (me)", "within the interval: of two seeds."),
         ("500 (me)", "**lower** its seeds are the best of ten."),
     ]
 
