@@ -41,17 +41,19 @@ from stoix_like.storage.run_files import holds_run
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 EQUAL = (
-    "At the budget of a published return, which is *reached* by an interquartile mean, or the only seed, that is not below"
-    " it, and *within the interval* of one that is:"
+    "At the budget of a published return, which is *reached* where the interquartile mean, or the only seed, is not"
+    " below it, and *within the interval* where the mean is below it, but not the end of the interval:"
 )
 _MEASURED = "Measured with "
+_BUDGET = ("total_timesteps", "num_evaluation")
 
 
 class Member(NamedTuple):
-    """The result of one seed, and the overrides of its run without seed and logger."""
+    """The result of one seed, the overrides of its run without seed and logger, and the budget it was resumed with."""
 
     recorded: recorded_runs.Member
     overrides: tuple[str, ...]
+    resumed: tuple[str, ...]
     final: float
     best: float | None
 
@@ -121,18 +123,20 @@ def read_members(directory: Path) -> list[Member]:
     if run.status != FINISHED:
         raise ConfigError(f"{directory} is not finished: it has no summary.json that can be read; leave it out")
     try:
-        given = _load(directory / ".hydra/overrides.yaml")
+        given, composed = (_load(directory / f".hydra/{name}.yaml") for name in ("overrides", "config"))
     except (OSError, ValueError, YAMLError) as error:
         raise ConfigError(f"{directory} cannot be read: {error}") from error
     overrides = tuple(override for override in given if not re.match(r"\+*(logger\b|arch\.seed=)", override))
-    return [_read_member(member, overrides) for member in recorded_runs.samples(run)]
+    changed = [key for key in _BUDGET if run.config["arch"][key] != composed["arch"][key]]
+    resumed = tuple(f"arch.{key}={run.config['arch'][key]}" for key in changed)
+    return [_read_member(member, overrides, resumed) for member in recorded_runs.samples(run)]
 
 
-def _read_member(member: recorded_runs.Member, overrides: tuple[str, ...]) -> Member:
+def _read_member(member: recorded_runs.Member, overrides: tuple[str, ...], resumed: tuple[str, ...]) -> Member:
     final, best = (member.value(member.run.summary, name) for name in (RETURN, BEST_RETURN))
     if math.isnan(final):
         raise ConfigError(f"{member.run.directory}: the return of seed {member.seed} is not finite")
-    return Member(member, overrides, final, None if math.isnan(best) else best)
+    return Member(member, overrides, resumed, final, None if math.isnan(best) else best)
 
 
 def _load(path: Path) -> Any:
@@ -156,16 +160,17 @@ def group(members: Iterable[Member]) -> list[list[Member]]:
 def commands(rows: Iterable[Member]) -> list[str]:
     """Return the shell commands of the runs of a group; runs that differ only in `arch.seed` share one."""
     runs = {member.run.directory: member for member in rows}.values()
-    seeds: dict[tuple[str, ...], list[int]] = {}
+    seeds: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = {}
     for member in runs:
-        seeds.setdefault(member.overrides, []).append(member.run.config["arch"]["seed"])
-    return [_command(overrides, sorted(given)) for overrides, given in seeds.items()]
+        seeds.setdefault((member.overrides, member.resumed), []).append(member.run.config["arch"]["seed"])
+    return [_command(*words, sorted(given)) for words, given in seeds.items()]
 
 
-def _command(overrides: Sequence[str], seeds: Sequence[int]) -> str:
+def _command(overrides: Sequence[str], resumed: Sequence[str], seeds: Sequence[int]) -> str:
     sweep = ["-m"] if len(seeds) > 1 else []
     given = f"range({seeds[0]},{seeds[-1] + 1})" if _consecutive(seeds) else ",".join(map(str, seeds))
-    return shlex.join(["stoix-like", "train", *sweep, *overrides, f"arch.seed={given}"])
+    then = f"; stoix-like resume RUN {shlex.join(resumed)}" if resumed else ""
+    return shlex.join(["stoix-like", "train", *sweep, *overrides, f"arch.seed={given}"]) + then
 
 
 def _consecutive(seeds: Sequence[int]) -> bool:

@@ -33,14 +33,15 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=1000, help="of tic-tac-toe")
     parser.add_argument("--positions", type=int, default=300, help="of connect four, of each kind")
     args = parser.parse_args()
+    which = args.which, args.member
     name = open_run(args.run_dir, trust=True).setup.config.env.scenario.name
     if name not in ("tic_tac_toe", "connect_four"):
         parser.error(f"{args.run_dir} plays {name}: use a run on tic_tac_toe or connect_four")
     if name == "tic_tac_toe":
         for simulations in args.simulations:
-            results = solved_games.against_perfect_player(args.run_dir, args.games, simulations, args.which, args.member)
+            results = solved_games.against_perfect_player(args.run_dir, args.games, simulations, *which)
             print("{} simulations: {} won, {} drawn, {} lost".format(simulations, *results))
-        share = solved_games.tic_tac_toe_share(args.run_dir, args.which, args.member)
+        share = solved_games.tic_tac_toe_share(args.run_dir, *which)
         print(f"policy network: best moves in {share:.2%} of all positions")
         return
     players = {n: solved_games.ConnectFourPlayer(args.run_dir, args.which, n, args.member) for n in args.simulations}

@@ -66,6 +66,7 @@ def write_run(directory, overrides=(), finals=(1.0,), bests=None, **summary):
     (directory / "summary.json").write_text(json.dumps(common | several | summary))
     (directory / ".hydra").mkdir()
     (directory / ".hydra/overrides.yaml").write_text(OmegaConf.to_yaml(list(overrides)))
+    (directory / ".hydra/config.yaml").write_text(OmegaConf.to_yaml(config))
     return directory
 
 
@@ -112,6 +113,24 @@ def test_runs_that_differ_only_in_seed_and_logger_share_a_row(tmp_path):
         "`stoix-like train arch.population.size=2 system.gamma=0.9 arch.seed=7`"
     )
     assert (other["seeds"], other["final policy"]) == ("0", "5.0")
+
+
+def test_a_run_that_was_resumed_for_longer_has_a_row_and_commands_of_its_own(tmp_path):
+    write_run(tmp_path / "short", ["arch.total_timesteps=1e5", "arch.seed=0"])
+    for seed in (0, 1):
+        run = write_run(tmp_path / f"long{seed}", ["arch.total_timesteps=2e5", f"arch.seed={seed}"])
+        (run / ".hydra/overrides.yaml").write_text(OmegaConf.to_yaml(["arch.total_timesteps=1e5"]))
+        (run / ".hydra/config.yaml").write_text(OmegaConf.to_yaml(resolved(["arch.total_timesteps=1e5"])))
+    short, long = rows(tmp_path / "short", tmp_path / "long0", tmp_path / "long1")
+    assert (short["env steps"], short["command"]) == (
+        "100k",
+        "`stoix-like train arch.total_timesteps=1e5 arch.seed=0`",
+    )
+    assert (long["env steps"], long["command"]) == (
+        "200k",
+        "`stoix-like train -m arch.total_timesteps=1e5 arch.seed=0,1; stoix-like resume RUN"
+        " arch.total_timesteps=200000.0`",
+    )
 
 
 def test_members_with_different_hyperparameters_have_separate_rows(tmp_path):
@@ -175,7 +194,7 @@ def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
 
 
 def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(tmp_path):
-    """Of three published returns at half a million steps, 440 is the mean, 480 the end of the interval, 500 above it."""
+    """Of three published returns at half a million steps, 440 is the mean, 480 ends the interval, 500 is above it."""
     page, reference = tmp_path / "page.md", tmp_path / "references.yaml"
     page.write_text(f"{results.BEGIN}\n{results.END}\n")
     entries = [
