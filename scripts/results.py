@@ -2,8 +2,8 @@
 
 Runs that differ only in their seeds form one row: the interquartile mean over seeds and its 95 % bootstrap interval.
 A run is a directory with a `metrics.jsonl`; a directory that contains runs stands for all of them. `--into` keeps the
-rows of other commands, and replaces those of the same ones. With references, a table before it has the rows whose
-budget is that of a published return.
+rows of other commands, and replaces those of the same ones, in whatever order their overrides are. With references, a
+table before it has the rows whose budget is that of a published return.
 
     python scripts/results.py runs --reference docs/reference_returns.yaml --into docs/results.md
 """
@@ -252,10 +252,11 @@ def read_table(text: str) -> list[dict[str, str]]:
 
 
 def merge(written: Iterable[dict[str, str]], rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """Replace the rows of a table that have the same commands, and add others after those of their system."""
+    """Replace the rows of a table whose commands have the same words, and add others after those of their system."""
     merged = list(written)
     for row in rows:
-        same = [index for index, other in enumerate(merged) if other["command"] == row["command"]]
+        words = sorted(row["command"].split())
+        same = [index for index, other in enumerate(merged) if sorted(other["command"].split()) == words]
         system = [index for index, other in enumerate(merged) if other["system"] == row["system"]]
         where = slice(same[0], same[0] + 1) if same else slice(system[-1] + 1, system[-1] + 1) if system else None
         merged[where or slice(len(merged), None)] = [row]
