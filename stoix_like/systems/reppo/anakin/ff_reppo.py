@@ -1,7 +1,6 @@
 """Relative entropy pathwise policy optimisation (Voelcker et al. 2025, arXiv:2507.11019).
 
-Experimental: with few environments, a policy that has learned its task may lose it for a while, see the guide "Choose a
-system". The critic has no auxiliary loss, unlike that of the paper.
+The critic has no auxiliary loss, unlike that of the paper.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box, Space
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
-from stoix_like.schema import above, at_least, between
+from stoix_like.schema import above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import make_critics
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
@@ -70,8 +69,6 @@ class Config(SystemConfig):
         init_alpha: initial temperature, in scaled rewards per nat of entropy.
         target_kl: bound of the divergence from the behaviour policy, in nats.
         init_kl_multiplier: initial multiplier of this constraint, in scaled rewards per nat.
-        min_alpha: smallest temperature, in scaled rewards per nat of entropy; 0 for none.
-        min_kl_multiplier: smallest multiplier, in scaled rewards per nat; 0 for none.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation.
     """
@@ -95,8 +92,6 @@ class Config(SystemConfig):
     init_alpha: Annotated[float, above(0.0)]
     target_kl: Annotated[float, above(0.0)]
     init_kl_multiplier: Annotated[float, above(0.0)]
-    min_alpha: Annotated[float, at_least(0.0)]
-    min_kl_multiplier: Annotated[float, at_least(0.0)]
     normalize_observations: bool
 
     def notes(self, action_space: Space) -> tuple[str, ...]:
@@ -198,10 +193,7 @@ class REPPO(Algorithm):
         duals, dual_opt_state, dual_metrics = gradient_step(
             self.dual_loss, self.dual_optim, self.axes, duals, opt_states.dual_opt_state, metrics, target_entropy
         )
-        # While its bound is not active, a dual falls without end, and takes as long to rise again once it is needed.
-        floors = (self.config.min_alpha, self.config.min_kl_multiplier)
-        floored = (jnp.maximum(dual, jnp.log(floor)) for dual, floor in zip(duals, floors, strict=True))
-        params = REPPOParams(actor_params, q_params, *floored)
+        params = REPPOParams(actor_params, q_params, *duals)
         opt_states = REPPOOptStates(actor_opt_state, q_opt_state, dual_opt_state)
         return shared._replace(params=params, opt_states=opt_states), q_metrics | metrics | dual_metrics
 
