@@ -48,12 +48,18 @@ _MEASURED = "Measured with "
 _BUDGET = ("total_timesteps", "num_evaluation")
 
 
-class Member(NamedTuple):
-    """The result of one seed, the overrides of its run without seed and logger, and the budget it was resumed with."""
+class Start(NamedTuple):
+    """How a run was started: its overrides without seed and logger, and those of the budget it was resumed with."""
 
-    recorded: recorded_runs.Member
     overrides: tuple[str, ...]
     resumed: tuple[str, ...]
+
+
+class Member(NamedTuple):
+    """The result of one seed, and how its run was started."""
+
+    recorded: recorded_runs.Member
+    start: Start
     final: float
     best: float | None
 
@@ -128,15 +134,15 @@ def read_members(directory: Path) -> list[Member]:
         raise ConfigError(f"{directory} cannot be read: {error}") from error
     overrides = tuple(override for override in given if not re.match(r"\+*(logger\b|arch\.seed=)", override))
     changed = [key for key in _BUDGET if run.config["arch"][key] != composed["arch"][key]]
-    resumed = tuple(f"arch.{key}={run.config['arch'][key]}" for key in changed)
-    return [_read_member(member, overrides, resumed) for member in recorded_runs.samples(run)]
+    start = Start(overrides, tuple(f"arch.{key}={run.config['arch'][key]}" for key in changed))
+    return [_read_member(member, start) for member in recorded_runs.samples(run)]
 
 
-def _read_member(member: recorded_runs.Member, overrides: tuple[str, ...], resumed: tuple[str, ...]) -> Member:
+def _read_member(member: recorded_runs.Member, start: Start) -> Member:
     final, best = (member.value(member.run.summary, name) for name in (RETURN, BEST_RETURN))
     if math.isnan(final):
         raise ConfigError(f"{member.run.directory}: the return of seed {member.seed} is not finite")
-    return Member(member, overrides, resumed, final, None if math.isnan(best) else best)
+    return Member(member, start, final, None if math.isnan(best) else best)
 
 
 def _load(path: Path) -> Any:
@@ -160,17 +166,17 @@ def group(members: Iterable[Member]) -> list[list[Member]]:
 def commands(rows: Iterable[Member]) -> list[str]:
     """Return the shell commands of the runs of a group; runs that differ only in `arch.seed` share one."""
     runs = {member.run.directory: member for member in rows}.values()
-    seeds: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = {}
+    seeds: dict[Start, list[int]] = {}
     for member in runs:
-        seeds.setdefault((member.overrides, member.resumed), []).append(member.run.config["arch"]["seed"])
-    return [_command(*words, sorted(given)) for words, given in seeds.items()]
+        seeds.setdefault(member.start, []).append(member.run.config["arch"]["seed"])
+    return [_command(start, sorted(given)) for start, given in seeds.items()]
 
 
-def _command(overrides: Sequence[str], resumed: Sequence[str], seeds: Sequence[int]) -> str:
+def _command(start: Start, seeds: Sequence[int]) -> str:
     sweep = ["-m"] if len(seeds) > 1 else []
     given = f"range({seeds[0]},{seeds[-1] + 1})" if _consecutive(seeds) else ",".join(map(str, seeds))
-    then = f"; stoix-like resume RUN {shlex.join(resumed)}" if resumed else ""
-    return shlex.join(["stoix-like", "train", *sweep, *overrides, f"arch.seed={given}"]) + then
+    then = f"; stoix-like resume RUN {shlex.join(start.resumed)}" if start.resumed else ""
+    return shlex.join(["stoix-like", "train", *sweep, *start.overrides, f"arch.seed={given}"]) + then
 
 
 def _consecutive(seeds: Sequence[int]) -> bool:
