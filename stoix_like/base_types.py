@@ -61,7 +61,7 @@ class EpisodeMetrics(NamedTuple):
     Attributes:
         episode_return: `[N]` float32, sum of the unscaled rewards so far.
         episode_length: `[N]` int32, steps so far.
-        finished: `[N]` bool, whether this step was the last of the episode.
+        finished: `[N]` bool, whether this step was the last of an episode that is reported, see `Stagger`.
         measures: further measures of the episode so far by name, `[N]` float32, such as whether it is won; none in most
             suites. In the rows of agents, `agent_return` is that of each, and `episode_return` that of the team.
     """
@@ -95,7 +95,7 @@ class TimeStep(NamedTuple):
     @property
     def starts_episode(self) -> jax.Array:
         """Whether `observation` is the first of its episode: `[N]` bool."""
-        return self.episode.finished | (self.episode.episode_length == 0)
+        return self.terminated | self.truncated | (self.episode.episode_length == 0)
 
 
 class Transition(NamedTuple):

@@ -8,10 +8,12 @@ from stoix_like.base_types import Axes, EpisodeMetrics, Observation, SystemConfi
 
 
 def test_an_episode_starts_after_a_reset_and_after_an_automatic_one():
-    """The first environment was reset, the second is within an episode, and the third finished one of 7 steps."""
-    flags, zeros, view = jnp.zeros(3, bool), jnp.zeros(3), Observation(jnp.zeros((3, 1)))
-    episode = EpisodeMetrics(zeros, jnp.asarray([0, 4, 7]), jnp.asarray([False, False, True]))
-    assert TimeStep(view, zeros, flags, flags, view, episode).starts_episode.tolist() == [True, False, True]
+    """One was reset, one is within an episode, two ended one of 7 steps, and the last was cut, and is not reported."""
+    zeros, view = jnp.zeros(5), Observation(jnp.zeros((5, 1)))
+    terminated, truncated = jnp.arange(5) == 2, jnp.arange(5) >= 3
+    episode = EpisodeMetrics(zeros, jnp.asarray([0, 4, 7, 7, 3]), jnp.asarray([False, False, True, True, False]))
+    step = TimeStep(view, zeros, terminated, truncated, view, episode)
+    assert step.starts_episode.tolist() == [True, False, True, True, True]
 
 
 def test_axes_average_and_sum_over_all_shards():

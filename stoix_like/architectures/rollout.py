@@ -87,7 +87,8 @@ def rollout(
     unroll = _unroll(step, carry, jax.tree.map(lambda leaf: leaf[0], inputs), length)
     (last, slots), steps = jax.lax.scan(step, carry, inputs, length, unroll=unroll)
     transitions, episodes = unpack(steps)
-    is_first = jnp.concatenate([first.timestep.starts_episode[None], episodes.finished[:-1]])
+    ended = transitions.terminated | transitions.truncated
+    is_first = jnp.concatenate([first.timestep.starts_episode[None], ended[:-1]])
     transitions = transitions._replace(is_first=is_first)
     if most_truncations is not None:
         transitions = transitions._replace(next_observation=with_last(slots[0], last.timestep.next_observation))

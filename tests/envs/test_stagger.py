@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stoix_like.architectures.rollout import rollout
+from stoix_like.base_types import RolloutState
 from stoix_like.envs import EnvConfig, Vectorize, make
 from stoix_like.envs.auto_reset import FreshReset
 from stoix_like.envs.factory import AUTO_RESETS, ScenarioConfig
@@ -56,6 +58,23 @@ def test_only_first_episodes_are_truncated_early_and_they_are_not_reported(mode)
     assert set(np.asarray(steps.next_observation.agent_view)[first, np.arange(N), 0]) == set(range(1, LIMIT + 1))
     done, length = np.asarray(steps.episode.finished), np.asarray(steps.episode.episode_length)
     assert (length[done] == LIMIT).all()
+
+
+def test_the_step_after_a_first_episode_is_the_first_of_the_next_one():
+    """The view counts the steps of its episode, so it is zero where one starts."""
+    env = RecordEpisode(TimeLimit(Vectorize(Endless()), LIMIT))
+    resetting = FreshReset(env)
+    resetting.stagger = make_stagger(True, env, None)
+    state = RolloutState(*resetting.reset(jax.random.split(jax.random.key(0), N)), ())
+
+    def act(shared, state, key):
+        return (), jnp.zeros((N,), jnp.int32), ()
+
+    for seed in range(2):
+        play = jax.jit(lambda state, key: rollout(resetting, act, (), state, key, 2 * LIMIT + 1))
+        state, played = play(state, jax.random.key(seed))
+        steps = played.trajectory.transitions
+        np.testing.assert_array_equal(steps.is_first, steps.observation.agent_view[..., 0] == 0.0)
 
 
 def test_a_first_episode_that_terminates_is_not_followed_by_a_truncated_one():
