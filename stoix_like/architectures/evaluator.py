@@ -16,7 +16,7 @@ from stoix_like.architectures.episodes import of_games
 from stoix_like.architectures.types import Hyperparams
 from stoix_like.base_types import EpisodeMetrics, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.utils.jax_utils import any_of_batch
+from stoix_like.utils.jax_utils import largest_of_batch
 
 
 class Episodes(NamedTuple):
@@ -86,7 +86,7 @@ def _play(
     def unfinished(loop_state: LoopState) -> jax.Array:
         _, episode, _, steps = loop_state
         # Members of a population play until the last of them is done.
-        return any_of_batch(~episode.finished) & (steps < max_steps)
+        return largest_of_batch(~episode.finished) & (steps < max_steps)
 
     def step(loop_state: LoopState) -> LoopState:
         state, episode, key, steps = loop_state

@@ -15,7 +15,7 @@ from stoix_like.architectures.evaluator import Episodes
 from stoix_like.architectures.types import Hyperparams
 from stoix_like.base_types import RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.utils.jax_utils import any_of_batch
+from stoix_like.utils.jax_utils import largest_of_batch
 
 
 def make_matches(
@@ -67,7 +67,7 @@ def _play(
 
     def unfinished(loop_state: Any) -> jax.Array:
         _, _, episode, _, steps = loop_state
-        return any_of_batch(~episode.finished) & (steps < max_steps)
+        return largest_of_batch(~episode.finished) & (steps < max_steps)
 
     def step(loop_state: Any) -> Any:
         state, waiting, episode, key, steps = loop_state

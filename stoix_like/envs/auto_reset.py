@@ -19,7 +19,7 @@ from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.stagger import IN_LOCKSTEP, Stagger
 from stoix_like.envs.wrappers import StatefulWrapper, Wrapper
 from stoix_like.envs.wrappers.agents import where_rows
-from stoix_like.utils.jax_utils import any_of_batch, merge_leading_dims
+from stoix_like.utils.jax_utils import largest_of_batch, merge_leading_dims
 
 # Folded into the keys of a step, so that a reset and the step itself draw independent numbers.
 _RESET_STREAM = 0x5EED
@@ -105,11 +105,11 @@ class AutoReset(StatefulWrapper):
         """Draw start states and replace ended episodes by them; on a CPU, only if an episode ended."""
 
         def replaced() -> Start:
-            return _select(done, draw(), current)
+            return where_rows(done, draw(), current)
 
         # With few environments a branch skips most resets, but an accelerator would have to wait for the condition.
         return jax.lax.platform_dependent(
-            cpu=lambda: jax.lax.cond(any_of_batch(done), replaced, lambda: current), default=replaced
+            cpu=lambda: jax.lax.cond(largest_of_batch(done), replaced, lambda: current), default=replaced
         )
 
     def _draw(self, keys: jax.Array) -> Start:
@@ -165,7 +165,7 @@ class PoolReset(AutoReset):
         rank = jnp.cumsum(done[:: self.num_agents], dtype=jnp.int32)
         entry = (store.taken + rank - 1) % self.pool_size
         starts = _take(store.starts, entry, self.pool_size)
-        return _select(done, starts, current), store._replace(taken=store.taken + rank[-1])
+        return where_rows(done, starts, current), store._replace(taken=store.taken + rank[-1])
 
     def _fill(self, key: jax.Array) -> PoolStore:
         keys = jax.random.split(key, self.pool_size * self.num_agents)
@@ -211,7 +211,7 @@ class CachedReset(AutoReset):
     def replace_ended(self, keys: jax.Array, store: Start, done: jax.Array, current: Start) -> tuple[Start, Start]:
         """See `AutoReset.replace_ended`."""
         del keys
-        return _select(done, store, current), store
+        return where_rows(done, store, current), store
 
 
 class HostReset(Wrapper):
@@ -226,7 +226,7 @@ class HostReset(Wrapper):
         env_state, timestep = self.env.step(keys, state, action)
         starts, first = self.env.next_episodes(_of_resets(keys), env_state)
         done = timestep.terminated | timestep.truncated
-        current = _select(done, Start(starts, first.observation), Start(env_state, timestep.observation))
+        current = where_rows(done, Start(starts, first.observation), Start(env_state, timestep.observation))
         return current.env_state, timestep._replace(observation=current.observation)
 
 
@@ -237,10 +237,6 @@ def without_store(state: State) -> State:
 
 def _of_resets(keys: jax.Array) -> jax.Array:
     return jax.vmap(jax.random.fold_in, (0, None))(keys, _RESET_STREAM)
-
-
-def _select(done: jax.Array, starts: Start, current: Start) -> Start:
-    return where_rows(done, starts, current)
 
 
 def _take(starts: Start, entry: jax.Array, number: int) -> Start:

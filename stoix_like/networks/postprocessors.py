@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stoix_like.networks.distributions.base import Seed
-from stoix_like.networks.distributions.bounded import Bound, interval, squash, stretch
+from stoix_like.networks.distributions.bounded import Bound, ends, squash, stretch
 from stoix_like.networks.heads.base import Bounds
 
 
@@ -31,8 +31,7 @@ def clip_to_spec(
     inputs: Float[Array, "*batch"], minimum: Bound | float, maximum: Bound | float
 ) -> Float[Array, "*batch"]:
     """Clip to [minimum, maximum]."""
-    low, width = interval(minimum, maximum, inputs)
-    return jnp.clip(inputs, low, low + width)
+    return jnp.clip(inputs, *ends(minimum, maximum, inputs))
 
 
 def tanh_to_spec(

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.collectives import mean_over
+from stoix_like.utils.shapes import check_shapes
 
 Scalar = int | float | Float[Array, ""]
 """A number that may be traced, such as a hyperparameter that varies over a population."""
@@ -264,6 +265,7 @@ def explained_variance(
     Returns:
         The share, a scalar.
     """
+    check_shapes("prediction[*B] target[*B]", (prediction, target))
 
     def average(terms: dict[str, Array]) -> dict[str, Array]:
         averaged: dict[str, Array] = mean_over(means(terms), axis_names)
@@ -319,24 +321,24 @@ def in_pieces(function: Callable[[Any], Any], pieces: int, length: int) -> Calla
 
 
 @jax.custom_batching.custom_vmap
-def any_of_batch(flags: jax.Array) -> jax.Array:
-    """Return whether any flag is True, in any entry of a vmapped axis: one condition for the whole batch.
+def largest_of_batch(x: jax.Array) -> jax.Array:
+    """Return the largest entry, of all entries of a vmapped axis too: one condition or count for the whole batch.
 
     With one condition per entry, `vmap` would run both branches of a `cond`, and refuse loops that call the host.
 
     Args:
-        flags: bool, of any shape.
+        x: numbers, or bools, of which True is the largest; of any shape.
 
     Returns:
-        A bool scalar.
+        A scalar.
     """
-    return jnp.any(flags)
+    return jnp.max(x)
 
 
-@any_of_batch.def_vmap
-def _any_of_vmapped(axis_size: int, in_batched: list[bool], flags: jax.Array) -> tuple[jax.Array, bool]:
+@largest_of_batch.def_vmap
+def _largest_of_vmapped(axis_size: int, in_batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
     del axis_size, in_batched
-    return any_of_batch(flags), False
+    return largest_of_batch(x), False
 
 
 def periodically(
@@ -366,17 +368,5 @@ def periodically(
     def skipped(operand: Any) -> tuple[Any, Any]:
         return operand, jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), metrics)
 
-    return jax.lax.cond((_common_count(count) + 1) % period == 0, taken, skipped, operand)
-
-
-@jax.custom_batching.custom_vmap
-def _common_count(count: jax.Array) -> jax.Array:
-    return count
-
-
-@_common_count.def_vmap
-def _common_count_of_batch(axis_size: int, in_batched: list[bool], count: jax.Array) -> tuple[jax.Array, bool]:
-    # With one predicate per member, vmap would take the step every time and select afterwards. All members share the
-    # count, except diverged ones: their state is frozen, and their count with it.
-    del axis_size, in_batched
-    return _common_count(jnp.max(count)), False
+    # All members of a population share the count, except diverged ones: their state is frozen, and their count with it.
+    return jax.lax.cond((largest_of_batch(count) + 1) % period == 0, taken, skipped, operand)

@@ -163,6 +163,14 @@ class TestDeclaredMasks:
         with pytest.raises(ValueError, match="^action_head=PlainHead"):
             jax.jit(network.init)(KEY, start, (self.OBSERVATION, done))
 
+    def test_states_of_recurrent_networks_may_be_named(self):
+        start, inputs = jnp.zeros((3, 6)), (Observation(VIEW), jnp.zeros((2, 3), bool))
+        parts = MLPTorso((4,)), 6, "gru", MLPTorso((5,))
+        policy = RecurrentActor(CategoricalHead(4), *parts)
+        jax.eval_shape(lambda: policy.init(KEY, policy_hidden_state=start, observation_done=inputs))
+        critic = RecurrentCritic(ScalarCriticHead(), *parts)
+        jax.eval_shape(lambda: critic.init(KEY, critic_hidden_state=start, observation_done=inputs))
+
     def test_declared_heads_receive_action_masks(self):
         network = actor(DeclaredHead())
         pi = jax.jit(network.init_with_output)(KEY, self.OBSERVATION)[0]

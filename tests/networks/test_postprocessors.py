@@ -29,6 +29,8 @@ def test_ranges_match_hand_computed_values():
     x = jnp.asarray([-1.0, 0.0, 0.5, 9.0])
     np.testing.assert_allclose(postprocessors.rescale_to_spec(x, *BOUNDS), [-2.0, 2.0, 4.0, 6.0])
     np.testing.assert_allclose(postprocessors.clip_to_spec(x, -0.5, 0.25), [-0.5, 0.0, 0.25, 0.25])
+    # 0.1 + (0.7 - 0.1) is above 0.7 in float32.
+    assert postprocessors.clip_to_spec(x, 0.1, 0.7).max() == np.float32(0.7)
     expected = 2.0 + 4.0 * np.tanh([-1.0, 0.0, 0.5, 9.0])
     np.testing.assert_allclose(postprocessors.tanh_to_spec(x, *BOUNDS), expected, rtol=1e-6)
     rows = jnp.asarray([[1.0, 2.0, 5.0], [3.0, 3.0, 3.0]])

@@ -37,6 +37,11 @@ IMAGES = {
 }
 
 
+def test_the_sixth_argument_of_noisy_torsos_is_the_scale_of_their_noise():
+    torso = NoisyMLPTorso((8,), "relu", False, "ones", True, 0.1)
+    assert (torso.sigma_zero, torso.dropout_rate) == (0.1, 0.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*VECTORS, *IMAGES])
 def test_torsos_accept_any_number_of_leading_axes(name):

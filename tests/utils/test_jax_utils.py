@@ -104,6 +104,12 @@ def test_explained_variance_matches_hand_computed_values():
     assert jnp.isfinite(jax_utils.explained_variance(target, jnp.ones(4)))
 
 
+@pytest.mark.usefixtures("without_type_checks")
+def test_explained_variance_refuses_targets_that_would_broadcast():
+    with pytest.raises(ValueError, match=r"target.shape=\(4, 1\)"):
+        jax_utils.explained_variance(jnp.ones(4), jnp.ones((4, 1)))
+
+
 @pytest.mark.parametrize("length", [1, 2, 12, 512, 1000])
 def test_random_order_is_a_permutation(length):
     order = jax.jit(jax_utils.random_order, static_argnums=1)(jax.random.key(3), length)

@@ -61,7 +61,8 @@ class GymnaxEnvironment(Environment):
         self.env, self.params, self._name = env, params, name
         self._horizon_ends_task = name in HORIZON_ENDS_TASK
         if name in gymnax.registered_envs:  # others may start in the middle, or truncate by a rule of their own
-            self.truncates_after = getattr(params, "max_steps_in_episode", None)
+            limit = getattr(params, "max_steps_in_episode", None)
+            self.truncates_after = None if limit is None else int(limit)
         declared = env.observation_space(params)
         _check_space("observation", declared, name)
         _check_space("action", env.action_space(params), name)

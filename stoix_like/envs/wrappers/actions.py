@@ -227,8 +227,15 @@ class ClipActions(Wrapper):
 
 
 def _halves(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the middle and half the distance of bounds, with a leading axis of environments."""
-    return ((high + low) / 2)[None], ((high - low) / 2)[None]
+    """Return the middle and half the distance of bounds, with a leading axis of environments.
+
+    Half the distance is rounded down until no action of [-1, 1] leaves the bounds.
+    """
+    middle = (high + low) / 2
+    half = np.minimum(high - middle, middle - low)
+    while (beyond := (middle + half > high) | (middle - half < low)).any():
+        half = np.where(beyond, np.nextafter(half, np.zeros_like(half)), half)
+    return middle[None], half[None]
 
 
 def _fold_in(keys: jax.Array, number: Any) -> jax.Array:

@@ -45,9 +45,9 @@ class ClippedBeta(distrax.Beta):
 
     def mode(self) -> Float[Array, "*batch"]:
         """Return the most likely value, or the mean where both concentrations are at most one."""
-        no_peak = (self._alpha <= 1.0) & (self._beta <= 1.0)
-        excess = jnp.where(no_peak, 1.0, self._alpha + self._beta - 2.0)
-        return jnp.where(no_peak, self.mean(), jnp.clip((self._alpha - 1.0) / excess, 0.0, 1.0))
+        rise, fall = jnp.maximum(self._alpha - 1.0, 0.0), jnp.maximum(self._beta - 1.0, 0.0)
+        no_peak = rise + fall == 0.0
+        return jnp.where(no_peak, self.mean(), rise / jnp.where(no_peak, 1.0, rise + fall))
 
     def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:
         """Compute the differential entropy in nats of the unclipped distribution; ignores `seed`."""

@@ -38,14 +38,19 @@ def squash(x: Float[Array, "*batch"], minimum: Bound, maximum: Bound) -> Float[A
 
 def stretch(fraction: Array, minimum: Bound, maximum: Bound) -> Array:
     """Map [0, 1] to [minimum, maximum] linearly; results are clipped, since rounding can exceed an end."""
-    low, width = interval(minimum, maximum, fraction)
-    high = prepend_dims(_as_array(maximum, fraction.dtype), fraction.ndim)
-    return jnp.clip(low + width * fraction, low, high)
+    low, high = ends(minimum, maximum, fraction)
+    return jnp.clip(low + (high - low) * fraction, low, high)
+
+
+def ends(minimum: Bound, maximum: Bound, like: Array) -> tuple[Any, Any]:
+    """Return the ends of an interval, to broadcast against `like`; numpy constants for constant bounds."""
+    low, high = (prepend_dims(_as_array(bound, like.dtype), like.ndim) for bound in (minimum, maximum))
+    return low, high
 
 
 def interval(minimum: Bound, maximum: Bound, like: Array) -> tuple[Any, Any]:
-    """Return minimum and width of an interval, to broadcast against `like`; numpy constants for constant bounds."""
-    low, high = (prepend_dims(_as_array(bound, like.dtype), like.ndim) for bound in (minimum, maximum))
+    """Return minimum and width of an interval, see `ends`."""
+    low, high = ends(minimum, maximum, like)
     return low, high - low
 
 

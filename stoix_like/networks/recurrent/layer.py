@@ -186,8 +186,10 @@ def _reset(cell: Any, state: Any, resets: Array) -> Any:
 
 
 def _is_fast_gru(cell: Any) -> bool:
-    # The cell itself creates its parameters.
-    return isinstance(cell, nn.GRUCell) and not cell.is_initializing()
+    # The cell itself creates its parameters; the functions of the fast path are the default ones.
+    if type(cell) is not nn.GRUCell or cell.is_initializing():
+        return False
+    return (cell.gate_fn, cell.activation_fn) == (nn.GRUCell.gate_fn, nn.GRUCell.activation_fn)
 
 
 def _apply_cell(cell: Any, state: Any, x: Array, resets: Array) -> tuple[Any, Array]:

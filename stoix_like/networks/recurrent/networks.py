@@ -150,6 +150,15 @@ class RecurrentActor(_Recurrent, Network):
     dtype: Any = None
     cell_kwargs: Any = None
 
+    def __call__(
+        self,
+        policy_hidden_state: Any,
+        observation_done: tuple[Any, Bool[Array, "T *batch"]],
+        head_kwargs: Kwargs | None = None,
+    ) -> tuple[Any, Any]:
+        """Process sequences of observations from a state `[..., H]`; return the last state, and each step's output."""
+        return super().__call__(policy_hidden_state, observation_done, head_kwargs)
+
     def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:
         return self.action_head(embedding, **policy_kwargs(self.action_head, observation, head_kwargs))
 
@@ -178,6 +187,15 @@ class RecurrentCritic(_Recurrent, Network):
     num_layers: int = 1
     dtype: Any = None
     cell_kwargs: Any = None
+
+    def __call__(
+        self,
+        critic_hidden_state: Any,
+        observation_done: tuple[Any, Bool[Array, "T *batch"]],
+        head_kwargs: Kwargs | None = None,
+    ) -> tuple[Any, Any]:
+        """Process sequences of observations from a state `[..., H]`; return the last state, and each step's output."""
+        return super().__call__(critic_hidden_state, observation_done, head_kwargs)
 
     def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:
         return self.critic_head(embedding, **(head_kwargs or {}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -39,8 +40,8 @@ class MLPTorso(nn.Module):
     use_layer_norm: bool = False
     kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
     activate_final: bool = True
-    dropout_rate: float = 0.0
-    dtype: Any = None
+    dropout_rate: float = field(default=0.0, kw_only=True)
+    dtype: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check that some units are left."""

@@ -26,7 +26,7 @@ from stoix_like.base_types import (
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, between, one_of, replace_values
 from stoix_like.systems.parts.state import get_part, with_part
-from stoix_like.utils.jax_utils import any_of_batch
+from stoix_like.utils.jax_utils import largest_of_batch
 from stoix_like.utils.training import is_schedule
 
 Path = tuple[Any, ...]
@@ -119,7 +119,7 @@ def with_resets(
             new = fresh(dict(hyperparams), fresh_key, _example(trajectory))
             return reset(shared, new), reset_key
 
-        due = any_of_batch(steps >= every)
+        due = largest_of_batch(steps >= every)
         shared, reset_key = jax.lax.cond(due, renew, lambda *same: same, agent.shared, resets.key)
         resets = Resets(jnp.where(due, steps % every, steps), reset_key)
         return agent._replace(shared=with_part(shared, NAME, resets)), metrics

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from stoix_like.utils.accelerate.columns import columns, in_columns
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.shapes import check_shapes
 
 P = ParamSpec("P")
 
@@ -27,10 +28,11 @@ def probability_ratio(log_prob: Array, b_log_prob: Array) -> Array:
 def approximate_kl_per_example(log_prob: Float[Array, "*B"], b_log_prob: Float[Array, "*B"]) -> Float[Array, "*B"]:
     """Estimate KL(b_pi || pi) from each action of b_pi, by r - 1 - log r, which is never negative.
 
-    Terms are bounded by exp(`MAX_LOG_RATIO`), so that the estimate stays finite where the losses do.
+    Terms are bounded by exp(`MAX_LOG_RATIO`), and flat beyond, so that they stay finite where the losses do.
     """
-    log_ratio = log_prob - b_log_prob
-    return jnp.minimum(jnp.expm1(log_ratio) - log_ratio, math.exp(MAX_LOG_RATIO))
+    check_shapes("log_prob[*B] b_log_prob[*B]", (log_prob, b_log_prob))
+    log_ratio = jnp.clip(log_prob - b_log_prob, -math.exp(MAX_LOG_RATIO), MAX_LOG_RATIO)
+    return jnp.expm1(log_ratio) - log_ratio
 
 
 def squared_or_huber(error: Array, parameter: Scalar) -> Array:

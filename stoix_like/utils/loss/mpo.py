@@ -34,6 +34,7 @@ def mpo_temperature_loss(
     Returns:
         The dual loss, a scalar, and the weights `[S, *B]`, which sum to 1 over S.
     """
+    check_shapes("q_values[S,*B] log_prior[S,*B]", (q_values, log_prior))
     log_prior = jnp.zeros_like(q_values) if log_prior is None else stop_gradient(log_prior)
     logits = stop_gradient(q_values) / temperature + log_prior
     log_mean = jax.nn.logsumexp(logits, axis=0) - jax.nn.logsumexp(log_prior, axis=0)

@@ -6,6 +6,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.shapes import check_shapes
 
 
 def kl_balance_loss(
@@ -28,6 +29,7 @@ def kl_balance_loss(
     Returns:
         `[*B]` the dynamics loss and the representation loss, in nats.
     """
+    check_shapes("posterior_logits[*B] prior_logits[*B]", (posterior_logits, prior_logits))
     posterior, prior = jax.nn.log_softmax(posterior_logits), jax.nn.log_softmax(prior_logits)
 
     def divergence(p: Array, q: Array) -> Array:

@@ -151,6 +151,12 @@ def test_constructor_arguments_and_array_parameters():
         make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2, 3, 4, 2**31]}))
 
 
+def test_limits_are_whole_numbers_of_steps():
+    """gymnax declares the limit of its bandits as 100.0; numbers of truncations are derived from it."""
+    limits = [make(config(name)).truncates_after for name in ("BernoulliBandit-misc", "CartPole-v1")]
+    assert (limits, [type(limit) for limit in limits]) == ([100, 500], [int, int])
+
+
 def test_parameters_accept_scientific_notation_and_must_be_finite():
     env = make_eval(config("CartPole-v1", params={"max_steps_in_episode": 1e3}))
     assert env is not None

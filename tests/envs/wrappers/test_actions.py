@@ -16,6 +16,16 @@ def test_actions_are_rescaled_to_the_bounds():
     np.testing.assert_allclose(rewards, [-2.0, 12.0, 7.5])
 
 
+def test_no_action_within_minus_one_and_one_leaves_the_bounds():
+    low, width = (jnp.exp(8.0 * jax.random.normal(key, (1000,))) for key in jax.random.split(KEY))
+    space = Box(np.asarray(low), np.asarray(low + width), low.shape)
+    env = wrappers.RescaleActions(ramp(action_space=space))
+    for end, bound in ((-1.0, space.low), (1.0, space.high)):
+        inner = env.inner_action(jnp.full((1, 1000), end))[0]
+        assert ((inner >= space.low) & (inner <= space.high)).all()
+        np.testing.assert_allclose(inner, bound, rtol=1e-6, atol=1e-6 * np.max(space.high))
+
+
 def test_actions_are_clipped():
     space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
     rewards = [

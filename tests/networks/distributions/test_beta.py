@@ -41,3 +41,8 @@ class TestBeta:
     def test_mode_without_a_peak_is_the_mean(self):
         pi = ClippedBeta(jnp.asarray([1.0, 1.0, 3.0]), jnp.asarray([1.0, 3.0, 1.0]))
         np.testing.assert_allclose(pi.mode(), [0.5, 0.0, 1.0])
+
+    def test_mode_with_one_concentration_below_one_is_the_end_that_the_density_rises_to(self):
+        """x^-0.5 (1 - x)^0.2 grows without bound at 0, x^0.2 (1 - x)^-0.5 at 1."""
+        pi = ClippedBeta(jnp.asarray([0.5, 1.2, 0.1]), jnp.asarray([1.2, 0.5, 4.0]))
+        np.testing.assert_array_equal(pi.mode(), [0.0, 1.0, 0.0])

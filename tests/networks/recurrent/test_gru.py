@@ -37,6 +37,15 @@ def test_gated_unit_and_its_gradients_equal_those_of_flax(dtype, tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), actual, expected)
 
 
+def test_cells_with_functions_of_their_own_keep_them():
+    rnn = ScannedRNN(4, "gru", cell_kwargs={"activation_fn": nn.relu})
+    x, resets, start = jax.random.normal(KEY, (3, 2, 3)), jnp.zeros((3, 2), bool), jnp.zeros((2, 4))
+    (_, created), variables = jax.jit(rnn.init_with_output)(KEY, start, (x, resets))
+    applied = run(rnn.apply, variables, start, (x, resets))[1]
+    np.testing.assert_allclose(applied, created, rtol=1e-5, atol=1e-6)
+    assert (applied >= 0).all()  # as mixtures of zero and rectified numbers
+
+
 def test_states_that_are_not_finite_end_with_their_episode():
     rnn, resets = ScannedRNN(4, "gru"), jnp.zeros((3, 2), bool).at[0, 0].set(True).at[1, 1].set(True)
     x, start = jnp.ones((3, 2, 3)), jnp.full((2, 4), jnp.nan)

@@ -28,7 +28,14 @@ def test_the_divergence_estimate_is_bounded_like_the_ratio():
     np.testing.assert_allclose(ls.approximate_kl(jnp.full(1, LOG2), zeros), 1 - LOG2, rtol=1e-6)
     np.testing.assert_allclose(ls.approximate_kl(jnp.full(1, -50.0), zeros), 49.0, rtol=1e-6)
     for log_ratio in (89.0, 1e4, 3e38, -3e38):
-        assert jnp.isfinite(ls.approximate_kl(jnp.full(8, log_ratio), jnp.zeros(8))), log_ratio
+        estimate, slope = jax.value_and_grad(ls.approximate_kl)(jnp.full(8, log_ratio), jnp.zeros(8))
+        assert jnp.isfinite(estimate) & jnp.isfinite(slope).all(), log_ratio
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_the_divergence_estimate_refuses_log_probabilities_that_would_broadcast():
+    with pytest.raises(ValueError, match=r"b_log_prob.shape=\(4, 1\)"):
+        ls.approximate_kl(jnp.zeros(4), jnp.zeros((4, 1)))
 
 
 @pytest.mark.parametrize("num_actions", [1, 3, 20])
