@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stoix_like.architectures.sums import FloatSum
+from stoix_like.envs import suites
 from stoix_like.utils.accelerate import platform
 from stoix_like.utils.running_statistics import RoundingErrors
 from support import disco
@@ -23,6 +24,7 @@ ALPHAZERO = [
     *(*REPLAY, "system.num_simulations=4", "system.sequence_length=8", "system.total_batch_size=16"),
     "system.adam_eps=1e-3",
 ]
+NESTED = ["env=gymnax", "env.env_name=nested", "env.scenario.name=discrete"]
 MUON = ["system.optimiser=muon", "system.weight_decay=0.01"]
 SCALED = ["system.normalize_observations=true", "system.normalize_rewards=true"]
 SEQUENCES = [
@@ -32,6 +34,10 @@ RUNS = {
     "ppo": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "shards": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.target_kl=1e-4", *SHARDS],
     "pixels": ["system=ppo/ff_ppo", "env=gymnax/breakout", "network=cnn", *ROLLOUT, "system.epochs=2", *SHARDS],
+    "kl_rate": [
+        *("system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"),
+        *("system.desired_kl=0.01", "system.decay_learning_rates=false"),
+    ],
     "penalty": ["system=ppo/ff_ppo_penalty", "env=gymnax/pendulum", *ROLLOUT, "system.normalize_observations=true"],
     "dpo": ["system=ppo/ff_dpo", "env=gymnax/pendulum", *ROLLOUT],
     "rec_ppo": ["system=ppo/rec_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
@@ -61,6 +67,10 @@ RUNS = {
         *("system=spo/ff_spo", "env=gymnax/cartpole", "system.sequence_period=8", "system.sequence_length=8"),
         *(*REPLAY, "system.total_batch_size=8", "system.num_particles=4", "system.evaluation_particles=4"),
     ],
+    "spo_shared": [
+        *("system=spo/ff_spo", "env=gymnax/cartpole", "network=mlp_shared", "system.sequence_period=8"),
+        *("system.sequence_length=8", *REPLAY, "system.total_batch_size=8", "system.num_particles=4"),
+    ],
     "sac": ["system=sac/ff_sac", "env=gymnax/pendulum", *REPLAY],
     "sac_muon": ["system=sac/ff_sac", "env=gymnax/pendulum", *REPLAY, *MUON],
     "simba_v2": ["system=sac/ff_sac", "env=gymnax/pendulum", "network=mlp_simba_v2", *REPLAY, *SCALED],
@@ -73,6 +83,7 @@ RUNS = {
     "rec_td3": ["system=ddpg/rec_td3", "env=gymnax/pendulum_no_velocity", *REPLAY, *SEQUENCES],
     "mpo": ["system=mpo/ff_mpo", "env=gymnax/pendulum", *REPLAY],
     "alphazero": ["system=search/ff_az", "env=gymnax/cartpole", *ALPHAZERO, *SHARDS],
+    "alphazero_nested": ["system=search/ff_az", *NESTED, *ALPHAZERO, "system.normalize_observations=true"],
     "sampled_alphazero": ["system=search/ff_sampled_az", "env=gymnax/pendulum", *ALPHAZERO, "system.num_samples=4"],
     "muzero": ["system=search/ff_mz", "env=gymnax/cartpole", *MUZERO, "system.total_reanalyse_size=8"],
     "sampled_muzero": ["system=search/ff_sampled_mz", "env=gymnax/pendulum", *MUZERO, "system.num_samples=4"],
@@ -86,6 +97,7 @@ RUNS = {
     ("name", "gpu"), [*((name, True) for name in RUNS), *((name, False) for name in ("ppo", "sac"))]
 )
 def test_two_updates_are_those_of_a_cpu(name, gpu, monkeypatch):
+    monkeypatch.setitem(suites.SUITES, "nested", suites.Suite("support.nested", "jax", ""))
     overrides = [*RUNS[name], *SMALL, "arch.total_timesteps=256", "arch.num_evaluation=1"]
     _, expected = train(overrides)
     take_accelerator_forms(monkeypatch, gpu)

@@ -14,6 +14,7 @@ from stoix_like.base_types import ActorCriticParams, Distribution, Observation, 
 from stoix_like.networks.feed_forward import FeedForwardActor, FeedForwardCritic, alike, embed_both
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.systems.parts.critic_outputs import CriticOutput, critic_output
+from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.accelerate.platform import on_gpu
 from stoix_like.utils.accelerate.successors import successor_values
 from stoix_like.utils.jax_utils import in_pieces, merge_leading_dims
@@ -72,7 +73,8 @@ class ActorCriticNetworks:
         """Return all parameters that the critic is applied with."""
         if not self.shared:
             return params.critic_params
-        return {"params": params.actor_params["params"] | params.critic_params["params"]}
+        actor_params, critic_params = unpack((params.actor_params, params.critic_params))
+        return {"params": actor_params["params"] | critic_params["params"]}
 
     def init_params(self, network: Any, key: jax.Array, observation: Observation) -> PyTree:
         """Initialise the parameters of one network."""

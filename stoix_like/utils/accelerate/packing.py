@@ -17,6 +17,7 @@ TreeT = TypeVar("TreeT")
 
 # Larger rows, such as images, are worth a kernel of their own, and would be stored in four bytes per pixel.
 _LARGEST_ROW = 256
+_BY_NAME = "statistics", "parts"
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("rows", "others"), meta_fields=("structure", "layout"))
@@ -126,12 +127,17 @@ def pack_params(tree: TreeT) -> TreeT:
     TPUs matrices do, whose layout is another than that of a vector.
 
     Args:
-        tree: parameters, or a state of optimisers.
+        tree: parameters, a state of optimisers, or the shared state of an agent, whose statistics and states of options
+            stay: they are read by name within the loop.
 
     Returns:
         The tree, with `Packed` in place of dictionaries.
     """
-    return tree if on_cpu() else jax.tree.map(_pack_dict, tree, is_leaf=_is_dict)
+    if on_cpu():
+        return tree
+    packed = jax.tree.map(_pack_dict, tree, is_leaf=_is_dict)
+    stay = {name: getattr(tree, name) for name in _BY_NAME if hasattr(tree, name)}
+    return packed._replace(**stay) if stay else packed
 
 
 def pack_scalars(tree: Any) -> Any:
