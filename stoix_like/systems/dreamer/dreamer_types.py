@@ -7,10 +7,9 @@ from typing import Annotated, NamedTuple
 
 import optax
 
-from stoix_like.base_types import Axes, PyTree, SystemConfig
+from stoix_like.base_types import PyTree, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, Range, above, between
-from stoix_like.systems.parts.return_scale import ReturnScale, make_percentile_scale
 from stoix_like.utils.replay import StreamReplayConfig
 from stoix_like.utils.training import clip_by_parameter_norm, laprop
 
@@ -77,37 +76,6 @@ def make_optimiser(config: LaPropConfig) -> optax.GradientTransformation:
             eps=1e-20,
         ),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReturnScaleConfig(Part):
-    """Hyperparameters of the scale of advantages.
-
-    Attributes:
-        return_decay: decay of the percentiles of returns, per gradient step.
-        return_percentile_low: the lower one, in percent.
-        return_percentile_high: the upper one, in percent.
-        min_return_range: smallest distance of the percentiles that advantages are divided by.
-    """
-
-    return_decay: Annotated[float, between(0.0, 1.0)]
-    return_percentile_low: Annotated[float, between(0.0, 100.0)]
-    return_percentile_high: Annotated[float, between(0.0, 100.0)]
-    min_return_range: Annotated[float, above(0.0)]
-
-    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
-        """Check the order of the percentiles; see `Part.check`."""
-        if self.return_percentile_low >= self.return_percentile_high:
-            raise ConfigError(
-                f"system.return_percentile_low={self.return_percentile_low} must be less than"
-                f" system.return_percentile_high={self.return_percentile_high}"
-            )
-
-
-def make_return_scale(config: ReturnScaleConfig, axes: Axes) -> ReturnScale:
-    """Build the scale of advantages."""
-    percentiles = config.return_percentile_low, config.return_percentile_high
-    return make_percentile_scale(config.return_decay, *percentiles, config.min_return_range, axes)
 
 
 class DreamerParams(NamedTuple):

@@ -192,8 +192,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         """Take several gradient steps, each on a new batch, and average their metrics."""
         del trajectory
 
-        def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[PyTree, Metrics]:
-            del count
+        def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array) -> tuple[PyTree, Metrics]:
             return self.sgd_step(shared, self.sample(agent, sample_key), step_key)
 
         shared, metrics = replay_epochs(step, agent.shared, key, self.config.replay.epochs)

@@ -24,11 +24,11 @@ def replay_epochs(
     """Take several gradient steps, each on a new batch of a replay buffer, and average their metrics.
 
     Args:
-        step: `(carry, sample_key, step_key, count) -> (carry, metrics)`; the parameters in its carry may be packed.
+        step: `(carry, sample_key, step_key) -> (carry, metrics)`; the parameters in its carry may be packed.
         carry: the state before the first step, the shared one of an agent, or the agent.
         key: one key.
         epochs: number of steps.
-        counts: `[epochs]`, the last argument of each step; None where steps do not count.
+        counts: `[epochs]`, a further argument of each step; None where steps do not count.
 
     Returns:
         The state after the last step, and the mean metrics.
@@ -40,7 +40,7 @@ def replay_epochs(
 
     def epoch(state: tuple[PyTree, jax.Array | None], key: jax.Array) -> tuple[PyTree, PyTree]:
         carry, count = state
-        carry, metrics = step(carry, *jax.random.split(key), count)
+        carry, metrics = step(carry, *jax.random.split(key), *(() if count is None else (count,)))
         return carry, pack_metrics(metrics)
 
     first_count = None if counts is None else counts[0]

@@ -30,8 +30,6 @@ from stoix_like.utils.jax_utils import largest_of_batch
 from stoix_like.utils.training import is_schedule
 
 Path = tuple[Any, ...]
-Fresh = Callable[[Mapping[str, Any], jax.Array, TimeStep], PyTree]
-"""`(hyperparams, key, timestep) -> shared`, a new agent's shared state."""
 
 NAME = "resets"
 _LEARNED = ("params", "opt_states", "opt_state")

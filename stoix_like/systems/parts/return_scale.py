@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stoix_like.base_types import Axes
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.base_types import Axes, SystemConfig
+from stoix_like.errors import ConfigError
+from stoix_like.schema import Part, above, between
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReturnScaleConfig(Part):
+    """Hyperparameters of the scale of advantages.
+
+    Attributes:
+        return_decay: decay of the percentiles of returns, per gradient step.
+        return_percentile_low: the lower one, in percent.
+        return_percentile_high: the upper one, in percent.
+        min_return_range: smallest distance of the percentiles that advantages are divided by.
+    """
+
+    return_decay: Annotated[float, between(0.0, 1.0)]
+    return_percentile_low: Annotated[float, between(0.0, 100.0)]
+    return_percentile_high: Annotated[float, between(0.0, 100.0)]
+    min_return_range: Annotated[float, above(0.0)]
+
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
+        """Check the order of the percentiles; see `Part.check`."""
+        if self.return_percentile_low >= self.return_percentile_high:
+            raise ConfigError(
+                f"system.return_percentile_low={self.return_percentile_low} must be less than"
+                f" system.return_percentile_high={self.return_percentile_high}"
+            )
 
 
 class ReturnScale(NamedTuple):
@@ -27,10 +54,10 @@ class ReturnScale(NamedTuple):
     scale: Callable[[Float[Array, "2"]], Float[Array, ""]]
 
 
-def make_percentile_scale(decay: Scalar, low: Scalar, high: Scalar, limit: Scalar, axes: Axes) -> ReturnScale:
+def make_return_scale(config: ReturnScaleConfig, axes: Axes) -> ReturnScale:
     """Build the scale of returns by their range without outliers.
 
-        scale = max(limit, EMA(Per(R, high)) - EMA(Per(R, low)))
+        scale = max(min_return_range, EMA(Per(R, high)) - EMA(Per(R, low)))
 
     Small returns are not scaled up, so that noise where there is no reward stays small. The means start at 0 without a
     correction: the first scales are too small rather than too large.
@@ -38,10 +65,7 @@ def make_percentile_scale(decay: Scalar, low: Scalar, high: Scalar, limit: Scala
     Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, equation 7.
 
     Args:
-        decay: weight of the old percentiles in the new ones, in [0, 1].
-        low: lower percentile, in 0 … 100.
-        high: upper percentile, in 0 … 100.
-        limit: smallest scale, in the units of returns.
+        config: the percentiles, their decay and the smallest scale, in the units of returns; may be traced.
         axes: the mapped axes that a batch is spread over.
 
     Returns:
@@ -54,10 +78,11 @@ def make_percentile_scale(decay: Scalar, low: Scalar, high: Scalar, limit: Scala
     def update(percentiles: Array, returns: Array) -> Array:
         for name in axes.names:
             returns = jax.lax.all_gather(returns, name)
-        found = jnp.percentile(jax.lax.stop_gradient(returns), jnp.stack([jnp.asarray(low), jnp.asarray(high)]))
-        return decay * percentiles + (1.0 - decay) * found
+        low, high = jnp.asarray(config.return_percentile_low), jnp.asarray(config.return_percentile_high)
+        found = jnp.percentile(jax.lax.stop_gradient(returns), jnp.stack([low, high]))
+        return config.return_decay * percentiles + (1.0 - config.return_decay) * found
 
     def scale(percentiles: Array) -> Array:
-        return jnp.maximum(limit, percentiles[1] - percentiles[0])
+        return jnp.maximum(config.min_return_range, percentiles[1] - percentiles[0])
 
     return ReturnScale(init, update, scale)

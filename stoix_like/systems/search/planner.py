@@ -177,8 +177,7 @@ class Planner(Algorithm, Generic[ConfigT]):
         config = self.config.replay
         exponent = config.importance_exponent(agent.shared.updates, self.num_updates)
 
-        def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: None) -> tuple[Agent, Metrics]:
-            del count
+        def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array) -> tuple[Agent, Metrics]:
             shared, local = agent
             batch = self.sample(agent, sample_key, exponent)
             loss = partial(self.loss, statistics=shared.statistics, batch=batch, key=loss_key)

@@ -43,26 +43,6 @@ class SMCConfig(Part):
     resample_threshold: Annotated[float, Range(0.0, 1.0, without_low=True)]
 
 
-class Proposal(NamedTuple):
-    """How particles choose actions.
-
-    Attributes:
-        sample: `(policy, key) -> (action [S, ...], log_ratio [S])`; the logarithm of the ratio of the policy's
-            probability of the action to that of the proposal corrects the weight.
-    """
-
-    sample: Callable[[Distribution, jax.Array], tuple[jax.Array, jax.Array]]
-
-
-def _sample_policy(pi: Distribution, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    action = pi.sample(seed=key)
-    return action, jnp.zeros(action.shape[:1])
-
-
-FROM_POLICY = Proposal(_sample_policy)
-"""Particles follow the policy."""
-
-
 class Resampling(NamedTuple):
     """When particles are resampled, and which ones are kept.
 
@@ -157,7 +137,6 @@ class ParticleSearch:
     model: Model
     gamma: Scalar
     reward_scale: Scalar
-    proposal: Proposal
     resampling: Resampling
 
     def __call__(
@@ -233,12 +212,12 @@ class ParticleSearch:
         action_key, model_key, key = jax.random.split(key, 3)
         num_particles = particles.going.shape[1]
         pi, _ = networks(_join(particles.observation))
-        action, log_ratio = self.proposal.sample(pi, action_key)
+        action = pi.sample(seed=action_key)
         keys = jax.random.split(model_key, len(action))
         state, timestep = self.model.step(keys, _join(particles.state), action)
         _, next_value = networks(timestep.observation)
-        reward, terminated, truncated, log_ratio, next_value = _split(
-            (timestep.reward, timestep.terminated, timestep.truncated, log_ratio, next_value), num_particles
+        reward, terminated, truncated, next_value = _split(
+            (timestep.reward, timestep.terminated, timestep.truncated, next_value), num_particles
         )
         state, observation = _split((state, timestep.observation), num_particles)
         bootstrap = jnp.where(terminated, 0.0, next_value)
@@ -250,7 +229,7 @@ class ParticleSearch:
             observation,
             next_value,
             particles.root,
-            particles.log_weight + gain / temperature + jnp.where(particles.going, log_ratio, 0.0),
+            particles.log_weight + gain / temperature,
             particles.advantage + gain,
             particles.unselected + gain,
             particles.going & ~(terminated | truncated),

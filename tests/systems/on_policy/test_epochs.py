@@ -84,7 +84,7 @@ def test_metrics_of_any_type_are_averaged():
     _, of_minibatches = minibatch_epochs(
         lambda shared, _, key: (move(shared, key), metrics), params, params, key, sizes
     )
-    _, of_replay = replay_epochs(lambda shared, key, *_: (move(shared, key), metrics), params, key, sizes.epochs)
+    _, of_replay = replay_epochs(lambda shared, key, _: (move(shared, key), metrics), params, key, sizes.epochs)
     for means in (of_minibatches, of_replay):
         assert {name: float(mean) for name, mean in means.items()} == {"half": 0.5, "count": 3, "flag": 1, "number": 2}
 

@@ -5,15 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Axes
-from stoix_like.systems.parts.return_scale import make_percentile_scale
+from stoix_like.systems.parts.return_scale import ReturnScaleConfig, make_return_scale
 
 # The 5th and 95th percentiles of 0 … 100 are 5 and 95.
 RETURNS = jax.random.permutation(jax.random.key(0), jnp.arange(101.0))
 
 
+def scaling(decay, low, smallest):
+    """Return the configuration of a scale whose upper percentile is the 95th."""
+    return ReturnScaleConfig(
+        return_decay=decay, return_percentile_low=low, return_percentile_high=95.0, min_return_range=smallest
+    )
+
+
 # By hand, decay 0.9: percentiles (0.5, 9.5), then 0.9 (0.5, 9.5) + 0.1 (5, 95) = (0.95, 18.05); ranges 9 and 17.1.
 def test_percentiles_are_moving_means_and_the_scale_has_a_lower_limit():
-    functions = make_percentile_scale(0.9, 5.0, 95.0, 10.0, Axes())
+    functions = make_return_scale(scaling(0.9, 5.0, 10.0), Axes())
     state = functions.init()
     scales = []
     for _ in range(2):
@@ -30,7 +37,7 @@ def test_percentiles_are_those_of_all_shards_for_each_member_of_a_population():
 
     def member(decay, low):
         def shard(returns):
-            functions = make_percentile_scale(decay, low, 95.0, 1.0, Axes(("batch",)))
+            functions = make_return_scale(scaling(decay, low, 1.0), Axes(("batch",)))
             return functions.update(functions.init(), returns)
 
         return jax.vmap(shard, axis_name="batch", out_axes=None)(returns)

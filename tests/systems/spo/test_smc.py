@@ -9,7 +9,7 @@ from distrax import Normal
 from stoix_like.base_types import EpisodeMetrics, Model, Observation, RolloutState, TimeStep
 from stoix_like.config import parse_config
 from stoix_like.networks.distributions import Categorical
-from stoix_like.systems.spo.smc import FROM_POLICY, ParticleSearch, draw_systematically, make_resampling
+from stoix_like.systems.spo.smc import ParticleSearch, draw_systematically, make_resampling
 from stoix_like.utils.loss import mpo_temperature_loss
 from support.composed import compose_config
 
@@ -41,7 +41,7 @@ def networks(observation):
 def search(*overrides, terminates=False, truncates=False, temperature=1.0, greedy=False, given=networks, scale=1.0):
     config = parse_config(compose_config(["system=spo/ff_spo", *(f"system.{key}" for key in overrides)])).system
     model = counting_model(terminates, truncates)
-    searcher = ParticleSearch(config.smc, model, GAMMA, scale, FROM_POLICY, make_resampling(config.smc))
+    searcher = ParticleSearch(config.smc, model, GAMMA, scale, make_resampling(config.smc))
     nothing, no = jnp.zeros((3,)), jnp.zeros((3,), bool)
     view = Observation(jnp.zeros((3, 1)))
     first = TimeStep(view, nothing, no, no, view, EpisodeMetrics(nothing, nothing.astype(jnp.int32), no))
@@ -138,7 +138,7 @@ def test_the_learned_temperature_keeps_the_bound():
         compose_config(["system=spo/ff_spo", "system.resample_period=2", "system.epsilon=0.5"])
     ).system
     model = Model(lambda env_state: env_state, step)
-    searcher = ParticleSearch(config.smc, model, 1.0, 1.0, FROM_POLICY, make_resampling(config.smc))
+    searcher = ParticleSearch(config.smc, model, 1.0, 1.0, make_resampling(config.smc))
     view, nothing, no = Observation(jnp.zeros((256, 1))), jnp.zeros((256,)), jnp.zeros((256,), bool)
     state = RolloutState(jnp.zeros((256,), jnp.int32), TimeStep(view, nothing, no, no, view, None), ())
 
@@ -172,31 +172,6 @@ def test_a_greedy_search_takes_the_action_of_the_largest_weight_in_all():
     assert (first_actions(found) == 1).any()
     np.testing.assert_array_equal(output.action, 0)
     np.testing.assert_array_equal(search("search_depth=1", greedy=True)[0].action, 1)
-
-
-def test_another_proposal_corrects_the_weights():
-    """A proposal that always takes 1 where the policy would in half of the cases: the ratio is one half for all."""
-    config = parse_config(compose_config(["system=spo/ff_spo", "system.search_depth=1"])).system
-    ratios = jnp.log(jnp.arange(1.0, 5.0))
-
-    def sample(pi, key):
-        del key
-        return jnp.ones(pi.batch_shape, jnp.int32), jnp.broadcast_to(ratios, (3, 4)).ravel()
-
-    proposal = FROM_POLICY._replace(sample=sample)
-    searcher = ParticleSearch(
-        config.smc, counting_model(False, False), GAMMA, 1.0, proposal, make_resampling(config.smc)
-    )
-    view, no = Observation(jnp.zeros((3, 1))), jnp.zeros((3,), bool)
-    first = TimeStep(view, jnp.zeros((3,)), no, no, view, None)
-    state = RolloutState(jnp.zeros((3,), jnp.int32), first, ())
-
-    @jax.jit
-    def run(key):
-        return searcher(networks, jnp.float32(1.0), key, state, view, 4, False)[1]
-
-    found = run(jax.random.key(0))
-    np.testing.assert_allclose(found.weights, np.tile(np.arange(1.0, 5.0) / 10.0, (3, 1)), rtol=1e-5)
 
 
 def test_systematic_draws_are_proportional():

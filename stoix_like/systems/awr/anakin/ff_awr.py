@@ -69,8 +69,7 @@ class AWR(ff_a2c.A2C[Config]):
         """Take several gradient steps, each on new windows of the replay buffer, and average their metrics."""
         del trajectory
 
-        def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[PyTree, Metrics]:
-            del count
+        def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array) -> tuple[PyTree, Metrics]:
             windows = Trajectory(self.replay.sample_steps(agent.local, sample_key), ())
             _, batch, _ = self.targets(Agent(unpack(shared), OnPolicyLocal()), windows, step_key)
             return self.improve(shared, batch, step_key)

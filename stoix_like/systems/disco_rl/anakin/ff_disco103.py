@@ -173,7 +173,8 @@ class Disco103(Algorithm):
         """Take several gradient steps, each on a new batch of trajectories, and average their metrics."""
         del trajectory
 
-        def step(shared: DiscoShared, sample_key: jax.Array, *_: jax.Array | None) -> tuple[DiscoShared, Metrics]:
+        def step(shared: DiscoShared, sample_key: jax.Array, step_key: jax.Array) -> tuple[DiscoShared, Metrics]:
+            del step_key
             return self.sgd_step(shared, self.replay.sample(agent.local, sample_key, 1.0))
 
         shared, metrics = replay_epochs(step, agent.shared, key, self.config.replay.epochs)

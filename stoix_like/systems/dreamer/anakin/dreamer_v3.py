@@ -46,17 +46,15 @@ from stoix_like.systems.dreamer.dreamer_types import (
     DreamerParams,
     DreamerShared,
     LaPropConfig,
-    ReturnScaleConfig,
     TrainRatioConfig,
     make_optimiser,
-    make_return_scale,
 )
 from stoix_like.systems.dreamer.returns import imagined_returns, replayed_returns
 from stoix_like.systems.dreamer.world_model import WorldModel, WorldModelConfig, make_world_model
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.critic_outputs import two_hot_loss
 from stoix_like.systems.parts.optimiser import gradient_step
-from stoix_like.systems.parts.return_scale import ReturnScale
+from stoix_like.systems.parts.return_scale import ReturnScale, ReturnScaleConfig, make_return_scale
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.replay import StreamBatch, StreamReplay, make_stream_replay
@@ -175,9 +173,8 @@ class Dreamer(Algorithm):
         del trajectory
         return replay_epochs(self.sgd_step, agent, key, self.gradient_steps)
 
-    def sgd_step(self, agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: None) -> tuple[Agent, Metrics]:
+    def sgd_step(self, agent: Agent, sample_key: jax.Array, loss_key: jax.Array) -> tuple[Agent, Metrics]:
         """Take a gradient step on all losses, and write the new latents back to the replay buffer."""
-        del count
         shared, batch = agent.shared, self.replay.sample(agent.local, sample_key)
         others = unpack(shared.slow_critic), shared.return_scale, batch, loss_key
         params, opt_state, (metrics, latent, return_scale) = gradient_step(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import optax
 
@@ -67,25 +67,18 @@ class Config(ff_a2c.BaseConfig):
     kickstarting: Kickstarting
 
 
-def make_variant(
-    config: ff_a2c.BaseConfig,
-    gradients: RMSPropGradients,
-    targets: VTrace,
-    spec: SystemSpec,
-    networks: ActorCriticNetworks | None = None,
-) -> Algorithm:
+def make_variant(config: Any, spec: SystemSpec, networks: ActorCriticNetworks | None = None) -> Algorithm:
     """Build IMPALA: the policy gradient of A2C, with values and advantages by V-trace.
 
     Args:
-        config: hyperparameters; the floats may be traced.
-        gradients: those of gradient descent.
-        targets: those of values and advantages.
+        config: hyperparameters, with or without those of recurrent networks; the floats may be traced.
         spec: spaces, networks, axes and sizes.
         networks: by default feed-forward.
 
     Returns:
         The algorithm.
     """
+    gradients, targets = config.gradients, config.targets
     rms_prop = partial(optax.rmsprop, decay=gradients.rms_decay, eps=gradients.rms_eps)
     parts = make_parts(config, spec, networks, rms_prop if gradients.optimiser == "rmsprop" else None)
     max_ratios = targets.clip_rho_threshold, targets.clip_pg_rho_threshold
@@ -95,7 +88,7 @@ def make_variant(
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build IMPALA with feed-forward networks; see `make_variant`."""
-    return make_variant(config, config.gradients, config.targets, spec)
+    return make_variant(config, spec)
 
 
 build, run_experiment, hydra_entry_point = entry_points("impala/ff_impala", make_algorithm)

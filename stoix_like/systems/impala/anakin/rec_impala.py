@@ -40,7 +40,7 @@ class Config(ff_a2c.BaseConfig):
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build IMPALA with recurrent networks; the policy is unrolled from the states of the behaviour policy."""
     networks = make_recurrent_networks(spec.networks, config.sequences.steps_per_sequence(config.rollout_length))
-    return ff_impala.make_variant(config, config.gradients, config.targets, spec, networks)
+    return ff_impala.make_variant(config, spec, networks)
 
 
 build, run_experiment, hydra_entry_point = entry_points("impala/rec_impala", make_algorithm)

@@ -164,8 +164,8 @@ class BC(Algorithm, Generic[ConfigT]):
         del trajectory
         epochs = self.config.gradient_steps
 
-        def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[PyTree, Metrics]:
-            del step_key, count
+        def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array) -> tuple[PyTree, Metrics]:
+            del step_key
             loss = partial(self.loss, batch=self.draw(agent.local, sample_key), statistics=shared.statistics)
             params, opt_state, metrics = gradient_step(loss, self.optim, self.axes, shared.params, shared.opt_state)
             return shared._replace(params=params, opt_state=opt_state), metrics

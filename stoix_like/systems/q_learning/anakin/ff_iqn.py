@@ -30,7 +30,7 @@ class Config(ff_dqn.BaseConfig):
         num_online_quantiles: number of stratified random levels per example at which quantiles are learned.
         num_target_quantiles: number of stratified random levels per example of the target distribution.
         num_cosines: number of cosine features of a level.
-        huber_loss_parameter: error above which the loss is linear, in units of value; 0 for a squared loss.
+        huber_loss_parameter: error above which the loss is linear, in units of value; 0 for an absolute loss.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {

@@ -28,7 +28,7 @@ class Config(ff_dqn.BaseConfig):
     Attributes:
         network_heads: heads that the system needs.
         num_quantiles: number of quantiles per action.
-        huber_loss_parameter: error above which the loss is linear, in units of value; 0 for a squared loss.
+        huber_loss_parameter: error above which the loss is linear, in units of value; 0 for an absolute loss.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {

@@ -46,6 +46,7 @@ from stoix_like.utils.replay import (
     SequenceReplayConfig,
     Step,
     make_sequence_replay,
+    with_clipped_rewards,
 )
 
 
@@ -193,7 +194,8 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """
     network = recurrent.make_actor(spec.networks.actor_network)
     carry = jax.tree.map(lambda x: x[0], network.initialize_carry(1))
-    replay: Any = make_sequence_replay(config.replay, spec, carry, reward_scale=config.reward_scale)
+    clipped = with_clipped_rewards(spec, config.max_abs_reward)
+    replay: Any = make_sequence_replay(config.replay, clipped, carry, reward_scale=config.reward_scale)
     return R2D2(
         config,
         spec.axes,

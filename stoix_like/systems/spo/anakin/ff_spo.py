@@ -47,7 +47,7 @@ from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
-from stoix_like.systems.spo.smc import FROM_POLICY, ParticleSearch, SearchedStep, SMCConfig, make_resampling
+from stoix_like.systems.spo.smc import ParticleSearch, SearchedStep, SMCConfig, make_resampling
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
 from stoix_like.utils.replay import SequenceBatch, SequenceReplay, StepSequenceConfig, Stored, make_sequence_replay
@@ -182,8 +182,7 @@ class SPO(Algorithm):
         """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
         del trajectory
 
-        def step(shared: SPOShared, sample_key: jax.Array, loss_key: jax.Array, count: None) -> tuple[PyTree, Metrics]:
-            del count
+        def step(shared: SPOShared, sample_key: jax.Array, loss_key: jax.Array) -> tuple[PyTree, Metrics]:
             return self.sgd_step(shared, self.replay.sample(agent.local, sample_key, 1.0), loss_key)
 
         shared, metrics = replay_epochs(step, agent.shared, key, self.config.replay.epochs)
@@ -259,9 +258,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         target=make_soft_target(config.target),
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
         replay=make_sequence_replay(config.replay, spec, (), found, config.reward_scale),
-        searcher=ParticleSearch(
-            config.smc, spec.model, config.gamma, config.reward_scale, FROM_POLICY, make_resampling(config.smc)
-        ),
+        searcher=ParticleSearch(config.smc, spec.model, config.gamma, config.reward_scale, make_resampling(config.smc)),
     )
 
 
