@@ -75,6 +75,7 @@ class Test(NamedTuple):
         seeds_needed: seeds of each with which the test would decide in 80 % of cases, for undecided pairs.
         seeds: seeds of both.
         paired: whether both were trained with the same seeds in one population, and are compared seed by seed.
+        direction: positive if the test favours the first, see `statistics.direction`.
         equal: what all runs of both return, where it is the same and there is nothing to test; otherwise empty.
     """
 
@@ -88,6 +89,7 @@ class Test(NamedTuple):
     seeds_needed: int | None = None
     seeds: tuple[int, int] = (0, 0)
     paired: bool = False
+    direction: float = 0.0
     equal: str = ""
 
     def verdict(self, level: float) -> str:
@@ -98,11 +100,9 @@ class Test(NamedTuple):
         """
         if self.equal:
             return f"{self.first} and {self.second} are equal: {self.equal}"
-        estimate, low, high = self.difference
-        gap = f"by {abs(estimate):.4g} [{min(abs(low), abs(high)):.4g}, {max(abs(low), abs(high)):.4g}]"
         if self.corrected < level:
-            better, worse = (self.first, self.second) if estimate > 0 else (self.second, self.first)
-            return f"{better} is better than {worse} {gap}, p = {self.corrected:.2g}"
+            return self._decided()
+        estimate, low, high = self.difference
         if min(self.seeds) < 2:
             return f"{self.first} and {self.second}: undecided, since a test needs at least two seeds of each"
         if math.isnan(self.corrected):
@@ -114,6 +114,16 @@ class Test(NamedTuple):
         if self.seeds_needed is None:
             return f"{text}; 1,000 seeds of each would not be enough"
         return f"{text}; about {self.seeds_needed} seeds of each would decide it"
+
+    def _decided(self) -> str:
+        """Return which of both is better; a test of ranks may favour the one of the lower mean."""
+        sign = 1 if self.direction > 0 else -1
+        better, worse = (self.first, self.second)[::sign]
+        estimate, (low, high) = sign * self.difference.estimate, sorted(sign * end for end in self.difference[1:])
+        gap = f"{estimate:.4g} [{low:.4g}, {high:.4g}]"
+        if estimate > 0:
+            return f"{better} is better than {worse} by {gap}, p = {self.corrected:.2g}"
+        return f"{better} ranks above {worse}, p = {self.corrected:.2g}, but its mean does not: difference {gap}"
 
 
 class Comparison(NamedTuple):
@@ -324,6 +334,7 @@ def _test(
         math.nan if equal else statistics.p_value(settings.test, x, y, paired),
         seeds=(len(x), len(y)),
         paired=paired,
+        direction=statistics.direction(settings.test, x, y, paired),
         equal=equal,
     )
 

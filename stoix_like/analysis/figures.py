@@ -6,17 +6,17 @@ import base64
 import html
 import io
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stoix_like.analysis import plots, population_plots
 from stoix_like.analysis.groups import AlgorithmRuns, sections
 from stoix_like.errors import ConfigError
-from stoix_like.storage.files import write_bytes
+from stoix_like.storage.files import check_writable, write_bytes
 from stoix_like.storage.recorded_runs import Member, evolves
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
@@ -39,12 +39,11 @@ def check_output(path: Path, suffixes: Sequence[str] = SUFFIXES, option: str = "
         option: what names it, for messages.
 
     Raises:
-        ConfigError: the ending is unknown, or the directory does not exist.
+        ConfigError: the ending is unknown, or the file cannot be written.
     """
     if path.suffix not in suffixes:
         raise ConfigError(f"{option} {path}: the ending must be one of {', '.join(suffixes)}")
-    if not path.parent.is_dir():
-        raise ConfigError(f"{option} {path}: {path.parent} is not a directory: create it first")
+    check_writable(path, option)
 
 
 def draw(algorithms: Sequence[AlgorithmRuns], kind: str, *, hyperparams: Sequence[str] = (), **options: Any) -> Figure:
@@ -62,34 +61,31 @@ def draw(algorithms: Sequence[AlgorithmRuns], kind: str, *, hyperparams: Sequenc
     Raises:
         ConfigError: an argument is unknown, or there is nothing to draw.
     """
-    panels: list[Callable[[Axes], Any]]
+    panels: list[Callable[..., Any]]
     if kind == "lineage":
         panels = _lineage_panels(algorithms, hyperparams)
     elif kind in ("slices", "heatmap"):
         panels = population_panels(algorithms, kind, hyperparams, **options)
     elif kind == "curves":
         panels = [
-            lambda ax, section=section, task=task: plots.learning_curves(section, task, ax=ax, **options)  # type: ignore[misc]
+            partial(plots.learning_curves, section, task, **options)
             for section in sections(algorithms)
             for task in section[0].tasks
         ]
     else:
         function = plots.performance_profiles if kind == "profiles" else plots.sample_efficiency
-        panels = [
-            lambda ax, section=section: function(section, ax=ax, **options)  # type: ignore[misc]
-            for section in sections(algorithms)
-        ]
+        panels = [partial(function, section, **options) for section in sections(algorithms)]
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
     for position, panel in enumerate(panels):
-        panel(figure.add_subplot(rows, columns, position + 1))
+        panel(ax=figure.add_subplot(rows, columns, position + 1))
     return figure
 
 
 def population_panels(
     algorithms: Sequence[AlgorithmRuns], kind: str, hyperparams: Sequence[str] = (), **options: Any
-) -> list[Callable[[Axes], Any]]:
+) -> list[Callable[..., Any]]:
     """Return functions that draw populations, one for each environment, and for slices one for each hyperparameter.
 
     Args:
@@ -101,7 +97,7 @@ def population_panels(
     Raises:
         ConfigError: there is nothing to draw.
     """
-    panels: list[Callable[[Axes], Any]] = []
+    panels: list[Callable[..., Any]] = []
     # Each hyperparameter setting is an algorithm of its own: they belong together again here.
     by_task: dict[str, list[Member]] = {}
     for algorithm in algorithms:
@@ -110,28 +106,23 @@ def population_panels(
     for shown in filter(None, by_task.values()):
         names = hyperparams or list(dict.fromkeys(name for member in shown for name in member.hyperparams))
         if kind == "slices":
-            panels += [
-                lambda ax, shown=shown, name=name: population_plots.hyperparameter_slices(shown, name, ax=ax, **options)  # type: ignore[misc]
-                for name in names
-            ]
+            draw_slices = population_plots.hyperparameter_slices
+            panels += [partial(draw_slices, shown, name, **options) for name in names]
             continue
         if hyperparams and len(hyperparams) != 2:
             raise ConfigError("--kind heatmap needs two hyperparameters: use --hyperparam twice")
-        if len(names) < 2:
-            continue
-        panels.append(
-            lambda ax, shown=shown, names=names: population_plots.heat_map(shown, names[0], names[1], ax=ax, **options)  # type: ignore[misc]
-        )
+        if len(names) > 1 and (hyperparams or population_plots.varying(shown, names[:2])):
+            panels.append(partial(population_plots.heat_map, shown, *names[:2], **options))
     if not panels:
         needed = "two hyperparameters that vary" if kind == "heatmap" else "hyperparameters that vary"
         raise ConfigError(f"--kind {kind} needs a population with {needed}: these runs have none")
     return panels
 
 
-def _lineage_panels(algorithms: Sequence[AlgorithmRuns], hyperparams: Sequence[str]) -> list[Callable[[Axes], Any]]:
+def _lineage_panels(algorithms: Sequence[AlgorithmRuns], hyperparams: Sequence[str]) -> list[Callable[..., Any]]:
     runs = {member.run.directory: member.run for algorithm in algorithms for member in algorithm.members}
-    panels: list[Callable[[Axes], Any]] = [
-        lambda ax, run=run, name=name: population_plots.lineage(run, name, ax=ax)  # type: ignore[misc]
+    panels: list[Callable[..., Any]] = [
+        partial(population_plots.lineage, run, name)
         for run in runs.values()
         if evolves(run)
         for name in hyperparams or [key.partition("/")[2] for key in run.last if key.startswith("hyperparams/")]

@@ -13,8 +13,6 @@ import numpy as np
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.storage.differences import BUDGETS, names_of_keys, words_of
 from stoix_like.storage.recorded_runs import (
-    BEST_RETURN,
-    RETURN,
     TASK,
     Member,
     Run,
@@ -59,23 +57,7 @@ class AlgorithmRuns(NamedTuple):
         Returns:
             `[S]` returns; NaN where a member diverged.
         """
-        return np.asarray([score(member, kind) for member in self.tasks[task]], np.float64)
-
-
-def score(member: Member, kind: str) -> float:
-    """Return the mean episode return of a member: of its last evaluation, or of its best policy.
-
-    Args:
-        member: the member.
-        kind: `final` or `best`.
-
-    Returns:
-        The return; NaN if the member diverged or its run has no such evaluation.
-    """
-    run = member.run
-    if kind == "best":
-        return member.value(run.summary, BEST_RETURN)
-    return member.value(run.last, RETURN)
+        return np.asarray([member.score(kind) for member in self.tasks[task]], np.float64)
 
 
 def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> list[AlgorithmRuns]:

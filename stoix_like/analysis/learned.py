@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -241,15 +242,12 @@ def draw_trajectory(policy: Policy, features: Sequence[str] = (), *, visits: Vis
     chosen = choose_features(policy, features, visits, most=4)
     if not features:
         chosen = policy.legend.features[:4] or chosen
-    panels = [lambda ax: trajectories(policy, visits, chosen[:2], ax=ax)] if len(chosen) > 1 else []
-    panels += [
-        lambda ax, feature=feature: trajectories(policy, visits, [feature], ax=ax)  # type: ignore[misc]
-        for feature in chosen
-    ]
-    panels += [
-        lambda ax: histogram(visits.reward, "reward", ax=ax),
+    shown = ([chosen[:2]] if len(chosen) > 1 else []) + [[feature] for feature in chosen]
+    panels = [
+        *(partial(trajectories, policy, visits, names) for names in shown),
+        partial(histogram, visits.reward, "reward"),
         *_action_histograms(policy, visits),
-        lambda ax: histogram(visits.returns, "return of an episode", ax=ax),
+        partial(histogram, visits.returns, "return of an episode"),
     ]
     figure = _panels(panels)
     unfinished = int((~visits.finished).sum())
@@ -261,12 +259,9 @@ def draw_trajectory(policy: Policy, features: Sequence[str] = (), *, visits: Vis
 def _action_histograms(policy: Policy, visits: Visits) -> list[Any]:
     names = action_names(policy)
     if isinstance(policy.action_space, Discrete):
-        return [lambda ax: histogram(visits.action, "action", names=names, ax=ax)]
+        return [partial(histogram, visits.action, "action", names=names)]
     columns = _columns(visits.action, visits.reward.shape).T[:_MAX_PANELS]
-    return [
-        lambda ax, column=column, name=name: histogram(column, name, ax=ax)
-        for column, name in zip(columns, names, strict=False)
-    ]
+    return [partial(histogram, *both) for both in zip(columns, names, strict=False)]
 
 
 def action_names(policy: Policy | SearchedEpisode) -> list[str]:
@@ -394,5 +389,5 @@ def _panels(panels: Sequence[Any]) -> Figure:
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
     for position, panel in enumerate(panels):
-        panel(figure.add_subplot(rows, columns, position + 1))
+        panel(ax=figure.add_subplot(rows, columns, position + 1))
     return figure

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from stoix_like.analysis import plots
-from stoix_like.analysis.groups import read_evaluated, score
+from stoix_like.analysis.groups import read_evaluated
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.storage.recorded_runs import Member, flatten, samples
 
@@ -56,7 +56,7 @@ def returns_over_lengths(members: Iterable[Member], key: str, kind: str, by: Seq
         seeds[member.seed] = member
     curves: dict[str, Curves] = {}
     for (task, label, length), seeds in sorted(found.items()):
-        returns = np.asarray([score(member, kind) for member in seeds.values()])
+        returns = np.asarray([member.score(kind) for member in seeds.values()])
         if np.isnan(returns).any():
             directory = next(iter(seeds.values())).run.directory
             raise ConfigError(

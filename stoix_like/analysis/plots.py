@@ -16,13 +16,13 @@ from scipy import stats
 
 from stoix_like.analysis.groups import AlgorithmRuns, common_tasks
 from stoix_like.analysis.scores import raw_scores, score_tables
-from stoix_like.analysis.statistics import p_value, resample_counts, trimmed_mean
+from stoix_like.analysis.statistics import TESTS, p_value, resample_counts, trimmed_mean
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers.formats import center_name
 from stoix_like.storage.recorded_runs import RETURN, Member
 from stoix_like.storage.run_files import METRICS, UPDATES, read_last_record
 
-X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time in seconds"}
+X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time after the first record, in seconds"}
 BANDS = ("bootstrap", "percentile", "deviation", "error", "none")
 _NUM_POINTS = 101
 _MAX_POINTS = 500
@@ -57,7 +57,7 @@ def learning_curves(
         algorithms: from `read`.
         task: the environment; it can be omitted if there is only one.
         metric: name of a metric of the records, of evaluations or, as `updates/…`, between them.
-        x: `env_steps` of each member, or `wall_seconds` since the start of the run.
+        x: `env_steps` of each member, or `wall_seconds` since the first record of the run, which compilation precedes.
         center: `iqm`, `mean` or `median` over seeds.
         band: `bootstrap` (interval of the center), `percentile` (2.5th to 97.5th of the seeds), `deviation` (standard
             deviation), `error` (standard error) or `none`.
@@ -71,8 +71,9 @@ def learning_curves(
     Raises:
         ConfigError: an argument is unknown, or no run has the metric.
     """
-    for name, value, known in (("x", x, X_AXES), ("center", center, CENTERS), ("band", band, BANDS)):
-        if value not in known:
+    choices = ("x", x, X_AXES), ("center", center, CENTERS), ("band", band, BANDS), ("test", test, TESTS)
+    for name, value, known in choices:
+        if value is not None and value not in known:
             raise ConfigError(f"{name}={value} is unknown: {nearest(value, known)}")
     task = _task(algorithms, task)
     axes = new_axes(ax)
@@ -205,7 +206,9 @@ def _series(member: Member, metric: str, x: str) -> tuple[np.ndarray, np.ndarray
     if not finite.any():
         known = {name for path in (METRICS, UPDATES) for name in read_last_record(member.run.directory / path)}
         raise ConfigError(f"{member.run.directory} has no value of {metric}: {nearest(metric, known)}")
-    return np.asarray(points, np.float64)[finite], values[finite]
+    shown = np.asarray(points, np.float64)
+    # Seeds that take programs from a cache would otherwise have ended before others start.
+    return (shown - shown[0] * (x == "wall_seconds"))[finite], values[finite]
 
 
 def _band(values: np.ndarray, center: str, band: str, level: float) -> tuple[Any, Any]:

@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from stoix_like.analysis.groups import score
 from stoix_like.analysis.plots import X_AXES, new_axes
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.storage.recorded_runs import RETURN, Member, Run
@@ -30,14 +29,14 @@ def hyperparameter_slices(members: Sequence[Member], name: str, *, kind: str = "
     Raises:
         ConfigError: the hyperparameter does not vary.
     """
-    _check_varied(members, name)
+    members = varying(members, [name])
     axes = new_axes(ax)
     values = np.asarray([member.hyperparams[name] for member in members])
-    returns = np.asarray([score(member, kind) for member in members])
+    returns = np.asarray([member.score(kind) for member in members])
     axes.scatter(values, returns, s=18)
     settings, means = np.unique(values), []
     if len(settings) < len(values):
-        means = [np.nanmean(returns[values == setting]) for setting in settings]
+        means = [_mean(returns[values == setting]) for setting in settings]
         axes.plot(settings, means, marker="_", markersize=14, linewidth=1)
     if _is_log(settings):
         axes.set_xscale("log")
@@ -65,17 +64,18 @@ def heat_map(
     Raises:
         ConfigError: a hyperparameter does not vary.
     """
-    for name in (first, second):
-        _check_varied(members, name)
+    members = varying(members, [first, second])
+    if not members:
+        raise ConfigError(f"no population varies both {first} and {second}: choose two that one of them varies")
     axes = new_axes(ax)
     columns, rows = (sorted({member.hyperparams[name] for member in members}) for name in (first, second))
     cells: dict[tuple[int, int], list[float]] = {}
     for member in members:
         place = rows.index(member.hyperparams[second]), columns.index(member.hyperparams[first])
-        cells.setdefault(place, []).append(score(member, kind))
+        cells.setdefault(place, []).append(member.score(kind))
     table = np.full((len(rows), len(columns)), np.nan)
     for place, returns in cells.items():
-        table[place] = np.mean(returns)
+        table[place] = _mean(np.asarray(returns))
     axes.grid(False)
     image = axes.imshow(table, origin="lower", aspect="auto", cmap="viridis")
     shade_above = np.nanmin(table) + 0.6 * (np.nanmax(table) - np.nanmin(table))
@@ -90,6 +90,12 @@ def heat_map(
     axes.set_title(_title_of(members))
     axes.figure.colorbar(image, ax=axes, label=f"{kind} mean episode return")
     return axes
+
+
+def _mean(returns: np.ndarray) -> float:
+    """Return the mean of the members that have a return; NaN where none has."""
+    finite = returns[np.isfinite(returns)]
+    return float(np.mean(finite)) if len(finite) else math.nan
 
 
 def lineage(run: Run, name: str, *, ax: Axes | None = None) -> Axes:
@@ -146,10 +152,17 @@ def _is_log(values: np.ndarray) -> bool:
     return bool(values.min() > 0.0 and values.max() / values.min() >= 30.0)
 
 
-def _check_varied(members: Sequence[Member], name: str) -> None:
+def varying(members: Sequence[Member], names: Sequence[str]) -> list[Member]:
+    """Return the members of the populations that vary all of the given hyperparameters.
+
+    Raises:
+        ConfigError: a hyperparameter does not vary in any.
+    """
     varied = sorted({key for member in members for key in member.hyperparams})
-    if name not in varied:
-        raise ConfigError(f"{name} does not vary between members: {nearest(name, varied)}")
+    for name in names:
+        if name not in varied:
+            raise ConfigError(f"{name} does not vary between members: {nearest(name, varied)}")
+    return [member for member in members if all(name in member.hyperparams for name in names)]
 
 
 def _title_of(members: Sequence[Member]) -> str:

@@ -8,17 +8,18 @@ import math
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from stoix_like.analysis import figures, plots
+from stoix_like.analysis import figures, plots, population_plots
 from stoix_like.analysis.comparison import HEAD, Comparison, Settings, compare_all
 from stoix_like.analysis.dreams import draw_dream, dream_episode, has_world_model
 from stoix_like.analysis.figures import as_data_url, as_svg
-from stoix_like.analysis.groups import AlgorithmRuns, common_tasks, read, score, sections
+from stoix_like.analysis.groups import AlgorithmRuns, common_tasks, read, sections
 from stoix_like.analysis.selection import describe_fresh, read_selected
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import center_name
@@ -117,40 +118,34 @@ def _searches(paths: Iterable[str | Path]) -> str:
 
 
 def _curves(algorithms: Sequence[AlgorithmRuns]) -> str:
-    panels: list[Callable[[Figure], Any]] = [
+    panels: list[Callable[..., Any]] = [
         # With two algorithms, marks where they differ.
-        lambda figure, section=section, task=task: plots.learning_curves(  # type: ignore[misc]
-            section, task, test=Settings().test, ax=figure.add_subplot()
-        )
+        partial(plots.learning_curves, section, task, test=Settings().test)
         for section in sections(algorithms)
         for task in section[0].tasks
     ]
-    panels += [
-        lambda figure, section=section: plots.performance_profiles(section, ax=figure.add_subplot())  # type: ignore[misc]
-        for section in sections(algorithms)
-        if len(section) > 1 and _differ(section)
-    ]
+    several = (section for section in sections(algorithms) if len(section) > 1 and _differ(section))
+    panels += [partial(plots.performance_profiles, section) for section in several]
     varied = _varied(algorithms)
-    kinds = ["heatmap"] if len(varied) == 2 else []
-    for kind in (*kinds, *(["slices"] if varied else [])):
-        panels += [
-            lambda figure, draw=draw: draw(figure.add_subplot())  # type: ignore[misc]
-            for draw in figures.population_panels(algorithms, kind)
-        ]
+    members = [member for algorithm in algorithms for member in algorithm.members]
+    if len(varied) == 2 and population_plots.varying(members, varied):
+        panels += figures.population_panels(algorithms, "heatmap")
+    if varied:
+        panels += figures.population_panels(algorithms, "slices")
     return "\n".join(_figure(panel) for panel in panels)
 
 
 def _differ(algorithms: Sequence[AlgorithmRuns]) -> bool:
     """Return whether the final returns differ on an environment: of equal ones, a performance profile is empty."""
     scores = (np.concatenate([algorithm.scores(task) for algorithm in algorithms]) for task in common_tasks(algorithms))
-    return any(np.nanmax(values) > np.nanmin(values) for values in scores)
+    return any(len(np.unique(values[np.isfinite(values)])) > 1 for values in scores)
 
 
 def _ladders(algorithms: Sequence[AlgorithmRuns]) -> str:
     """Draw the ratings of checkpoints, and list those of members; empty without ladders."""
     found = [(str(run.directory), record) for run in _runs(algorithms) for record in read_ladders(run.directory)]
     rated = {name: record for name, record in found if record["of"] == "checkpoints"}
-    parts = [_figure(lambda figure: plots.elo(rated, ax=figure.add_subplot()))] if rated else []
+    parts = [_figure(partial(plots.elo, rated))] if rated else []
     for name, record in found:
         if record["of"] == "members":
             rows = [
@@ -167,9 +162,9 @@ def _ladders(algorithms: Sequence[AlgorithmRuns]) -> str:
     return "\n".join(parts)
 
 
-def _figure(draw: Callable[[Figure], Any]) -> str:
+def _figure(draw: Callable[..., Any]) -> str:
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-    draw(figure)
+    draw(ax=figure.add_subplot())
     return f"<figure>{as_svg(figure)}</figure>"
 
 
@@ -180,8 +175,8 @@ def _returns(algorithms: Sequence[AlgorithmRuns]) -> str:
             task,
             str(member.seed),
             *(f"{member.hyperparams[name]:.4g}" if name in member.hyperparams else "" for name in _varied(algorithms)),
-            _number(score(member, "final")),
-            _number(score(member, "best")),
+            _number(member.score("final")),
+            _number(member.score("best")),
             member.failure or "",
         ]
         for algorithm in algorithms
@@ -243,8 +238,8 @@ def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:
 
 
 def _rank(member: Member) -> float:
-    found = score(member, "best")
-    found = score(member, "final") if math.isnan(found) else found
+    found = member.score("best")
+    found = member.score("final") if math.isnan(found) else found
     return -math.inf if math.isnan(found) else found
 
 

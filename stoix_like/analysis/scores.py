@@ -31,22 +31,34 @@ def raw_scores(
         algorithms: the algorithms.
         tasks: environments that are common to all of them.
         kind: `final` or `best`.
-        notes: receives a sentence where members without a return count as the lowest one of their algorithm, and where
-            best policies are untrained.
+        notes: receives a sentence where members without a return count as the lowest one of their algorithm, or of all
+            algorithms where all of its members diverged.
 
     Returns:
         By label, one array `[S]` per task.
 
     Raises:
-        ConfigError: no member of an algorithm has a return.
+        ConfigError: no member of an algorithm has a return, for another reason than that all diverged.
     """
-    return {algorithm.label: [_scores(algorithm, task, kind, notes) for task in tasks] for algorithm in algorithms}
+    lowest = [_lowest([algorithm.scores(task, kind) for algorithm in algorithms]) for task in tasks]
+    return {
+        algorithm.label: [_scores(algorithm, task, kind, low, notes) for task, low in zip(tasks, lowest, strict=True)]
+        for algorithm in algorithms
+    }
 
 
-def _scores(algorithm: AlgorithmRuns, task: str, kind: str, notes: list[str]) -> np.ndarray:
+def _lowest(scores: Sequence[np.ndarray]) -> float:
+    values = np.concatenate(scores)
+    return float(np.nanmin(values)) if np.isfinite(values).any() else math.nan
+
+
+def _scores(algorithm: AlgorithmRuns, task: str, kind: str, lowest: float, notes: list[str]) -> np.ndarray:
     scores = algorithm.scores(task, kind)
     missing = np.isnan(scores)
     if missing.all():
+        if all(member.failure for member in algorithm.tasks[task]) and math.isfinite(lowest):
+            notes.append(f"{algorithm.label} on {task}: every member diverged, and counts as the lowest return of all")
+            return np.full(len(scores), lowest)
         hint = "train with arch.absolute_metric=true, or compare final returns" if kind == "best" else "leave it out"
         raise ConfigError(f"{algorithm.label} on {task}: no member has a {kind} return: {hint}")
     if missing.any():
@@ -97,11 +109,14 @@ def episode_returns(member: Member, kind: str) -> np.ndarray:
         kind: `final` for its last parameters, `best` for the best ones.
 
     Returns:
-        `[E]` returns, of the evaluation with the most episodes if there are several; NaN where there is none.
+        `[E]` returns, of the evaluation with the most episodes if there are several; NaN where there is none,
+            or the member diverged.
 
     Raises:
         ConfigError: the run stores none of these parameters.
     """
+    if member.failure and kind != "best":
+        return np.asarray([math.nan])
     run, which = member.run, "best" if kind == "best" else "last"
     stored = run.summary.get(EPISODE_RETURNS)
     if stored and (kind == "best" or run.config["arch"].get("architecture_name") in _KEEP_LAST):

@@ -222,6 +222,26 @@ def p_value(test: str, x: np.ndarray, y: np.ndarray, paired: bool = False) -> fl
         return float((PAIRED_TESTS if paired else TESTS)[test](x, y))
 
 
+def direction(test: str, x: np.ndarray, y: np.ndarray, paired: bool = False) -> float:
+    """Return which of two samples a test favours: of rank tests, the one of higher ranks, otherwise of the higher mean.
+
+    Args:
+        test: a key of `TESTS`.
+        x: `[S]` scores.
+        y: `[S']` scores.
+        paired: see `p_value`.
+
+    Returns:
+        A positive number for X, a negative one for Y.
+    """
+    if test != "mann_whitney":
+        return float(np.mean(x) - np.mean(y))
+    if not paired:
+        return float(np.mean(np.sign(x[:, None] - y)))
+    apart = (x - y)[x != y]
+    return float(np.sign(apart) @ stats.rankdata(np.abs(apart)))
+
+
 def correct(p_values: Sequence[float], method: str) -> list[float]:
     """Correct p-values for several comparisons.
 

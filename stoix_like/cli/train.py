@@ -189,7 +189,7 @@ def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:
         own = [override for override in overrides if not is_hydras(override)]
         resume_checks.check_same_sweep(directory, own)
         return
-    RunDirectory(directory).check_new()
+    RunDirectory(directory).check_new(key="hydra.sweep.dir")
     if directory.is_dir() and any(directory.iterdir()):
         raise ConfigError(f"hydra.sweep.dir={directory} is not empty: choose another directory")
 

@@ -237,6 +237,10 @@ def _complete_result(setup: RunSetup, directory: RunDirectory, host_state: dict[
     """Return the result of a run that is complete; check that any other one may continue."""
     summary, say = directory.read_summary(), setup.processes.say
     if host_state is not None:
+        if not setup.config.checkpoint.keep:
+            raise ConfigError(
+                f"checkpoint.keep=0 would leave the checkpoints of {directory.path} behind its results: keep at least 1"
+            )
         check_unchanged(setup, host_state)
         if not (_is_complete(setup, host_state) and summary):
             return None
@@ -273,8 +277,8 @@ def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str
     """Return the result of a run that is complete and was to write no checkpoints; None for other runs."""
     if "checkpoint/env_steps" in summary or summary.get("updates") != setup.plan.num_updates:
         return None
-    history = list(read_records(run_dir / METRICS))
     try:
+        history = list(read_records(run_dir / METRICS))
         # The file has null in place of NaN.
         evaluation = {name: value for name, value in history[-1].items() if name.startswith("eval/")}
         history[-1] |= {name: np.asarray(value, np.float64).tolist() for name, value in evaluation.items()}

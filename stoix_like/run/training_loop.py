@@ -33,6 +33,7 @@ from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.run.summary import LOGGING_MEANWHILE, summarise, timing
 from stoix_like.signals import Signals, stop_if_received
 from stoix_like.storage.checkpoint import Checkpoint, Writer
+from stoix_like.storage.recorded_runs import DIVERGED
 from stoix_like.storage.run_directory import RunDirectory
 from stoix_like.utils.replay import end_episodes
 from stoix_like.versions import versions
@@ -250,6 +251,9 @@ class TrainingLoop:
     def _train_until(self, target: int, signals: Signals) -> dict[str, Any]:
         """Train up to `target` updates, in calls of about `SECONDS_PER_CALL`, which do not change the results."""
         progress, plan = self.progress, self.setup.plan
+        if progress.updates == target:
+            # The run ends where it was stopped within an interval, of which nothing is left to train.
+            return {}
         while True:
             is_traced = self._start_trace()
             most = 1 if self._profile is not None and self._profile.pending else self._updates_per_call
@@ -321,14 +325,14 @@ class TrainingLoop:
         for member, failure in divergences(self.setup, interval, self.state, updates, known).items():
             if self._alone:
                 self._recording.log()
-                raise TrainingError(f"training diverged: {failure}; {last_good(self.writer)}; {_REGARDLESS}")
+                raise TrainingError(f"{DIVERGED}: {failure}; {last_good(self.writer)}; {_REGARDLESS}")
             known[member] = failure
             self.setup.processes.say(f"member {member} diverged and is frozen: {failure}")
         if self._selection is not None and self._selection.restarts:
             return
         if len(known) == self.setup.population.num_members:
             self._recording.log()
-            raise TrainingError(f"training diverged: all {len(known)} members; {last_good(self.writer)}; {_REGARDLESS}")
+            raise TrainingError(f"{DIVERGED}: all {len(known)} members; {last_good(self.writer)}; {_REGARDLESS}")
 
     def _save_regularly(self) -> None:
         """Save after every `checkpoint.every_evals` evaluations, and after the last one."""

@@ -80,7 +80,7 @@ def names_of_keys(differences: Sequence[dict[str, Any]]) -> dict[str, str]:
     kept: dict[tuple[str, str], str] = {}
     for key in differences[0] if differences else ():
         if key != "system.name":
-            values = identity({"values": [own[key] for own in differences]})
+            values = identity([own[key] for own in differences])
             kept.setdefault((key.rpartition(".")[2], values), key)
     return {key: _shortest(key, [*kept.values()]) for key in kept.values()}
 

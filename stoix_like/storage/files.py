@@ -12,9 +12,12 @@ import json
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from stoix_like.errors import ConfigError
 
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
@@ -27,6 +30,44 @@ def user_cache() -> Path:
     with contextlib.suppress(OSError):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Refuse a file that cannot be written, before what it is to hold is computed.
+
+    Args:
+        path: the file.
+        option: what names it, for messages.
+
+    Raises:
+        ConfigError: it is a directory, or none can be written where it is to be.
+    """
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{option} {path}: {path.parent} is not a directory: create it first")
+    if path.is_dir():
+        raise ConfigError(f"{option} {path} is a directory: choose a file in it")
+    check_place(path.parent, option)
+
+
+def check_place(path: Path, option: str) -> None:
+    """Refuse a path below which nothing can be written; directories that do not exist would be created.
+
+    Args:
+        path: a directory.
+        option: what names it, for messages.
+
+    Raises:
+        ConfigError: names the path, and the reason.
+    """
+    present = path.absolute()
+    while not present.exists() and present != present.parent:
+        present = present.parent
+    try:
+        # Permissions alone do not reveal read-only and special file systems.
+        tempfile.TemporaryDirectory(dir=present).cleanup()
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise ConfigError(f"{option}={path} cannot be written: {present}: {why}") from error
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ from stoix_like.storage.run_files import (
 )
 
 FINISHED, RUNNING, STOPPED, FAILED = "finished", "running", "stopped", "failed"
+DIVERGED = "training diverged"
 RETURN = "eval/episode_return_mean"
 BEST_RETURN = "absolute/episode_return_mean"
 EPISODE_RETURNS = "absolute_episode_returns"
@@ -113,7 +114,8 @@ class Run(NamedTuple):
     def environment(self) -> str:
         """Name of the environment, `gymnax/CartPole-v1`."""
         env = self.config["env"]
-        return str(self.summary.get("environment", f"{env['env_name']}/{env['scenario']['name']}"))
+        name = env["scenario"].get("task_name") or env["scenario"]["name"]
+        return str(self.summary.get("environment", f"{env['env_name']}/{name}"))
 
     @property
     def status(self) -> str:
@@ -153,6 +155,20 @@ class Member(NamedTuple):
         if isinstance(value, list):
             value = value[self.place] if self.place < len(value) else None
         return float(value) if isinstance(value, (int, float)) else float("nan")
+
+    def score(self, kind: str) -> float:
+        """Return the mean episode return of the last evaluation, or of the best policy.
+
+        Args:
+            kind: `final` or `best`.
+
+        Returns:
+            The return; NaN if the run has no such evaluation. The final one of a member that diverged is NaN, too: its
+            policy is that of the update before, however early.
+        """
+        if kind == "best":
+            return self.value(self.run.summary, BEST_RETURN)
+        return float("nan") if self.failure else self.value(self.run.last, RETURN)
 
 
 class Series(NamedTuple):
@@ -283,7 +299,8 @@ def members(run: Run) -> list[Member]:
             for index, found in enumerate(run.summary["population/members"])
         ]
     if run.summary or not any(isinstance(value, list) for value in run.last.values()):
-        return [Member(run, 0, seed, {})]
+        failure = read_failure(run.directory)
+        return [Member(run, 0, seed, {}, failure if DIVERGED in failure else None)]
     return _members_of_records(run)
 
 
@@ -316,7 +333,8 @@ def _members_of_records(run: Run) -> list[Member]:
             place = last[TRIALS][index // population.seeds] * population.seeds + index % population.seeds
         seed = int(arch["seed"]) + (index % population.seeds if population.is_paired else place)
         hyperparams = {name.removeprefix(HYPERPARAMS): last[name][index] for name in names}
-        members.append(Member(run, index, seed, hyperparams))
+        failure = DIVERGED if index in last.get("population/failed", ()) else None
+        members.append(Member(run, index, seed, hyperparams, failure))
     return members
 
 
@@ -412,10 +430,10 @@ def _words(keys: Sequence[str]) -> dict[str, str]:
 def differing_keys(chosen: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys whose values are not the same in all mappings, in the order of their first mapping."""
     keys = dict.fromkeys(key for one in chosen for key in one)
-    return [key for key in keys if len({identity({"value": one.get(key, "missing")}) for one in chosen}) > 1]
+    return [key for key in keys if len({identity(one.get(key, "missing")) for one in chosen}) > 1]
 
 
-def identity(values: Mapping[str, Any]) -> str:
+def identity(values: Any) -> str:
     """Return a text that is equal for equal settings."""
     return json.dumps(values, sort_keys=True)
 

@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -24,7 +23,7 @@ from stoix_like.processes import ALONE, Processes
 from stoix_like.signals import Signals
 from stoix_like.storage import mirror, remote, run_files, trust
 from stoix_like.storage.config_file import flatten, plain_config
-from stoix_like.storage.files import read_bytes, write_json, write_text
+from stoix_like.storage.files import check_place, read_bytes, write_json, write_text
 from stoix_like.storage.run_files import CONFIG, ENVIRONMENT, FAILURE, LAYOUT_NUMBER, METRICS, SUMMARY
 
 # Shows that all processes of a run see one directory.
@@ -103,11 +102,12 @@ class RunDirectory:
         self.processes.together(lambda: run_files.check_is_run(self.path))
 
     @by_first
-    def check_new(self, address: str | None = None) -> None:
+    def check_new(self, address: str | None = None, key: str = "hydra.run.dir") -> None:
         """Refuse places of a new run that cannot be written, or hold a run.
 
         Args:
             address: `checkpoint.mirror`.
+            key: what names the directory, for messages.
 
         Raises:
             ConfigError: names the place.
@@ -115,22 +115,14 @@ class RunDirectory:
         path = self.path
         if run_files.is_address(path):
             raise ConfigError(
-                f"hydra.run.dir={path} is an address, but run directories are local: choose a directory, and"
+                f"{key}={path} is an address, but run directories are local: choose a directory, and"
                 " checkpoint.mirror to copy the run to an address while it trains"
             )
-        present = path
-        while not present.exists() and present != present.parent:
-            present = present.parent
-        try:
-            # Permissions alone do not reveal read-only and special file systems.
-            tempfile.TemporaryDirectory(dir=present).cleanup()
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise ConfigError(f"hydra.run.dir={path} cannot be written: {present}: {reason}") from error
+        check_place(path, key)
         for name in _FILES_OF_A_RUN:
             if os.path.lexists(path / name):
                 raise ConfigError(
-                    f"hydra.run.dir={path} already holds a run ({name}): choose another directory, or resume the run"
+                    f"{key}={path} already holds a run ({name}): choose another directory, or resume the run"
                     f" with: stoix-like resume {path}"
                 )
         remote.check_new(address)

@@ -178,14 +178,21 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
         path: the file.
 
     Yields:
-        The records, up to the first damaged line; none if the file does not exist or cannot be read.
+        The records, without a last line that is incomplete; none if the file does not exist or cannot be read.
+
+    Raises:
+        ConfigError: a line that others follow is damaged.
     """
     try:
         with _opened(path) as file:
-            for line in file:
+            damaged = 0
+            for number, line in enumerate(file, 1):
+                if damaged:
+                    raise ConfigError(f"{path}: line {damaged} is damaged: delete it, or leave the run out")
                 if (record := _record(line)) is None:
-                    return
-                yield record
+                    damaged = number
+                else:
+                    yield record
     except OSError:
         return
 

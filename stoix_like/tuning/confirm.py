@@ -9,8 +9,8 @@ from typing import Any
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.population.members import float_fields
+from stoix_like.storage.recorded_runs import identity
 from stoix_like.tuning.runner import Job, Runner, population_overrides
-from stoix_like.tuning.shapes import identity
 
 # First seeds of the finalists of a search, and of the best setting, relative to `arch.seed`, where a search starts.
 FINALISTS, FRESH = 1_000_000, 2_000_000

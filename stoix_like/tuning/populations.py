@@ -10,8 +10,9 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from stoix_like.run.population.trials import interquartile_means
+from stoix_like.storage.recorded_runs import identity
 from stoix_like.tuning.runner import Job, Runner, population_overrides
-from stoix_like.tuning.shapes import describe_programs, identity, shape_of
+from stoix_like.tuning.shapes import describe_programs, shape_of
 from stoix_like.tuning.study import RUN, STARTUP, Sampling, ask, grid_populations, random_share, unfinished
 
 
@@ -26,7 +27,7 @@ class Populations:
         parallel: number of trials in a batch.
         size: number of trials in a population.
         seeds: members per trial.
-        objective: a key of `runner.OBJECTIVES`.
+        objective: `final` or `best`, see `Member.score`.
     """
 
     def __init__(

@@ -24,10 +24,8 @@ from stoix_like.run import experiment
 from stoix_like.run import jobs as running
 from stoix_like.run.prepare import prepare
 from stoix_like.run.set_up.setup import RunSetup
-from stoix_like.storage.recorded_runs import BEST_RETURN, FINISHED, RETURN, members, read_run
+from stoix_like.storage.recorded_runs import FINISHED, members, read_run
 from stoix_like.storage.run_files import read_summary
-
-OBJECTIVES = {"final": RETURN, "best": BEST_RETURN}
 
 
 class Job(NamedTuple):
@@ -133,15 +131,15 @@ class Runner(NamedTuple):
             job: the run.
             settings: number of hyperparameter settings of its population.
             seeds: members per setting.
-            objective: a key of `OBJECTIVES`.
+            objective: `final` or `best`, see `Member.score`.
 
         Returns:
-            The return of each seed by setting, NaN if the run has not finished.
+            The return of each seed by setting, NaN if the run has not finished, or the member diverged.
         """
         run = read_run(self.directory / job.run)
         values = [math.nan] * (settings * seeds)
         if run.status == FINISHED:
-            values = [member.value(run.summary, OBJECTIVES[objective]) for member in members(run)]
+            values = [member.score(objective) for member in members(run)]
         return [values[place * seeds : (place + 1) * seeds] for place in range(settings)]
 
     def _train_here(self, job: Job, starting: Callable[[Job, RunSetup], None]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
+from stoix_like.storage.recorded_runs import identity
 from stoix_like.tuning.parameters import Parameter
 
 # Shapes of ranges of integers that have more combinations.
@@ -31,11 +31,6 @@ def shape_of(params: Mapping[str, Any], parameters: Sequence[Parameter]) -> Shap
         parameters: what varies.
     """
     return {parameter.key: params[parameter.key] for parameter in parameters if not parameter.traced}
-
-
-def identity(values: Any) -> str:
-    """Return a text that is equal for equal values."""
-    return json.dumps(values, sort_keys=True)
 
 
 def list_shapes(parameters: Sequence[Parameter], sampler: str, number: int | None, seed: int) -> list[Shape] | None:

@@ -22,8 +22,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.pool import NullPool
 
+from stoix_like.storage.recorded_runs import identity
 from stoix_like.tuning.parameters import Parameter
-from stoix_like.tuning.shapes import GRID_POINTS, Shape, identity, shape_of
+from stoix_like.tuning.shapes import GRID_POINTS, Shape, shape_of
 
 # Attributes of a trial: its run, its place in the population, the size of that, and the number of trials once its
 # batch is complete.

@@ -26,7 +26,7 @@ from stoix_like.run.set_up.influence import find_influence
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.contents import parse_json, reading
-from stoix_like.storage.files import write_json
+from stoix_like.storage.files import check_place, write_json
 from stoix_like.storage.recorded_runs import flatten
 from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
 from stoix_like.tuning.halving import HALVING, Halvings, divide
@@ -130,6 +130,9 @@ def from_command_line(arguments: Sequence[str]) -> SweepResult:
     """
     own = [argument for argument in arguments if argument.startswith("sweep.")]
     parsed = parse_overrides(own)
+    for override in parsed:
+        if override.is_sweep_override():
+            raise ConfigError(f"{override.input_line}: a sweep has one value of {override.key_or_group}: choose one")
     values = {override.key_or_group.removeprefix("sweep."): plain(override.value()) for override in parsed}
     config = from_mapping(SweepConfig, values, "sweep")
     return run_sweep(config, [argument for argument in arguments if argument not in own])
@@ -154,9 +157,23 @@ def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
     known = [key for key, _ in flatten(resolved)]
     parameters = parse_space(config.space, known, float_fields(type(parsed.system)))
     shapes = list_shapes(parameters, config.sampler, config.shapes, config.seed)
+    _check_ends(overrides, parameters)
     for shape in itertools.islice(shapes or (), _MAX_CHECKED):
         _check_shape(overrides, shape)
+    if config.objective == "best" and not parsed.arch.absolute_metric:
+        raise ConfigError("sweep.objective=best needs arch.absolute_metric=true: set it, or use sweep.objective=final")
     return Sweep(config, overrides, parameters, shapes, parsed.arch.seed).run()
+
+
+def _check_ends(overrides: Sequence[str], parameters: Sequence[Parameter]) -> None:
+    """Refuse choices and ends of ranges that no run can have."""
+    for parameter in parameters:
+        for value in parameter.grid(2)[:_MAX_CHECKED]:
+            own = to_overrides({parameter.key: value})
+            try:
+                parse_config(compose_config([*overrides, *own]))
+            except ConfigError as error:
+                raise ConfigError(f"{KEY}: {' '.join(own)} cannot be trained: {error}") from error
 
 
 def _check_shape(overrides: Sequence[str], shape: Shape) -> None:
@@ -283,6 +300,7 @@ class Sweep:
         # A process that is killed while it writes a file leaves a hidden one.
         if self.directory.is_dir() and not all(file.name.startswith(".") for file in self.directory.iterdir()):
             raise ConfigError(f"sweep.dir={self.directory} is not empty and holds no sweep: choose another directory")
+        check_place(self.directory, "sweep.dir")
         self._created = [one for one in (self.directory, *self.directory.parents) if not one.exists()]
         self.directory.mkdir(parents=True, exist_ok=True)
         write_json(path, settings)

@@ -30,7 +30,7 @@ from stoix_like.run.set_up.setup import RunSetup, set_up
 from stoix_like.schema import get_value
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.contents import parse_json, reading
-from stoix_like.storage.files import write_json, write_text
+from stoix_like.storage.files import check_place, write_json, write_text
 from stoix_like.tuning import budget as budgets
 from stoix_like.tuning.budget import SEEDS, Budget, BudgetStages
 from stoix_like.tuning.confirm import FINALISTS, FRESH, retrain
@@ -377,6 +377,7 @@ def _write_plan(directory: Path, request: Request, plan: BudgetStages) -> None:
     population = {"size": plan.slots, "hyperparams": request.space, "halving.rounds": plan.rounds}
     own = to_overrides({f"arch.population.{name}": value for name, value in population.items()})
     _set_up([*request.of_runs, *own])
+    check_place(directory, "--out")
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / REQUEST, {"request": request._asdict(), "plan": plan._asdict()})
 

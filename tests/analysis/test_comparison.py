@@ -1,6 +1,7 @@
 """Comparisons of algorithms, with their verdicts."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -153,6 +154,27 @@ def test_a_member_that_diverged_counts_as_the_lowest(tmp_path):
     found = analysis.compare(tmp_path)
     assert found.table.loc["ppo/ff_ppo", "mean"] == pytest.approx(11.0 / 3.0)
     assert "1 member(s) without a return count as the lowest one" in str(found)
+
+
+def test_an_algorithm_that_always_diverged_counts_as_the_lowest_of_all(tmp_path):
+    write_run(tmp_path / "a", (3.0, 4.0))
+    for seed in (0, 1):
+        run = write_run(tmp_path / f"b{seed}", (9.0,), seed=seed, actor_lr=1e38, finished=False)
+        (run / "failure.txt").write_text("TrainingError: training diverged: train/loss became non-finite\n")
+    found = analysis.compare(tmp_path)
+    assert found.table.loc["ppo/ff_ppo actor_lr=1e+38", "mean"] == 3.0
+    assert "every member diverged, and counts as the lowest return of all" in " ".join(str(found).split())
+
+
+def test_a_test_of_ranks_names_the_one_of_higher_ranks(tmp_path):
+    """Nine of ten runs of A are above all of B, and one so far below that its mean is lower."""
+    write_run(tmp_path / "a", (*(500.0 + seed for seed in range(9)), 0.0), system="ppo/a")
+    write_run(tmp_path / "b", [460.0 + seed for seed in range(10)], system="ppo/b", seed=20)
+    (test,) = analysis.compare(tmp_path, analysis.Settings(test="mann_whitney")).tests
+    assert test.improvement.estimate == 0.9
+    assert test.verdict(0.05).startswith("ppo/a ranks above ppo/b, p = ")
+    low, high = (float(end) for end in re.findall(r"difference -10.9 \[(.*), (.*)\]", test.verdict(0.05))[0])
+    assert low < -10.9 < high
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,13 @@ import pytest
 
 from stoix_like import cli
 from stoix_like.cli.process import REFUSED
+from stoix_like.errors import ConfigError
+from support.lazily import Lazy
+from support.recorded import write_run
+
+analysis, figures, report = map(
+    Lazy, ("stoix_like.analysis", "stoix_like.analysis.figures", "stoix_like.analysis.report")
+)
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -18,11 +25,25 @@ def test_figures_as_files(two, tmp_path):
     assert "<script" not in page
 
 
+def test_populations_that_vary_other_hyperparameters_have_panels_of_their_own(tmp_path):
+    write_run(tmp_path / "a", (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]})
+    write_run(tmp_path / "b", (3.0, None, 5.0), varied={"gamma": [0.9, 0.9, 0.8]})
+    algorithms = analysis.read(tmp_path)
+    shown = [axes.get_xlabel() for axes in figures.draw(algorithms, "slices").axes]
+    assert shown == ["actor_lr", "gamma"]
+    with pytest.raises(ConfigError, match="two hyperparameters that vary"):
+        figures.draw(algorithms, "heatmap")
+    with pytest.raises(ConfigError, match="no population varies both actor_lr and gamma"):
+        figures.draw(algorithms, "heatmap", hyperparams=("actor_lr", "gamma"))
+    report.write([tmp_path], tmp_path / "page.html")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--out", "x.gif"], "the ending must be one of .png"),
         (["--out", "none/x.png"], "none is not a directory"),
+        (["--out", "x.png", "--test", "welsh"], "did you mean 'welch'"),
         (["--out", "x.png", "--kind", "curve"], "did you mean 'curves'"),
         (
             ["--out", "x.png", "--kind", "profiles", "--band", "error"],

@@ -55,6 +55,18 @@ def test_runs_evaluated_at_other_steps_are_interpolated(tmp_path):
     assert values[:, -1].tolist() == [10.0, 10.0]
 
 
+def test_seconds_count_from_the_first_record(tmp_path):
+    """One seed compiles for 20 s before it, the other takes its programs from a cache."""
+    for seed, start in enumerate((20.0, 0.0)):
+        run = write_run(tmp_path / str(seed), curves=[[0.0], [10.0], [20.0]], seed=seed)
+        records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        lines = [json.dumps(record | {"wall_seconds": start + record["wall_seconds"]}) for record in records]
+        (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (algorithm,) = analysis.read(tmp_path)
+    points, values = plots.curve(algorithm.members, "eval/episode_return_mean", "wall_seconds")
+    assert (points.tolist(), values.tolist()) == ([0.0, 2.0, 4.0], [[0.0, 10.0, 20.0]] * 2)
+
+
 def test_marks_stand_only_at_points_that_all_recorded(tmp_path):
     rng = np.random.default_rng(0)
     write_run(tmp_path / "a", curves=[list(rng.normal(size=5)) for _ in range(9)])

@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 from omegaconf import OmegaConf
@@ -11,6 +12,7 @@ from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
 from stoix_like.run.set_up import memory_estimate
+from stoix_like.storage.recorded_runs import members, read_run
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support import toys
 from support.composed import compose_config
@@ -160,8 +162,10 @@ def test_a_diverged_run_stops_and_names_the_metric_and_the_last_good_checkpoint(
         TrainingError, match=r"train/reward became non-finite in update 20; .*/1664; arch.on_nan=ignore"
     ):
         toy(tmp_path, rollout_length=32, nan_at=20)
-    # The earlier records are kept: the evaluations at step 0 and after 13 updates.
-    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 2
+    # The earlier records are kept: the evaluations at step 0 and after 13 updates, which say nothing of the end.
+    (member,) = members(read_run(tmp_path / "run"))
+    assert len(list(member.run.history)) == 2
+    assert math.isnan(member.score("final"))
 
 
 def test_a_diverged_run_continues_with_on_nan_ignore(tmp_path):
@@ -198,6 +202,10 @@ def test_resume_from_the_own_directory_starts_resumes_and_leaves_alone(tmp_path,
     assert again.history == json.loads(json.dumps(first.history))
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
     assert toy(tmp_path, own, "arch.total_timesteps=6000", rollout_length=32).summary["updates"] == 46
+    with pytest.raises(
+        ConfigError, match=r"checkpoint.keep=0 would leave the checkpoints of .*/run behind"
+    ):
+        toy(tmp_path, own, "arch.total_timesteps=7000", "checkpoint.keep=0", rollout_length=32)
     with pytest.raises(ConfigError, match="elsewhere holds no run"):
         toy(tmp_path, f"arch.resume_from={tmp_path}/elsewhere", rollout_length=32)
 

@@ -165,6 +165,7 @@ def test_a_checkpoint_of_an_evaluation_replaces_an_earlier_one_at_the_same_step(
     resumed.writer.close()
     history = checkpoint.read_host_state(tmp_path, 112)["progress"]["history"]
     assert [record["env_steps"] for record in history] == [0, 80, 112]
+    assert "steps_per_second" not in history[-1]  # Nothing of the interval was left to train.
 
 
 @pytest.mark.optimized

@@ -1,8 +1,18 @@
 import os
+from pathlib import Path
 
 import pytest
 
-from stoix_like.storage.files import check_directory, read_bytes, replaced, write_json, write_text
+from stoix_like.errors import ConfigError
+from stoix_like.storage.files import (
+    check_directory,
+    check_place,
+    check_writable,
+    read_bytes,
+    replaced,
+    write_json,
+    write_text,
+)
 
 
 def test_a_write_follows_no_link_and_leaves_no_other_file(tmp_path):
@@ -17,6 +27,22 @@ def test_a_write_follows_no_link_and_leaves_no_other_file(tmp_path):
     assert not (run_dir / "config.yaml").is_symlink()
     assert (run_dir / "config.yaml").read_text() == "a: 1\n"
     assert len(list(run_dir.iterdir())) == 3
+
+
+def test_what_cannot_be_written_is_refused_beforehand(tmp_path):
+    (tmp_path / "file").touch()
+    check_writable(tmp_path / "file", "--out")
+    for path, message in (
+        (tmp_path / "none/x.npz", "none is not a directory: create it first"),
+        (tmp_path, "is a directory: choose a file in it"),
+        (Path("/proc/x.npz"), "--out=/proc cannot be written: /proc: "),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            check_writable(path, "--out")
+    check_place(tmp_path / "new/place", "sweep.dir")
+    with pytest.raises(ConfigError, match=r"sweep.dir=.*/file/new cannot be written: .*/file: Not a directory"):
+        check_place(tmp_path / "file/new", "sweep.dir")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_written_file_has_the_permissions_of_other_files(tmp_path):

@@ -4,10 +4,12 @@ import json
 import math
 
 import pytest
+from omegaconf import OmegaConf
 
 from stoix_like import cli
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import (
+    Run,
     budget,
     find_runs,
     identity,
@@ -17,6 +19,7 @@ from stoix_like.storage.recorded_runs import (
     samples,
     settings,
 )
+from support.composed import compose_config
 from support.recorded import write_run
 
 
@@ -110,6 +113,30 @@ def test_members_have_their_seeds_hyperparameters_and_values(tmp_path):
     # Shared by the population.
     assert second.value(last, "env_steps") == 100.0
     assert samples(run) == found
+
+
+def test_the_last_evaluation_of_what_diverged_is_no_score(tmp_path):
+    """Its policy is the one before, which was evaluated all the same."""
+    done = write_run(tmp_path / "done", (1.0, 2.0), bests=[4.0, 5.0])
+    summary = json.loads((done / "summary.json").read_text())
+    summary["population/members"][1]["failure"] = "train/loss became non-finite"
+    (done / "summary.json").write_text(json.dumps(summary))
+    config = OmegaConf.to_container(compose_config(["arch.population.size=2"]))
+    last = {"env_steps": 100, "eval/episode_return_mean": [1.0, 2.0], "population/failed": [1]}
+    for run in (read_run(done), Run(tmp_path / "under_way", config, last, {})):
+        assert [member.score("final") for member in members(run)] == pytest.approx([1.0, math.nan], nan_ok=True)
+    assert [member.score("best") for member in members(read_run(done))] == [4.0, 5.0]
+    lone = write_run(tmp_path / "lone", (3.0,), finished=False)
+    assert members(read_run(lone))[0].score("final") == 3.0
+    (lone / "failure.txt").write_text("OSError: disk full\n")
+    assert members(read_run(lone))[0].score("final") == 3.0
+    (lone / "failure.txt").write_text("TrainingError: training diverged: train/loss became non-finite in update 3\n")
+    assert math.isnan(members(read_run(lone))[0].score("final"))
+
+
+def test_an_unfinished_run_has_the_environment_of_finished_ones(tmp_path):
+    path = write_run(tmp_path / "run", finished=False, env_keys={"scenario": {"name": "A-v1", "task_name": "A-blind"}})
+    assert read_run(path).environment == "gymnax/A-blind"
 
 
 def test_settings_are_those_that_determine_the_results(tmp_path):

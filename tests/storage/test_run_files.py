@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from stoix_like.errors import ConfigError
 from stoix_like.storage import run_files
 
 
@@ -25,5 +26,9 @@ def test_the_last_complete_record_is_read_from_the_end(tmp_path, length):
     path.write_text(path.read_text()[:-5])
     assert run_files.read_last_record(path)["n"] == 3
     assert [record["n"] for record in run_files.read_records(path)] == [0, 1, 2, 3]
+    torn = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([torn[0], torn[1][:-3] + "\n", *torn[2:]]))
+    with pytest.raises(ConfigError, match=r"metrics.jsonl: line 2 is damaged: delete it, or leave the run out"):
+        list(run_files.read_records(path))
     path.write_text("{}")
     assert run_files.read_last_record(path) == {}

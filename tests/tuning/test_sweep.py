@@ -65,6 +65,18 @@ def table(directory):
             ],
             "sweep.trials=4 is less than one whole trial in each of 16 slots",
         ),
+        (["sweep.trials=4", "sweep.space={gamma: {uniform: [0.5, 1.1]}}"], "system.gamma=1.1 cannot be trained: "),
+        (["sweep.trials=4", "sweep.space={epochs: {int: [0, 1]}}"], "system.epochs=0 cannot be trained: "),
+        (["sweep.trials=4,8", "sweep.space={epochs: {int: [1, 2]}}"], "sweep.trials=4,8: a sweep has one value of"),
+        (
+            [
+                "sweep.trials=4",
+                "sweep.space={epochs: {int: [1, 2]}}",
+                "sweep.objective=best",
+                "arch.absolute_metric=false",
+            ],
+            "sweep.objective=best needs arch.absolute_metric=true",
+        ),
         (["sweep.trials=4", "sweep.space={arch.seed: {int: [1, 9]}}"], "a seed is not optimised: use sweep.seeds"),
         (
             [
