@@ -174,9 +174,11 @@ def _report(args: argparse.Namespace) -> str:
 
 def _export(args: argparse.Namespace) -> str:
     from stoix_like.policies.export import choose_format
+    from stoix_like.storage.files import check_writable
 
-    # A wrong ending is reported before anything is loaded.
+    # What cannot be written is reported before anything is loaded.
     format = choose_format(args.out, args.format)
+    check_writable(args.out, "--out")
     policy = load_policy(args, args.greedy, args.agent)
     try:
         policy.export(args.out, format)
@@ -226,5 +228,6 @@ def _tune(args: argparse.Namespace) -> str:
 
 def _fetch(args: argparse.Namespace) -> str:
     from stoix_like.cli.fetch import fetch
+    from stoix_like.weights import URL
 
-    return fetch(args.data, args.out, args.url)
+    return fetch(args.out, args.url or URL)

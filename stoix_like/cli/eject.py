@@ -22,6 +22,7 @@ from stoix_like.envs.suites.gymnax import HORIZON_ENDS_TASK
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.inference.hub import local_run
 from stoix_like.storage.config_file import flatten, read_config
+from stoix_like.storage.files import check_writable
 from stoix_like.storage.run_files import CONFIG
 from stoix_like.versions import versions
 
@@ -75,6 +76,7 @@ def eject(source: str, overrides: Sequence[str], out: Path | None = None) -> str
     """
     text = render(_find(source, overrides))
     if out is not None:
+        check_writable(out, "--out")
         try:
             # Never the file that somebody has edited since.
             with open(out, "x") as file:

@@ -9,7 +9,7 @@ from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
 from stoix_like.composition import group_choices
-from stoix_like.loggers.formats import columns
+from stoix_like.loggers.formats import columns, format_seconds
 
 if TYPE_CHECKING:
     from stoix_like.storage.recorded_runs import Run
@@ -134,7 +134,7 @@ def _run_row(run: Run, task: str, settings: str) -> tuple[str, ...]:
         _mean(returns),
         f"{last.get('env_steps', 0):,}",
         f"{budget(run):,}",
-        f"{int(seconds) // 60}:{int(seconds) % 60:02d}",
+        format_seconds(seconds),
         str(_relative(run.directory)),
         settings,
     )

@@ -62,7 +62,7 @@ class ConsoleLogger:
         self._console = _LineConsole(highlight=False, force_jupyter=False)
         # Variables such as FORCE_COLOR make rich treat a file as a terminal.
         self._terminal = self._console.is_terminal and self._console.file.isatty()
-        self._system, self._job = "", ""
+        self._system, self._job, self._num_members = "", "", 1
         self._total, self._unit, self._kept, self._absolute_episodes = 1, "env steps", "best", 0
         self._run_dir: pathlib.Path | None = None
         self._last: Mapping[str, Any] = {}
@@ -76,6 +76,7 @@ class ConsoleLogger:
         """
         self._total, self._unit, self._kept = max(info.total_timesteps, 1), info.step_unit, info.kept
         self._run_dir, self._system, self._absolute_episodes = info.run_dir, info.system, info.absolute_episodes
+        self._num_members = info.num_members
         self._job = "" if info.job is None else f"[{info.job}] "
         seeds = f"seed {info.seed}"
         if info.num_members > 1:
@@ -152,7 +153,7 @@ class ConsoleLogger:
         """Print one line, on a terminal without the cells that do not fit its width."""
         steps, width = record["env_steps"], len(f"{self._total:,}")
         # The progress bar shows the time left, too.
-        left = None if self._bar is not None else _seconds_left(self._last, record, self._total)
+        left = None if self._bar is not None else _seconds_left(self._last, record, self._total, self._num_members)
         cells = [
             Cell(f"  {steps:>{width},}", 3, "dim"),
             Cell(f" {steps / self._total:>4.0%}", 0, "dim"),
@@ -168,7 +169,7 @@ class ConsoleLogger:
     def _advance(self, record: Mapping[str, Any], status: str) -> None:
         """Advance the progress bar."""
         if self._bar is not None:
-            left = _seconds_left(self._last, record, self._total)
+            left = _seconds_left(self._last, record, self._total, self._num_members)
             status = f"{status}  {format_rate(record.get('steps_per_second'))} steps/s"
             self._bar.update(
                 self._bar.task_ids[0],
@@ -342,7 +343,7 @@ def _progress_bar(console: Console) -> Progress:
     )
 
 
-def _seconds_left(last: Mapping[str, Any], record: Mapping[str, Any], total: int) -> float | None:
+def _seconds_left(last: Mapping[str, Any], record: Mapping[str, Any], total: int, num_members: int) -> float | None:
     """Estimate the seconds left at the current pace, evaluations included."""
     steps = record["env_steps"]
     since = last.get("env_steps", 0)
@@ -350,7 +351,8 @@ def _seconds_left(last: Mapping[str, Any], record: Mapping[str, Any], total: int
         return float((total - steps) * (record["wall_seconds"] - last["wall_seconds"]) / (steps - since))
     # The wall time of the first interval includes compilation; its speed does not.
     speed = record.get("steps_per_second")
-    return (total - steps) / speed if steps and speed else None
+    # It counts the steps of all members, and the budget those of one.
+    return (total - steps) * num_members / speed if steps and speed else None
 
 
 def _short_path(path: pathlib.Path) -> str:

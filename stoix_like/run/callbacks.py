@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.user_code import user_errors
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Callbacks:
@@ -73,7 +74,7 @@ class Callbacks:
         metrics: dict[str, Any] = {}
         for callback in self._callbacks:
             policy = self._policy(record, shared, population)
-            response = _call(callback, lambda: callback.on_evaluation(dict(record), policy))  # noqa: B023
+            response = _call(callback, callback.on_evaluation, dict(record), policy)
             if response is False:
                 stopped_by = stopped_by or type(callback).__name__
             elif response is not None:
@@ -128,13 +129,13 @@ class Callbacks:
             own = next((entry for entry in left if entry["name"] == type(callback).__name__), None)
             if own is not None:
                 left.remove(own)
-                _call(callback, lambda callback=callback, own=own: callback.restore(own["state"]))  # type: ignore[misc]
+                _call(callback, callback.restore, own["state"])
         return [entry["name"] for entry in left]
 
     def _call_all(self, function: Callable[[Callback], None]) -> None:
         def call() -> None:
             for callback in self._callbacks:
-                _call(callback, lambda callback=callback: function(callback))  # type: ignore[misc]
+                _call(callback, function, callback)
 
         self._setup.processes.first(call)
 
@@ -161,9 +162,9 @@ class Callbacks:
         return metrics
 
 
-def _call(callback: Callback, function: Callable[[], T]) -> T:
+def _call(callback: Callback, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
-        return function()
+        return function(*args, **kwargs)
     except CallbackError:
         raise
     except user_errors() as error:

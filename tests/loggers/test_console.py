@@ -236,10 +236,12 @@ def test_a_grid_ends_with_a_table_of_its_points(tmp_path, capsys):
 
 def test_time_left_includes_evaluations_but_not_compilation():
     # 320 steps are left, and the last 320 steps took 2 s including the evaluation.
-    assert _seconds_left(record(320, 1.0, 3.0), record(640, 1.0, 5.0), total=960) == 2.0
+    assert _seconds_left(record(320, 1.0, 3.0), record(640, 1.0, 5.0), 960, num_members=2) == 2.0
     # The first interval includes compilation: 640 steps are left, at 1000 steps per second.
-    assert _seconds_left(record(0, 1.0, 1.0), record(640, 1.0, 30.0), total=1280) == 0.64
-    assert _seconds_left({}, record(0, 1.0, 1.0), total=1280) is None
+    assert _seconds_left(record(0, 1.0, 1.0), record(640, 1.0, 30.0), 1280, num_members=1) == 0.64
+    # The speed is that of all members, the steps those of each.
+    assert _seconds_left(record(0, 1.0, 1.0), record(640, 1.0, 30.0), 1280, num_members=4) == 2.56
+    assert _seconds_left({}, record(0, 1.0, 1.0), 1280, num_members=1) is None
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,11 @@ def _distributions(config: PopulationConfig) -> dict[str, Any]:
 def _num_points(config: PopulationConfig) -> int:
     """Return the number of hyperparameter settings; without hyperparameters, the number of members."""
     if not config.hyperparams:
+        if 1 not in (config.size, config.seeds) and config.size != config.seeds:
+            raise ConfigError(
+                f"{KEY}.size={config.size} {KEY}.seeds={config.seeds}: without {KEY}.hyperparams, both are the number"
+                " of members: omit one"
+            )
         return max(config.size, config.seeds)
     if lists := _lists(config):
         return _num_combinations(lists, config.mode)

@@ -73,7 +73,7 @@ def split(
     end = call.done + call.num_updates
     first = call.done - call.done % every + every
     ends = [min(done, end) for done in range(first, end + every, every)]
-    if ends[-1] % every and ends[-1] < call.interval:
+    if ends and ends[-1] % every and ends[-1] < call.interval:
         ends.pop()
     if not ends:
         return [], [], before

@@ -132,6 +132,11 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
             ["arch.population.mode=grid"],
             "arch.population.seeds=1 × 1,001,000 hyperparameter setting.* are 1,001,000 members: use at most 1,000,000",
         ),
+        (
+            "{}",
+            ["arch.population.size=4", "arch.population.seeds=3"],
+            "arch.population.size=4 arch.population.seeds=3: without .*, both are the number of members: omit one",
+        ),
         ("{}", ["arch.population.size=2", "arch.seed=4294967295"], "arch.seed=4294967295 is too large for 2 seeds"),
     ],
 )
