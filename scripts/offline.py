@@ -22,6 +22,7 @@ import stoix_like
 from stoix_like.data.files import read_header
 
 _LAYER_NORM = "network.q_network.pre_torso.use_layer_norm=true"
+_SAC_HOPPER = "+experiment=_sac_mujoco", "env=gymnasium/hopper", "arch.total_timesteps=1e5"
 
 
 def _layers(width: int, *networks: str) -> tuple[str, ...]:
@@ -76,12 +77,9 @@ TASKS = {
     ),
     "hopper": Task(
         "gymnasium/hopper",
-        ("+experiment=sac_hopper", "arch.total_timesteps=1e5", "arch.seed=0", "checkpoint.replay=true"),
+        (*_SAC_HOPPER, "arch.seed=0", "checkpoint.replay=true"),
         # Random actions return 20 and the expert 700.
-        (
-            *("+experiment=sac_hopper", "arch.total_timesteps=1e5", "arch.seed=1", "arch.num_evaluation=50"),
-            "arch.stop_at_return=350",
-        ),
+        (*_SAC_HOPPER, "arch.seed=1", "arch.num_evaluation=50", "arch.stop_at_return=350"),
         {
             "BC": ("system=offline/bc", "network=mlp_ddpg", *_layers(128, "actor")),
             "IQL": (
