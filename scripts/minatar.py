@@ -66,11 +66,11 @@ def command_of(system: str, game: str, steps: float, seeds: int) -> list[str]:
 
 def table(directory: Path, systems: Sequence[str], games: Sequence[str]) -> str:
     """Return the markdown table: interquartile means over seeds of the final policy, with 95 % bootstrap intervals."""
-    lines = [["system", *(GAMES[game] for game in games)], ["---"] * (len(games) + 1)]
-    for system in systems:
-        cells = [results.format_run(directory / system / game) for game in games]
-        lines.append([f"`{system}`", *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rows = [
+        {"system": f"`{system}`"} | {GAMES[game]: results.format_run(directory / system / game) for game in games}
+        for system in systems
+    ]
+    return "\n".join(results.format_table(rows))
 
 
 if __name__ == "__main__":

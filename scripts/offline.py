@@ -154,10 +154,10 @@ def command_of(directory: Path, task: Task, method: str, name: str, steps: float
 
 def table(directory: Path, methods: Sequence[str], data: Sequence[str]) -> str:
     """Return the markdown table: interquartile means over seeds of the last policy, with 95 % bootstrap intervals."""
-    behaviour = [f"{read_header(path_of(directory, name)).return_mean:.1f}" for name in data]
-    lines = [["", *data], ["---"] * (len(data) + 1), ["behaviour, mean return", *behaviour]]
-    lines += [[method, *(results.format_run(directory / method / name) for name in data)] for method in methods]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    behaviour = {name: f"{read_header(path_of(directory, name)).return_mean:.1f}" for name in data}
+    found = {method: {name: results.format_run(directory / method / name) for name in data} for method in methods}
+    rows = {"behaviour, mean return": behaviour, **found}
+    return "\n".join(results.format_table([{"": name, **cells} for name, cells in rows.items()]))
 
 
 if __name__ == "__main__":

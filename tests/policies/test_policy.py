@@ -176,6 +176,12 @@ def test_flattened_and_stacked_images():
     assert policy(np.zeros((5, 100), np.float32)).shape == (5,)
 
 
+def test_scales_of_exploration_noise_are_no_recurrent_state():
+    setup, shared = untrained("system=ddpg/ff_td3", "env=gymnax/pendulum", "system.max_exploration_noise=0.8")
+    policy = make_policy(setup, shared, {}, greedy=True)
+    assert policy(np.zeros((5, 3), np.float32)).shape == (5, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_has_a_policy(system, tmp_path):

@@ -202,9 +202,7 @@ def test_resume_from_the_own_directory_starts_resumes_and_leaves_alone(tmp_path,
     assert again.history == json.loads(json.dumps(first.history))
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
     assert toy(tmp_path, own, "arch.total_timesteps=6000", rollout_length=32).summary["updates"] == 46
-    with pytest.raises(
-        ConfigError, match=r"checkpoint.keep=0 would leave the checkpoints of .*/run behind"
-    ):
+    with pytest.raises(ConfigError, match=r"checkpoint.keep=0 would leave the checkpoints of .*/run behind"):
         toy(tmp_path, own, "arch.total_timesteps=7000", "checkpoint.keep=0", rollout_length=32)
     with pytest.raises(ConfigError, match="elsewhere holds no run"):
         toy(tmp_path, f"arch.resume_from={tmp_path}/elsewhere", rollout_length=32)

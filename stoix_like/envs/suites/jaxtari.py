@@ -34,6 +34,7 @@ from stoix_like.envs.environment import (
     strongly_typed,
     transition,
 )
+from stoix_like.envs.lazy_imports import deferred
 from stoix_like.envs.legends import Feature, Legend
 from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.scenes.views import COLOURS, rgb
@@ -225,7 +226,9 @@ def build_game(name: str, from_pixels: bool = False) -> Any:
         ConfigError: if it needs sprites that are missing.
     """
     try:
-        module = importlib.import_module(core.GAME_MODULES[name])
+        # Some games import it for playing by hand.
+        with deferred("pygame"):
+            module = importlib.import_module(core.GAME_MODULES[name])
         classes = [found for _, found in inspect.getmembers(module, inspect.isclass)]
         game: Any = next(
             found for found in classes if issubclass(found, JaxEnvironment) and found is not JaxEnvironment
@@ -257,10 +260,10 @@ def _renderers_on_demand(module: ModuleType) -> Iterator[None]:
         if issubclass(found, JAXGameRenderer) and found is not JAXGameRenderer
     }
 
-    def deferred(build: Any) -> Callable[..., Any]:
+    def on_demand(build: Any) -> Callable[..., Any]:
         return lambda *args, **kwargs: _OnDemand(functools.partial(build, *args, **kwargs))
 
-    vars(module).update({name: deferred(found) for name, found in renderers.items()})
+    vars(module).update({name: on_demand(found) for name, found in renderers.items()})
     try:
         yield
     finally:
