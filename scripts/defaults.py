@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     for system in () if args.table else args.systems:
         train(args.directory, system)
-    text = table(args.directory, args.systems, written_rows(args.into) if args.into else {})
+    text = table(args.directory, SYSTEMS if args.into else args.systems, written_rows(args.into) if args.into else {})
     results.replace_block(args.into, text) if args.into else print(text)
 
 
@@ -95,18 +95,19 @@ def written_rows(page: Path) -> dict[str, list[str]]:
 
 def table(directory: Path, systems: Sequence[str], written: Mapping[str, list[str]]) -> str:
     """Return the markdown table: the final return of each seed, and whether all of them have learned the task."""
-    lines = [["system", "environment", "env steps", "final return of each seed", "learned"], ["---"] * 5]
-    for system in systems:
-        lines.append([f"`{system}`", *_cells(directory, system, written)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    titles = "system", "environment", "env steps", "final return of each seed", "learned"
+    cells = ((system, _cells(directory, system) or written.get(system)) for system in systems)
+    rows = [dict(zip(titles, (f"`{system}`", *found), strict=True)) for system, found in cells if found]
+    return "\n".join(results.format_table(rows))
 
 
-def _cells(directory: Path, system: str, written: Mapping[str, list[str]]) -> list[str]:
+def _cells(directory: Path, system: str) -> list[str] | None:
+    """Return what a finished run of a system has reached; None without one."""
     task = task_of(system)
     try:
         members = results.read_members(directory / system)
     except ConfigError:
-        return written.get(system, [task.environment, "", "", ""])
+        return None
     finals = np.asarray([member.final for member in members])
     learned = int(np.sum(finals >= LEARNED[task.environment]))
     steps = results.format_steps(members[0].run.summary["env_steps"])

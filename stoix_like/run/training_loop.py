@@ -35,7 +35,7 @@ from stoix_like.signals import Signals, stop_if_received
 from stoix_like.storage.checkpoint import Checkpoint, Writer
 from stoix_like.storage.recorded_runs import DIVERGED
 from stoix_like.storage.run_directory import RunDirectory
-from stoix_like.utils.replay import end_episodes
+from stoix_like.utils.replay import count_from, end_episodes
 from stoix_like.versions import versions
 
 # Signals are handled between two calls of the program.
@@ -141,6 +141,9 @@ class TrainingLoop:
                 the episodes. Environments on the host always start new episodes.
         """
         items, host_state = checkpoint.items, checkpoint.host_state
+        self.progress = Progress.from_json({**host_state["progress"], "stopped_by": None})
+        # A warm-up is that of the members that are under way.
+        self._learner.set_population(self.progress.of(self.setup.population))
         local = items.get("local", self._learner.programs.state.shards.local)
         has_replay = "local" in items or not jax.tree.leaves(local)
         missing = {
@@ -151,11 +154,9 @@ class TrainingLoop:
         rest = items["rollout_state"]
         if self.missing:
             # The episodes, too, so that the last step of the warm-up is followed by its own next step.
-            local = end_episodes(local) if has_replay else self.state.shards.local
+            local = end_episodes(local) if has_replay else count_from(self.state.shards.local, self.progress.updates)
             rest = {**rest, "rollout_state": self.state.shards.rollout_state}
         self._learner.state = to_state(items["shared"], rest, local)
-        self.progress = Progress.from_json({**host_state["progress"], "stopped_by": None})
-        self._learner.set_population(self.progress.of(self.setup.population))
         self._recording = Recording(self.setup, self.progress, self._logger, self.clock, self._videos)
         self._started -= self.progress.wall_seconds
         self.clock.add(self.progress.seconds)

@@ -201,9 +201,10 @@ class Mirror:
                 self._store.remove(name)
                 self._copied.pop(name, None)
                 self._absent.add(name)
-        # Without any local checkpoint, those on the store are the only ones.
         stored = self._known_checkpoints()
-        for step in stored.keys() - set(present) if present else ():
+        # Until a local checkpoint is complete on the store, older ones there are the only ones.
+        is_replaced = any(stored.get(step) is not None for step in present)
+        for step in stored.keys() - set(present) if is_replaced else ():
             self._store.remove_checkpoint(step)
             del stored[step]
 

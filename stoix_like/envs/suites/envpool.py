@@ -49,6 +49,7 @@ class EnvpoolBatch(HostBatch):
         action_space: space of one action.
         time_limit: steps after which an episode is truncated, in addition to the pool's own limit; None: no limit.
         resets: whether to reset environments whose episode ended; without, their last state can be drawn.
+        keeps_games: whether episodes end with a life, after which the game goes on.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class EnvpoolBatch(HostBatch):
         action_space: gymnasium.Space[Any],
         time_limit: int | None,
         resets: bool = True,
+        keeps_games: bool = False,
     ) -> None:
         self._construct, self._action_space = construct, action_space
-        self._time_limit, self._resets = time_limit, resets
+        self._time_limit, self._resets, self._keeps_games = time_limit, resets, keeps_games
         self._pool: Any = None
         self._steps = np.zeros(0, np.int64)
 
@@ -71,7 +73,8 @@ class EnvpoolBatch(HostBatch):
 
     def step(self, actions: np.ndarray) -> HostStep:
         """See `HostBatch.step`."""
-        result = self._pool.step(native_actions(self._action_space, actions))
+        native = native_actions(self._action_space, actions)
+        result = self._pool.step(native)
         observation, reward, terminated, truncated = result[:4]
         successor = observation
         self._steps += 1
@@ -81,7 +84,13 @@ class EnvpoolBatch(HostBatch):
         ended = np.flatnonzero(terminated | truncated).astype(np.int32)
         if ended.size and self._resets:
             self._steps[ended] = 0
-            observation = _replace(observation, self._pool.reset(ended)[0], ended)
+            # A step after the end that the pool reported, whose action it ignores, starts the next life of a game.
+            goes_on = self._keeps_games & (result[2] | result[3])[ended]
+            starts = ended[goes_on], ended[~goes_on]
+            if starts[0].size:
+                observation = _replace(observation, self._pool.step(native[starts[0]], starts[0])[0], starts[0])
+            if starts[1].size:
+                observation = _replace(observation, self._pool.reset(starts[1])[0], starts[1])
         return HostStep(observation, successor, reward, terminated, truncated)
 
     def picture(self) -> np.ndarray:
@@ -143,8 +152,9 @@ def make(
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {name}: {reason}") from error
     spaces = declared.gymnasium_observation_space, declared.gymnasium_action_space
-    # Images of envpool have their stacked frames first; Atari games are known to fill the first stack.
-    stacked = declared.config.stack_num if "noop_max" in defaults else 1
+    # Images of envpool have their stacked frames first; Atari games fill the first stack of a game, but not of a life.
+    keeps_games = bool(given.get("episodic_life"))
+    stacked = declared.config.stack_num if "noop_max" in defaults and not keeps_games else 1
     spec = make_spec(f"envpool/{name}", *spaces, channels_first="stack_num" in defaults, stacked=stacked)
 
     def construct(seeds: list[int]) -> Any:
@@ -157,7 +167,7 @@ def make(
         fps = _FPS
 
     def batch(_: int) -> EnvpoolBatch:
-        return EnvpoolBatch(construct, spaces[1], options.time_limit, not options.drawn)
+        return EnvpoolBatch(construct, spaces[1], options.time_limit, not options.drawn, keeps_games)
 
     return HostEnvironment(batch, spec, options.timeout, fps)
 

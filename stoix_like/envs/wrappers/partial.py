@@ -182,9 +182,9 @@ class DelayObservation(StatefulWrapper):
 
 
 def _with_zero(space: Any) -> Any:
-    """Return a space that has zeros, besides all elements of another one."""
+    """Return a space that has zeros, besides all elements of another one; stacks are not those of successive steps."""
     if isinstance(space, Dict):
         return Dict({name: _with_zero(part) for name, part in space.spaces.items()})
     if not isinstance(space, Box):
         return space
-    return replace(space, low=np.minimum(space.low, 0), high=np.maximum(space.high, 0))
+    return replace(space, low=np.minimum(space.low, 0), high=np.maximum(space.high, 0), stacked=1)

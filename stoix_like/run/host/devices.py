@@ -7,7 +7,7 @@ import os
 import socket
 import stat
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,11 +184,19 @@ def placing(compiled: Any) -> Callable[..., Any]:
 
 
 def memory_of(device: jax.Device) -> int:
-    """Return the memory of a device in bytes; for a CPU, that of the machine, which all its devices share."""
+    """Return the memory of a device in bytes; for a CPU, that of the machine or container, which its devices share."""
     stats = device.memory_stats()
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([of_machine, *_container_limits()])
+
+
+def _container_limits() -> Iterator[int]:
+    """Yield the limits in bytes that a container has, by the second and the first version of control groups."""
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # `max` where there is none
+            yield int(Path(path).read_text())
 
 
 def reserve(num_devices: int) -> None:

@@ -7,7 +7,7 @@ from stoix_like.utils.replay.config import (
     ReplayConfig,
     WholeWindowsConfig,
 )
-from stoix_like.utils.replay.data import Data, DataConfig, DataFile, with_clipped_rewards
+from stoix_like.utils.replay.data import Data, DataConfig, DataFile, count_from, with_clipped_rewards
 from stoix_like.utils.replay.sequences import (
     BlockReplayConfig,
     PrioritisedBlockConfig,
@@ -46,6 +46,7 @@ __all__ = [
     "StreamReplay",
     "StreamReplayConfig",
     "WholeWindowsConfig",
+    "count_from",
     "end_episodes",
     "make_replay",
     "make_sequence_replay",

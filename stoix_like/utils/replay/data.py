@@ -172,6 +172,23 @@ class Counted(NamedTuple):
     rollouts: jax.Array
 
 
+def count_from(local: PyTree, rollouts: int) -> PyTree:
+    """Return local states whose share of data continues after a number of rollouts that their buffers do not hold.
+
+    Args:
+        local: states of a run that has just started.
+        rollouts: those after the warm-up.
+
+    Returns:
+        The states.
+    """
+
+    def add(node: Any) -> Any:
+        return node._replace(rollouts=node.rollouts + rollouts) if isinstance(node, Counted) else node
+
+    return jax.tree.map(add, local, is_leaf=lambda node: isinstance(node, Counted))
+
+
 def with_data(
     config: DataConfig, spec: SystemSpec, replay: ReplayT, draw: Callable[[jax.Array], Any], axes: tuple[int, ...]
 ) -> ReplayT:

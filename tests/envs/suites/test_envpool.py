@@ -1,12 +1,16 @@
 """Tests of the adapter for envpool."""
 
+import gymnasium
 import numpy as np
 import pytest
 
 from stoix_like.envs import make
+from stoix_like.envs.suites.envpool import EnvpoolBatch
 from stoix_like.errors import ConfigError
 from support.conformance import check, check_atari, env_config, rollout
+from support.lazily import Lazy
 
+envpool = Lazy("envpool")
 pytestmark = pytest.mark.slow
 
 
@@ -57,6 +61,27 @@ def test_a_termination_in_the_step_of_the_time_limit_is_no_truncation():
 def test_atari_games_are_preprocessed():
     config = env_config("envpool", "Breakout-v5", kwargs={"episodic_life": True}, reward_clip=0.5)
     check_atari(config)
+
+
+def test_the_game_goes_on_after_a_lost_life():
+    seen = []
+
+    def construct(seeds):
+        pool = envpool.make_gymnasium("Breakout-v5", num_envs=len(seeds), seed=seeds, episodic_life=True)
+        step = pool.step
+        pool.step = lambda *args: seen.append(step(*args)) or seen[-1]
+        return pool
+
+    batch = EnvpoolBatch(construct, gymnasium.spaces.Discrete(4), None, keeps_games=True)
+    batch.reset([3])
+    rng, lives = np.random.default_rng(0), []
+    for _ in range(600):
+        outcome = batch.step(rng.integers(0, 4, 1))
+        if outcome.terminated[0]:
+            # The last step started the next episode, the one before it ended this one.
+            lives.append(int(seen[-2][4]["lives"][0]))
+    batch.close()
+    assert lives[:6] == [4, 3, 2, 1, 0, 4]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Two episodes of one environment, with gamma = 1/2 and rewards 1, 2, 4, 8, 16: th
 3, which terminated; 4, 5 and the successor 6, truncated. Rows 3 and 6 belong to no step.
 """
 
+import contextlib
 from types import SimpleNamespace
 
 import jax
@@ -16,7 +17,7 @@ from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
 from stoix_like.utils.replay import Data, ReplayConfig, SequenceReplayConfig, make_replay, make_sequence_replay
-from stoix_like.utils.replay.data import with_clipped_rewards
+from stoix_like.utils.replay.data import count_from, with_clipped_rewards
 from support.composed import compose_config
 from support.replayed import NUM_ENVS, SIX, Prioritised, empty, steps
 
@@ -121,6 +122,21 @@ def test_the_share_changes_over_the_run():
     numbers, *others = SIX
     state = replay.add(state, steps([1000 + number for number in numbers], *others))
     assert shares(replay, state) == 0.375
+
+
+def test_the_share_continues_where_a_run_resumes_with_a_new_buffer():
+    """One rollout in the new buffer, and one before it, of four: halfway from one half to zero."""
+    replay = make(data_fraction=0.5, final_data_fraction=0.0)
+    (state,) = count_from((filled(replay),), 1)
+    assert shares(replay, state) == 0.25
+
+
+@pytest.mark.parametrize(("fraction", "shards", "refused"), [(0.25, 32, True), (0.25, 16, False), (0.0, 32, False)])
+def test_shares_that_round_to_no_sample_are_refused(fraction, shards, refused):
+    """Of 64 samples, each of 32 shards has two, half a sample of them from the data."""
+    config = ReplayConfig(**SIZES, data_fraction=fraction)
+    with pytest.raises(ConfigError, match=r"data_fraction=0.25 of 2 sample") if refused else contextlib.nullcontext():
+        config._check_totals(num_envs=1, num_shards=shards, rollout_length=1, largest=2**20)
 
 
 def test_priorities_of_data_change_nothing():
