@@ -143,7 +143,7 @@ def check_time_limit(suite, name, limit, actions=None, num_envs=NUM_ENVS, **chan
 
 def check_atari(config):
     """Assert that Breakout with `reward_clip=0.5`, ended by lost lives, is preprocessed; return the training steps."""
-    _, _, training = rollout(make(config), 600, num_envs=2)
+    _, _, training = rollout(make(config), 300, num_envs=2)
     _, _, evaluation = rollout(make_eval(config), 300, num_envs=2)
     views = training.observation.agent_view
     assert views.shape[1:] == (2, 84, 84, 4)

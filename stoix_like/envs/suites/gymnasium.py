@@ -435,31 +435,7 @@ def _preprocess(env: gymnasium.Env[Any, Any], params: dict[str, Any], evaluation
     stack_num = params.pop("stack_num")
     if evaluation:
         params["terminal_on_life_loss"] = False
-    game = _Game(env) if params.get("terminal_on_life_loss") else env
-    return FrameStackObservation(AtariPreprocessing(game, **params), stack_num)
-
-
-class _Game(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An Atari game that goes on after a lost life: a reset that follows one takes a step without an action."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env)
-        self._goes_on = False
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        game: Any = self.env.unwrapped
-        lives = game.ale.lives()
-        outcome = self.env.step(action)
-        self._goes_on = game.ale.lives() < lives and not (outcome[2] or outcome[3])
-        return outcome
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        if self._goes_on and seed is None:
-            observation, _, terminated, truncated, info = self.step(0)
-            if not (terminated or truncated):
-                return observation, info
-        self._goes_on = False
-        return self.env.reset(seed=seed, options=options)
+    return FrameStackObservation(AtariPreprocessing(env, **params), stack_num)
 
 
 def _replace(observation: PyTree, final: Sequence[Any], ended: np.ndarray) -> PyTree:

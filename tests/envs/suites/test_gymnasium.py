@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoix_like.envs import make
-from stoix_like.envs.suites.gymnasium import GymnasiumBatch, _preprocess, scenarios
+from stoix_like.envs.suites.gymnasium import GymnasiumBatch, scenarios
 from stoix_like.errors import ConfigError
 from support.conformance import NUM_ENVS, check, check_atari, env_config, rollout
 
@@ -84,25 +84,6 @@ def test_atari_games_are_preprocessed():
     config = env_config("gymnasium", "ALE/Breakout-v5", kwargs={"repeat_action_probability": 0.0}, **options)
     training = check_atari(config)
     assert training.episode.episode_return.max() >= 1.0
-
-
-@pytest.mark.slow
-def test_the_game_goes_on_after_a_lost_life():
-    params = {"stack_num": 4, "terminal_on_life_loss": True}
-    env = _preprocess(gymnasium.make("ALE/Breakout-v5", frameskip=1), params, evaluation=False)
-    env.reset(seed=3)
-    env.action_space.seed(0)
-    lives, starts = [], []
-    while len(lives) < 6:
-        observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
-        if terminated or truncated:
-            lives.append(env.unwrapped.ale.lives())
-            observation, _ = env.reset()
-            starts.append(observation)
-    env.close()
-    assert lives == [4, 3, 2, 1, 0, 4]
-    for stack in starts:
-        np.testing.assert_array_equal(stack, stack[:1].repeat(4, axis=0))
 
 
 def test_scenarios_are_ids():
