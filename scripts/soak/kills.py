@@ -29,7 +29,7 @@ VARIED = (
 CELLS = ("optimised_lstm", "mingru", "lru", "s5", "mlstm", "gtrxl")
 # Runs of options that have state of their own: a system, and what is added to its tiny run.
 OPTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    *(("ppo/ff_ppo", (f"system.intrinsic={kind}",)) for kind in ("rnd", "e3b")),
+    ("ppo/ff_ppo", ("system.intrinsic=rnd",)),
     ("ppo/ff_ppo", (*CARTPOLE, "env.staggered_starts=true", "env.random_start_steps=3")),
     (
         "ppo/ff_ppo",

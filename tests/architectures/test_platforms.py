@@ -42,7 +42,6 @@ RUNS = {
     "dpo": ["system=ppo/ff_dpo", "env=gymnax/pendulum", *ROLLOUT],
     "rec_ppo": ["system=ppo/rec_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "rnd": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2", "system.intrinsic=rnd", *SHARDS],
-    "e3b": ["system=ppo/rec_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2", "system.intrinsic=e3b"],
     "a2c": ["system=vpg/ff_a2c", "env=gymnax/cartpole", *ROLLOUT],
     "reinforce": ["system=vpg/ff_reinforce", "env=gymnax/cartpole", *ROLLOUT],
     "impala": ["system=impala/ff_impala", "env=gymnax/cartpole", *ROLLOUT],

@@ -1,4 +1,4 @@
-"""Intrinsic rewards of on-policy systems: novelty over the run (RND) or within an episode (E3B), or likeness (GAIL).
+"""Intrinsic rewards of on-policy systems: novelty over the run (RND), or likeness to demonstrations (GAIL).
 
 An intrinsic reward has a value function and a discount of its own. Its advantages are added to those of the task, so
 that policies and critics of all kinds, recurrent ones among them, learn as they do without it.
@@ -32,10 +32,8 @@ from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
 from stoix_like.utils.replay import DataFile
 
-_FEATURES = {"rnd": 64, "e3b": 32, "gail": 64}
-_INVERSE_UNITS = 64
+_FEATURES, _UNITS = 64, 64
 _GAE_LAMBDA = 0.95
-_RIDGE = 0.1  # of E3B, its lambda
 _MAX_ABS_OBSERVATION = 5.0
 _ADAM_EPS = 1e-5
 # Beyond the numbers of the keys that others split off.
@@ -47,13 +45,13 @@ class IntrinsicReward(DataFile):
     """Hyperparameters of an intrinsic reward.
 
     Attributes:
-        intrinsic: `rnd`, `e3b`, `gail`, whose demonstrations are `data`, or None for no intrinsic reward.
+        intrinsic: `rnd`, `gail`, whose demonstrations are `data`, or None for no intrinsic reward.
         intrinsic_weight: weight of its advantages; those of the task have weight one.
         intrinsic_gamma: its discount per step.
         intrinsic_lr: Adam learning rate of its networks.
     """
 
-    intrinsic: Annotated[str | None, one_of(*_FEATURES)] = None
+    intrinsic: Annotated[str | None, one_of("rnd", "gail")] = None
     intrinsic_weight: Annotated[float, at_least(0.0)] = 1.0
     intrinsic_gamma: Annotated[float, between(0.0, 1.0)] = 0.99
     intrinsic_lr: Annotated[float, above(0.0)] = 1e-3
@@ -77,7 +75,7 @@ class IntrinsicState(NamedTuple):
 
     Attributes:
         params: parameters by network: `value`, and those of the bonus.
-        target: parameters that are never learned, the random network of RND; `()` for E3B.
+        target: parameters that are never learned, the random network of RND; `()` for GAIL.
         opt_state: state of the optimiser.
         statistics: statistics of observations.
         return_statistics: statistics of discounted intrinsic returns.
@@ -90,18 +88,6 @@ class IntrinsicState(NamedTuple):
     return_statistics: PyTree
 
 
-class IntrinsicLocal(NamedTuple):
-    """The part of an intrinsic reward in `Agent.local`.
-
-    Attributes:
-        returns: `[N]`, discounted intrinsic returns so far, for their scale.
-        inverse: `[N, F, F]`, the inverse of the matrix that E3B sums over an episode; `()` for RND.
-    """
-
-    returns: jax.Array
-    inverse: PyTree
-
-
 def intrinsic_key(key: jax.Array) -> jax.Array:
     """Return a key for the intrinsic reward; others of the same update are split off their key as before."""
     return jax.random.fold_in(key, _STREAM)
@@ -112,7 +98,7 @@ class Intrinsic(NamedTuple):
 
     Attributes:
         init: `(key, time step) -> state`, shared by all shards.
-        init_memory: `(num_envs) -> memory`, that of one shard.
+        init_memory: `(num_envs) -> memory`, that of one shard: `[N]`, discounted intrinsic returns so far.
         add: `(state, memory, transitions [T, N], advantage [T, N], key) -> (state, memory, advantage, metrics)`, learns
             from a rollout and adds the weighted intrinsic advantages.
     """
@@ -141,17 +127,6 @@ class _Vector(nn.Module):
         return nn.Dense(self.size, kernel_init=nn.initializers.orthogonal(1.0))(embedding)
 
 
-class _InverseModel(nn.Module):
-    """The policy that led from one state to the next, given the features of both."""
-
-    action_head: nn.Module
-
-    @nn.compact
-    def __call__(self, phi_tm1: jax.Array, phi_t: jax.Array) -> Any:
-        x = nn.Dense(_INVERSE_UNITS)(jnp.concatenate([phi_tm1, phi_t], axis=-1))
-        return self.action_head(nn.relu(x))
-
-
 class _Sample(NamedTuple):
     """What the networks of an intrinsic reward learn from, `[B, ...]`: steps of the environment, and value targets."""
 
@@ -171,7 +146,6 @@ class _Bonus:
     passes: MinibatchConfig
     value: FeedForwardCritic
     features: FeedForwardCritic
-    inverse_model: _InverseModel
     optim: optax.GradientTransformation
     normalizer: Normalizer
     rewards: RewardNormalizer
@@ -187,21 +161,16 @@ class _Bonus:
         statistics = self.normalizer.init(observation), self.rewards.init()
         return IntrinsicState(params, target, self.optim.init(params), *statistics)
 
-    def init_memory(self, num_envs: int) -> IntrinsicLocal:
+    def init_memory(self, num_envs: int) -> jax.Array:
         """Return the memory before the first rollout."""
-        return IntrinsicLocal(self.rewards.init_returns(num_envs), self.init_inverse(num_envs))
+        return self.rewards.init_returns(num_envs)
 
     def init_bonus(self, key: jax.Array, observation: Observation) -> tuple[dict[str, PyTree], PyTree]:
         """Return the learned and the fixed parameters of the bonus."""
         raise NotImplementedError
 
-    def init_inverse(self, num_envs: int) -> PyTree:
-        """Return the episodic memory at the start of an episode: none."""
-        del num_envs
-        return ()
-
-    def bonus(self, state: IntrinsicState, inverse: PyTree, steps: Transition) -> tuple[jax.Array, PyTree]:
-        """Return the rewards `[T, N]` for normalised observations, and the memory after the rollout."""
+    def bonus(self, state: IntrinsicState, steps: Transition) -> jax.Array:
+        """Return the rewards `[T, N]` for normalised observations."""
         raise NotImplementedError
 
     def bonus_loss(self, params: dict[str, PyTree], target: PyTree, batch: _Sample) -> jax.Array:
@@ -209,17 +178,17 @@ class _Bonus:
         raise NotImplementedError
 
     def add(
-        self, state: IntrinsicState, memory: IntrinsicLocal, steps: Transition, advantage: jax.Array, key: jax.Array
-    ) -> tuple[IntrinsicState, IntrinsicLocal, jax.Array, Metrics]:
+        self, state: IntrinsicState, memory: jax.Array, steps: Transition, advantage: jax.Array, key: jax.Array
+    ) -> tuple[IntrinsicState, jax.Array, jax.Array, Metrics]:
         """See `Intrinsic.add`; `steps` have the observations of the environment."""
         state = state._replace(statistics=self.normalizer.update(state.statistics, steps.next_observation))
         steps = steps._replace(
             observation=self.normalizer.apply(state.statistics, steps.observation),
             next_observation=self.normalizer.apply(state.statistics, steps.next_observation),
         )
-        bonus, inverse = self.bonus(state, memory.inverse, steps)
+        bonus = self.bonus(state, steps)
         task = self.as_task(steps._replace(reward=bonus))
-        reward, return_statistics, returns = self.rewards.apply(state.return_statistics, memory.returns, task)
+        reward, return_statistics, returns = self.rewards.apply(state.return_statistics, memory, task)
         state = state._replace(return_statistics=return_statistics)
         added, target = self.estimate(state.params["value"], task._replace(reward=reward))
         demonstrations = self.draw_demonstrations(state.statistics, steps.reward.shape, key)
@@ -229,7 +198,7 @@ class _Bonus:
         learned, metrics = minibatch_epochs(sgd_step, learned, batch, key, self.passes, step_keys=False)
         state = state._replace(params=learned[0], opt_state=learned[1])
         metrics |= {"intrinsic_reward": jnp.mean(bonus)}
-        return state, IntrinsicLocal(returns, inverse), advantage + self.config.intrinsic_weight * added, metrics
+        return state, returns, advantage + self.config.intrinsic_weight * added, metrics
 
     def draw_demonstrations(self, statistics: PyTree, shape: tuple[int, ...], key: jax.Array) -> PyTree:
         """Return normalised observations and actions of the data, `[*shape, ...]`: none."""
@@ -276,8 +245,8 @@ class _RND(_Bonus):
         found, wanted = (self.features.apply(params, observation) for params in (predictor, target))
         return jnp.mean(jnp.square(found - jax.lax.stop_gradient(wanted)), axis=-1)
 
-    def bonus(self, state: IntrinsicState, inverse: PyTree, steps: Transition) -> tuple[jax.Array, PyTree]:
-        return self._errors(state.params["predictor"], state.target, steps.next_observation), inverse
+    def bonus(self, state: IntrinsicState, steps: Transition) -> jax.Array:
+        return self._errors(state.params["predictor"], state.target, steps.next_observation)
 
     def bonus_loss(self, params: dict[str, PyTree], target: PyTree, batch: _Sample) -> jax.Array:
         return jnp.mean(self._errors(params["predictor"], target, batch.next_observation))
@@ -293,56 +262,12 @@ class _RND(_Bonus):
         return steps._replace(next_observation=following, terminated=never, truncated=never, is_first=never)
 
 
-class _E3B(_Bonus):
-    """Exploration via elliptical episodic bonuses, of features that tell which action was taken.
-
-        r_t = phi_{t+1}^T C_t^{-1} phi_{t+1},   C_t = lambda I + sum_{i <= t} phi_i phi_i^T
-
-    The sum runs over the successors of the episode so far; for features that are one-hot, the reward is the inverse of
-    a count of visits.
-
-    Source: Henaff et al., Exploration via Elliptical Episodic Bonuses (2022), arXiv:2210.05805, section 3.
-    """
-
-    def init_bonus(self, key: jax.Array, observation: Observation) -> tuple[dict[str, PyTree], PyTree]:
-        keys = jax.random.split(key)
-        features = self.features.init(keys[0], observation)
-        phi = self.features.apply(features, observation)
-        return {"features": features, "inverse_model": self.inverse_model.init(keys[1], phi, phi)}, ()
-
-    def init_inverse(self, num_envs: int) -> PyTree:
-        start = jnp.eye(_FEATURES["e3b"]) / _RIDGE
-        return jnp.broadcast_to(start, (num_envs, *start.shape))
-
-    def bonus(self, state: IntrinsicState, inverse: PyTree, steps: Transition) -> tuple[jax.Array, PyTree]:
-        phi = self.features.apply(state.params["features"], steps.next_observation)
-        start = self.init_inverse(phi.shape[1])
-
-        def add(inverse: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            phi, is_first = step
-            inverse = jnp.where(is_first[:, None, None], start, inverse)
-            along = jnp.einsum("nij,nj->ni", inverse, phi)
-            reward = jnp.sum(phi * along, axis=-1)
-            # Sherman and Morrison's inverse of a sum with a product of vectors.
-            change = along[:, :, None] * along[:, None, :] / (1.0 + reward)[:, None, None]
-            return inverse - change, reward
-
-        inverse, reward = jax.lax.scan(add, inverse, (phi, steps.is_first))
-        return reward, inverse
-
-    def bonus_loss(self, params: dict[str, PyTree], target: PyTree, batch: _Sample) -> jax.Array:
-        views = batch.observation, batch.next_observation
-        phi = (self.features.apply(params["features"], view) for view in views)
-        pi: Any = self.inverse_model.apply(params["inverse_model"], *phi)
-        return -jnp.mean(pi.log_prob(batch.action))
-
-
 class _Discriminator(nn.Module):
     """The logit of whether an action is one of the demonstrations, given the features of the state."""
 
     @nn.compact
     def __call__(self, phi: jax.Array, action: jax.Array) -> jax.Array:
-        x = nn.Dense(_INVERSE_UNITS)(jnp.concatenate([nn.tanh(phi), action], axis=-1))
+        x = nn.Dense(_UNITS)(jnp.concatenate([nn.tanh(phi), action], axis=-1))
         return nn.Dense(1)(nn.tanh(x))[..., 0]
 
 
@@ -378,15 +303,15 @@ class _GAIL(_Bonus):
         steps = self.spec.data.take(rows, 1.0)
         return self.normalizer.apply(statistics, steps.observation), steps.action
 
-    def bonus(self, state: IntrinsicState, inverse: PyTree, steps: Transition) -> tuple[jax.Array, PyTree]:
-        return jax.nn.softplus(self._logits(state.params, steps.observation, steps.action)), inverse
+    def bonus(self, state: IntrinsicState, steps: Transition) -> jax.Array:
+        return jax.nn.softplus(self._logits(state.params, steps.observation, steps.action))
 
     def bonus_loss(self, params: dict[str, PyTree], target: PyTree, batch: _Sample) -> jax.Array:
         played = jax.nn.softplus(self._logits(params, batch.observation, batch.action))
         return jnp.mean(played) + jnp.mean(jax.nn.softplus(-self._logits(params, *batch.demonstrations)))
 
 
-_BONUSES: dict[str, type[_Bonus]] = {"rnd": _RND, "e3b": _E3B, "gail": _GAIL}
+_BONUSES: dict[str, type[_Bonus]] = {"rnd": _RND, "gail": _GAIL}
 
 
 def make_intrinsic(config: IntrinsicReward | None, system: Descends, spec: SystemSpec) -> Intrinsic:
@@ -409,8 +334,7 @@ def make_intrinsic(config: IntrinsicReward | None, system: Descends, spec: Syste
         spec.axes,
         system.find_part(MinibatchConfig) or MinibatchConfig(epochs=1, num_minibatches=1),
         value=FeedForwardCritic(ScalarCriticHead(), *body),
-        features=FeedForwardCritic(_Vector(_FEATURES[config.intrinsic]), *body),
-        inverse_model=_InverseModel(actor.action_head),
+        features=FeedForwardCritic(_Vector(_FEATURES), *body),
         optim=make_optimiser(system, spec, config.intrinsic_lr, transform=partial(optax.adam, eps=_ADAM_EPS)),
         normalizer=make_normalizer(True, spec.axes, _MAX_ABS_OBSERVATION),
         rewards=make_reward_normalizer(True, config.intrinsic_gamma, spec.axes),
