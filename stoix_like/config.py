@@ -97,6 +97,11 @@ class RunConfig(NamedTuple):
     custom_loggers: tuple[Any, ...] = ()
 
     @property
+    def keeps_best(self) -> bool:
+        """Whether the best parameters of each member are kept beside the last ones."""
+        return bool(self.arch.absolute_metric or self.checkpoint.keep_best)
+
+    @property
     def environment_name(self) -> str:
         """The suite and the task, `gymnax/CartPole-v1`; the task is the scenario unless it has a name of its own."""
         return f"{self.env.env_name}/{self.env.scenario.task_name}"

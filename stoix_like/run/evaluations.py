@@ -55,7 +55,7 @@ class Evaluations:
         config, population, selection = self._setup.config, self._learner.population, self._selection
         record = records.evaluation("eval", episodes, config.arch.num_eval_episodes)
         scores = np.asarray(record["eval/episode_return_mean"])
-        if config.arch.absolute_metric or config.checkpoint.keep_best:
+        if config.keeps_best:
             current = self._current(scores, env_steps)
             improved = None
             if selection is not None and self.best is not None:

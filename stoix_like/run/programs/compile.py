@@ -12,6 +12,7 @@ import jax
 
 from stoix_like.arch_config import SebulbaConfig
 from stoix_like.architectures import sebulba
+from stoix_like.architectures.axes import POPULATION_AXIS
 from stoix_like.architectures.types import Inputs, LearnerState
 from stoix_like.assembly import inputs_of
 from stoix_like.envs.split_steps import SplitSteps
@@ -212,12 +213,13 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
     buffer = setup.config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
     replay = () if buffer is None else ("system.total_buffer_size",)
     sizes = (*replay, "arch.total_num_envs", "system.rollout_length")
-    if "restart" in compiled:
-        memory_estimate.check(compiled["restart"], mesh, num_members, sizes, available=setup.device_memory)
-    training = compiled["learn" if "learn" in compiled else "train"]
-    memory_estimate.check(training, mesh, num_members, sizes, available=setup.device_memory)
+    # All devices of a member hold its best parameters, too.
+    copies = mesh.size // mesh.shape[POPULATION_AXIS] if setup.config.keeps_best else 0
+    best = copies * memory_estimate.bytes_per_device(state.shared, mesh)
+    for name in (name for name in ("restart", "learn", "train") if name in compiled):
+        memory_estimate.check(compiled[name], mesh, num_members, sizes, best, setup.device_memory)
     if "evaluate" in compiled:
-        resident, episodes = memory_estimate.bytes_per_device(state.shards, mesh), ("arch.num_eval_episodes",)
+        resident, episodes = best + memory_estimate.bytes_per_device(state.shards, mesh), ("arch.num_eval_episodes",)
         memory_estimate.check(compiled["evaluate"], mesh, num_members, episodes, resident, setup.device_memory)
 
 

@@ -1,5 +1,6 @@
 """Runs that do not fit into memory."""
 
+import jax
 import pytest
 
 from stoix_like.config import parse_config
@@ -27,6 +28,18 @@ def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
     monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 240_000)
     with pytest.raises(ConfigError, match=r"arch.population.size=40 needs .* \(40 member\(s\) × .*: use at most \d+$"):
         TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.population.size=40"]))), MultiLogger([]))
+
+
+def test_the_best_parameters_are_kept_beside_the_last_ones(monkeypatch):
+    resident = []
+    monkeypatch.setattr(memory_estimate, "check", lambda *args, **_: resident.append(args[4]))
+    overrides = [*SMALL, "checkpoint.keep_best=false"]
+    for absolute_metric in ("true", "false"):
+        given = [*overrides, f"arch.absolute_metric={absolute_metric}"]
+        loop = TrainingLoop(set_up(parse_config(compose_config(given))), MultiLogger([]))
+    training_with, evaluation_with, training, evaluation = resident
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(loop.state.shared))
+    assert (training_with - training, evaluation_with - evaluation, training) == (size, size, 0)
 
 
 @pytest.mark.slow
