@@ -111,8 +111,10 @@ def population_panels(
             continue
         if hyperparams and len(hyperparams) != 2:
             raise ConfigError("--kind heatmap needs two hyperparameters: use --hyperparam twice")
-        if len(names) > 1 and (hyperparams or population_plots.varying(shown, names[:2])):
-            panels.append(partial(population_plots.heat_map, shown, *names[:2], **options))
+        # Without names, the first two that a population varies together.
+        several = next((list(member.hyperparams) for member in shown if len(member.hyperparams) > 1), [])
+        if two := list(hyperparams or several[:2]):
+            panels.append(partial(population_plots.heat_map, shown, *two, **options))
     if not panels:
         needed = "two hyperparameters that vary" if kind == "heatmap" else "hyperparameters that vary"
         raise ConfigError(f"--kind {kind} needs a population with {needed}: these runs have none")

@@ -22,7 +22,7 @@ from stoix_like.loggers.formats import center_name
 from stoix_like.storage.recorded_runs import RETURN, Member
 from stoix_like.storage.run_files import METRICS, UPDATES, read_last_record
 
-X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time after the first record, in seconds"}
+X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time after the first evaluation, in seconds"}
 BANDS = ("bootstrap", "percentile", "deviation", "error", "none")
 _NUM_POINTS = 101
 _MAX_POINTS = 500
@@ -57,7 +57,7 @@ def learning_curves(
         algorithms: from `read`.
         task: the environment; it can be omitted if there is only one.
         metric: name of a metric of the records, of evaluations or, as `updates/…`, between them.
-        x: `env_steps` of each member, or `wall_seconds` since the first record of the run, which compilation precedes.
+        x: `env_steps` of each member, or `wall_seconds` since its first evaluation, which follows compilation.
         center: `iqm`, `mean` or `median` over seeds.
         band: `bootstrap` (interval of the center), `percentile` (2.5th to 97.5th of the seeds), `deviation` (standard
             deviation), `error` (standard error) or `none`.
@@ -206,9 +206,9 @@ def _series(member: Member, metric: str, x: str) -> tuple[np.ndarray, np.ndarray
     if not finite.any():
         known = {name for path in (METRICS, UPDATES) for name in read_last_record(member.run.directory / path)}
         raise ConfigError(f"{member.run.directory} has no value of {metric}: {nearest(metric, known)}")
-    shown = np.asarray(points, np.float64)
     # Seeds that take programs from a cache would otherwise have ended before others start.
-    return (shown - shown[0] * (x == "wall_seconds"))[finite], values[finite]
+    start = member.run.series(RETURN).wall_seconds[0] if x == "wall_seconds" else 0
+    return np.asarray(points, np.float64)[finite] - (start or 0.0), values[finite]
 
 
 def _band(values: np.ndarray, center: str, band: str, level: float) -> tuple[Any, Any]:

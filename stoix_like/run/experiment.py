@@ -237,12 +237,12 @@ def _complete_result(setup: RunSetup, directory: RunDirectory, host_state: dict[
     """Return the result of a run that is complete; check that any other one may continue."""
     summary, say = directory.read_summary(), setup.processes.say
     if host_state is not None:
-        if not setup.config.checkpoint.keep:
-            raise ConfigError(
-                f"checkpoint.keep=0 would leave the checkpoints of {directory.path} behind its results: keep at least 1"
-            )
         check_unchanged(setup, host_state)
         if not (_is_complete(setup, host_state) and summary):
+            if not setup.config.checkpoint.keep:
+                raise ConfigError(
+                    f"checkpoint.keep=0 would leave the checkpoints of {directory.path} behind its results: keep one"
+                )
             return None
         say(f"{directory.path} is complete: {_how_to_continue(host_state)}, to continue it", sys.stdout)
         return _result(setup, directory.path, Progress.from_json(host_state["progress"]), summary)

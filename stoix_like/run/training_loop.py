@@ -154,7 +154,9 @@ class TrainingLoop:
         rest = items["rollout_state"]
         if self.missing:
             # The episodes, too, so that the last step of the warm-up is followed by its own next step.
-            local = end_episodes(local) if has_replay else count_from(self.state.shards.local, self.progress.updates)
+            # Trials of successive halving have a share of data of their own, from the start of each.
+            updates = 0 if isinstance(self._selection, Halving) else self.progress.updates
+            local = end_episodes(local) if has_replay else count_from(self.state.shards.local, updates)
             rest = {**rest, "rollout_state": self.state.shards.rollout_state}
         self._learner.state = to_state(items["shared"], rest, local)
         self._recording = Recording(self.setup, self.progress, self._logger, self.clock, self._videos)

@@ -326,6 +326,8 @@ def _members_of_records(run: Run) -> list[Member]:
     last, arch = run.last, run.config["arch"]
     population = from_mapping(PopulationConfig, arch["population"], "arch.population")
     names = [] if evolves(run) else [name for name in last if name.startswith(HYPERPARAMS)]
+    # A run ends before its next evaluation where all members diverged.
+    failed = range(len(last[RETURN])) if DIVERGED in read_failure(run.directory) else last.get("population/failed", ())
     members = []
     for index in range(len(last[RETURN])):
         place = index
@@ -333,8 +335,7 @@ def _members_of_records(run: Run) -> list[Member]:
             place = last[TRIALS][index // population.seeds] * population.seeds + index % population.seeds
         seed = int(arch["seed"]) + (index % population.seeds if population.is_paired else place)
         hyperparams = {name.removeprefix(HYPERPARAMS): last[name][index] for name in names}
-        failure = DIVERGED if index in last.get("population/failed", ()) else None
-        members.append(Member(run, index, seed, hyperparams, failure))
+        members.append(Member(run, index, seed, hyperparams, DIVERGED if index in failed else None))
     return members
 
 

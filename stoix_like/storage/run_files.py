@@ -189,10 +189,12 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
             for number, line in enumerate(file, 1):
                 if damaged:
                     raise ConfigError(f"{path}: line {damaged} is damaged: delete it, or leave the run out")
-                if (record := _record(line)) is None:
+                if (record := _record(line)) is not None:
+                    yield record
+                elif line.endswith(b"\n"):
                     damaged = number
                 else:
-                    yield record
+                    return  # The last line, which may be written at this moment.
     except OSError:
         return
 

@@ -146,6 +146,7 @@ def tune(
     default = {parameter.key: float(get_value(config.system, parameter.field)) for parameter in parameters}
     plan = _read_plan(where, request, slots)
     if plan is None:
+        check_place(where, "--out")
         plan = _make_plan(request, limits, parameters, slots, config.arch.total_timesteps, started)
         _write_plan(where, request, plan)
     trial = f"arch.total_timesteps={config.arch.total_timesteps:,}"
@@ -377,7 +378,6 @@ def _write_plan(directory: Path, request: Request, plan: BudgetStages) -> None:
     population = {"size": plan.slots, "hyperparams": request.space, "halving.rounds": plan.rounds}
     own = to_overrides({f"arch.population.{name}": value for name, value in population.items()})
     _set_up([*request.of_runs, *own])
-    check_place(directory, "--out")
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / REQUEST, {"request": request._asdict(), "plan": plan._asdict()})
 

@@ -35,6 +35,9 @@ def test_populations_that_vary_other_hyperparameters_have_panels_of_their_own(tm
         figures.draw(algorithms, "heatmap")
     with pytest.raises(ConfigError, match="no population varies both actor_lr and gamma"):
         figures.draw(algorithms, "heatmap", hyperparams=("actor_lr", "gamma"))
+    write_run(tmp_path / "c", (1.0, 2.0), varied={"gamma": [0.9, 0.8], "clip_eps": [0.1, 0.2]})
+    (axes, _) = figures.draw(analysis.read(tmp_path), "heatmap").axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("gamma", "clip_eps")
     report.write([tmp_path], tmp_path / "page.html")
 
 

@@ -76,7 +76,6 @@ def test_a_store_slower_than_the_run_always_has_a_checkpoint(run, store, monkeyp
     assert not list(run.glob(".mirror*"))
 
 
-@pytest.mark.slow
 def test_checkpoints_stay_on_the_store_until_a_later_one_is_complete_there(run, store):
     copy(run)
     for step in (64, 128):
@@ -90,6 +89,7 @@ def test_checkpoints_stay_on_the_store_until_a_later_one_is_complete_there(run, 
     assert [name for name in names(store) if name.endswith(".complete")] == ["checkpoints/256.complete"]
 
 
+@pytest.mark.slow
 def test_a_store_that_hangs_or_fails_changes_nothing_in_training(tmp_path, capsys):
     expected = without_times(stoix_like.train("ppo/ff_ppo", RUN, run_dir=tmp_path / "reference").history)
     given = [*RUN, f"checkpoint.mirror={ADDRESS}", "checkpoint.mirror_wait=0.2"]

@@ -126,6 +126,10 @@ def test_the_last_evaluation_of_what_diverged_is_no_score(tmp_path):
     for run in (read_run(done), Run(tmp_path / "under_way", config, last, {})):
         assert [member.score("final") for member in members(run)] == pytest.approx([1.0, math.nan], nan_ok=True)
     assert [member.score("best") for member in members(read_run(done))] == [4.0, 5.0]
+    (tmp_path / "ended").mkdir()
+    (tmp_path / "ended/failure.txt").write_text("TrainingError: training diverged: all 2 members; the last good\n")
+    ended = members(Run(tmp_path / "ended", config, last | {"population/failed": []}, {}))
+    assert [math.isnan(member.score("final")) for member in ended] == [True, True]
     lone = write_run(tmp_path / "lone", (3.0,), finished=False)
     assert members(read_run(lone))[0].score("final") == 3.0
     (lone / "failure.txt").write_text("OSError: disk full\n")

@@ -62,12 +62,13 @@ class BufferConfig(DataConfig):
                 f"system.total_batch_size={self.total_batch_size} must be a multiple of {num_shards}, the number of"
                 f" shards: use {multiples_near(self.total_batch_size, num_shards)}"
             )
-        batch = self.total_batch_size // num_shards
-        # Of a traced share, the program takes what it rounds to.
-        if self.data is not None and isinstance(self.data_fraction, float) and 0.0 < self.data_fraction * batch <= 0.5:
+        batch, share = self.total_batch_size // num_shards, self.data_fraction
+        # Of a share that is traced, or changes over the run, the program takes what it rounds to.
+        fixed = self.data is not None and self.final_data_fraction is None and isinstance(share, float)
+        if fixed and 0.0 < share * batch <= 0.5:
             raise ConfigError(
-                f"system.data_fraction={self.data_fraction:g} of {batch} sample(s) of a shard rounds to none: use at"
-                f" least {1 / batch:g}, or a larger system.total_batch_size"
+                f"system.data_fraction={share:g} of {batch} sample(s) of a shard rounds to none: use at least"
+                f" {1 / batch:g}, or a larger system.total_batch_size"
             )
 
 

@@ -56,13 +56,16 @@ def draw(key):
     return Transition(observation, action, nothing, ends, cuts, successor, is_first, nothing)
 
 
-def test_values_go_on_with_the_next_episode():
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_values_of_rnd_go_on_with_the_next_episode_and_others_do_not(goes_on):
     gamma, gae_lambda = 0.9, 0.95
     rewards = jnp.arange(1.0, 1.0 + STEPS * ENVS).reshape(STEPS, ENVS) / 10.0
     bonus, state = bonus_of("rnd", f"system.intrinsic_gamma={gamma}")
-    steps = bonus.as_task(draw(jax.random.key(3))._replace(reward=rewards))
-    advantage, target = jax.device_get(run(bonus.estimate, state.params["value"], steps))
     drawn = draw(jax.random.key(3))
+    steps = drawn._replace(reward=rewards)
+    advantage, target = jax.device_get(
+        run(bonus.estimate, state.params["value"], bonus.as_task(steps) if goes_on else steps)
+    )
     value, successor = (
         np.asarray(run(bonus.value.apply, state.params["value"], x), np.float64)
         for x in (drawn.observation, drawn.next_observation)
@@ -70,9 +73,10 @@ def test_values_go_on_with_the_next_episode():
     for env in range(ENVS):
         total = 0.0
         for t in reversed(range(STEPS)):
-            following = value[t + 1, env] if t < STEPS - 1 else successor[t, env]
-            error = float(rewards[t, env]) + gamma * following - value[t, env]
-            total = error + gamma * gae_lambda * total
+            ended, cut = (bool(flags[t, env]) and not goes_on for flags in (drawn.terminated, drawn.truncated))
+            following = value[t + 1, env] if goes_on and t < STEPS - 1 else successor[t, env]
+            error = float(rewards[t, env]) + gamma * (not ended) * following - value[t, env]
+            total = error + gamma * gae_lambda * (not (ended or cut)) * total
             assert advantage[t, env] == pytest.approx(total, abs=1e-4)
             assert target[t, env] == pytest.approx(total + value[t, env], abs=1e-4)
 
