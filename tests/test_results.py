@@ -307,9 +307,7 @@ def test_the_table_of_defaults_reads_finished_runs_and_says_which_seeds_learned(
     table = defaults.table(tmp_path, systems, written).splitlines()
     assert table[2] == "| `search/ff_az` | cartpole | 1k | 500.0, 450.0 | yes |"
     assert table[3] == "| `sac/ff_sac` | pendulum | 1k | -140.0, -1200.0 | 1 of 2 |"
-    assert table[4] == "| `ppo/ff_ppo` | cartpole |  |  |  |"
-    assert table[5] == "| `disco_rl/ff_disco103` | cartpole |  |  |  |"
-    assert table[6] == "| `vpg/ff_a2c` | cartpole | 100k | 500.0 | yes |"
+    assert table[4:] == ["| `vpg/ff_a2c` | cartpole | 100k | 500.0 | yes |"]
     (tmp_path / "page.md").write_text("\n".join(table))
     assert defaults.table(tmp_path / "none", systems, defaults.written_rows(tmp_path / "page.md")).splitlines() == table
 
