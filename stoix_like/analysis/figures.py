@@ -21,7 +21,6 @@ from stoix_like.storage.recorded_runs import Member, evolves
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 _WIDTH, _HEIGHT = 7.0, 4.2  # inches of one panel
-_COLUMNS = 3
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>body{{margin:1rem;text-align:center}}svg{{max-width:100%;height:auto}}</style>
@@ -75,12 +74,7 @@ def draw(algorithms: Sequence[AlgorithmRuns], kind: str, *, hyperparams: Sequenc
     else:
         function = plots.performance_profiles if kind == "profiles" else plots.sample_efficiency
         panels = [partial(function, section, **options) for section in sections(algorithms)]
-    columns = min(len(panels), _COLUMNS)
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
-    for position, panel in enumerate(panels):
-        panel(ax=figure.add_subplot(rows, columns, position + 1))
-    return figure
+    return plots.arrange(panels, _WIDTH, _HEIGHT)
 
 
 def population_panels(

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.patheffects import Normal, Stroke
 
-from stoix_like.analysis.plots import new_axes
+from stoix_like.analysis.plots import arrange, new_axes
 from stoix_like.analysis.slices import Slice, choose_features, take_slice, view_of
 from stoix_like.envs.legends import Feature
 from stoix_like.envs.spaces import Dict, Discrete, Mixed, Tuple
@@ -199,7 +199,7 @@ def draw_policy(policy: Policy, features: Sequence[str] = (), **options: Any) ->
         panels = [{"of": entry} for entry in entries]
         if len(taken.features) == 2 and taken.found.deviation is not None and taken.found.deviation.any():
             panels = [panel | spread for panel in panels for spread in ({}, {"deviation": True})]
-    return _figure(taken, [lambda ax, panel=panel: policy_slice(taken, ax=ax, **panel) for panel in panels])
+    return _figure(taken, [partial(policy_slice, taken, **panel) for panel in panels])
 
 
 def draw_critic(policy: Policy, features: Sequence[str] = (), **options: Any) -> Figure:
@@ -221,7 +221,7 @@ def draw_critic(policy: Policy, features: Sequence[str] = (), **options: Any) ->
     values = values_of(taken)
     if values.ndim == 3:
         panels += range(values.shape[-1])
-    return _figure(taken, [lambda ax, of=of: critic_slice(taken, of=of, ax=ax) for of in panels])
+    return _figure(taken, [partial(critic_slice, taken, of=of) for of in panels])
 
 
 def draw_trajectory(policy: Policy, features: Sequence[str] = (), *, visits: Visits | None = None) -> Figure:
@@ -249,7 +249,7 @@ def draw_trajectory(policy: Policy, features: Sequence[str] = (), *, visits: Vis
         *_action_histograms(policy, visits),
         partial(histogram, visits.returns, "return of an episode"),
     ]
-    figure = _panels(panels)
+    figure = arrange(panels, _WIDTH, _HEIGHT)
     unfinished = int((~visits.finished).sum())
     cut = f", {unfinished} of them not to their end" if unfinished else ""
     figure.suptitle(f"{policy.name}: {len(visits.returns)} episodes{cut}, mean return {visits.returns.mean():.4g}")
@@ -376,18 +376,9 @@ def _finish(axes: Axes, taken: Slice) -> Axes:
 
 
 def _figure(taken: Slice, panels: Sequence[Any]) -> Figure:
-    figure = _panels(panels[:_MAX_PANELS])
+    figure = arrange(panels[:_MAX_PANELS], _WIDTH, _HEIGHT)
     held = ", ".join(f"{name} {value:.3g}" for name, value in taken.held.items())
     # About eleven characters of a title are an inch wide.
     others = textwrap.fill(f"others: {held}", int(11 * figure.get_figwidth())) if held else ""
     figure.suptitle(f"{taken.policy.name}, {taken.policy.env_steps:,} steps" + (f"\n{others}" if others else ""))
-    return figure
-
-
-def _panels(panels: Sequence[Any]) -> Figure:
-    columns = min(len(panels), 3)
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
-    for position, panel in enumerate(panels):
-        panel(ax=figure.add_subplot(rows, columns, position + 1))
     return figure

@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from scipy import stats
 
@@ -92,6 +93,26 @@ def learning_curves(
     _say_what(axes, task, center, band, level, max(len(values) for _, _, values in curves))
     _legend(axes)
     return axes
+
+
+def arrange(panels: Sequence[Callable[..., Any]], width: float, height: float, columns: int = 3) -> Figure:
+    """Draw panels beside and below each other.
+
+    Args:
+        panels: each draws into axes, `(ax=…)`.
+        width: of a panel, in inches.
+        height: of a panel, in inches.
+        columns: the most panels side by side.
+
+    Returns:
+        The figure.
+    """
+    columns = min(len(panels), columns)
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    for position, panel in enumerate(panels):
+        panel(ax=figure.add_subplot(rows, columns, position + 1))
+    return figure
 
 
 def _label_x(axes: Axes, x: str) -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from stoix_like.analysis import figures, plots, population_plots
+from stoix_like.analysis import figures, plots
 from stoix_like.analysis.comparison import HEAD, Comparison, Settings, compare_all
 from stoix_like.analysis.dreams import draw_dream, dream_episode, has_world_model
 from stoix_like.analysis.figures import as_data_url, as_svg
@@ -127,8 +126,8 @@ def _curves(algorithms: Sequence[AlgorithmRuns]) -> str:
     several = (section for section in sections(algorithms) if len(section) > 1 and _differ(section))
     panels += [partial(plots.performance_profiles, section) for section in several]
     varied = _varied(algorithms)
-    members = [member for algorithm in algorithms for member in algorithm.members]
-    if len(varied) == 2 and population_plots.varying(members, varied):
+    members = (member for algorithm in algorithms for member in algorithm.members)
+    if len(varied) == 2 and any(len(member.hyperparams) == 2 for member in members):
         panels += figures.population_panels(algorithms, "heatmap")
     if varied:
         panels += figures.population_panels(algorithms, "slices")
@@ -163,9 +162,7 @@ def _ladders(algorithms: Sequence[AlgorithmRuns]) -> str:
 
 
 def _figure(draw: Callable[..., Any]) -> str:
-    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-    draw(ax=figure.add_subplot())
-    return f"<figure>{as_svg(figure)}</figure>"
+    return f"<figure>{as_svg(plots.arrange([draw], 7.5, 4.2))}</figure>"
 
 
 def _returns(algorithms: Sequence[AlgorithmRuns]) -> str:

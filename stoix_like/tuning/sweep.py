@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from optuna.trial import FrozenTrial
 
 from stoix_like.composition import compose_config, parse_overrides
-from stoix_like.config import parse_config
+from stoix_like.config import RunConfig, parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import Overrides, to_overrides
 from stoix_like.run.host.plan import make_plan
@@ -157,31 +157,24 @@ def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
     known = [key for key, _ in flatten(resolved)]
     parameters = parse_space(config.space, known, float_fields(type(parsed.system)))
     shapes = list_shapes(parameters, config.sampler, config.shapes, config.seed)
-    _check_ends(overrides, parameters)
+    for parameter in parameters:
+        for value in parameter.grid(2)[:_MAX_CHECKED]:
+            _check(overrides, {parameter.key: value})
     for shape in itertools.islice(shapes or (), _MAX_CHECKED):
-        _check_shape(overrides, shape)
+        # What does not divide over one device does not over several.
+        _check(overrides, shape, lambda config: make_plan(config, num_devices=1))
     if config.objective == "best" and not parsed.arch.absolute_metric:
         raise ConfigError("sweep.objective=best needs arch.absolute_metric=true: set it, or use sweep.objective=final")
     return Sweep(config, overrides, parameters, shapes, parsed.arch.seed).run()
 
 
-def _check_ends(overrides: Sequence[str], parameters: Sequence[Parameter]) -> None:
-    """Refuse choices and ends of ranges that no run can have."""
-    for parameter in parameters:
-        for value in parameter.grid(2)[:_MAX_CHECKED]:
-            own = to_overrides({parameter.key: value})
-            try:
-                parse_config(compose_config([*overrides, *own]))
-            except ConfigError as error:
-                raise ConfigError(f"{KEY}: {' '.join(own)} cannot be trained: {error}") from error
-
-
-def _check_shape(overrides: Sequence[str], shape: Shape) -> None:
-    """Refuse a shape that no run can have."""
-    own = to_overrides(shape)
+def _check(
+    overrides: Sequence[str], values: Mapping[str, Any], further: Callable[[RunConfig], Any] = lambda config: None
+) -> None:
+    """Refuse values that no run can have, by their limits and a further check."""
+    own = to_overrides(values)
     try:
-        # What does not divide over one device does not over several.
-        make_plan(parse_config(compose_config([*overrides, *own])), num_devices=1)
+        further(parse_config(compose_config([*overrides, *own])))
     except ConfigError as error:
         raise ConfigError(f"{KEY}: {' '.join(own)} cannot be trained: {error}") from error
 
