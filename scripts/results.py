@@ -42,7 +42,8 @@ from stoix_like.storage.run_files import holds_run
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 EQUAL = (
     "At the budget of a published return, which is *reached* where the interquartile mean, or the only seed, is not"
-    " below it, and *within the interval* where the mean is below it, but not the end of the interval:"
+    " below it, and *within the interval* where the mean is below it, but not the end of the interval. Where several"
+    " settings have one system, environment and budget, the last of them counts:"
 )
 _MEASURED = "Measured with "
 _BUDGET = ("total_timesteps", "num_evaluation")
@@ -270,14 +271,15 @@ def merge(written: Iterable[dict[str, str]], rows: Iterable[dict[str, str]]) -> 
 
 
 def _equal_budgets(rows: Iterable[dict[str, str]], references: References) -> list[dict[str, str]]:
-    """Return the rows whose budget is that of a published return, with what they lack of it."""
+    """Return the last rows whose budget is that of a published return, with what they lack of it."""
+    last = {(row["system"], row["environment"], row["env steps"]): row for row in rows}
     return [
         {
             **{title: row[title] for title in ("system", "environment", "env steps", "seeds", "final policy")},
             "published": f"{entry.episode_return:g} ({entry.source})",
             "": _verdict(row["final policy"], entry),
         }
-        for row in rows
+        for row in last.values()
         for entry in references.of(row["system"].strip("`"), row["environment"])
         if entry.env_steps is not None and format_steps(entry.env_steps) == row["env steps"]
     ]

@@ -211,14 +211,17 @@ def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(t
         results.main([str(run), "--reference", str(reference), "--into", str(page)])
         return page.read_text()
 
+    # An earlier setting with the same budget, which only the second table has.
+    write("tried", ["system=ppo/ff_ppo", "env=gymnax/cartpole", "system.gamma=0.9"], (100.0, 120.0))
     write("ppo", ["system=ppo/ff_ppo", "env=gymnax/cartpole"], (400.0, 480.0))
     write("dqn", ["system=q_learning/ff_dqn"], versions={**VERSIONS, "jax": "0.11.2"})
     # The command of the first in another order, and another one of the same system.
     write("again", ["env=gymnax/cartpole", "system=ppo/ff_ppo"], (400.0, 480.0), (450.0, 460.0))
     text = write("acrobot", ["env=gymnax/acrobot"], (-90.0,))
-    assert results.read_table(text)[0]["best policy"] == "455.0 [450.0, 460.0]"
+    assert results.read_table(text)[1]["best policy"] == "455.0 [450.0, 460.0]"
     systems = [(row["system"], row["environment"]) for row in results.read_table(text)]
     assert systems == [
+        ("`ppo/ff_ppo`", "CartPole-v1"),
         ("`ppo/ff_ppo`", "CartPole-v1"),
         ("`ppo/ff_ppo`", "Acrobot-v1"),
         ("`q_learning/ff_dqn`", "CartPole-v1"),
