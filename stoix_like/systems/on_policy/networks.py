@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 import jax
 
 from stoix_like.base_types import ActorCriticParams, Distribution, Observation, PyTree, TimeStep, Trajectory
-from stoix_like.networks.feed_forward import FeedForwardActor, FeedForwardCritic, alike, embed_both
+from stoix_like.networks.feed_forward import (
+    FeedForwardActor,
+    FeedForwardActorCritic,
+    FeedForwardCritic,
+    alike,
+    embed_both,
+)
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.systems.parts.critic_outputs import CriticOutput, critic_output
 from stoix_like.utils.accelerate.packing import unpack
@@ -51,14 +57,19 @@ class ActorCriticNetworks:
     Attributes:
         actor: the policy.
         critic: the value function.
-        shared: whether the critic has no parameters but those of its head, and is applied with those of the actor.
+        pair: both in one, where the critic has no parameters but those of its head; None: they share none.
         output: how the output of the critic is read and learned.
     """
 
     actor: Any
     critic: Any
-    shared: bool
+    pair: Any | None
     output: CriticOutput
+
+    @property
+    def shared(self) -> bool:
+        """Whether the critic is applied with the torso of the actor, or its cells."""
+        return self.pair is not None
 
     def init(self, key: jax.Array, observation: Observation) -> ActorCriticParams:
         """Initialise the parameters for observations `[N, ...]`."""
@@ -107,8 +118,11 @@ class ActorCriticNetworks:
         return self.output.value(self.value(params, obs))
 
     def both(self, params: ActorCriticParams, obs: PyTree) -> tuple[Distribution, PyTree]:
-        """Compute the policy and the output of the critic, in one pass where they share cells or have like torsos."""
-        if self.shared or not on_gpu() or not alike(self.actor, self.critic):
+        """Compute the policy and the output of the critic, in one pass where they share a torso or have like ones."""
+        if self.pair is not None:
+            pi, output = self.pair.apply(self.critic_params(params), obs)
+            return pi, output
+        if not on_gpu() or not alike(self.actor, self.critic):
             return self.policy(params, obs), self.value(params, obs)
         embeddings = embed_both(self.actor, params.actor_params, params.critic_params, obs)
         pi = self.actor.apply(params.actor_params, embeddings[0], obs, method="head")
@@ -148,11 +162,13 @@ class ActorCriticNetworks:
 def make_networks(networks: SimpleNamespace) -> ActorCriticNetworks:
     """Build feed-forward networks from their configuration; a critic with only a head shares the actor's torso."""
     actor, critic = networks.actor_network, networks.critic_network
-    body = actor if shares_torso(critic) else critic
+    shared = shares_torso(critic)
+    body = actor if shared else critic
+    both = (actor.action_head, critic.critic_head, actor.pre_torso, actor.input_layer)
     return ActorCriticNetworks(
         FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
         FeedForwardCritic(critic.critic_head, body.pre_torso, body.input_layer),
-        shared=body is actor,
+        pair=FeedForwardActorCritic(*both) if shared else None,
         output=critic_output(critic.critic_head),
     )
 

@@ -108,11 +108,9 @@ class RecurrentNetworks(ActorCriticNetworks):
     the start of each update, in one pass over the rollout. With shared cells, they start from the actor's state.
 
     Attributes:
-        pair: both networks in one, if they share their cells.
         length: steps per sequence, L.
     """
 
-    pair: RecurrentNetwork | None
     length: int
 
     def init_params(self, network: Any, key: jax.Array, observation: Observation) -> PyTree:
@@ -217,8 +215,7 @@ def make_recurrent_networks(networks: SimpleNamespace, steps_per_sequence: int) 
     return RecurrentNetworks(
         recurrent.make_actor(actor),
         recurrent.make_critic(heads),
-        shared,
+        recurrent.make_actor_critic(heads) if shared else None,
         critic_output(critic.critic_head),
-        pair=recurrent.make_actor_critic(heads) if shared else None,
         length=steps_per_sequence,
     )

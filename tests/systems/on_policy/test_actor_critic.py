@@ -42,6 +42,24 @@ def test_gradients_of_policy_and_value_reach_one_shared_torso():
     assert np.abs(flat(grads.critic_params)).max() > 0.0
 
 
+def test_policy_and_value_pass_through_one_shared_torso_once():
+    """A torso of one layer and two heads have three products of matrices; one by one, they have four."""
+    networks = make_algorithm(set_up_small("network=mlp_shared")).networks
+    observation = timestep([0, 0], [False, False]).observation._replace(agent_view=jnp.ones((2, 4)))
+    params = networks.init(jax.random.key(0), observation)
+
+    def one_by_one(params):
+        return networks.policy(params, observation).logits, networks.value(params, observation)
+
+    def at_once(params):
+        pi, value = networks.both(params, observation)
+        return pi.logits, value
+
+    assert [str(jax.make_jaxpr(f)(params)).count("dot_general") for f in (one_by_one, at_once)] == [4, 3]
+    sums = (lambda params, f=f: sum(jnp.sum(jnp.square(x)) for x in f(params)) for f in (one_by_one, at_once))
+    np.testing.assert_allclose(*(flat(jax.grad(f)(params)) for f in sums), rtol=1e-5, atol=1e-6)
+
+
 def test_a_torso_is_shared_as_a_whole_and_only_where_the_system_can():
     layer = "{_target_: stoix_like.networks.inputs.ArrayInput}"
     with pytest.raises(ConfigError, match=r"critic_network.pre_torso is not set, but system=ppo/ff_ppo needs it"):

@@ -97,7 +97,8 @@ class VMPO(ff_a2c.A2C[Config]):
     ) -> Loss:
         """Compute the losses of the temperature, the policy and its multipliers, and the value (equations 1 to 5)."""
         (params, duals), config, axis_names = learned, self.config, self.axes.names
-        pi, b_pi = (self.networks.policy(p, batch.obs) for p in (params, behaviour.params))
+        pi, value = self.networks.both(params, batch.obs)
+        b_pi = self.networks.policy(behaviour.params, batch.obs)
         temperature = positive(duals.temperature)
         temperature_loss, weights = vmpo_temperature_loss(
             batch.advantage, temperature, config.duals.epsilon, config.top_fraction, axis_names
@@ -105,7 +106,7 @@ class VMPO(ff_a2c.A2C[Config]):
         policy_loss, metrics = constrained_policy_loss(
             config.duals, duals, pi, b_pi, lambda pi: vmpo_policy_loss(pi.log_prob(batch.action), weights, axis_names)
         )
-        value_loss = baseline_loss(self.networks.value(params, batch.obs), batch.target)
+        value_loss = baseline_loss(value, batch.target)
         entropy = jnp.mean(pi.entropy(seed=key))
         metrics |= {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         loss = temperature_loss + policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
