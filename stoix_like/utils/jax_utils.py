@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -341,6 +342,39 @@ def _largest_of_vmapped(axis_size: int, in_batched: list[bool], x: jax.Array) ->
     return largest_of_batch(x), False
 
 
+@jax.custom_batching.custom_vmap
+def _of_entries(condition: jax.Array) -> jax.Array:
+    """Return which entries of a vmapped axis a branch is for: without one, all, because the branch was taken."""
+    return jnp.ones_like(condition)
+
+
+@_of_entries.def_vmap
+def _of_vmapped(axis_size: int, in_batched: list[bool], condition: jax.Array) -> tuple[jax.Array, bool]:
+    del axis_size
+    return condition, in_batched[0]
+
+
+def apply_where(condition: jax.Array, step: Callable[[Any], Any], operand: Any) -> Any:
+    """Take a step where a condition holds.
+
+    Over a vmapped axis, such as a population, the step is computed for all entries if the condition holds for one of
+    them, and changes that one alone; `jax.lax.cond` would compute it in any case.
+
+    Args:
+        condition: a scalar.
+        step: `(operand) -> operand`.
+        operand: the argument of the step, any tree.
+
+    Returns:
+        The new operand, or the same.
+    """
+
+    def taken(operand: Any) -> Any:
+        return jax.tree.map(partial(jnp.where, _of_entries(condition)), step(operand), operand)
+
+    return jax.lax.cond(largest_of_batch(condition), taken, lambda same: same, operand)
+
+
 def periodically(
     step: Callable[[Any], tuple[Any, Any]], operand: Any, count: jax.Array, period: int
 ) -> tuple[Any, Any]:
@@ -349,8 +383,7 @@ def periodically(
     Args:
         step: `(operand) -> (operand, metrics)`.
         operand: the argument of the step.
-        count: number of calls before this one; over a mapped axis, such as a population, the largest count decides for
-            all entries.
+        count: number of calls before this one; entries of a mapped axis, such as a population, may have their own.
         period: calls per step, at least 1.
 
     Returns:
@@ -361,12 +394,10 @@ def periodically(
         return step(operand)
     _, metrics = jax.eval_shape(step, operand)
 
-    def taken(operand: Any) -> tuple[Any, Any]:
-        operand, metrics = step(operand)
+    def taken(both: tuple[Any, Any]) -> tuple[Any, Any]:
+        operand, metrics = step(both[0])
         return operand, jax.tree.map(lambda metric: period * metric, metrics)
 
-    def skipped(operand: Any) -> tuple[Any, Any]:
-        return operand, jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), metrics)
-
-    # All members of a population share the count, except diverged ones: their state is frozen, and their count with it.
-    return jax.lax.cond((largest_of_batch(count) + 1) % period == 0, taken, skipped, operand)
+    zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), metrics)
+    after: tuple[Any, Any] = apply_where((count + 1) % period == 0, taken, (operand, zeros))
+    return after

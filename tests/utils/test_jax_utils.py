@@ -173,4 +173,24 @@ def test_a_frozen_member_does_not_stop_the_others():
     """A diverged member keeps its count, here 0; the healthy one with count 2 takes its third step."""
     step = partial(periodically, lambda x: (x + 10.0, {"value": x}), period=3)
     value, _ = jax.vmap(lambda x, count: step(x, count=count))(jnp.asarray([0.0, 1.0]), jnp.asarray([0, 2]))
-    assert value[1] == 11.0
+    assert value.tolist() == [0.0, 11.0]
+    # The diverged one may be the oldest, and due for ever.
+    for frozen in (5, 6):
+        counts = jnp.asarray([frozen, 2])
+        value, metrics = jax.vmap(lambda x, count: step(x, count=count))(jnp.asarray([0.0, 1.0]), counts)
+        assert (value[1], metrics["value"][1]) == (11.0, 3.0)
+
+
+def test_a_step_changes_the_entries_for_which_its_condition_holds():
+    """Without a vmapped axis, no select remains of the condition; keys of random numbers change, too."""
+
+    def apply(condition, x):
+        return jax_utils.apply_where(condition, lambda tree: (tree[0] + 1.0, jax.random.fold_in(tree[1], 1)), x)
+
+    key = jax.random.key(0)
+    text = jax.jit(apply).lower(jnp.asarray(True), (jnp.zeros(()), key)).compile().as_text()
+    assert "select(" not in text
+    keys = jax.random.split(key, 2)
+    values, after = jax.vmap(apply)(jnp.asarray([False, True]), (jnp.zeros(2), keys))
+    assert values.tolist() == [0.0, 1.0]
+    assert (jax.random.key_data(after) == jax.random.key_data(keys)).all(axis=-1).tolist() == [True, False]

@@ -130,14 +130,11 @@ class GTrXLCell(ParallelCell):
 
     def setup(self) -> None:
         """Create the parameters and layers."""
-        heads = (self.num_heads, self.features // self.num_heads)
-        dense = functools.partial(nn.DenseGeneral, use_bias=False, dtype=self.dtype)
-        self.embed = nn.Dense(self.features, use_bias=False, dtype=self.dtype)
+        dense = functools.partial(nn.Dense, use_bias=False, dtype=self.dtype)
         self.norms = [nn.LayerNorm(), nn.LayerNorm()]
-        self.query, self.position = dense(heads), dense(heads)
-        self.key_value = dense((2, *heads))
-        self.biases = self.param("attention_biases", initializers.zeros, (2, *heads))
-        self.out = nn.Dense(self.features, use_bias=False, dtype=self.dtype)
+        self.embed, self.query, self.position, self.out = (dense(self.features) for _ in range(4))
+        self.key_value = dense(2 * self.features)
+        self.biases = self.param("attention_biases", initializers.zeros, (2, *self._heads))
         self.mlp = [nn.Dense(width, dtype=self.dtype) for width in (self.mlp_factor * self.features, self.features)]
         self.gates = [GRUGate(self.gate_bias, self.dtype) for _ in range(2)]
 
@@ -160,15 +157,22 @@ class GTrXLCell(ParallelCell):
         # Rows without a step belong to no episode.
         episodes = jnp.concatenate([jnp.where(before[..., -1] > 0.5, 0, -1), episode])
         normed = self.norms[0](rows[..., :-1])
-        keys = self.key_value(normed)
+        keys = self._keys(normed)
         outputs = self._output(x, normed[self.window :], keys[self.window :], episode, keys[:-1], episodes[:-1])
         states = self._states(rows, episodes, np.arange(every - 1, len(inputs), every))
         if next_inputs is None:
             return Unrolled(states, outputs, None)
         next_x = self._embed(next_inputs)
         next_normed = self.norms[0](next_x)
-        successors = self._output(next_x, next_normed, self.key_value(next_normed), episode, keys[1:], episodes[1:])
+        successors = self._output(next_x, next_normed, self._keys(next_normed), episode, keys[1:], episodes[1:])
         return Unrolled(states, outputs, successors)
+
+    @property
+    def _heads(self) -> tuple[int, int]:
+        return self.num_heads, self.features // self.num_heads
+
+    def _keys(self, normed: Array) -> Array:
+        return self.key_value(normed).reshape(*normed.shape[:-1], 2, *self._heads)
 
     def _embed(self, x: Array) -> Array:
         return restore_float32(match_width(self.embed, x), self.dtype)
@@ -189,8 +193,9 @@ class GTrXLCell(ParallelCell):
     ) -> Float[Array, "T *batch H"]:
         """Return the outputs for inputs `[T, ..., H]`, their norms, and the other parts of a `_Sequence`."""
         num_steps, window = len(x), self.window
-        positions = self.position(jnp.asarray(encode_distances(window + 1, self.features)))
-        sequence = _Sequence(self.query(normed), own, episode, keys, episodes)
+        positions = self.position(jnp.asarray(encode_distances(window + 1, self.features))).reshape(-1, *self._heads)
+        query = self.query(normed).reshape(*normed.shape[:-1], *self._heads)
+        sequence = _Sequence(query, own, episode, keys, episodes)
         attended = _attend(_in_blocks(sequence, window) if num_steps > window else sequence, positions, self.biases)
         if num_steps > window:
             attended = jnp.swapaxes(attended, 0, 1).reshape(-1, *attended.shape[2:])[:num_steps]

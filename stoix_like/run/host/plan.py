@@ -256,8 +256,11 @@ def _trial_notes(config: RunConfig, warmup_steps: int, trained_steps: int) -> tu
 
 def _replay_notes(config: RunConfig, rows_per_shard: int, num_shards: int, num_agents: int) -> tuple[str, ...]:
     buffer = config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
-    if buffer is None or buffer.only_data:
+    if buffer is None:
         return ()
+    if buffer.only_data:
+        uniform = "batches of data alone are drawn uniformly: system.prioritised=true has no effect"
+        return (uniform,) if getattr(buffer, "prioritised", False) else ()
     steps = rows_per_shard // num_agents * num_shards * config.system.rollout_length
     notes: tuple[str, ...] = ()
     if isinstance(buffer, ReplayConfig):

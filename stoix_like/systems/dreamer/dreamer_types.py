@@ -25,13 +25,17 @@ class TrainRatioConfig(StreamReplayConfig):
     train_ratio: Annotated[int, between(1, INT32_MAX)]
 
     def steps_per_update(self, rollout_length: int, num_envs: int, num_shards: int) -> int:
-        """Return the gradient steps per update, for environments per shard and shards of the whole run."""
+        """Return the gradient steps per update, for environments per shard and shards of the whole run; one on data."""
+        if self.only_data:
+            return 1
         replayed = self.train_ratio * rollout_length * num_envs * num_shards
         return replayed // (self.total_batch_size * self.sequence_length)
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that an update consists of whole gradient steps; see `Part.check`."""
         super().check(config, num_envs, num_shards)
+        if self.only_data:
+            return
         steps, batch = config.rollout_length * num_envs * num_shards, self.total_batch_size * self.sequence_length
         if self.train_ratio * steps % batch:
             near, sequences = round(self.train_ratio * steps / batch), self.train_ratio * steps // self.sequence_length

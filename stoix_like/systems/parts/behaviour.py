@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stoix_like.base_types import Axes
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, above
 from stoix_like.utils.replay import Batch
@@ -48,7 +49,7 @@ class Behaviour(NamedTuple):
     target: Callable[[jax.Array, jax.Array, Batch], jax.Array]
 
 
-def make_behaviour(config: BehaviourDistance, unit: jax.Array) -> Behaviour:
+def make_behaviour(config: BehaviourDistance, unit: jax.Array, axes: Axes) -> Behaviour:
     """Build the distances to the actions of the data.
 
         L = -mean(Q(s, pi(s))) / mean|Q| + bc_coef mean |pi(s) - a|^2
@@ -61,6 +62,7 @@ def make_behaviour(config: BehaviourDistance, unit: jax.Array) -> Behaviour:
     Args:
         config: hyperparameters; the floats may be traced.
         unit: half the width of the range of actions, of the shape of one action.
+        axes: the axes that a batch is spread over.
 
     Returns:
         The functions.
@@ -74,7 +76,7 @@ def make_behaviour(config: BehaviourDistance, unit: jax.Array) -> Behaviour:
         loss = -jnp.mean(batch.weight * q)
         if config.bc_coef is None:
             return loss
-        scale = jax.lax.stop_gradient(jnp.mean(jnp.abs(q)))
+        scale = jax.lax.stop_gradient(axes.mean(jnp.mean(jnp.abs(q))))
         return loss / scale + config.bc_coef * jnp.mean(batch.weight * distance(action, batch.action))
 
     def target(q_t: jax.Array, action: jax.Array, batch: Batch) -> jax.Array:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Distribution
+from stoix_like.envs.spaces import Box, Space
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, above, between, get_value
 from stoix_like.utils.loss import cql_penalty_per_example, sampled_cql_penalty
@@ -48,6 +49,20 @@ class SampledConservatism(Conservatism):
                 "system.normalize_rewards=true does not fit system.calibrated=true, whose returns are those of the"
                 " data: use system.reward_scale"
             )
+
+
+def check_actions(config: SampledConservatism | None, space: Space) -> None:
+    """Refuse a penalty on uniform actions where actions have no bounds.
+
+    Args:
+        config: hyperparameters; the floats may be traced. None: off.
+        space: the space of actions.
+
+    Raises:
+        ConfigError: there are none to draw.
+    """
+    if config is not None and config.cql_coef is not None and not (isinstance(space, Box) and space.bounded):
+        raise ConfigError("system.cql_coef draws uniform actions, which needs an action space with bounds: use null")
 
 
 Policies = Callable[[], Sequence[Distribution]]
@@ -92,7 +107,7 @@ def make_sampled_penalty(config: SampledConservatism | None, space: Any) -> Samp
 
     Args:
         config: hyperparameters; the floats may be traced. None: off.
-        space: the bounded space of actions.
+        space: the bounded space of actions, see `check_actions`.
 
     Returns:
         The function; the identity where the penalty is off.

@@ -18,7 +18,7 @@ from stoix_like.utils.jax_utils import Scalar
 
 # As in rsl_rl.
 TOLERANCE, FACTOR = 2.0, 1.5
-RATE = "learning_rate"
+RATE = "rate_factor"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +50,13 @@ class KLRate(Part):
 
 
 class LearningRate(NamedTuple):
-    """Functions around the gradient steps of an update; the rate is part of the state of the agent.
+    """Functions around the gradient steps of an update; the factor of the rate is part of the state of the agent.
 
     Attributes:
-        init: `() -> rate`.
+        init: `() -> factor`.
         measure: `(policy, behaviour) -> metrics`, each `[B]`, where `behaviour()` computes the behaviour policy.
-        adapt: `(rate, mean metrics) -> (rate, metrics)`, before a gradient step.
-        apply: `(optimiser, rate) -> optimiser`, with this rate.
+        adapt: `(factor, mean metrics) -> (factor, metrics)`, before a gradient step.
+        apply: `(optimiser, factor) -> optimiser`, with all rates multiplied by it.
     """
 
     init: Callable[[], PyTree]
@@ -66,7 +66,7 @@ class LearningRate(NamedTuple):
 
 
 FIXED = LearningRate(
-    lambda: (), lambda pi, behaviour: {}, lambda rate, metrics: (rate, metrics), lambda optim, rate: optim
+    lambda: (), lambda pi, behaviour: {}, lambda factor, metrics: (factor, metrics), lambda optim, factor: optim
 )
 """The optimiser sets its own rate."""
 
@@ -78,7 +78,7 @@ def make_kl_rate(config: KLRate, learning_rate: Scalar, axes: Axes) -> LearningR
         lr <- min(1.5 lr, max_lr)     if 0 < KL < desired_kl / 2
 
     The divergence is that of a minibatch, before its gradient step, which has the new rate. All rates of the optimiser
-    change by the same factor.
+    change by the same factor, which is what is kept: a member whose initial rate changes follows it.
 
     Source: Schwarke et al. 2025, "RSL-RL", arXiv:2509.10771; the rule of its PPO.
 
@@ -90,24 +90,25 @@ def make_kl_rate(config: KLRate, learning_rate: Scalar, axes: Axes) -> LearningR
     Returns:
         The functions; the metrics are `kl` and `learning_rate`.
     """
-    desired_kl, smallest, largest = config.desired_kl, config.min_lr, config.max_lr
+    desired_kl = config.desired_kl
     if desired_kl is None:
         return FIXED
+    smallest, largest = config.min_lr / learning_rate, config.max_lr / learning_rate
 
-    def adapt(rate: jax.Array, metrics: Metrics) -> tuple[jax.Array, Metrics]:
+    def adapt(factor: jax.Array, metrics: Metrics) -> tuple[jax.Array, Metrics]:
         kl = axes.mean(metrics["kl"])
-        slower = jnp.where(kl > TOLERANCE * desired_kl, jnp.maximum(rate / FACTOR, smallest), rate)
-        rate = jnp.where((kl > 0.0) & (kl < desired_kl / TOLERANCE), jnp.minimum(rate * FACTOR, largest), slower)
-        return rate, metrics | {"learning_rate": rate}
+        slower = jnp.where(kl > TOLERANCE * desired_kl, jnp.maximum(factor / FACTOR, smallest), factor)
+        factor = jnp.where((kl > 0.0) & (kl < desired_kl / TOLERANCE), jnp.minimum(factor * FACTOR, largest), slower)
+        return factor, metrics | {"learning_rate": factor * learning_rate}
 
-    def apply(optim: optax.GradientTransformation, rate: jax.Array) -> optax.GradientTransformation:
+    def apply(optim: optax.GradientTransformation, factor: jax.Array) -> optax.GradientTransformation:
         def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
             updates, state = optim.update(grads, state, params)
-            return jax.tree.map(lambda update: (rate / learning_rate) * update, updates), state
+            return jax.tree.map(lambda update: factor * update, updates), state
 
         return optax.GradientTransformation(optim.init, update)
 
     def measure(pi: Distribution, behaviour: Callable[[], Distribution]) -> Metrics:
         return {"kl": behaviour().kl_divergence(pi)}
 
-    return LearningRate(lambda: jnp.asarray(learning_rate, jnp.float32), measure, adapt, apply)
+    return LearningRate(lambda: jnp.ones(()), measure, adapt, apply)

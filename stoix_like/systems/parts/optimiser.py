@@ -123,10 +123,10 @@ def make_optimiser(
 def make_transform(config: Gradients, rate: optax.ScalarOrSchedule, b1: Scalar = 0.9) -> optax.GradientTransformation:
     """Build the transformation of `config.optimiser`.
 
-    `adam`, `radam`, `adamw` and `muon` are those of optax. The decay acts on leaves with two or more axes, the weights,
-    and not on biases, scales or temperatures. Muon orthogonalises the update of each matrix, and of each kernel of a
-    convolution as a matrix with one column per output channel, and scales it to the root mean square 0.2 of an update
-    of Adam, so that learning rates keep their meaning; the other leaves take steps of Adam with Nesterov momentum.
+    `adam`, `radam`, `adamw` and `muon` are those of optax. The decay acts on weights, which are kernels and embeddings,
+    and not on biases, scales or temperatures. Muon orthogonalises the update of each weight matrix, and of each kernel
+    of a convolution as a matrix with one column per output channel, and scales it to the root mean square 0.2 of an
+    update of Adam, so that learning rates keep their meaning; other leaves take steps of Adam with Nesterov momentum.
 
     Source: Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2; Liu et al. 2025, arXiv:2502.16982, section 2.2.
 
@@ -156,7 +156,11 @@ def make_transform(config: Gradients, rate: optax.ScalarOrSchedule, b1: Scalar =
 
 
 def _is_weight(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf.ndim > 1, tree)
+    def is_weight(path: tuple[Any, ...], leaf: jax.Array) -> bool:
+        name = str(getattr(path[-1], "key", "")) if path else ""
+        return leaf.ndim > 1 and ("kernel" in name or "embedding" in name)
+
+    return jax.tree_util.tree_map_with_path(is_weight, tree)
 
 
 def _matrices(tree: PyTree) -> PyTree:
@@ -166,12 +170,12 @@ def _matrices(tree: PyTree) -> PyTree:
     matrices.
     """
 
-    def axes(leaf: jax.Array) -> MuonDimensionNumbers | None:
-        if leaf.ndim < 2:
+    def axes(leaf: jax.Array, is_weight: bool) -> MuonDimensionNumbers | None:
+        if not is_weight:
             return None
         return MuonDimensionNumbers((0, 1, 2) if leaf.ndim == 4 else leaf.ndim - 2, leaf.ndim - 1)
 
-    return jax.tree.map(axes, tree)
+    return jax.tree.map(axes, tree, _is_weight(tree))
 
 
 def gradient_step(

@@ -26,7 +26,7 @@ from stoix_like.base_types import (
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, between, one_of, replace_values
 from stoix_like.systems.parts.state import get_part, with_part
-from stoix_like.utils.jax_utils import largest_of_batch
+from stoix_like.utils.jax_utils import apply_where
 from stoix_like.utils.training import is_schedule
 
 Path = tuple[Any, ...]
@@ -112,14 +112,14 @@ def with_resets(
         resets = get_part(agent.shared, NAME)
         steps = resets.steps + member.gradient_steps
 
-        def renew(shared: PyTree, reset_key: jax.Array) -> tuple[PyTree, jax.Array]:
+        def renew(before: tuple[PyTree, jax.Array]) -> tuple[PyTree, jax.Array]:
+            shared, reset_key = before
             reset_key, fresh_key = jax.random.split(reset_key)
             new = fresh(dict(hyperparams), fresh_key, _example(trajectory))
             return reset(shared, new), reset_key
 
-        due = largest_of_batch(steps >= every)
-        shared, reset_key = jax.lax.cond(due, renew, lambda *same: same, agent.shared, resets.key)
-        resets = Resets(jnp.where(due, steps % every, steps), reset_key)
+        shared, reset_key = apply_where(steps >= every, renew, (agent.shared, resets.key))
+        resets = Resets(jnp.where(steps >= every, steps % every, steps), reset_key)
         return agent._replace(shared=with_part(shared, NAME, resets)), metrics
 
     return system._replace(init=init, update=update)

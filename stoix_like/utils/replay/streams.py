@@ -274,7 +274,9 @@ def make_stream_replay(
         blocks = ((length * row)[None] + behind) // period
         # Behind the newest entry is the oldest one, or none.
         blocks = jnp.where(behind == state.position[row][None], num_entries // period, blocks)
-        values = jax.tree.map(lambda x: x[period - 1 :: period], latents)
+        # A diverged member may go on from the parameters of another: unknown latents are zero, as in recorded data.
+        known = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)), latents)
+        values = jax.tree.map(lambda x: x[period - 1 :: period], known)
         blocks = _last_of_equal(blocks, num_entries // period)
         return state._replace(latents=_write(state.latents, blocks, _flatten(values, latent)))
 
@@ -290,9 +292,11 @@ def _draw(
     first = jax.random.randint(key, (batch,), 0, max(rows - length + 1, 1))
     places = first[None] + jnp.arange(length)[:, None]
     places = jnp.minimum(places, rows - 1)
-    is_first, is_last = data.is_first(places).at[0].set(True), ~jnp.asarray(data.valid)[places]
-    before = data.take(places - 1, reward_scale)
-    led, arrived = (jnp.where(_expand(is_first, x), jnp.zeros_like(x), x) for x in (before.action, before.reward))
+    starts, is_last = data.is_first(places), ~jnp.asarray(data.valid)[places]
+    is_first, before = starts.at[0].set(True), data.take(places - 1, reward_scale)
+    # The reward of a first entry within an episode is known, and a target.
+    led = jnp.where(_expand(is_first, before.action), jnp.zeros_like(before.action), before.action)
+    arrived = jnp.where(starts, 0.0, before.reward)
     observation = jax.tree.map(lambda x: jnp.asarray(x)[places], data.observation)
     entries = Stream(observation, led, arrived, is_first, is_last, is_last & before.terminated)
     unknown = jax.tree.map(lambda x: jnp.zeros((batch, *x.shape), x.dtype), latent)

@@ -16,12 +16,12 @@ def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any
     Args:
         state: the state of a buffer with priorities.
         indices: `[B]`, positions of the items; of equal ones, the largest priority counts.
-        priorities: `[B]`, not negative.
+        priorities: `[B]`, not negative; zero where they are not finite, because one such item would spoil every sum.
 
     Returns:
         The next state.
     """
-    tree = state.sum_tree_state
+    tree, priorities = state.sum_tree_state, jnp.where(jnp.isfinite(priorities), priorities, 0.0)
     # The children of node i are 2 i + 1 and 2 i + 2; the last level holds the items.
     update = _sum_all if on_gpu() else _sum_above
     nodes = update(tree.nodes, 2**tree.tree_depth - 1, tree.tree_depth, indices, priorities)

@@ -35,13 +35,14 @@ def test_outputs_are_those_of_each_step_attending_to_its_window(window):
             episode = [] if RESETS[t, n] else episode
             episode.append(dense(params["embed"], X[t, n]))
             normed = [layer_norm(params["norms_0"], e) for e in episode[-window - 1 :]]
-            query = np.einsum("i,ihd->hd", normed[-1], params["query"]["kernel"])
-            keys, values = np.einsum("si,ikhd->kshd", normed, params["key_value"]["kernel"])
+            query = (normed[-1] @ params["query"]["kernel"]).reshape(2, 2)
+            both = (np.stack(normed) @ params["key_value"]["kernel"]).reshape(-1, 2, 2, 2)
+            keys, values = both[:, 0], both[:, 1]
             attended = np.zeros((2, 2))
             for h in range(2):
                 scores = []
                 for s, key in enumerate(keys[:, h]):
-                    position = encode(len(keys) - 1 - s, 4) @ params["position"]["kernel"][:, h]
+                    position = encode(len(keys) - 1 - s, 4) @ params["position"]["kernel"][:, 2 * h : 2 * h + 2]
                     scores.append(((query[h] + u[h]) @ key + (query[h] + v[h]) @ position) / np.sqrt(2))
                 weights = np.exp(scores) / np.sum(np.exp(scores))
                 attended[h] = weights @ values[:, h]

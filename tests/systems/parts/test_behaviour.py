@@ -1,10 +1,11 @@
 """Distances to the actions of data, against sums in numpy."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import Observation
+from stoix_like.base_types import Axes, Observation
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.systems.parts.behaviour import BehaviourDistance, make_behaviour
@@ -24,21 +25,29 @@ def batch(weight=(1.0, 1.0)):
 
 def test_the_policy_is_drawn_to_the_actions_of_the_data():
     """Distances in half ranges: (2/2)^2 + 1^2 = 2 and (2/2)^2 + 2^2 = 5; values are divided by mean |q| = 2."""
-    behaviour = make_behaviour(BehaviourDistance(bc_coef=0.4), UNIT)
+    behaviour = make_behaviour(BehaviourDistance(bc_coef=0.4), UNIT, Axes())
     action, q = jnp.asarray([[2.0, 0.0], [0.0, 1.0]]), jnp.asarray([1.0, -3.0])
     np.testing.assert_allclose(behaviour.actor_loss(q, action, batch()), -(1 - 3) / 2 / 2 + 0.4 * 3.5)
     np.testing.assert_allclose(behaviour.actor_loss(q, action, batch((1.0, 0.0))), -1 / 2 / 2 + 0.4 * 1.0)
 
 
+def test_values_are_divided_by_the_mean_over_all_shards():
+    """Two shards with the values (1, 1) and (-3, -3), whose mean |q| is 2; their losses are -1/2 and 3/2."""
+    behaviour = make_behaviour(BehaviourDistance(bc_coef=0.4), UNIT, Axes(("shards",)))
+    q = jnp.asarray([[1.0, 1.0], [-3.0, -3.0]])
+    losses = jax.vmap(lambda q: behaviour.actor_loss(q, batch().action, batch()), axis_name="shards")(q)
+    np.testing.assert_allclose(losses, [-0.5, 1.5])
+
+
 def test_targets_fall_with_the_distance_at_the_successor():
     """The target policy's action (0, 0) is one half range from (2, 0); after the second step there is no action."""
-    behaviour = make_behaviour(BehaviourDistance(critic_bc_coef=0.5), UNIT)
+    behaviour = make_behaviour(BehaviourDistance(critic_bc_coef=0.5), UNIT, Axes())
     q_t = jnp.asarray([[1.0, 2.0], [3.0, 4.0]])
     np.testing.assert_allclose(behaviour.target(q_t, jnp.zeros((2, 2)), batch()), [[0.5, 1.5], [3.0, 4.0]])
 
 
 def test_without_weights_nothing_changes():
-    behaviour = make_behaviour(BehaviourDistance(), UNIT)
+    behaviour = make_behaviour(BehaviourDistance(), UNIT, Axes())
     q = jnp.asarray([1.0, -3.0])
     assert behaviour.actor_loss(q, q[:, None], batch()) == 1.0
     assert behaviour.target(q, q, batch()) is q

@@ -5,16 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stoix_like.base_types import Observation
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.parts.conservatism import (
     Conservatism,
     SampledConservatism,
+    check_actions,
     make_penalty,
     make_sampled_penalty,
 )
+from stoix_like.utils.replay import Batch
+from support.algorithms import make_algorithm
 from support.composed import compose_config
+from support.off_policy_runs import timestep
 
 BATCH, NUMBER = 4, 3
 SPACE = Box(-2.0, 2.0, (1,))
@@ -44,6 +50,33 @@ def test_without_a_weight_nothing_changes():
     assert make_penalty(Conservatism())(losses, None, None) is losses
     assert make_sampled_penalty(SampledConservatism(), SPACE)(losses, None, None, None, None, None) is losses
     assert make_sampled_penalty(None, SPACE)(losses, None, None, None, None, None) is losses
+
+
+@pytest.mark.parametrize("system", ["ff_dqn", "ff_ddqn"])
+def test_the_weight_of_the_penalty_has_its_effect_on_discrete_actions(system):
+    """Losses with the weight 2 are those with the weight 1, and the penalty, log sum exp - q, once more."""
+    losses, q = [], None
+    for coef in ("null", "1", "2"):
+        overrides = [f"system=q_learning/{system}", "env=gymnax/cartpole", f"system.cql_coef={coef}"]
+        algorithm = make_algorithm(set_up(parse_config(compose_config(overrides))))
+        observation = Observation(jnp.ones((2, 4)))
+        zeros = jnp.zeros(2)
+        batch = Batch(observation, jnp.asarray([0, 1]), zeros, zeros, observation, zeros + 1.0, None, None)
+        step = timestep([0, 0], [False, False])._replace(observation=observation)
+        params = algorithm.init(jax.random.key(0), step).shared.params
+        losses.append(algorithm.losses(params, batch, jax.random.key(1))[0])
+        q = algorithm.q(params.online, observation, jax.random.key(2))[0]
+    penalty = jax.nn.logsumexp(q, axis=-1) - q[jnp.arange(2), jnp.asarray([0, 1])]
+    np.testing.assert_allclose(losses[1] - losses[0], penalty, rtol=1e-4)
+    np.testing.assert_allclose(losses[2] - losses[0], 2.0 * penalty, rtol=1e-4)
+
+
+def test_uniform_actions_need_bounds():
+    config = SampledConservatism(cql_coef=1.0)
+    check_actions(config, SPACE)
+    check_actions(SampledConservatism(), Box(-np.inf, np.inf, (1,)))
+    with pytest.raises(ConfigError, match=r"system.cql_coef draws uniform actions, which needs an action space with b"):
+        check_actions(config, Box(-np.inf, np.inf, (1,)))
 
 
 @pytest.mark.parametrize("returns", [None, [-np.inf, 0.0, 9.0, 1.0]])

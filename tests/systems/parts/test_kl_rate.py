@@ -25,9 +25,19 @@ from stoix_like.systems.parts.kl_rate import FIXED, KLRate, make_kl_rate
 )
 def test_the_rate_falls_above_twice_the_desired_divergence_and_rises_below_half(rate, kl, expected):
     rule = make_kl_rate(KLRate(desired_kl=0.01), 1e-3, Axes())
-    after, metrics = rule.adapt(jnp.asarray(rate), {"kl": jnp.asarray(kl)})
-    assert float(after) == pytest.approx(expected)
-    assert metrics["learning_rate"] is after
+    after, metrics = rule.adapt(jnp.asarray(rate / 1e-3), {"kl": jnp.asarray(kl)})
+    assert float(after) == pytest.approx(expected / 1e-3)
+    assert float(metrics["learning_rate"]) == pytest.approx(expected)
+
+
+def test_a_rate_that_a_population_changes_keeps_its_factor():
+    """Half of the first rate is half of the second; the bounds are those of rates."""
+    for first in (1e-3, 1e-2):
+        rule = make_kl_rate(KLRate(desired_kl=0.01), first, Axes())
+        after, metrics = rule.adapt(jnp.asarray(0.5), {"kl": jnp.asarray(0.01)})
+        assert (float(after), float(metrics["learning_rate"])) == pytest.approx((0.5, 0.5 * first))
+        _, metrics = rule.adapt(jnp.asarray(0.9), {"kl": jnp.asarray(1e-4)})
+        assert float(metrics["learning_rate"]) == pytest.approx(min(1.35 * first, 1e-2))
 
 
 def test_steps_have_the_adapted_rate_and_the_state_of_the_optimiser():
@@ -37,11 +47,11 @@ def test_steps_have_the_adapted_rate_and_the_state_of_the_optimiser():
         optax.adam(0.1),
         {"w": jnp.asarray([1.0, -2.0])},
     )
-    assert float(rule.init()) == pytest.approx(0.1)
+    assert float(rule.init()) == 1.0
     states = [optim.init(grads)] * 2
     for _ in range(2):
         whole, states[0] = optim.update(grads, states[0])
-        half, states[1] = rule.apply(optim, jnp.asarray(0.05)).update(grads, states[1])
+        half, states[1] = rule.apply(optim, jnp.asarray(0.5)).update(grads, states[1])
         np.testing.assert_allclose(half["w"], 0.5 * whole["w"], rtol=1e-6)
     jax.tree.map(np.testing.assert_array_equal, *states)
 

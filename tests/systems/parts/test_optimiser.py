@@ -81,22 +81,23 @@ def test_without_a_largest_norm_gradients_are_not_clipped_and_nothing_is_compute
 
 def test_adamw_decays_weights_alone():
     """The first step of Adam is lr * sign(g) = 0.1; a weight of 2 also loses lr * decay * 2 = 0.1."""
-    params = {"kernel": jnp.full((2, 2), 2.0), "bias": jnp.full(2, 2.0)}
+    weights, others = ("kernel", "unit_kernel", "embedding"), ("bias", "attention_biases", "log_noise_scale")
+    params = {name: jnp.full((2, 2), 2.0) for name in (*weights, *others)} | {"vector_kernel": jnp.full(2, 2.0)}
     step = step_of(config_of(optimiser="adamw", weight_decay=0.5), params, jax.tree.map(jnp.ones_like, params))
-    np.testing.assert_allclose(step["kernel"], jnp.full((2, 2), -0.2), rtol=1e-5)
-    np.testing.assert_allclose(step["bias"], [-0.1, -0.1], rtol=1e-5)
+    for name, change in step.items():
+        np.testing.assert_allclose(change, jnp.full_like(change, -0.2 if name in weights else -0.1), rtol=1e-5)
 
 
 def test_muon_orthogonalises_each_matrix_and_leaves_vectors_to_adam():
     """An update is 0.2 sqrt(3) times a matrix whose singular values Newton-Schulz brings close to 1."""
     grads = {"kernel": jnp.diag(jnp.asarray([3.0, 2.0, 1.0])), "bias": jnp.ones(3)}
-    grads["stack"] = jnp.stack([grads["kernel"], 10.0 * grads["kernel"]])
+    grads["stack_kernel"] = jnp.stack([grads["kernel"], 10.0 * grads["kernel"]])
     params = jax.tree.map(jnp.zeros_like, grads)
     step = step_of(config_of(optimiser="muon"), params, grads)
     singular = jnp.diag(step["kernel"]) / (-0.1 * 0.2 * 3.0**0.5)
     assert ((singular > 0.6) & (singular < 1.3)).all()
     # A stack of matrices is one matrix after another, at any scale.
-    np.testing.assert_allclose(step["stack"], jnp.stack([step["kernel"]] * 2), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(step["stack_kernel"], jnp.stack([step["kernel"]] * 2), rtol=1e-4, atol=1e-6)
     # Nesterov momentum of a constant gradient: the mean is 0.9 * 0.1 / (1 - 0.9^2) + 0.1 / 0.1.
     np.testing.assert_allclose(step["bias"], -0.1 * (0.09 / 0.19 + 1.0), rtol=1e-3)
 
@@ -105,7 +106,7 @@ def test_muon_kernels_of_convolutions_are_matrices_of_output_channels():
     """A kernel [2, 2, 1, 4] is the 4 by 4 matrix of its patches."""
     grad = jax.random.normal(jax.random.key(0), (4, 4))
     as_kernel, as_matrix = (
-        step_of(config_of(optimiser="muon"), {"w": jnp.zeros_like(g)}, {"w": g})["w"]
+        step_of(config_of(optimiser="muon"), {"kernel": jnp.zeros_like(g)}, {"kernel": g})["kernel"]
         for g in (grad.reshape(2, 2, 1, 4), grad)
     )
     np.testing.assert_allclose(as_kernel.reshape(4, 4), as_matrix, rtol=1e-4, atol=1e-6)

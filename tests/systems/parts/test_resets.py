@@ -1,5 +1,6 @@
 """Tests of periodic resets, with values derived by hand."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -9,9 +10,10 @@ import optax
 import pytest
 
 import stoix_like
-from stoix_like.base_types import OnlineAndTarget
+from stoix_like.base_types import Agent, Observation, OnlineAndTarget, System, SystemConfig, Trajectory, Transition
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.systems.parts import resets
+from stoix_like.systems.parts.resets import PeriodicResets
 
 KEY = jax.random.key(0)
 
@@ -75,6 +77,53 @@ def test_a_reset_of_last_layers_takes_heads_and_their_moments():
         np.testing.assert_array_equal(network["critic_head"]["Dense_0"]["kernel"], [[18.0], [19.0]])
         np.testing.assert_array_equal(network["torso"]["Dense_0"]["kernel"] - offset, [[1, -1], [1, 1]])
     assert (after.params.log_alpha, after.opt_states.q_opt_state[0].count) == (0.5, 7.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SystemConfig):
+    resets: PeriodicResets
+    lr: float = 0.1
+
+
+class Counted(NamedTuple):
+    params: Any
+    opt_state: Any
+    parts: Any = ()
+
+
+def build_counting(config, spec):
+    """Build a system that counts its updates in its parameters."""
+
+    def init(key, timestep):
+        return Agent(Counted(jnp.zeros(()), ()), ())
+
+    def update(agent, trajectory, key):
+        return agent._replace(shared=agent.shared._replace(params=agent.shared.params + 1.0)), {}
+
+    return System(init, None, None, update, None, None)
+
+
+@pytest.mark.parametrize(("ages", "expected"), [((6, 0), [4, 8]), ((6, 9), [4, 7]), ((0, 0), [8, 8])])
+def test_members_are_reset_at_their_own_times(ages, expected):
+    """Eight updates with resets every ten: at an age of 6, four are left after the reset; at 9, seven; at 0, none."""
+    config, zeros = Config(rollout_length=1, resets=PeriodicResets(reset_every=10)), jnp.zeros((1, 1))
+    observation, false = Observation(zeros[..., None]), zeros.astype(bool)
+    steps = Transition(observation, zeros, zeros, false, false, observation, false, ())
+
+    def system(lr):
+        return resets.with_resets(build_counting, config, {"lr": lr}, None)
+
+    def update(shared, lr):
+        return system(lr).update(Agent(shared, ()), Trajectory(steps, ()), KEY)[0].shared
+
+    rates = jnp.asarray([0.1, 0.2])
+    shared = jax.vmap(lambda key, lr: system(lr).init(key, None).shared)(jax.random.split(KEY, 2), rates)
+    part = shared.parts[resets.NAME]._replace(steps=jnp.asarray(ages, jnp.int32))
+    shared = shared._replace(parts={resets.NAME: part})
+    for _ in range(8):
+        shared = jax.jit(jax.vmap(update))(shared, rates)
+    assert shared.params.tolist() == expected
+    assert shared.parts[resets.NAME].steps.tolist() == [(age + 8) % 10 for age in ages]
 
 
 SMALL = [

@@ -210,6 +210,16 @@ def test_refreshed_latent_states_are_kept_where_sequences_can_start():
     assert refreshed.latents["state"].dtype == jnp.bfloat16
 
 
+def test_latent_states_of_a_diverged_member_are_unknown_again():
+    replay, state = make()
+    state = added(state, replay, rollout(0), rollout(4))
+    diverged = {"state": jnp.asarray([jnp.nan, 31.0])[:, None, None, None]}
+    refreshed = replay.refresh(state, (jnp.array([0]), jnp.array([5])), diverged).latents["state"]
+    before = state.latents["state"]
+    assert refreshed[before != refreshed].astype(float).tolist() == [0.0, 31.0]
+    assert jnp.isfinite(refreshed).all()
+
+
 def test_episodes_that_continue_after_the_last_entry_can_be_ended():
     """With axes of members and shards, as in the state of a run; the next rollout starts an episode."""
     replay, state = make()

@@ -29,6 +29,13 @@ def test_sums_of_all_levels_follow_priorities_and_the_largest_of_equal_items_cou
     assert state.sum_tree_state.max_recorded_priority == 8.0
 
 
+def test_items_of_a_diverged_loss_are_not_drawn_and_spoil_no_sum():
+    state = set_priorities(State(sum_tree_state=sum_tree.init(4)), jnp.arange(4), jnp.array([1.0, 2.0, 3.0, 4.0]))
+    state = set_priorities(state, jnp.array([0, 2]), jnp.array([jnp.nan, jnp.inf]))
+    np.testing.assert_array_equal(state.sum_tree_state.nodes, [6.0, 2.0, 4.0, 0.0, 2.0, 0.0, 4.0])
+    assert state.sum_tree_state.max_recorded_priority == 4.0
+
+
 def test_items_are_set_without_a_loop():
     def update(tree):
         return set_priorities(State(sum_tree_state=tree), jnp.arange(64), jnp.ones(64)).sum_tree_state

@@ -60,7 +60,7 @@ class TD3(ff_ddpg.DDPG[Config]):
     @property
     def behaviour(self) -> Behaviour:
         """How the policy stays near the actions of data."""
-        return make_behaviour(self.config.behaviour, self.actions.unit)
+        return make_behaviour(self.config.behaviour, self.actions.unit, self.axes)
 
     def critic_loss(self, q_params: PyTree, params: DDPGParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute squared errors to the minimum of the target critics."""

@@ -198,7 +198,7 @@ class FQL(OffPolicyActorCritic[Config]):
         distances = jnp.mean(jnp.square(action - end).reshape(len(action), -1), axis=-1)
         distillation_loss = jnp.mean(batch.weight * distances)
         q = jnp.mean(self.q_values(q_params, batch.observation, jnp.clip(action, -1.0, 1.0)), axis=-1)
-        scale = jax.lax.stop_gradient(jnp.mean(jnp.abs(q))) if self.config.normalize_q else 1.0
+        scale = jax.lax.stop_gradient(self.axes.mean(jnp.mean(jnp.abs(q)))) if self.config.normalize_q else 1.0
         loss = flow_loss + self.config.distillation_coef * distillation_loss - jnp.mean(batch.weight * q) / scale
         return loss, {"actor_loss": loss, "flow_loss": flow_loss, "distillation_loss": distillation_loss}
 

@@ -142,9 +142,9 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         """Take one gradient step on one minibatch; `behaviour` is the state before the update."""
         batch = batch._replace(advantage=self.standardize(batch.advantage, ("minibatch",)))
         grads, metrics = mean_gradient(self.loss, self.axes, shared.params, behaviour, batch, key)
-        rate, metrics = self.rate.adapt(get_part(shared, RATE), metrics)
-        params, opt_states = descend(self.rate.apply(self.optim, rate), grads, shared.params, shared.opt_states)
-        return with_part(shared._replace(params=params, opt_states=opt_states), RATE, rate), metrics
+        factor, metrics = self.rate.adapt(get_part(shared, RATE), metrics)
+        params, opt_states = descend(self.rate.apply(self.optim, factor), grads, shared.params, shared.opt_states)
+        return with_part(shared._replace(params=params, opt_states=opt_states), RATE, factor), metrics
 
     def loss(
         self, params: ActorCriticParams, behaviour: OnPolicyShared, batch: OnPolicyTransition, key: jax.Array

@@ -35,7 +35,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequi
 from stoix_like.schema import INT32_MAX, Part, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
-from stoix_like.systems.parts.conservatism import SampledConservatism, make_sampled_penalty
+from stoix_like.systems.parts.conservatism import SampledConservatism, check_actions, make_sampled_penalty
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
@@ -307,6 +307,7 @@ def make_variant(
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build SAC; the floats of the hyperparameters may be traced."""
+    check_actions(config.conservatism, spec.action_space)
     return make_variant(config, spec, SAC)
 
 
