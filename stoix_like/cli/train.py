@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stoix_like.config import RunConfig
     from stoix_like.run.prepare import Prepared
 
-_SHOWN = ("system", "env", "network", "logger", "experiment")
+_SHOWN = ("system", "env", "network", "arch", "logger", "experiment", "search", "observations")
 _FEW = 12
 
 
@@ -252,12 +252,14 @@ def _help(args: argparse.Namespace) -> str:
     choices = composed.hydra.runtime.choices
     import_build(composed.system.module)
     module = sys.modules[composed.system.module]
+    # A choice of a group that the configuration does not have is added.
+    shown = {group: f"{group}=…" if group in GROUPS else f"+{group}=…" for group in _SHOWN}
     lines = [
         f"{choices.system}: {(module.__doc__ or '').strip()}",
         "",
         f"usage: stoix-like train [-m] [--cfg job] [key=value ...]      (or python -m {module.__name__})",
         "",
-        *(f"  {group + '=…':<13} {_summary(composition.group_choices(group, extra))}" for group in _SHOWN),
+        *(f"  {option:<15} {_summary(composition.group_choices(group, extra))}" for group, option in shown.items()),
         "",
         "  -m runs every combination of the values in key=1,2   --cfg job prints the configuration and exits",
         "  hydra.run.dir=DIR sets the run directory   --config-dir DIR adds your own YAML files",
