@@ -22,6 +22,14 @@ def test_a_return_that_is_reached_stops_the_run(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_stopped_run_without_checkpoints_is_complete(tmp_path, capsys):
+    stopped = train(tmp_path, "arch.stop_at_return=-1e6", "checkpoint.keep=0")
+    again = stoix_like.resume(tmp_path)
+    assert again.summary == stopped.summary
+    assert "is complete, and keeps no checkpoint" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_a_stopped_run_is_complete_until_its_conditions_change(tmp_path, capsys):
     whole = train(tmp_path / "whole")
     number = [
@@ -33,6 +41,11 @@ def test_a_stopped_run_is_complete_until_its_conditions_change(tmp_path, capsys)
     again = stoix_like.resume(tmp_path / "stopped")
     assert again.summary["env_steps"] == 128
     assert "StopWithoutImprovement stopped it; change callbacks" in capsys.readouterr().out
+    # Of a process that was killed before it wrote the summary.
+    (tmp_path / "stopped/summary.json").unlink()
+    again = stoix_like.resume(tmp_path / "stopped", ["arch.compile_cache=false"])
+    assert (again.summary["env_steps"], again.summary["stopped_by"]) == (128, "StopWithoutImprovement")
+    assert without_times(again.history) == without_times(stopped.history)
     stoix_like.resume(tmp_path / "stopped", ["callbacks=[]"])
     # Bit-identical to a run that never stopped.
     assert recorded(tmp_path / "stopped") == recorded(tmp_path / "whole") == without_times(whole.history)

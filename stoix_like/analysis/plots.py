@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time aft
 BANDS = ("bootstrap", "percentile", "deviation", "error", "none")
 _NUM_POINTS = 101
 _MAX_POINTS = 500
+# Of seeds that end at a smaller share of the longest run, curves are cut with a note.
+_MOST = 0.9
 # Bands over the resamples of every point of a curve need fewer of them than a table.
 NUM_RESAMPLES = 2000
 _MAX_LABELS_INSIDE = 4
@@ -203,7 +206,8 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
 
     Returns:
         `[T]` points, and `[S, T]` values: those of the evaluations where all members share them, of thousands
-        `_MAX_POINTS` at even intervals; otherwise linear interpolations up to the end of the shortest run.
+        `_MAX_POINTS` at even intervals; otherwise linear interpolations up to the end of the shortest run, which a note
+        names if it is much shorter.
 
     Raises:
         ConfigError: a run has no finite value of the metric.
@@ -213,7 +217,12 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
     if all(np.array_equal(points, other) for other, _ in found):
         shown = np.unique(np.linspace(0, len(points) - 1, min(_MAX_POINTS, len(points))).round().astype(int))
         return points[shown], np.stack([values[shown] for _, values in found])
-    points = np.linspace(max(other[0] for other, _ in found), min(other[-1] for other, _ in found), _NUM_POINTS)
+    ends = [other[-1] for other, _ in found]
+    if min(ends) < _MOST * max(ends):
+        shortest = members[int(np.argmin(ends))].run.directory
+        extent = f"up to {min(ends):,.0f} of {max(ends):,.0f} {x}"
+        print(f"{metric} is shown {extent}: {shortest} ends there", file=sys.stderr)
+    points = np.linspace(max(other[0] for other, _ in found), min(ends), _NUM_POINTS)
     return points, np.stack([np.interp(points, *series) for series in found])
 
 

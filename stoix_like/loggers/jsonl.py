@@ -44,7 +44,12 @@ class JsonlLogger:
         """
         self._metrics.start("".join(map(_line, info.history)))
         if self._updates.path.exists():
-            self._updates.start(_up_to(self._updates.path, info.env_steps))
+            try:
+                kept = _up_to(self._updates.path, info.env_steps)
+            except OSError as error:
+                _report(f"cannot read {self._updates.path} ({error}): it starts anew")
+                kept = ""
+            self._updates.start(kept)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line.
@@ -152,13 +157,12 @@ class _Lines:
 def _up_to(path: pathlib.Path, env_steps: int) -> str:
     """Return the lines of a file of records up to a checkpoint; a damaged line ends them."""
     kept = []
-    try:
-        for line in read_bytes(path, _MAX_BYTES).decode().splitlines(keepends=True):
+    with contextlib.suppress(ValueError):
+        for content in read_bytes(path, _MAX_BYTES).splitlines(keepends=True):
+            line = content.decode()
             if parse_json(line, {"env_steps": int})["env_steps"] > env_steps:
                 break
             kept.append(line)
-    except (OSError, ValueError):
-        pass
     return "".join(kept)
 
 

@@ -55,12 +55,16 @@ class TensorBoardLogger:
 
         check_directory(self._directory)
         self._directory.mkdir(parents=True, exist_ok=True)
+        started_before = any(self._directory.iterdir())
         self._writer = EventsWriter(str(self._directory / "events"))
         listing = json.dumps(plain(info.config), indent=2, default=str)
         # Markdown renders lines indented by four spaces verbatim.
         self._write(text("config", "    " + listing.replace("\n", "\n    ")), step=0)
         if info.history:
             self._discard_after(max(info.env_steps, int(info.history[-1]["env_steps"])))
+        elif started_before:
+            # A run that was stopped before its first checkpoint starts from the beginning.
+            self._discard_after(-1)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Write the numbers of a record at its `env_steps`.

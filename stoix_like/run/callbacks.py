@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -43,12 +44,13 @@ class Callbacks:
         return bool(self._callbacks)
 
     def start(self, info: RunInfo) -> None:
-        """Call `on_start`.
+        """Call `on_start`, and check that states can be saved.
 
         Args:
             info: description of the run.
         """
         self._call_all(lambda callback: callback.on_start(info))
+        self.state()
 
     def evaluated(self, record: dict[str, Any], shared: Any, population: Population) -> str | None:
         """Call `on_evaluation`, and add the metrics that it returns to the record.
@@ -105,10 +107,7 @@ class Callbacks:
     def state(self) -> list[dict[str, Any]]:
         """Return the state of each callback, in JSON values."""
         return self._setup.processes.first(
-            lambda: [
-                {"name": type(callback).__name__, "state": _call(callback, callback.state)}
-                for callback in self._callbacks
-            ]
+            lambda: [{"name": type(callback).__name__, "state": _state(callback)} for callback in self._callbacks]
         )
 
     def restore(self, states: Sequence[Mapping[str, Any]], env_steps: int) -> list[str]:
@@ -157,9 +156,26 @@ class Callbacks:
         for key, value in metrics.items():
             if key in record:
                 raise CallbackError(f"{name}.on_evaluation returned {key}, which the record has already: rename it")
-            if not isinstance(value, (bool, int, float, list)) and value is not None:
+            if not _is_numbers(value):
                 raise CallbackError(f"{name}.on_evaluation returned {key}={value!r}: return numbers")
         return metrics
+
+
+def _state(callback: Callback) -> Any:
+    """Return the state of a callback, if it can be saved."""
+    state = plain(_call(callback, callback.state))
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise CallbackError(
+            f"{type(callback).__name__}.state returned {state!r} ({error}): return JSON values"
+        ) from None
+    return state
+
+
+def _is_numbers(value: Any) -> bool:
+    """Return whether a value is a number, None, or a list of such values."""
+    return all(map(_is_numbers, value)) if isinstance(value, list) else isinstance(value, bool | int | float | None)
 
 
 def _call(callback: Callback, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

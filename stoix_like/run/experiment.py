@@ -30,7 +30,7 @@ from stoix_like.run.records import records
 from stoix_like.run.records.recording import Progress
 from stoix_like.run.records.videos import Videos
 from stoix_like.run.set_up import warm_start
-from stoix_like.run.set_up.resume_checks import check_same_config, check_unchanged, other_versions
+from stoix_like.run.set_up.resume_checks import check_same_config, check_unchanged, other_versions, stopped_by
 from stoix_like.run.set_up.setup import RunSetup, set_up
 from stoix_like.run.set_up.suggestions import tuned_experiment
 from stoix_like.run.summary import outcome, shown_failures
@@ -226,11 +226,8 @@ def _resume(setup: RunSetup, directory: RunDirectory) -> Result:
             start_mirror()
             return complete
 
-        start: Start = _restart
-        if host_state is None:
-            start = functools.partial(_start, find_source(setup), ())
-        directory.write_config(setup.config.resolved, setup.description, resumed=True)
-        return _train(setup, directory, start_mirror, start)
+        start: Start = _restart if host_state is not None else functools.partial(_start, find_source(setup), ())
+        return _train(setup, directory, start_mirror, functools.partial(_start_again, start))
 
 
 def _complete_result(setup: RunSetup, directory: RunDirectory, host_state: dict[str, Any] | None) -> Result | None:
@@ -260,11 +257,7 @@ def _complete_result(setup: RunSetup, directory: RunDirectory, host_state: dict[
 def _is_complete(setup: RunSetup, host_state: dict[str, Any]) -> bool:
     """Return whether a run spent its budget, or was stopped by a callback under the same conditions."""
     progress = host_state["progress"]
-    if progress["updates"] == setup.plan.num_updates:
-        return True
-    now, then = setup.config.resolved, host_state["config"]
-    same = now.get("callbacks") == then.get("callbacks") and now["arch"] == then["arch"]
-    return progress.get("stopped_by") is not None and same
+    return progress["updates"] == setup.plan.num_updates or stopped_by(setup, host_state) is not None
 
 
 def _how_to_continue(host_state: dict[str, Any]) -> str:
@@ -275,7 +268,8 @@ def _how_to_continue(host_state: dict[str, Any]) -> str:
 
 def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str, Any]) -> Result | None:
     """Return the result of a run that is complete and was to write no checkpoints; None for other runs."""
-    if "checkpoint/env_steps" in summary or summary.get("updates") != setup.plan.num_updates:
+    is_complete = summary.get("stopped_by") is not None or summary.get("updates") == setup.plan.num_updates
+    if "checkpoint/env_steps" in summary or not is_complete:
         return None
     try:
         history = list(read_records(run_dir / METRICS))
@@ -360,6 +354,19 @@ def _restart(
         notes = _restore(loop, directory.path)
     info = _info(setup, directory.path, notes, loop.history)._replace(env_steps=loop.env_steps)
     logger.start(info)
+    return loop, info
+
+
+def _start_again(
+    start: Start,
+    setup: RunSetup,
+    directory: RunDirectory,
+    logger: MultiLogger,
+    make_loop: Callable[[], TrainingLoop],
+) -> tuple[TrainingLoop, RunInfo]:
+    """Start a run that exists, and then replace what says how it ended: until here, nothing of it is lost."""
+    loop, info = start(setup, directory, logger, make_loop)
+    directory.write_config(setup.config.resolved, setup.description, resumed=True)
     return loop, info
 
 

@@ -29,6 +29,7 @@ from stoix_like.run.records.clock import Clock
 from stoix_like.run.records.recording import Progress, Recording
 from stoix_like.run.records.videos import Videos
 from stoix_like.run.set_up import warm_start
+from stoix_like.run.set_up.resume_checks import stopped_by
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.run.summary import LOGGING_MEANWHILE, summarise, timing
 from stoix_like.signals import Signals, stop_if_received
@@ -141,7 +142,7 @@ class TrainingLoop:
                 the episodes. Environments on the host always start new episodes.
         """
         items, host_state = checkpoint.items, checkpoint.host_state
-        self.progress = Progress.from_json({**host_state["progress"], "stopped_by": None})
+        self.progress = Progress.from_json({**host_state["progress"], "stopped_by": stopped_by(self.setup, host_state)})
         # A warm-up is that of the members that are under way.
         self._learner.set_population(self.progress.of(self.setup.population))
         local = items.get("local", self._learner.programs.state.shards.local)
@@ -199,19 +200,14 @@ class TrainingLoop:
                 self._record({"steps_per_second": None, **self.evaluate()})
                 if self.progress.stopped_by is not None:
                     self.save()
+            if self.progress.trained:
+                # An environment failed in the evaluation after this interval, whatever the schedule is now.
+                self._end_interval(self.progress.trained, signals)
             self._measure_rollouts()
             start = self.progress.interval_start
             for target in self.setup.plan.evaluations:
                 if target > start and target >= self.progress.updates and not self.progress.stopped_by:
-                    # An environment may have failed in the evaluation, after the interval.
-                    trained = self.progress.trained or self._train_until(target, signals)
-                    self._record({**trained, **self.evaluate()})
-                    self._record_video()
-                    self._select()
-                    if len(self.history) == 2:
-                        self._recording.log()  # The first record of training does not wait for the first checkpoint.
-                    self._save_regularly()
-                    self._stop_if_asked(signals)
+                    self._end_interval(self._train_until(target, signals), signals)
             self._recording.log()
             if self.setup.config.arch.absolute_metric:
                 self._absolute = self.evaluations.absolute(
@@ -220,6 +216,16 @@ class TrainingLoop:
             self._stop_if_asked(signals)
             if self._videos is not None:
                 self._videos.log(self._logger, wait=True)
+
+    def _end_interval(self, trained: dict[str, Any], signals: Signals) -> None:
+        """Evaluate, record, select and save after an interval with these metrics."""
+        self._record({**trained, **self.evaluate()})
+        self._record_video()
+        self._select()
+        if len(self.history) == 2:
+            self._recording.log()  # The first record of training does not wait for the first checkpoint.
+        self._save_regularly()
+        self._stop_if_asked(signals)
 
     def advance(self, num_updates: int) -> dict[str, Any]:
         """Train without evaluating, logging or saving.

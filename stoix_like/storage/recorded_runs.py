@@ -298,7 +298,7 @@ def members(run: Run) -> list[Member]:
             Member(run, index, found["seed"], {name: float(found[name]) for name in varied}, found.get("failure"))
             for index, found in enumerate(run.summary["population/members"])
         ]
-    if run.summary or not any(isinstance(value, list) for value in run.last.values()):
+    if run.summary or not isinstance(run.last.get(RETURN), list):
         failure = read_failure(run.directory)
         return [Member(run, 0, seed, {}, failure if DIVERGED in failure else None)]
     return _members_of_records(run)

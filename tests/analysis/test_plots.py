@@ -46,13 +46,14 @@ def test_curves_show_the_center_and_the_band(tmp_path):
     assert analysis.learning_curves(analysis.read(tmp_path), x="wall_seconds").lines[0].get_xdata()[-1] == 2.0
 
 
-def test_runs_evaluated_at_other_steps_are_interpolated(tmp_path):
+def test_runs_evaluated_at_other_steps_are_interpolated(tmp_path, capsys):
     write_run(tmp_path / "a", curves=[[0.0], [10.0], [20.0]], seed=0)
     write_run(tmp_path / "b", curves=[[0.0], [10.0]], seed=1)
     algorithms = [*analysis.read(tmp_path / "a")[0].members, *analysis.read(tmp_path / "b")[0].members]
     points, values = plots.curve(algorithms, "eval/episode_return_mean")
     assert points[-1] == 100.0  # the end of the shorter run
     assert values[:, -1].tolist() == [10.0, 10.0]
+    assert f"is shown up to 100 of 200 env_steps: {tmp_path / 'b'} ends there" in capsys.readouterr().err
 
 
 def test_seconds_count_from_the_first_record(tmp_path):

@@ -38,6 +38,15 @@ def test_a_resumed_metrics_file_holds_the_history_and_flushes_new_records(tmp_pa
     logger.close()
 
 
+def test_updates_before_a_damaged_line_are_kept(tmp_path):
+    path = tmp_path / "updates.jsonl"
+    path.write_bytes(b'{"env_steps": 0}\n{"env_steps": 64}\n{"env_steps": \xff}\n{"env_steps": 80}\n')
+    logger = JsonlLogger(tmp_path / "metrics.jsonl")
+    logger.start(run_info(tmp_path)._replace(history=({"env_steps": 128},), env_steps=128))
+    assert path.read_text() == '{"env_steps": 0}\n{"env_steps": 64}\n'
+    logger.close()
+
+
 @contextlib.contextmanager
 def full_disk(size):
     """Let files grow to `size` bytes only."""

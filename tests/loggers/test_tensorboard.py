@@ -53,6 +53,21 @@ def test_event_files_hold_the_configuration_and_all_curves(tmp_path, capfd):
     ]
 
 
+def test_a_run_that_starts_again_discards_what_it_showed(tmp_path):
+    config = LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True))
+    starts = []
+    for name in ("events.out.tfevents.0.before", "events.out.tfevents.1.after"):
+        logger = make_logger(config, tmp_path)
+        logger.start(run_info(tmp_path))
+        logger.log(RECORDS[0])
+        logger.close()
+        # Their names have seconds, of which these two may have the same.
+        path = max((tmp_path / "tensorboard").iterdir(), key=lambda path: len(path.name))
+        path = path.rename(path.with_name(name))
+        starts.append([event.step for event in read_events(path) if event.session_log.status])
+    assert starts == [[], [0]]
+
+
 def test_tensorboard_flushes_each_record(tmp_path):
     logger = make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path)
     logger.start(run_info(tmp_path))

@@ -101,6 +101,29 @@ def test_resuming_restores_the_state(tmp_path):
 
 
 @pytest.mark.slow
+def test_states_are_saved_in_json_or_refused_before_training(tmp_path):
+    class Largest(Callback):
+        largest = np.float32(2.5)
+
+        def state(self):
+            return {"largest": self.largest}
+
+        def restore(self, state):
+            self.largest = state["largest"]
+
+    train(tmp_path / "number", callbacks=[Largest()])
+    again = Largest()
+    again.largest = None
+    stoix_like.resume(tmp_path / "number", ["arch.total_timesteps=320", "arch.num_evaluation=5"], callbacks=[again])
+    assert again.largest == 2.5
+    wrong = Largest()
+    wrong.largest = object()
+    with pytest.raises(CallbackError, match=r"Largest.state returned .*object.* is not JSON .*return JSON values"):
+        train(tmp_path / "object", callbacks=[wrong])
+    assert len(recorded(tmp_path / "object")) == 0
+
+
+@pytest.mark.slow
 def test_an_exception_saves_and_names_the_callback(tmp_path):
     with pytest.raises(CallbackError, match=r"Failing: KeyError: 'lost'; stopped after 128 env steps, saved; continue"):
         train(tmp_path / "failing", callbacks=[Failing(at=128)])
@@ -117,6 +140,7 @@ def test_an_exception_saves_and_names_the_callback(tmp_path):
     [
         ({"env_steps": 1}, "env_steps, which the record has already"),
         ({"mine": "high"}, "mine='high': return numbers"),
+        ({"mine": [1.0, ["high"]]}, r"mine=\[1.0, \['high'\]\]: return numbers"),
         (3.0, "returned 3.0: return False, metrics by name, or None"),
     ],
 )

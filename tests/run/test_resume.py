@@ -311,6 +311,19 @@ def test_a_larger_budget_continues_the_run_in_the_same_files(tmp_path, toy_run):
     assert OmegaConf.load(run_dir / "config.yaml").arch.total_timesteps == 640
 
 
+def test_a_complete_run_keeps_its_results_until_its_extension_can_start(tmp_path, toy_run, monkeypatch):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "TrainingLoop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stoix_like.resume(run_dir, ["arch.total_timesteps=640"], trust=True)
+    for name in ("summary.json", "config.yaml", "metrics.jsonl"):
+        assert (run_dir / name).read_bytes() == (toy_run / name).read_bytes()
+
+
 def test_resuming_a_complete_run_changes_no_file(tmp_path, capsys, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file() and path.name != ".lock"}

@@ -14,7 +14,7 @@ import pytest
 import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.envs.custom import as_overrides
-from stoix_like.errors import TrainingError
+from stoix_like.errors import HostEnvironmentError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment, training_loop
 from stoix_like.run.prepare import prepare
@@ -218,3 +218,23 @@ def test_a_directory_that_is_deleted_while_its_run_trains_is_written_again(tmp_p
     assert (run_dir / "failure.txt").read_text().startswith("LostDirectoryError")
     result = experiment.resume(run_dir, trust=True, callbacks=[stoix_like.callbacks.Callback()])
     assert result.history[-1]["env_steps"] == 320
+
+
+@pytest.mark.parametrize(("evaluations", "expected"), [(4, [0, 5, 10, 15, 20]), (1, [0, 5, 10, 20])])
+def test_an_evaluation_that_failed_comes_first_under_any_schedule(tmp_path, monkeypatch, evaluations, expected):
+    """An environment fails in the evaluation after update 10 of 20; what is left of the budget is trained."""
+    loop, evaluate = toy_loop(tmp_path), TrainingLoop.evaluate
+
+    def failing(self):
+        if self.progress.updates == 10:
+            raise HostEnvironmentError("lost")
+        return evaluate(self)
+
+    monkeypatch.setattr(TrainingLoop, "evaluate", failing)
+    with pytest.raises(HostEnvironmentError, match="lost; stopped after 160 env steps, saved"):
+        loop.train()
+    monkeypatch.setattr(TrainingLoop, "evaluate", evaluate)
+    again = restored(tmp_path, f"arch.num_evaluation={evaluations}")
+    again.train()
+    assert [record["updates"] for record in again.history] == expected
+    assert again.progress.updates == 20

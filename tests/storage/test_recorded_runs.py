@@ -23,6 +23,14 @@ from support.composed import compose_config
 from support.recorded import write_run
 
 
+def test_lists_of_callbacks_make_no_population(tmp_path):
+    run_dir = write_run(tmp_path / "run", (3.0,), finished=False)
+    *lines, last = (run_dir / "metrics.jsonl").read_text().splitlines()
+    lines.append(json.dumps(json.loads(last) | {"my/list": [1.0, 2.0]}))
+    (run_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert len(members(read_run(run_dir))) == 1
+
+
 def test_runs_are_listed_with_their_status(tmp_path, capsys):
     write_run(tmp_path / "done", (1.0, 2.0))
     write_run(tmp_path / "stopped", (3.0,), finished=False, seed=5)

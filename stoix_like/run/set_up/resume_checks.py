@@ -44,6 +44,27 @@ CHANGEABLE = (
 )
 
 
+# What a callback that stopped a run stopped it for: with another value, the run continues.
+_STOPPING = ("arch.total_timesteps", "arch.num_evaluation", "arch.stop_at_return", "arch.population.halving.rounds")
+
+
+def stopped_by(setup: RunSetup, host_state: Mapping[str, Any]) -> str | None:
+    """Return the name of the callback that stopped a run, if it would stop there again.
+
+    Args:
+        setup: the run to resume.
+        host_state: that of its newest checkpoint.
+
+    Returns:
+        The name; None if nothing stopped it, or the conditions are others.
+    """
+    name: str | None = host_state["progress"].get("stopped_by")
+    now, then = setup.config.resolved, host_state["config"]
+    flat_now, flat_then = dict(flatten(now)), dict(flatten(then))
+    same = all(flat_now.get(key) == flat_then.get(key) for key in _STOPPING)
+    return name if same and now.get("callbacks") == then.get("callbacks") else None
+
+
 def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
     """Refuse to resume with a configuration that changed.
 
