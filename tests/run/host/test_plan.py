@@ -37,6 +37,13 @@ def test_continuous_control_makes_one_gradient_step_per_environment_step_by_defa
     assert any(note.startswith("1 gradient steps per environment step") for note in plan(f"system={system}").notes)
 
 
+@pytest.mark.parametrize(("system", "noted"), [("ff_rainbow", True), ("ff_dqn", False)])
+def test_priorities_without_a_buffer_are_said_to_have_no_effect(system, noted):
+    """Rainbow draws by priority by default, DQN does not."""
+    notes = plan(f"system=q_learning/{system}", "arch=offline", "system.data=some.npz").notes
+    assert any("drawn uniformly: system.prioritised=true has no effect" in note for note in notes) == noted
+
+
 def test_an_exact_budget_has_no_notes():
     found = plan(
         "arch.total_num_envs=8", "system.rollout_length=128", "arch.total_timesteps=10240", "arch.num_evaluation=2"

@@ -27,6 +27,10 @@ def config(*overrides):
 def test_the_train_ratio_determines_the_gradient_steps():
     """4 environments of 2 shards, 4 steps: 32 steps of 4 replayed ones each, in batches of 4 x 8."""
     assert config().replay.steps_per_update(config().rollout_length, 4, 2) == 4
+    # The budget of data alone counts gradient steps.
+    offline = config("arch=offline", "system.data=some.npz", "system.train_ratio=3")
+    offline.check(4, 1)
+    assert offline.replay.steps_per_update(offline.rollout_length, 4, 2) == 1
     with pytest.raises(ConfigError, match=r"train_ratio=3 makes 48 replayed .* no multiple of 32 .*train_ratio=4"):
         config("system.train_ratio=3").check(4, 1)
     # A batch of which an update replays a small part is what is wrong, not the ratio.

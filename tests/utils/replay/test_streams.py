@@ -183,6 +183,12 @@ def test_data_replace_other_sequences_than_the_newest():
     entries, _, _ = sequences(replay, added(state, replay, FIRST, SECOND))
     assert set(entries.observation[-1, :2]) == {7.5, 106}
     np.testing.assert_array_equal(entries.observation[0] < 0, np.arange(8) >= 4)
+    # A first entry within an episode has the reward of the row before it, scaled, but no action.
+    first = -1 - entries.observation[0, 4:]
+    np.testing.assert_array_equal(entries.reward[0, 4:], np.where(first > 0, 0.5 * (first - 1), 0.0))
+    assert (entries.reward[0, 4:] > 0).any()
+    assert entries.is_first[0, 4:].all()
+    assert not entries.action[0, 4:].any()
 
 
 def test_refreshed_latent_states_are_those_of_later_samples():
