@@ -16,7 +16,7 @@ from jax.nn.initializers import constant, orthogonal, zeros
 from jaxtyping import Array, Float, PyTree
 
 from stoix_like.utils.accelerate.packing import is_packed, pack_params, unpack
-from stoix_like.utils.jax_utils import Scalar, prepend_dims
+from stoix_like.utils.jax_utils import Scalar, leaf_name, prepend_dims
 
 UNIT_KERNEL = "unit_kernel"
 """Name of the parameters `[..., D, F]` whose columns have norm one, see `project_weights`."""
@@ -39,16 +39,12 @@ def project_weights(params: PyTree) -> PyTree:
     Returns:
         The projected parameters.
     """
-    if not any(_is_unit(path) for path, _ in jax.tree.leaves_with_path(jax.eval_shape(unpack, params))):
+    if not any(leaf_name(path) == UNIT_KERNEL for path, _ in jax.tree.leaves_with_path(jax.eval_shape(unpack, params))):
         return params
     projected = jax.tree.map_with_path(
-        lambda path, leaf: to_sphere(leaf, -2) if _is_unit(path) else leaf, unpack(params)
+        lambda path, leaf: to_sphere(leaf, -2) if leaf_name(path) == UNIT_KERNEL else leaf, unpack(params)
     )
     return pack_params(projected) if is_packed(params) else projected
-
-
-def _is_unit(path: tuple[Any, ...]) -> bool:
-    return bool(path) and getattr(path[-1], "key", None) == UNIT_KERNEL
 
 
 class UnitDense(nn.Module):

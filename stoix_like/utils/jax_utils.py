@@ -88,6 +88,11 @@ def count_parameters(params: PyTree[Any]) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
+def leaf_name(path: Sequence[Any]) -> str:
+    """Return the name of a parameter, the last key of its path in a tree; an empty string without one."""
+    return str(getattr(path[-1], "key", "")) if path else ""
+
+
 def ndim_at_least(x: Shaped[Array, "..."], num_dims: int) -> bool:
     """Check whether an array has at least `num_dims` dimensions.
 

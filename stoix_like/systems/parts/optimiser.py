@@ -15,7 +15,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks.hyperspherical import project_weights
 from stoix_like.schema import Part, Range, above, at_least, one_of
 from stoix_like.utils.accelerate.packing import unpack
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.jax_utils import Scalar, leaf_name
 from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule, on_trees
 
 _MUON_RMS = 0.2
@@ -157,10 +157,10 @@ def make_transform(config: Gradients, rate: optax.ScalarOrSchedule, b1: Scalar =
 
 def _is_weight(tree: PyTree) -> PyTree:
     def is_weight(path: tuple[Any, ...], leaf: jax.Array) -> bool:
-        name = str(getattr(path[-1], "key", "")) if path else ""
+        name = leaf_name(path)
         return leaf.ndim > 1 and ("kernel" in name or "embedding" in name)
 
-    return jax.tree_util.tree_map_with_path(is_weight, tree)
+    return jax.tree.map_with_path(is_weight, tree)
 
 
 def _matrices(tree: PyTree) -> PyTree:

@@ -110,16 +110,15 @@ def with_resets(
     def update(agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         agent, metrics = system.update(agent, trajectory, key)
         resets = get_part(agent.shared, NAME)
-        steps = resets.steps + member.gradient_steps
+        resets = resets._replace(steps=resets.steps + member.gradient_steps)
 
-        def renew(before: tuple[PyTree, jax.Array]) -> tuple[PyTree, jax.Array]:
-            shared, reset_key = before
+        def renew(before: tuple[PyTree, Resets]) -> tuple[PyTree, Resets]:
+            shared, (steps, reset_key) = before
             reset_key, fresh_key = jax.random.split(reset_key)
             new = fresh(dict(hyperparams), fresh_key, _example(trajectory))
-            return reset(shared, new), reset_key
+            return reset(shared, new), Resets(steps % every, reset_key)
 
-        shared, reset_key = apply_where(steps >= every, renew, (agent.shared, resets.key))
-        resets = Resets(jnp.where(steps >= every, steps % every, steps), reset_key)
+        shared, resets = apply_where(resets.steps >= every, renew, (agent.shared, resets))
         return agent._replace(shared=with_part(shared, NAME, resets)), metrics
 
     return system._replace(init=init, update=update)
