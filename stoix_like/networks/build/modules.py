@@ -226,8 +226,10 @@ def _check_parts(group: Mapping[str, Any], dtype: Any, key: str) -> None:
     """Raise a ConfigError for a part of a network that is not a block, or cannot compute in a dtype."""
     for name, example in _PARTS.items():
         if name in group and not callable(group[name]):
-            shown = plain(group[name])
-            raise ConfigError(f"{key}.{name}={shown} is not a module: use a block with a _target_, such as {example}")
+            shown, hint = plain(group[name]), f"use a block with a _target_, such as {example}"
+            if isinstance(group[name], SimpleNamespace):  # keys that an experiment has for another network
+                hint += f", or leave it out: '~{key}.{name}'"
+            raise ConfigError(f"{key}.{name}={shown} is not a module: {hint}")
         if dtype is not None and name in _COMPUTING and name in group and not _has_dtype(group[name]):
             raise ConfigError(
                 f"{key}.{name}={type(group[name]).__name__} cannot compute in {jnp.dtype(dtype).name}: give it an"

@@ -91,7 +91,7 @@ TORSO, CRITIC = "actor_network__pre_torso__", "critic_network__critic_head__"
         ({"actor_network__action_head": 3}, r"action_head=3 is not a module: use .*heads\.policy_head"),
         (
             {"critic_network__critic_head": {"kernel_init": "zeros"}},
-            r"critic_head={kernel_init: zeros} is not a module",
+            r"critic_head={kernel_init: zeros} is not a module: .* leave it out: '~network.critic_network.critic_head'",
         ),
     ],
 )
