@@ -113,7 +113,11 @@ def train(run: Path, command: Sequence[str], check: bool = False) -> None:
         run: its directory; without a checkpoint to resume from, it is deleted and the run starts again.
         command: the arguments of `stoix-like` that train it.
         check: whether a failure is an error.
+
+    Raises:
+        SystemExit: the directory holds other files, or a run of another command.
     """
+    _check_owned(run, command[1:])
     if holds_run(run) and read_run(run).status in (FINISHED, RUNNING):
         return
     resumed = holds_run(run) and bool(checkpoint.steps(run))
@@ -124,6 +128,15 @@ def train(run: Path, command: Sequence[str], check: bool = False) -> None:
     subprocess.run([sys.executable, "-m", "stoix_like", *arguments], check=check, stdout=subprocess.DEVNULL)
 
 
+def _check_owned(run: Path, overrides: Sequence[str]) -> None:
+    recorded = run / ".hydra/overrides.yaml"
+    if recorded.exists():
+        if (found := _load(recorded)) != list(overrides):
+            sys.exit(f"{run} was trained by {shlex.join(['stoix-like', 'train', *found])}: choose another directory")
+    elif run.exists() and any(run.iterdir()):
+        sys.exit(f"{run} holds other files than those of a run: choose another directory")
+
+
 def read_members(directory: Path) -> list[Member]:
     """Read the members of a finished run that was started on the command line, which records its overrides."""
     run = recorded_runs.read_run(directory)
@@ -131,10 +144,10 @@ def read_members(directory: Path) -> list[Member]:
         raise ConfigError(f"{directory} is not finished: it has no summary.json that can be read; leave it out")
     try:
         given, composed = (_load(directory / f".hydra/{name}.yaml") for name in ("overrides", "config"))
-    except (OSError, ValueError, YAMLError) as error:
-        raise ConfigError(f"{directory} cannot be read: {error}") from error
+        changed = [key for key in _BUDGET if run.config["arch"][key] != composed["arch"][key]]
+    except (OSError, ValueError, YAMLError, KeyError, TypeError) as error:
+        raise ConfigError(f"{directory} cannot be read: {type(error).__name__}: {error}") from error
     overrides = tuple(override for override in given if not re.match(r"\+*(logger\b|arch\.seed=)", override))
-    changed = [key for key in _BUDGET if run.config["arch"][key] != composed["arch"][key]]
     start = Start(overrides, tuple(f"arch.{key}={run.config['arch'][key]}" for key in changed))
     return [_read_member(member, start) for member in recorded_runs.samples(run)]
 
@@ -235,7 +248,13 @@ def table(
         The tables.
     """
     written = written or Written()
-    rows = merge(written.rows, [_row(group, references) for group in groups])
+    new = [_row(group, references) for group in groups]
+    if written.rows and new and written.rows[0].keys() != new[0].keys():
+        raise ConfigError(
+            f"the page has the columns {', '.join(written.rows[0])}, and the new rows have {', '.join(new[0])}: give"
+            " --reference if, and only if, the page was written with one"
+        )
+    rows = merge(written.rows, new)
     runs = [member.run for group in groups for member in group]
     measured_with = dict.fromkeys([*written.measured_with, *(f"{_MEASURED}{_measured_with(run)}." for run in runs)])
     equal = _equal_budgets(rows, references) if references else []
@@ -324,11 +343,11 @@ def format_returns(returns: Sequence[float]) -> str:
 
 
 def format_run(run: Path) -> str:
-    """Format the final returns of the members of a run; nothing if it is not finished."""
+    """Format the final returns of the members of a run; nothing if it is not finished, a dash if a seed diverged."""
     try:
         members = read_members(run)
     except ConfigError:
-        return ""
+        return "–" if holds_run(run) and read_run(run).status == FINISHED else ""
     return format_returns([member.final for member in members])
 
 

@@ -233,6 +233,9 @@ def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(t
         ("480 (me)", "within the interval: of two seeds."),
         ("500 (me)", "**lower** its seeds are the best of ten."),
     ]
+    with pytest.raises(SystemExit, match="published.*: give --reference"):
+        results.main([str(tmp_path / "ppo"), "--into", str(page)])
+    assert page.read_text() == text
 
 
 def test_returns_up_to_one_are_in_hundredths():
@@ -321,23 +324,35 @@ def test_tables_resume_runs_with_checkpoints_and_repeat_others_that_are_unfinish
     monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command[3:]))
     system, run = "ppo/ff_ppo", tmp_path / "ppo/ff_ppo"
     new = [*defaults.command_of(system), f"hydra.run.dir={run}"]
-    write_run(run)
+    overrides = new[1:-1]
+    write_run(run, overrides)
     defaults.train(tmp_path, system)
     assert commands == []
     # Killed after a checkpoint, while the first one was written, and before anything was.
     for name, command in (("100", ["resume", str(run)]), (".100.tmp", new), ("", new)):
         shutil.rmtree(run)
-        write_run(run)
+        write_run(run, overrides)
         (run / "summary.json").unlink()
         (run / "checkpoints" / name).mkdir(parents=True)
         defaults.train(tmp_path, system)
         assert commands.pop() == command
         assert run.exists() == (command != new)
         run.mkdir(exist_ok=True)
-    with filelock.FileLock(write_run(tmp_path / "sac/ff_sac") / ".lock"):
+    with filelock.FileLock(write_run(tmp_path / "sac/ff_sac", defaults.command_of("sac/ff_sac")[1:]) / ".lock"):
         (tmp_path / "sac/ff_sac/summary.json").unlink()
         defaults.train(tmp_path, "sac/ff_sac")
     assert commands == []
+
+
+def test_directories_of_other_runs_and_files_are_left_alone(tmp_path):
+    run = write_run(tmp_path / "run", ["system.gamma=0.9"])
+    with pytest.raises(SystemExit, match=r"run was trained by stoix-like train system\.gamma=0\.9: choose another"):
+        results.train(run, ["train", "system.gamma=0.8"])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/thesis.txt").write_text("")
+    with pytest.raises(SystemExit, match="other holds other files"):
+        results.train(tmp_path / "other", ["train"])
+    assert (tmp_path / "other/thesis.txt").exists()
 
 
 @pytest.mark.slow

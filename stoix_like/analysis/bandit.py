@@ -69,6 +69,8 @@ def selection_curves(
     options.check()
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be at least 1: use 200")
+    if seed < 0:
+        raise ConfigError(f"seed={seed} must be at least 0: use 0")
     runs = read_evaluated(paths)
     check_keys(by, runs)
     settings = group(itertools.chain.from_iterable(map(samples, runs)))

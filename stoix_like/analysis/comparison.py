@@ -59,6 +59,8 @@ class Settings:
                 raise ConfigError(f"{name}={value} is unknown: {nearest(str(value), known)}")
         if not 0.0 < self.level < 1.0:
             raise ConfigError(f"level={self.level} must be between 0 and 1: use 0.05")
+        if self.target is not None and not math.isfinite(self.target):
+            raise ConfigError(f"target={self.target} must be finite: omit it for the largest return that occurs")
 
 
 class Test(NamedTuple):
@@ -264,7 +266,7 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
     ]
     corrected = statistics.correct([test.p_value for test in tests], settings.correction)
     tests = [
-        _decide(test, p, sample, settings, len(tests))
+        _decide(test, p, sample, settings, max(1, sum(not test.equal for test in tests)))
         for test, p, sample in zip(tests, corrected, samples, strict=True)
     ]
     seeds = [len(values) for columns in scores.values() for values in columns]
@@ -288,7 +290,12 @@ def _pairs(algorithms: Sequence[AlgorithmRuns]) -> list[tuple[AlgorithmRuns, Alg
 
 
 def _trained_steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> list[float]:
-    return [member.value(member.run.last, "env_steps") for task in tasks for member in algorithm.tasks[task]]
+    members = [member for task in tasks for member in algorithm.tasks[task]]
+    # A trial of successive halving trains for less than its run.
+    budgets = [float(member.run.config["arch"]["total_timesteps"]) for member in members]
+    return [
+        min(member.value(member.run.last, "env_steps"), most) for member, most in zip(members, budgets, strict=True)
+    ]
 
 
 def _env_steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from stoix_like.analysis.scores import raw_scores, score_tables
 from stoix_like.analysis.statistics import TESTS, p_value, resample_counts, trimmed_mean
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers.formats import center_name
-from stoix_like.storage.recorded_runs import RETURN, Member
+from stoix_like.storage.recorded_runs import RETURN, Member, halves
 from stoix_like.storage.run_files import METRICS, UPDATES, read_last_record
 
 X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time after the first evaluation, in seconds"}
@@ -227,6 +227,11 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
 
 
 def _series(member: Member, metric: str, x: str) -> tuple[np.ndarray, np.ndarray]:
+    if halves(member.run):
+        raise ConfigError(
+            f"{member.run.directory} is a search by successive halving, whose members change on the way: draw it with"
+            " --kind lineage"
+        )
     series = member.run.series(metric)
     points = series.env_steps if x == "env_steps" else series.wall_seconds
     if None in points:
@@ -251,7 +256,7 @@ def _band(values: np.ndarray, center: str, band: str, level: float) -> tuple[Any
         return tuple(_iqm_band(values, (len(values), 1), level))
     if band == "bootstrap":
         draws = np.random.default_rng(0).integers(len(values), size=(NUM_RESAMPLES, len(values)))
-        resampled = CENTERS[center](values[draws], axis=1)
+        resampled = np.stack([CENTERS[center](values[draw], axis=0) for draw in draws])
         return tuple(np.quantile(resampled, [level / 2.0, 1.0 - level / 2.0], axis=0))
     width = np.std(values, axis=0, ddof=1) / (math.sqrt(len(values)) if band == "error" else 1.0)
     return middle - width, middle + width

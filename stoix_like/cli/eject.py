@@ -21,6 +21,7 @@ from stoix_like.envs import Box, Discrete, factory
 from stoix_like.envs.suites.gymnax import HORIZON_ENDS_TASK
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.inference.hub import local_run
+from stoix_like.run.host.plan import make_plan
 from stoix_like.storage.config_file import flatten, read_config
 from stoix_like.storage.files import check_writable
 from stoix_like.storage.run_files import CONFIG
@@ -118,6 +119,12 @@ def settings_of(run: RunConfig) -> Any:
             for field in fields(script.Config)
         }
     )
+    if not hasattr(jax.nn, config.activation):
+        raise ConfigError(
+            f"{keys['activation'][0]}={config.activation}: the single file of {run.system_name} takes functions of"
+            " jax.nn, such as relu"
+        )
+    make_plan(run, num_devices=1)  # the sizes fit each other, and the budget
     _check_environment(run, script, config)
     return config
 
@@ -195,13 +202,20 @@ def _setting(system: str, annotation: str, values: Mapping[str, Any]) -> Any:
                 " for both: use the same"
             )
     kinds = annotation.split(" | ")
-    if "int" in kinds and isinstance(value, float) and value.is_integer():
-        value = int(value)
+    if "int" in kinds:
+        value = _whole(value)
+    elif isinstance(value, tuple):
+        value = tuple(map(_whole, value))
     if first in _ABSENT and value == _ABSENT[first]:
         raise ConfigError(f"{first}={_shown(value)}: the single file of {system} has no such case: use another value")
-    if not any(type(value) in _TYPES[kind] for kind in kinds):
+    entries_fit = not isinstance(value, tuple) or {type(entry) for entry in value} == {int}
+    if not entries_fit or not any(type(value) in _TYPES[kind] for kind in kinds):
         raise ConfigError(f"{first}={_shown(value)}: the single file of {system} takes a value of type {annotation}")
     return float(value) if kinds[0] == "float" and value is not None else value
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _check_environment(run: RunConfig, script: ModuleType, config: Any) -> None:

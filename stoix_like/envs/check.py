@@ -415,7 +415,22 @@ def _value_faults(env: VectorEnvironment, rollout: CheckedRollout, again: Checke
             "equal keys and actions give different results: draw random numbers from the key, and keep no state in"
             " Python"
         )
+    yield from _length_faults(env.truncates_after, rollout)
     yield from _successor_faults(rollout)
+
+
+def _length_faults(truncates_after: int | None, rollout: CheckedRollout) -> Iterator[str]:
+    """Yield a fault if episodes are truncated earlier than is declared: true successors would not all be kept."""
+    length = np.zeros(rollout.ended.shape[1:], np.int64)
+    for truncated, ended in zip(rollout.steps.truncated, rollout.ended, strict=True):
+        length += 1
+        if truncates_after is not None and (early := length[truncated & (length < truncates_after)]).size:
+            yield (
+                f"an episode is truncated after {early.min()} steps, and truncates_after={truncates_after} is declared:"
+                " set truncates_after to the fewest steps, or to None where they are not known"
+            )
+            return
+        length[ended] = 0
 
 
 def _successor_faults(rollout: CheckedRollout) -> Iterator[str]:

@@ -75,8 +75,10 @@ class Randomized(Vectorize):
         """See `VectorEnvironment.next_episodes`."""
         return self._start(keys, state.parameters)
 
-    def step(self, keys: jax.Array, state: RandomizedState, action: jax.Array) -> tuple[RandomizedState, TimeStep]:
-        """See `VectorEnvironment.step`."""
+    def step(self, keys: jax.Array, state: Any, action: jax.Array) -> tuple[Any, TimeStep]:
+        """See `VectorEnvironment.step`; a search plans with this one where evaluations play the nominal model."""
+        if not isinstance(state, RandomizedState):
+            return super().step(keys, state, action)
 
         def step(parameters: tuple[jax.Array, ...], *arguments: Any) -> tuple[State, TimeStep]:
             with self._physics.replaced(self._model_with(parameters)):

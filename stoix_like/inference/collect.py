@@ -89,6 +89,7 @@ def collect(
         ConfigError: an argument is invalid, or there is no such run, checkpoint, member or replay buffer.
         HostEnvironmentError: an environment on the host failed.
     """
+    policy = str(policy)  # environment steps may be a number
     behaviour = _check(steps, policy, noise, replay, seed, num_envs)
     if format not in FORMATS:
         raise ConfigError(f"format={format} is unknown: use {' or '.join(FORMATS)}")

@@ -200,6 +200,7 @@ def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
     run_dir, steps = run.run_dir, checkpoint.steps(run.run_dir)
     if not steps:
         raise ConfigError(f"run_dir={run_dir} holds no checkpoint: evaluate a run that saved one")
+    which = str(which)  # environment steps may be a number
     if which not in ("best", "last") and which not in map(str, steps):
         raise ConfigError(f"which={which} is unknown: use best, last, or one of {', '.join(map(str, steps))}")
     for step in reversed(steps) if which in ("best", "last") else [int(which)]:
@@ -253,9 +254,9 @@ def choose_member(state: TrainedState, member: int | str | None) -> int:
     if member in (None, "best"):
         ranked = returns if state.ranks is None else state.ranks
         return int(np.where(np.isnan(ranked), -np.inf, ranked).argmax())
-    if not isinstance(member, int) or not 0 <= member < returns.size:
+    if isinstance(member, bool) or not isinstance(member, int | np.integer) or not 0 <= member < returns.size:
         raise ConfigError(f"member={member} does not exist: use best, or 0 to {returns.size - 1}")
-    return member
+    return int(member)
 
 
 def take_member(tree: Any, member: int) -> Any:

@@ -57,6 +57,8 @@ _INITIALIZERS: dict[str, Callable[..., Initializer]] = {
     "zeros": lambda: initializers.zeros,
 }
 
+_SCALES = ("scale", "stddev", "value")
+
 RNN_CELLS: dict[str, type[nn.Module]] = {
     "lstm": nn.LSTMCell,
     "optimised_lstm": nn.OptimizedLSTMCell,
@@ -94,8 +96,8 @@ def parse_initializer(initializer: str | Initializer) -> Initializer:
     """Return an initialiser by name.
 
     Args:
-        initializer: the name of an initialiser in `jax.nn.initializers`, optionally with numbers as its arguments, such
-            as `lecun_normal` or `orthogonal(1.41)`; or an initialiser, which is returned unchanged.
+        initializer: the name of an initialiser in `jax.nn.initializers`, such as `lecun_normal`, with its scale where
+            it has one, `orthogonal(1.41)`; or an initialiser, which is returned unchanged.
 
     Returns:
         A function `(key, shape, dtype) -> array`.
@@ -109,13 +111,13 @@ def parse_initializer(initializer: str | Initializer) -> Initializer:
     name, arguments = (match[1], match[2] or "") if match else (initializer, "")
     if name not in _INITIALIZERS:
         raise ConfigError(f"'{name}' is not a known initialiser: {nearest(name, _INITIALIZERS)}")
+    scales = [scale for scale in inspect.signature(_INITIALIZERS[name]).parameters if scale in _SCALES]
     try:
-        return _INITIALIZERS[name](*(float(number) for number in arguments.split(",") if number.strip()))
+        numbers = [float(number) for number in arguments.split(",") if number.strip()]
+        return _INITIALIZERS[name](**dict(zip(scales[: len(numbers)], numbers, strict=True)))
     except (TypeError, ValueError):
-        signature = inspect.signature(_INITIALIZERS[name])
-        raise ConfigError(
-            f"'{initializer}' is not a valid initialiser: the arguments must be numbers that fit {name}{signature}"
-        ) from None
+        hint = f"one number, its {scales[0]}" if scales else "no numbers"
+        raise ConfigError(f"'{initializer}' is not a valid initialiser: {name} takes {hint}") from None
 
 
 def parse_rnn_cell(rnn_cell_name: str) -> type[nn.Module]:

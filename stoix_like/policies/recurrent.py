@@ -38,7 +38,7 @@ class RecurrentPolicy(Policy):
         Returns:
             Arrays `[*batch, H]`.
         """
-        leading = (batch,) if isinstance(batch, int) else tuple(batch)
+        leading = (batch,) if isinstance(batch, int | np.integer) else tuple(batch)
         state = self._system.init_carry(math.prod(leading))
         return jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), state)
 

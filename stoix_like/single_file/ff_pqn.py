@@ -305,8 +305,8 @@ def train(config: Config, seed: int | jax.Array) -> tuple[Learner, jax.Array]:
         start, end = ends[jnp.maximum(number - 1, 0)], ends[number]
         learner = jax.lax.fori_loop(start, end, lambda _, learner: algorithm.update(learner), learner)
         mean = algorithm.evaluate(learner.params, jax.random.split(jax.random.fold_in(eval_key, end))[0])
-        steps = end * config.num_envs * config.rollout_length
-        jax.debug.print("{steps:>10} steps, mean return {mean:.2f}", steps=steps, mean=mean)
+        steps = config.num_envs * config.rollout_length
+        jax.debug.callback(lambda n, x: print(f"{int(n) * steps:>10} steps, mean return {x:.2f}"), end, mean)
         return learner, mean
 
     first = jax.custom_batching.sequential_vmap(algorithm.init)(params_key, key)  # batched QR decompositions may hang
@@ -317,14 +317,14 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     """Read settings from the command line; None and tuples as in Python, counts also as 1e6."""
 
     def value(default: Any, text: str) -> Any:
-        if isinstance(default, str):
-            return text
-        return int(float(text)) if type(default) is int else ast.literal_eval(text)
+        found, kind = text if isinstance(default, str) else ast.literal_eval(text), type(default)
+        if kind in (bool, int) and found != kind(found):
+            raise ValueError
+        return kind(found) if kind in (bool, int, tuple) else found
 
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    for field in fields(Config):
-        kind = partial(value, field.default)
-        parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=str(field.type))
+    for name, default, kind in ((field.name, field.default, field.type) for field in fields(Config)):
+        parser.add_argument(f"--{name}", type=partial(value, default), default=default, help=str(kind))
     return Config(**vars(parser.parse_args(arguments)))
 
 

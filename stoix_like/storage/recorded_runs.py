@@ -330,13 +330,34 @@ def _members_of_records(run: Run) -> list[Member]:
     failed = range(len(last[RETURN])) if DIVERGED in read_failure(run.directory) else last.get("population/failed", ())
     members = []
     for index in range(len(last[RETURN])):
-        place = index
-        if TRIALS in last:
-            place = last[TRIALS][index // population.seeds] * population.seeds + index % population.seeds
-        seed = int(arch["seed"]) + (index % population.seeds if population.is_paired else place)
         hyperparams = {name.removeprefix(HYPERPARAMS): last[name][index] for name in names}
+        seed = _seed(population, arch["seed"], index, last)
         members.append(Member(run, index, seed, hyperparams, DIVERGED if index in failed else None))
     return members
+
+
+def seed_at(member: Member, record: Mapping[str, Any]) -> int | None:
+    """Return the seed in a member's place at the time of a record: successive halving starts trials on the way.
+
+    Args:
+        member: the member.
+        record: one of its run.
+
+    Returns:
+        The seed; None of a search by successive halving whose record does not have its trials.
+    """
+    if not halves(member.run):
+        return member.seed
+    arch = member.run.config["arch"]
+    population = from_mapping(PopulationConfig, arch["population"], "arch.population")
+    return _seed(population, arch["seed"], member.place, record) if TRIALS in record else None
+
+
+def _seed(population: PopulationConfig, first: Any, index: int, record: Mapping[str, Any]) -> int:
+    place, own = index, index % population.seeds
+    if TRIALS in record:
+        place = record[TRIALS][index // population.seeds] * population.seeds + own
+    return int(first) + (own if population.is_paired else place)
 
 
 def evolves(run: Run) -> bool:
@@ -345,9 +366,20 @@ def evolves(run: Run) -> bool:
     Args:
         run: the run.
     """
-    population = run.config["arch"].get("population") or {}
-    pbt, halving = (population.get(name) or {} for name in ("pbt", "halving"))
-    return pbt.get("every_evals") is not None or halving.get("rounds") is not None
+    return _of_population(run, "pbt", "every_evals") is not None or halves(run)
+
+
+def halves(run: Run) -> bool:
+    """Return whether a run is a search by successive halving.
+
+    Args:
+        run: the run.
+    """
+    return _of_population(run, "halving", "rounds") is not None
+
+
+def _of_population(run: Run, part: str, key: str) -> Any:
+    return ((run.config["arch"].get("population") or {}).get(part) or {}).get(key)
 
 
 def budget(run: Run) -> int:
@@ -356,9 +388,8 @@ def budget(run: Run) -> int:
     Args:
         run: the run.
     """
-    arch = run.config["arch"]
-    rounds = ((arch.get("population") or {}).get("halving") or {}).get("rounds")
-    return int(int(arch["total_timesteps"]) * (1 if rounds is None else rounds))
+    rounds = _of_population(run, "halving", "rounds")
+    return int(int(run.config["arch"]["total_timesteps"]) * (1 if rounds is None else rounds))
 
 
 def flatten(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

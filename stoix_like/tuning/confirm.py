@@ -3,51 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from stoix_like.composition import compose_config
-from stoix_like.config import parse_config
-from stoix_like.run.population.members import float_fields
 from stoix_like.storage.recorded_runs import identity
 from stoix_like.tuning.runner import Job, Runner, population_overrides
 
 # First seeds of the finalists of a search, and of the best setting, relative to `arch.seed`, where a search starts.
 FINALISTS, FRESH = 1_000_000, 2_000_000
-
-
-def retrain(
-    directory: Path,
-    overrides: Sequence[str],
-    settings: Sequence[Mapping[str, Any]],
-    seeds: int,
-    first_seed: int,
-    *,
-    launcher: str | None = None,
-    objective: str = "final",
-) -> list[list[float]]:
-    """Train settings on other seeds; those that differ in traced hyperparameters alone are one population.
-
-    Args:
-        directory: the directory of the runs, which are resumed if they were interrupted, and read if they are complete.
-        overrides: Hydra overrides of all settings.
-        settings: values by key.
-        seeds: seeds per setting; all settings have the same ones.
-        first_seed: the first seed, `FINALISTS` or `FRESH`, relative to `arch.seed`.
-        launcher: Hydra launcher of the runs; None: one after the other in this process.
-        objective: `final` or `best`.
-
-    Returns:
-        The return of each seed by setting; NaN where training diverged.
-
-    Raises:
-        ConfigError: a run cannot be trained, or the directory holds others.
-        TrainingError: a job of the launcher failed for another reason than training that diverged.
-    """
-    config = parse_config(compose_config(overrides))
-    traced = [f"system.{name}" for name in float_fields(type(config.system))]
-    runner = Runner(directory.parent, overrides, launcher)
-    return train_again(runner, directory.name, settings, traced, seeds, config.arch.seed + first_seed, objective)
 
 
 def train_again(
@@ -59,19 +21,23 @@ def train_again(
     first_seed: int,
     objective: str,
 ) -> list[list[float]]:
-    """Train settings on other seeds, see `retrain`.
+    """Train settings on other seeds; those that differ in traced hyperparameters alone are one population.
 
     Args:
-        runner: where the runs train.
+        runner: where the runs train; they are resumed if they were interrupted, and read if they are complete.
         name: directory of the runs, relative to that of the runner.
         settings: values by key.
         traced: keys of hyperparameters that members may differ in.
-        seeds: seeds per setting.
-        first_seed: the first seed.
+        seeds: seeds per setting; all settings have the same ones.
+        first_seed: the first seed, `arch.seed` plus `FINALISTS` or `FRESH`.
         objective: `final` or `best`.
 
     Returns:
-        The return of each seed by setting.
+        The return of each seed by setting; NaN where training diverged.
+
+    Raises:
+        ConfigError: a run cannot be trained, or the directory holds others.
+        TrainingError: a job of the launcher failed for another reason than training that diverged.
     """
     # None is no value of a member.
     own = [[key for key in setting if key in traced and setting[key] is not None] for setting in settings]

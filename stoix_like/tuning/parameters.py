@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -82,7 +83,11 @@ def parse_space(space: Mapping[str, Any], known: Collection[str], floats: Collec
     """
     if not space:
         raise ConfigError(f"{KEY} is empty: give at least one range, {{actor_lr: {{log_uniform: [1e-5, 1e-2]}}}}")
-    return [_parameter(str(name), given, known, floats) for name, given in space.items()]
+    parameters = [_parameter(str(name), given, known, floats) for name, given in space.items()]
+    for key, number in Counter(parameter.key for parameter in parameters).items():
+        if number > 1:
+            raise ConfigError(f"{KEY} has {key} and {key.removeprefix('system.')}, which are one key: leave out one")
+    return parameters
 
 
 def _parameter(name: str, given: Any, known: Collection[str], floats: Collection[str]) -> Parameter:
@@ -100,7 +105,7 @@ def _parameter(name: str, given: Any, known: Collection[str], floats: Collection
         raise ConfigError(f"{where} must be one of {{{': …}, {'.join(FORMS)}: …}}")
     form, values = next(iter(given.items()))
     if form == "choice":
-        if not isinstance(values, list) or not values:
+        if not isinstance(values, list | tuple) or not values:
             raise ConfigError(f"{where} needs a list of values, such as {{choice: [0.1, 0.2]}}")
         numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
         return Parameter(key, CategoricalDistribution(values), _is_float(key, floats) and numbers)
@@ -122,7 +127,7 @@ def _is_float(key: str, floats: Collection[str]) -> bool:
 
 
 def _ends(values: Any, where: str) -> tuple[float, float]:
-    numbers = isinstance(values, list) and all(
+    numbers = isinstance(values, list | tuple) and all(
         isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) for value in values
     )
     if not numbers or len(values) != 2 or not values[0] < values[1]:

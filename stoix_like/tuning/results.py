@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import typing
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,9 @@ from omegaconf import OmegaConf
 
 from stoix_like.analysis.figures import save
 from stoix_like.analysis.selection import SelectedMember, describe_fresh
-from stoix_like.composition import complete_overrides, parse_overrides
+from stoix_like.composition import complete_overrides, config_dir, parse_overrides
 from stoix_like.config import GROUPS
+from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import columns
 from stoix_like.overrides import is_hydras
 from stoix_like.run.records.records import aggregate
@@ -31,6 +33,7 @@ from stoix_like.tuning.study import PLACE, RUN, best_trial, complete, finished
 TRIALS, PICTURE, BEST = "trials.csv", "trials.png", "configs/experiment/best.yaml"
 # Below, a share of the variation means nothing.
 _MIN_TRIALS = 8
+_MEMBERS = re.compile(r"arch\.population(\.(size|seeds|hyperparams|mode|paired)(\..*)?)?")
 
 
 class SweepResult(NamedTuple):
@@ -163,9 +166,12 @@ def importance(study: optuna.Study) -> dict[str, float]:
     done = complete(study)
     if len(done) < _MIN_TRIALS or len({trial.value for trial in done}) == 1:
         return {}
+    # Lists, such as the layers of a network, have no place on an axis.
+    params = [key for key in done[0].params if not any(isinstance(trial.params[key], list | dict) for trial in done)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of an experimental interface
-        return optuna.importance.get_param_importances(study, evaluator=optuna.importance.PedAnovaImportanceEvaluator())
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        return optuna.importance.get_param_importances(study, evaluator=evaluator, params=params)
 
 
 def describe(result: SweepResult, shown: int = 10) -> str:
@@ -196,6 +202,27 @@ def _show(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Refuse overrides of all trials that an experiment file cannot have, or that change who the members are.
+
+    Args:
+        overrides: Hydra overrides.
+
+    Raises:
+        ConfigError: names the override.
+    """
+    for override in parse_overrides(overrides):
+        if override.is_delete():
+            raise ConfigError(
+                f"{override.input_line}: the best setting is written as an experiment, which can leave out no key: put"
+                " what remains into a file of its own, such as network/mine.yaml, and choose that"
+            )
+        if _MEMBERS.fullmatch(override.key_or_group):
+            raise ConfigError(
+                f"{override.input_line}: a search decides what its populations consist of: use its own seeds and space"
+            )
+
+
 def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Sequence[str]) -> str:
     """Return a configuration as an experiment file.
 
@@ -214,8 +241,8 @@ def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Se
         key, value = override.key_or_group, override.value()
         if key == "experiment":
             defaults.append(value)
-        elif key in GROUPS and isinstance(value, str):
-            defaults.append({f"override /{key}": value})
+        elif isinstance(value, str) and (key in GROUPS or (config_dir() / key).is_dir()):
+            defaults.append({f"override /{key}" if key in GROUPS else f"/{key}": value})
         else:
             values[key] = plain(value)
     for key, value in params.items():
@@ -226,7 +253,7 @@ def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Se
     nested: Any = OmegaConf.create({})
     for key, value in values.items():
         OmegaConf.update(nested, key, value, force_add=True)
-    defaults.sort(key=lambda entry: isinstance(entry, dict))  # Hydra wants choices of groups at the end
+    defaults.sort(key=lambda entry: isinstance(entry, dict) and any("override" in key for key in entry))  # at the end
     body = {"defaults": [*defaults, "_self_"], **typing.cast(dict[str, Any], OmegaConf.to_container(nested))}
     comment = "".join(f"# {line}\n" for line in about)
     return f"# @package _global_\n{comment}" + yaml.safe_dump(body, sort_keys=False)

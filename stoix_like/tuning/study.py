@@ -20,8 +20,10 @@ import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool
 
+from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import identity
 from stoix_like.tuning.parameters import Parameter
 from stoix_like.tuning.shapes import GRID_POINTS, Shape, shape_of
@@ -46,6 +48,9 @@ def open_study(path: Path) -> optuna.Study:
 
     Returns:
         The study.
+
+    Raises:
+        ConfigError: the file is damaged.
     """
 
     def connect() -> sqlite3.Connection:
@@ -57,13 +62,19 @@ def open_study(path: Path) -> optuna.Study:
 
     # No connection outlives its transaction: a pool would keep some open, of which Python 3.13 warns.
     kwargs = {"creator": connect, "poolclass": NullPool}
-    return optuna.create_study(
-        storage=optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs=kwargs),
-        study_name=_NAME,
-        direction=_DIRECTION,
-        sampler=optuna.samplers.RandomSampler(),  # nothing is drawn from it
-        load_if_exists=True,
-    )
+    try:
+        return optuna.create_study(
+            storage=optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs=kwargs),
+            study_name=_NAME,
+            direction=_DIRECTION,
+            sampler=optuna.samplers.RandomSampler(),  # nothing is drawn from it
+            load_if_exists=True,
+        )
+    except DatabaseError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.orig}): delete it if it is damaged, and the same trials are drawn again,"
+            " whose runs remain"
+        ) from error
 
 
 def finished(study: optuna.Study) -> list[FrozenTrial]:

@@ -32,7 +32,7 @@ from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
 from stoix_like.tuning.halving import HALVING, Halvings, divide
 from stoix_like.tuning.parameters import KEY, Parameter, parse_space
 from stoix_like.tuning.populations import Populations
-from stoix_like.tuning.results import SweepResult, plain, write_results
+from stoix_like.tuning.results import SweepResult, check_overrides, plain, write_results
 from stoix_like.tuning.runner import Job, Runner
 from stoix_like.tuning.shapes import Shape, list_shapes, population_size
 from stoix_like.tuning.study import FIRST_RUN, SAMPLERS, Sampling, best_trial, finished, open_study
@@ -152,6 +152,7 @@ def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
         ConfigError: a setting is invalid, or the directory holds another sweep.
         TrainingError: no trial has a return.
     """
+    check_overrides(overrides)
     base = compose_config(overrides)
     resolved, parsed = typing.cast(dict[str, Any], OmegaConf.to_container(base)), parse_config(base)
     known = [key for key, _ in flatten(resolved)]

@@ -33,11 +33,12 @@ from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import check_place, write_json, write_text
 from stoix_like.tuning import budget as budgets
 from stoix_like.tuning.budget import SEEDS, Budget, BudgetStages
-from stoix_like.tuning.confirm import FINALISTS, FRESH, retrain
+from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
 from stoix_like.tuning.default_space import default_space
 from stoix_like.tuning.parameters import Parameter, parse_space
 from stoix_like.tuning.progress import TuningProgress
-from stoix_like.tuning.results import as_experiment, draw, importance
+from stoix_like.tuning.results import as_experiment, check_overrides, draw, importance
+from stoix_like.tuning.runner import Runner
 from stoix_like.tuning.sweep import SweepConfig, run_sweep
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def tune(
     if slots is not None and slots < 2:
         raise ConfigError(f"slots={slots} must be at least 2: successive halving compares settings")
     given = to_overrides(overrides)
+    check_overrides(given)
     chosen = _environment(env)
     limits = budgets.parse_budget(budget)
     base = [f"system={system}", *chosen, *given]
@@ -147,6 +149,7 @@ def tune(
     plan = _read_plan(where, request, slots)
     if plan is None:
         check_place(where, "--out")
+        _check_search(request, slots or min(budgets.SLOTS), 1.0)  # before the time of a step is measured
         plan = _make_plan(request, limits, parameters, slots, config.arch.total_timesteps, started)
         _write_plan(where, request, plan)
     trial = f"arch.total_timesteps={config.arch.total_timesteps:,}"
@@ -213,11 +216,12 @@ class _Tuning:
     def _retrain(self, stage: str, settings: Sequence[Mapping[str, float]], first_seed: int) -> list[list[float]]:
         """Train settings on seeds, in populations of the size of the search."""
         together = max(1, self.plan.slots // SEEDS)
+        runner, seed = Runner(self.directory, self._overrides(stage)), self.config.arch.seed + first_seed
+        traced = [parameter.key for parameter in self.parameters]
         found = []
         for start in range(0, len(settings), together):
-            directory = self.directory / stage / str(start // together)
-            own = settings[start : start + together]
-            found += retrain(directory, self._overrides(stage), own, SEEDS, first_seed)
+            name, own = f"{stage}/{start // together}", settings[start : start + together]
+            found += train_again(runner, name, own, traced, SEEDS, seed, "final")
         return found
 
     def _overrides(self, stage: str, deadline: float | None = None) -> list[str]:
@@ -256,13 +260,13 @@ def _verdict(result: TuneResult) -> str:
     difference = _center(tuned) - _center(configured)
     # Constant returns have no variance to test against.
     if not all(map(math.isfinite, (*tuned, *configured))) or len({*tuned}) == len({*configured}) == 1:
-        evidence, p = "untested", math.nan
+        evidence, p, statistic = "untested", math.nan, math.nan
     else:
-        p = float(ttest_ind(tuned, configured, equal_var=False).pvalue)
+        statistic, p = map(float, ttest_ind(tuned, configured, equal_var=False))
         evidence = f"Welch's t-test: p = {p:.2g}"
     if difference <= 0.0:
         words = "the tuned setting is not better, keep the configured one"
-    elif p < _SIGNIFICANT:
+    elif p < _SIGNIFICANT and statistic > 0.0:
         words = "the tuned setting is better"
     else:
         words = "no evidence that the tuned setting is better"
@@ -373,11 +377,15 @@ def _read_plan(directory: Path, request: Request, slots: int | None) -> BudgetSt
     return None
 
 
-def _write_plan(directory: Path, request: Request, plan: BudgetStages) -> None:
-    # What the search would refuse is refused before anything is written.
-    population = {"size": plan.slots, "hyperparams": request.space, "halving.rounds": plan.rounds}
+def _check_search(request: Request, slots: int, rounds: float) -> None:
+    """Refuse what the search would refuse."""
+    population = {"size": slots, "hyperparams": request.space, "halving.rounds": rounds}
     own = to_overrides({f"arch.population.{name}": value for name, value in population.items()})
     _set_up([*request.of_runs, *own])
+
+
+def _write_plan(directory: Path, request: Request, plan: BudgetStages) -> None:
+    _check_search(request, plan.slots, plan.rounds)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / REQUEST, {"request": request._asdict(), "plan": plan._asdict()})
 

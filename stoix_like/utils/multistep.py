@@ -10,6 +10,7 @@ there at every size measured, and on accelerators as a parallel prefix scan of l
 one of them. Results agree up to rounding; `scripts/benchmark/returns.py` compares both on your machine.
 """
 
+import operator
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -286,7 +287,7 @@ def _windows(bias: Float[Array, "T *S"], slope: Float[Array, "T *S"], n: int) ->
     dtype = jnp.result_type(bias, slope)
     window, done = (bias.astype(dtype), slope.astype(dtype)), 0
     chosen = jnp.zeros_like(window[0]), jnp.ones_like(window[1])
-    for digit in range(n.bit_length()):
+    for digit in range(operator.index(n).bit_length()):
         length = 1 << digit
         if n & length:
             chosen = _compose((_shift(window[0], done, 0.0), _shift(window[1], done, 1.0)), chosen)
@@ -468,8 +469,8 @@ def batch_discounted_returns(
     """
     layout_of_v = {0: "v_t[]", 1: "v_t[B]"}.get(jnp.ndim(v_t), "v_t[B,T]")
     _check_sequences(f"r_t[B,T] discount_t[B,T] {layout_of_v}", (r_t, discount_t, v_t), time_major)
-    # A Python number takes the dtype of the rewards; an array keeps its own.
-    value_t = v_t if isinstance(v_t, jax.Array) else jnp.asarray(v_t, r_t.dtype)
+    # A Python number takes the dtype of the rewards, unless they are integers; an array keeps its own.
+    value_t = v_t if isinstance(v_t, jax.Array) else jnp.asarray(v_t, jnp.result_type(r_t, discount_t, v_t))
     if value_t.ndim == 1:
         value_t = value_t[None] if time_major else value_t[:, None]
     value_t = jnp.broadcast_to(value_t, r_t.shape)

@@ -55,7 +55,7 @@ def make_learning_rate(
 
     Args:
         init_lr: learning rate of the first update, per gradient step.
-        config: an object with `decay_learning_rates` (whether rates decay to zero, or a share below 1 to which they
+        config: an object with `decay_learning_rates` (whether rates decay to zero, or the share in (0, 1) to which they
             decay) and `num_updates` (updates of the run), or with both as `system.decay_learning_rates` and
             `arch.num_updates`.
         num_epochs: passes over the data of one update.
@@ -66,7 +66,7 @@ def make_learning_rate(
 
     Raises:
         AttributeError: if the config lacks one of these attributes.
-        ValueError: if a count is less than 1, or the share is not in [0, 1).
+        ValueError: if a count is less than 1, or the share is not in (0, 1).
     """
     grouped = hasattr(config, "system")
     system, arch = (config.system, config.arch) if grouped else (config, config)

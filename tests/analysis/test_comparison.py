@@ -1,6 +1,7 @@
 """Comparisons of algorithms, with their verdicts."""
 
 import json
+import math
 import re
 
 import numpy as np
@@ -184,6 +185,7 @@ def test_a_test_of_ranks_names_the_one_of_higher_ranks(tmp_path):
         ({"correction": "hulm"}, "did you mean 'holm'"),
         ({"score": "last"}, "score=last is unknown"),
         ({"level": 5.0}, "level=5.0 must be between 0 and 1"),
+        ({"target": math.inf}, "target=inf must be finite"),
     ],
 )
 def test_unknown_settings_are_refused(two, settings, message):

@@ -16,6 +16,8 @@ from stoix_like.composition import compose_config
 from support.recorded import write_config
 
 PPO = "ppo/ff_ppo"
+DQN = "q_learning/ff_dqn"
+TORSO = "network.actor_network.pre_torso"
 # Imports of the package fail, as where it is not installed.
 WITHOUT_PACKAGE = (
     "import runpy, sys; sys.modules['stoix_like'] = None; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
@@ -46,7 +48,7 @@ def test_files_are_short_and_import_nothing_of_this_package(system):
 def test_settings_of_the_configuration_are_filled_in(tmp_path, capsys):
     path = tmp_path / "script.py"
     words = ["env=gymnax/acrobot", "arch.total_timesteps=1e6", "system.gamma=1", "system.decay_learning_rates=false"]
-    layers = [f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("actor", "critic")]
+    layers = [f"network.{name}_network.pre_torso.layer_sizes=[3.2e1]" for name in ("actor", "critic")]
     cli.main(["eject", PPO, "--out", str(path), *words, *layers])
     assert capsys.readouterr().out == f"written to {path}\n"
     config = runpy.run_path(str(path))["Config"]()
@@ -95,6 +97,11 @@ def test_without_a_file_the_script_is_printed(capsys):
         (PPO, "system.max_grad_norm=null", "system.max_grad_norm=null"),
         (PPO, "system.decay_learning_rates=0.5", "system.decay_learning_rates=0.5"),
         (PPO, "system.clip_eps=-1", "system.clip_eps"),
+        (PPO, "system.num_minibatches=7", "system.num_minibatches=7 must divide"),
+        (PPO, "arch.total_timesteps=100", "arch.total_timesteps=100 is too small for one update"),
+        (DQN, f"{TORSO}.activation=sin", f"{TORSO}.activation=sin: the single file of q_learning/ff_dqn takes"),
+        (DQN, f"{TORSO}.layer_sizes=[1.5,64]", f"{TORSO}.layer_sizes=[1.5, 64]"),
+        (DQN, "system.warmup_steps=10", "system.warmup_steps=10 must be a multiple of system.rollout_length"),
         (PPO, "arch.population.size=2", "arch.population.size=2"),
         (PPO, "arch=sebulba", "arch.architecture_name="),
         ("search/ff_az", "system.search_method=puct", 'system.search_method="puct"'),

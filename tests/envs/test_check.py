@@ -121,6 +121,15 @@ class Both(Sound):
         return state, timestep._replace(truncated=timestep.terminated)
 
 
+class TruncatesEarly(Sound):
+    truncates_after = 6
+
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        never = jnp.zeros_like(timestep.terminated)
+        return state, timestep._replace(truncated=timestep.terminated, terminated=never)
+
+
 class VectorReward(Sound):
     def step(self, key, state, action):
         state, timestep = super().step(key, state, action)
@@ -210,6 +219,7 @@ FAULTS = {
     OtherFields: "the state has another structure after step than after reset",
     PythonBranch: r"step cannot be compiled with jit and vmap: TracerBoolConversionError: .*\(use jax.numpy",
     Both: "terminated and truncated are both True in some step",
+    TruncatesEarly: "an episode is truncated after 5 steps, and truncates_after=6 is declared",
     VectorReward: r"reward of step is float32\[1\]: return a scalar of dtype float32",
     IntegerReward: r"reward of step is int32\[\]: return a scalar of dtype float32",
     InfiniteReward: "reward is NaN or infinite after some actions",

@@ -9,6 +9,7 @@ from stoix_like import evaluate, train
 from stoix_like.config import parse_config
 from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.auto_reset import AutoResetState
+from stoix_like.envs.factory import make_model
 from stoix_like.envs.randomization import AUTO_RESETS
 from stoix_like.envs.wrappers import Wrapper
 from stoix_like.errors import ConfigError
@@ -106,6 +107,15 @@ def test_evaluation_randomises_on_request_alone():
     for randomized_too, number in ((False, 1), (True, N)):
         env = make_eval(config(randomize_evaluation=randomized_too, randomize_every="run", auto_reset="cached"))
         assert distinct(env.reset(keys)[1].observation.agent_view[:, 1]) == number
+
+
+def test_a_search_plans_with_the_nominal_model_where_evaluations_play_it():
+    keys, action = jax.random.split(jax.random.key(1), N), jnp.ones((N, 1))
+    model, env = make_model(make(config())), make_eval(config())
+    state, _ = env.reset(keys)
+    planned, played = model.step(keys, model.state_of(state), action), env.step(keys, state, action)
+    np.testing.assert_array_equal(planned[1].observation.agent_view, played[1].observation.agent_view)
+    assert jax.tree.structure(planned[0]) == jax.tree.structure(model.state_of(state))
 
 
 class OwnStarts(Wrapper):

@@ -111,7 +111,8 @@ def test_parameters_before_the_first_update_are_never_the_best(members, tmp_path
 
 
 def test_member_selects_one_of_the_population(members):
-    loaded, policy = load_shared(open_run(members), "last"), load_policy(members, "last", member=1)
+    loaded = load_shared(open_run(members), "last")
+    policy = load_policy(members, int(loaded.env_steps[0]), member=1)
     for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
         np.testing.assert_array_equal(found, expected[1])
 
@@ -123,7 +124,7 @@ def test_member_selects_one_of_the_population(members):
         ([-np.inf, -3.0, np.nan], None, 1),
         ([np.nan, np.nan], "best", 0),
         ([3.0, np.nan, 5.0], "1", 1),
-        ([3.0, 5.0], 0, 0),
+        ([3.0, 5.0], np.int64(0), 0),
         (3.0, "best", 0),
         (np.nan, 0, 0),
     ],
@@ -132,7 +133,7 @@ def test_choose_member(returns, member, chosen):
     assert choose_member(TrainedState({}, np.zeros_like(returns), np.array(returns)), member) == chosen
 
 
-@pytest.mark.parametrize("member", [3, -1, "all", "first"])
+@pytest.mark.parametrize("member", [3, -1, True, "all", "first"])
 def test_choose_member_raises_for_unknown_members(member):
     with pytest.raises(ConfigError, match=f"member={member} does not exist: use best, or 0 to 2"):
         choose_member(TrainedState({}, np.zeros(3), np.zeros(3)), member)

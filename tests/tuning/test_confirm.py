@@ -3,7 +3,8 @@
 import pytest
 
 from stoix_like.storage import recorded_runs
-from stoix_like.tuning.confirm import FINALISTS, FRESH, retrain, train_again
+from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
+from stoix_like.tuning.runner import Runner
 from support.killed_sweeps import KEYS, FakeRunner, values
 from support.trained_runs import SMALL
 
@@ -30,13 +31,13 @@ def test_settings_train_again_on_the_same_seeds(tmp_path, monkeypatch):
     run = [*SMALL, "system=ppo/ff_ppo", "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
     # The last two have no traced hyperparameter, and are equal.
     settings = [{LR: 0.01}, {LR: 0.02}, {EPOCHS: 2}, {EPOCHS: 2}]
-    found = retrain(tmp_path / "finalists", run, settings, 3, FINALISTS)
+    first, runner = FINALISTS + 42, Runner(tmp_path, run)
+    found = train_again(runner, "finalists", settings, [LR, GAMMA], 3, first, "final")
     assert [len(returns) for returns in found] == [3] * 4
     assert found[2] == found[3]
     runs = [recorded_runs.read_run(directory) for directory in recorded_runs.find_runs([tmp_path / "finalists"])]
     seeds = [[member.seed for member in recorded_runs.members(run)] for run in runs]
-    first = FINALISTS + 42
     assert seeds == [[first, first + 1, first + 2] * 2, [first, first + 1, first + 2]]
     # What is complete is read.
     monkeypatch.setattr("stoix_like.run.experiment.run", None)
-    assert retrain(tmp_path / "finalists", run, settings, 3, FINALISTS) == found
+    assert train_again(runner, "finalists", settings, [LR, GAMMA], 3, first, "final") == found

@@ -38,6 +38,7 @@ def test_ranges_of_a_space():
         ({"actor_lr": {"choice": []}}, "needs a list of values"),
         ({"epochs": {"uniform": [1, 4]}}, "use int, log_int or choice"),
         ({"epochs": {"int": [1, 2.5]}}, "needs two integers"),
+        ({"epochs": {"choice": [1]}, "system.epochs": {"choice": (2,)}}, "system.epochs and epochs, which are one key"),
     ],
 )
 def test_spaces_that_make_no_sense_are_refused(space, message):

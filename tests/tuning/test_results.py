@@ -3,12 +3,14 @@
 import csv
 
 import optuna
+import pytest
 
 from stoix_like.analysis.selection import read_selected
 from stoix_like.composition import compose_config
+from stoix_like.errors import ConfigError
 from stoix_like.tuning.parameters import Parameter
 from stoix_like.tuning.results import BEST, PICTURE, TRIALS, importance, write_results
-from stoix_like.tuning.study import best_trial
+from stoix_like.tuning.study import best_trial, open_study
 
 RANGE = optuna.distributions.FloatDistribution(0.0, 1.0)
 PARAMETER = Parameter("system.actor_lr", RANGE, traced=True)
@@ -32,6 +34,15 @@ def test_the_best_trial_is_an_experiment_with_the_environment_of_the_sweep(tmp_p
     with (tmp_path / TRIALS).open() as file:
         rows = [(row["state"], row["value"], row[PARAMETER.key]) for row in csv.DictReader(file)]
     assert rows == [("fail", "", "0.0"), ("complete", "1.0", "0.1")]
+
+
+def test_choices_of_optional_groups_are_part_of_the_experiment(tmp_path):
+    overrides = ["+search=strong", "experiment=ppo_simple_spread", "+observations=privileged"]
+    write_results(tmp_path, study_of(1.0), [PARAMETER], overrides)
+    chosen = compose_config(["+experiment=best"], [(tmp_path / BEST).parents[1]])
+    expected = compose_config(["+search=strong", "+experiment=ppo_simple_spread", "+observations=privileged"])
+    assert chosen.network.observations == expected.network.observations
+    assert chosen.system.num_minibatches == expected.system.num_minibatches
 
 
 def test_files_are_written_for_the_trials_that_they_need(tmp_path):
@@ -61,4 +72,18 @@ def test_importance_needs_trials_that_differ():
     assert importance(study_of(1.0, 2.0)) == {}
     assert importance(study_of(*[1.0] * 9)) == {}
     # The only parameter explains all of it.
-    assert importance(study_of(*map(float, range(9)))) == {PARAMETER.key: 1.0}
+    study = study_of(*map(float, range(9)))
+    assert importance(study) == {PARAMETER.key: 1.0}
+    with pytest.warns(UserWarning, match="list"):
+        sizes = optuna.distributions.CategoricalDistribution(([32], [64]))
+    lists = optuna.create_study(direction="maximize")
+    for trial in study.trials:
+        trial.params["layers"], trial.distributions["layers"] = [64], sizes
+        lists.add_trial(trial)
+    assert importance(lists) == {PARAMETER.key: 1.0}
+
+
+def test_a_damaged_study_is_refused(tmp_path):
+    (tmp_path / "study.db").write_text("no database" * 100)
+    with pytest.raises(ConfigError, match=r"study\.db cannot be read \(file is not a database\): delete it"):
+        open_study(tmp_path / "study.db")

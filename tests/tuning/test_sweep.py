@@ -88,6 +88,14 @@ def table(directory):
             ],
             "may start 1,600,000 members per run, and so reach the fresh seeds",
         ),
+        (
+            ["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "arch.population.seeds=3"],
+            "arch.population.seeds=3: a search decides what its populations consist of",
+        ),
+        (
+            ["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "~network.critic_network"],
+            "~network.critic_network: the best setting is written as an experiment",
+        ),
         # Known once the environment is built: the directory is there by then.
         (
             [

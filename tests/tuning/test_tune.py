@@ -39,6 +39,9 @@ SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
         (["probe/policy", "--budget", "1e9", "arch.num_evaluation=2"], "rungs=2 are too many for 2 evaluation(s)"),
         (["probe/policy", "--space", "5", "--budget", "1e9"], "space=5 must be ranges by name"),
         pytest.param(
+            ["gymnasium/pendulum", "--system", "sac/ff_sac"], "run on the host, where members", marks=pytest.mark.slow
+        ),
+        pytest.param(
             ["probe/policy", "--slots", "1", "--budget", "1e9"], "slots=1 must be at least 2", marks=pytest.mark.slow
         ),
         (["probe/policy", "--space", "{target_kl: {uniform: [0.1, 1]}}", "--budget", "1e9"], "target_kl is null"),
@@ -89,6 +92,8 @@ def test_a_setting_that_diverges_is_worse_than_any_other(tmp_path):
             "the tuned setting is better: +4.5 (Welch's t-test: p = 0.00",
         ),
         (range(1, 9), range(2, 10), "the tuned setting is not better, keep the configured one: -1"),
+        # The interquartile mean is larger, and the mean 500 smaller.
+        ([10.0] * 6 + [-990.0] * 2, [9.9] * 6 + [1009.9] * 2, "no evidence that the tuned setting is better: +0.1"),
         ([5.0] * 8, [4.0] * 8, "no evidence that the tuned setting is better: +1 (untested)"),
     ],
 )

@@ -80,7 +80,7 @@ def check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], ke
         optional = name in known and defaults[name] is None
         if name in _SIZES and not _positive(value) and not (optional and value is None):
             raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use integers of at least 1")
-        if name in _MOST and value is not None and np.max(value) > _MOST[name]:
+        if name in _MOST and value is not None and np.max(value, initial=0) > _MOST[name]:
             raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use at most {_MOST[name]}")
         value = convert(hints.get(name, Any), value, f"{key}.{name}", defaults.get(name))
         if name in _PARSERS and isinstance(value, str):

@@ -9,6 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from stoix_like.networks.feed_forward import Network
@@ -25,7 +26,7 @@ class ScannedRNN(Network):
     """Recurrent cells on top of each other, scanned over time, the first axis; reset where an episode starts.
 
     The state of several cells is a tuple, from the first cell to the last. Three cells or more are one loop, so that
-    the time to compile does not depend on their number.
+    the time to compile does not depend on their number. Cells of type `gru` have derivatives in reverse mode alone.
 
     Attributes:
         hidden_state_dim: width of the state and of the output of each cell, in units.
@@ -160,7 +161,7 @@ class ScannedRNN(Network):
         Returns:
             The arrays of the cells' states, `[batch_size, H]`.
         """
-        batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
+        batch = (batch_size,) if isinstance(batch_size, int | np.integer) else tuple(batch_size)
         return self._joined([_initial_state(cell, batch) for cell in self._make_cells(parent=None)])
 
 

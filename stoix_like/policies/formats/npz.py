@@ -131,7 +131,8 @@ def _layers(policy: Exportable, modules: list[tuple[nn.Module, Any]]) -> _Arrays
         number = len(activations) - 1
         if isinstance(module, MLPTorso):
             following = [module.activation] * len(module.layer_sizes)
-            following[-1] = module.activation if module.activate_final else "none"
+            if following and not module.activate_final:
+                following[-1] = "none"
         elif isinstance(module, _HEADS):
             following = ["tanh" if _is_squashed(module) else "none"]
         elif isinstance(module, nn.Dense):

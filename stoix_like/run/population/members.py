@@ -284,8 +284,8 @@ def ends(key: str, arguments: Sequence[Any], above_zero: bool = False) -> tuple[
         low, high = (float(argument) for argument in arguments)
     except (TypeError, ValueError):
         raise ConfigError(f"{key}={arguments} must be two numbers, [low, high]") from None
-    if not low <= high:
-        raise ConfigError(f"{key}={list(arguments)} must be [low, high] with low <= high")
+    if not low <= high or not math.isfinite(high - low):
+        raise ConfigError(f"{key}={list(arguments)} must be [low, high] with low <= high, at a finite distance")
     if above_zero and low <= 0:
         raise ConfigError(f"{key}={list(arguments)} must start above 0")
     return low, high

@@ -12,21 +12,19 @@ from typing import Annotated, Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from stoix_like.base_types import Dream, Metrics, Observation, PyTree, SystemSpec
-from stoix_like.envs.spaces import Box, Mixed, ObservationSpace, Space, choices
+from stoix_like.envs.spaces import ObservationSpace, Space, choices
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.distributions import mix_uniform
 from stoix_like.networks.latents import mode, sample_straight_through
 from stoix_like.networks.rssm import RSSM, Latent
 from stoix_like.networks.world_model import decoded_view, decoder_loss
 from stoix_like.schema import Part, at_least, between
-from stoix_like.systems.mpo.actions import as_vector
+from stoix_like.systems.parts.action_vectors import action_vector
 from stoix_like.systems.parts.critic_outputs import two_hot_loss
 from stoix_like.utils.accelerate.packing import unpack
-from stoix_like.utils.jax_utils import prepend_dims
 from stoix_like.utils.loss import kl_balance_loss
 from stoix_like.utils.replay import StreamBatch
 
@@ -363,27 +361,6 @@ class WorldModel:
 
     def _vector(self, action: jax.Array) -> jax.Array:
         return action_vector(self.action_space, action)
-
-
-def action_vector(space: Space, action: jax.Array) -> jax.Array:
-    """Return actions as vectors.
-
-    Args:
-        space: the action space.
-        action: actions of this space, with any leading axes.
-
-    Returns:
-        `[..., D]`: one-hot choices; numbers of a bounded box relative to its centre, in units of half its width.
-    """
-    if isinstance(space, Mixed):
-        pairs = zip(space.parts, space.split(action), strict=True)
-        return jnp.concatenate([action_vector(part, each) for part, each in pairs], axis=-1)
-    vector = as_vector(space, action)
-    if not isinstance(space, Box):
-        return vector
-    centre = np.broadcast_to((np.add(space.low, space.high) / 2.0) if space.bounded else 0.0, space.shape)
-    scaled = (vector - prepend_dims(centre, vector.ndim)) / prepend_dims(space.half_width, vector.ndim)
-    return scaled.astype(vector.dtype).reshape(*vector.shape[: vector.ndim - len(space.shape)], -1)
 
 
 def make_world_model(config: WorldModelConfig, spec: SystemSpec) -> WorldModel:

@@ -6,27 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Distribution
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
+from stoix_like.envs.spaces import Box, Discrete, Space
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import prepend_dims
-
-
-def as_vector(space: Space, action: jax.Array) -> jax.Array:
-    """Return actions as vectors, the concatenated one-hot vectors of discrete choices.
-
-    Args:
-        space: the action space.
-        action: actions of this space, with any leading axes.
-
-    Returns:
-        `[..., D]` floats.
-    """
-    if isinstance(space, Discrete):
-        return jax.nn.one_hot(action, space.n)
-    if isinstance(space, MultiDiscrete):
-        parts = [jax.nn.one_hot(action[..., i], size) for i, size in enumerate(space.nvec)]
-        return jnp.concatenate(parts, axis=-1)
-    return action
 
 
 def proposals(space: Space, pi: Distribution, num_samples: int, key: jax.Array) -> tuple[jax.Array, jax.Array]:

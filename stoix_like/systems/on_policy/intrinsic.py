@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import Axes, Loss, Metrics, Observation, PyTree, SystemSpec, TimeStep, Transition
-from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.heads import ScalarCriticHead
 from stoix_like.schema import above, at_least, between, one_of
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.parts.action_vectors import action_vector, clip_to_bounds
 from stoix_like.systems.parts.advantages import Advantages, make_advantages
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Descends, gradient_step, make_optimiser
@@ -287,11 +287,9 @@ class _GAIL(_Bonus):
         return {"features": features, "classifier": _Discriminator().init(key, phi, self._vector(action))}, ()
 
     def _vector(self, action: jax.Array) -> jax.Array:
-        """Return actions `[..., *shape]` as vectors `[..., A]`, discrete ones one-hot."""
+        """Return actions `[..., *shape]` as vectors `[..., A]`, as the environment takes them and data record them."""
         space: Any = self.spec.action_space
-        if isinstance(space, Discrete):
-            return jax.nn.one_hot(action, space.n)
-        return action.reshape(*action.shape[: action.ndim - len(space.shape)], -1).astype(jnp.float32)
+        return action_vector(space, clip_to_bounds(space, action))
 
     def _logits(self, params: dict[str, PyTree], observation: Observation, action: jax.Array) -> jax.Array:
         phi = self.features.apply(params["features"], observation)

@@ -19,7 +19,7 @@ from stoix_like.networks.base import CompositeNetwork, FeedForwardActor, FeedFor
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_DISTRIBUTION, HeadRequirement
 from stoix_like.schema import one_of
-from stoix_like.systems.mpo.actions import as_vector
+from stoix_like.systems.parts.action_vectors import as_vector
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.utils.loss import hl_gauss_loss_per_example, two_hot_loss_per_example
 

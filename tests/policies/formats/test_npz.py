@@ -17,9 +17,10 @@ from support.trained_runs import SMALL
 from support.untrained import untrained
 
 
-def test_a_masked_policy_without_a_mask_is_refused(tmp_path, monkeypatch):
+def test_a_linear_policy_without_its_mask_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("support.masked", "jax", ""))
-    policy = make_policy(*untrained(*SMALL, "env=gymnax", "env.env_name=masked", "env.scenario.name=masked"), {})
+    overrides = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked"]
+    policy = make_policy(*untrained(*SMALL, *overrides, "network.actor_network.pre_torso.layer_sizes=[]"), {})
     act = numpy_policy.load(policy.export(tmp_path / "policy.npz"))
     view, mask, _ = policy.random_observations(jax.random.key(0), 8)
     np.testing.assert_array_equal(act(view, np.asarray(mask)), policy(Observation(view, mask)))

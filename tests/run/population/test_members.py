@@ -116,6 +116,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
         ("{actor_lr: {normal: [0, 1]}}", [], "normal is not a distribution: did you mean 'uniform'"),
         ("{actor_lr: {uniform: [1]}}", [], "must be two numbers"),
         ("{actor_lr: {uniform: [1, 0]}}", [], "must be .low, high. with low <= high"),
+        ("{actor_lr: {log_uniform: [1, inf]}}", [], "low <= high, at a finite distance"),
         ("{actor_lr: {log_uniform: [0, 1]}}", [], "must start above 0"),
         (
             "{actor_lr: [1e-3, 1e-2]}",

@@ -11,10 +11,9 @@ import pytest
 
 from stoix_like.base_types import Observation
 from stoix_like.config import parse_config
-from stoix_like.envs.spaces import Box, Discrete, Mixed, MultiDiscrete, Tuple
 from stoix_like.networks.distributions import DiscreteValuedTfpDistribution
 from stoix_like.run.set_up.setup import set_up
-from stoix_like.systems.dreamer.world_model import Observed, WorldModel, action_vector, make_world_model
+from stoix_like.systems.dreamer.world_model import Observed, WorldModel, make_world_model
 from stoix_like.systems.parts.critic_outputs import two_hot_loss
 from stoix_like.utils.replay import Stream, StreamBatch
 from support.composed import compose_config
@@ -105,16 +104,6 @@ def test_latents_come_back_from_the_replay_buffer(tiny):
     drawn = jax.random.randint(jax.random.key(0), (3, 4), 0, 4)
     latent = model.initial((3,))._replace(stochastic=jax.nn.one_hot(drawn, 4))
     jax.tree.map(np.testing.assert_array_equal, model.restored(model.stored(latent)), latent)
-
-
-def test_all_parts_of_an_action_enter_the_model():
-    """By hand: the choice 2 of 3 is one-hot, and 1 of [-2, 2] half of its bound; choices of parts are one-hot, too."""
-    space = Mixed(Tuple([Discrete(3), MultiDiscrete((2, 2)), Box(-2.0, 2.0, (1,))]))
-    vector = action_vector(space, jnp.array([[2.0, 1.0, 0.0, 1.0]]))
-    np.testing.assert_array_equal(vector, [[0, 0, 1, 0, 1, 1, 0, 0.5]])
-    np.testing.assert_array_equal(action_vector(Box(-2.0, 2.0, (2, 1)), jnp.ones((3, 2, 1))), np.full((3, 2), 0.5))
-    # Relative to the centre 2: otherwise all actions above it would be equal once they are limited to [-1, 1].
-    np.testing.assert_array_equal(action_vector(Box(0.0, 4.0, (1,)), jnp.array([[3.0]])), [[0.5]])
 
 
 # By hand, two atoms 0 and 2 with logits (0, ln 3): log-probabilities ln 1/4 and ln 3/4. The target 1 has (1/2, 1/2),

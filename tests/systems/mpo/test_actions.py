@@ -5,17 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
-from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess, proposals
-
-
-def test_actions_are_vectors_with_one_hot_choices():
-    one_hot = as_vector(Discrete(3), jnp.asarray([2, 0]))
-    np.testing.assert_array_equal(one_hot, [[0, 0, 1], [1, 0, 0]])
-    np.testing.assert_array_equal(as_vector(MultiDiscrete((2, 3)), jnp.asarray([[1, 0]])), [[0, 1, 1, 0, 0]])
-    np.testing.assert_array_equal(as_vector(Box(-1, 1, (1,)), jnp.asarray([[0.5]])), [[0.5]])
+from stoix_like.systems.mpo.actions import check_bounded, excess, proposals
 
 
 def test_all_discrete_actions_stand_for_a_policy_by_their_probabilities():

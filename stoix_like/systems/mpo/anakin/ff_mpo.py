@@ -29,7 +29,7 @@ from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess, proposals
+from stoix_like.systems.mpo.actions import check_bounded, excess, proposals
 from stoix_like.systems.mpo.duals import (
     DualConfig,
     Duals,
@@ -40,6 +40,7 @@ from stoix_like.systems.mpo.duals import (
 )
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
+from stoix_like.systems.parts.action_vectors import as_vector
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step

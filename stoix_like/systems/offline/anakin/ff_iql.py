@@ -31,8 +31,8 @@ from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import Range, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.mpo.actions import as_vector
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
+from stoix_like.systems.parts.action_vectors import as_vector
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets

@@ -1,0 +1,65 @@
+"""Actions as vectors, the inputs of networks."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.envs.spaces import Box, Discrete, Mixed, MultiDiscrete, Space
+from stoix_like.utils.jax_utils import prepend_dims
+
+
+def as_vector(space: Space, action: jax.Array) -> jax.Array:
+    """Return actions as vectors, the concatenated one-hot vectors of discrete choices.
+
+    Args:
+        space: the action space.
+        action: actions of this space, with any leading axes.
+
+    Returns:
+        `[..., D]` floats.
+    """
+    if isinstance(space, Discrete):
+        return jax.nn.one_hot(action, space.n)
+    if isinstance(space, MultiDiscrete):
+        parts = [jax.nn.one_hot(action[..., i], size) for i, size in enumerate(space.nvec)]
+        return jnp.concatenate(parts, axis=-1)
+    return action
+
+
+def action_vector(space: Space, action: jax.Array) -> jax.Array:
+    """Return actions as vectors.
+
+    Args:
+        space: the action space.
+        action: actions of this space, with any leading axes.
+
+    Returns:
+        `[..., D]`: one-hot choices; numbers of a bounded box relative to its centre, in units of half its width.
+    """
+    if isinstance(space, Mixed):
+        pairs = zip(space.parts, space.split(action), strict=True)
+        return jnp.concatenate([action_vector(part, each) for part, each in pairs], axis=-1)
+    vector = as_vector(space, action)
+    if not isinstance(space, Box):
+        return vector
+    centre = np.broadcast_to((np.add(space.low, space.high) / 2.0) if space.bounded else 0.0, space.shape)
+    scaled = (vector - prepend_dims(centre, vector.ndim)) / prepend_dims(space.half_width, vector.ndim)
+    return scaled.astype(vector.dtype).reshape(*vector.shape[: vector.ndim - len(space.shape)], -1)
+
+
+def clip_to_bounds(space: Space, action: jax.Array) -> jax.Array:
+    """Return actions as environments execute those of a policy without bounds.
+
+    Args:
+        space: the action space.
+        action: `[..., *shape]` actions of this space, or beyond its bounds.
+
+    Returns:
+        `[..., *shape]` the nearest actions of the space.
+    """
+    if not isinstance(space, Box | Mixed):
+        return action
+    low, high = (prepend_dims(np.broadcast_to(end, space.shape), action.ndim) for end in (space.low, space.high))
+    return jnp.clip(action, low, high).astype(action.dtype)
