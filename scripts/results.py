@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
+from stoix_like.composition import complete_overrides
 from stoix_like.errors import ConfigError
 from stoix_like.run.records.records import aggregate
 from stoix_like.storage import checkpoint, recorded_runs
@@ -71,6 +72,10 @@ class Member(NamedTuple):
     @property
     def seed(self) -> int:
         return self.recorded.seed
+
+
+class DivergedError(ConfigError):
+    """A run has no return, because training diverged."""
 
 
 class Published(NamedTuple):
@@ -131,7 +136,7 @@ def train(run: Path, command: Sequence[str], check: bool = False) -> None:
 def _check_owned(run: Path, overrides: Sequence[str]) -> None:
     recorded = run / ".hydra/overrides.yaml"
     if recorded.exists():
-        if (found := _load(recorded)) != list(overrides):
+        if (found := _load(recorded)) != complete_overrides(overrides):
             sys.exit(f"{run} was trained by {shlex.join(['stoix-like', 'train', *found])}: choose another directory")
     elif run.exists() and any(run.iterdir()):
         sys.exit(f"{run} holds other files than those of a run: choose another directory")
@@ -155,7 +160,7 @@ def read_members(directory: Path) -> list[Member]:
 def _read_member(member: recorded_runs.Member, start: Start) -> Member:
     final, best = (member.value(member.run.summary, name) for name in (RETURN, BEST_RETURN))
     if math.isnan(final):
-        raise ConfigError(f"{member.run.directory}: the return of seed {member.seed} is not finite")
+        raise DivergedError(f"{member.run.directory}: the return of seed {member.seed} is not finite")
     return Member(member, start, final, None if math.isnan(best) else best)
 
 
@@ -346,8 +351,10 @@ def format_run(run: Path) -> str:
     """Format the final returns of the members of a run; nothing if it is not finished, a dash if a seed diverged."""
     try:
         members = read_members(run)
+    except DivergedError:
+        return "–"
     except ConfigError:
-        return "–" if holds_run(run) and read_run(run).status == FINISHED else ""
+        return ""
     return format_returns([member.final for member in members])
 
 

@@ -81,16 +81,16 @@ def _value(key: str, value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # also float64, which is a float
+        return _value(key, value.item())
     if isinstance(value, (int, float)):
         return repr(value) if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{_value(key, name)}:{_value(key, item)}' for name, item in value.items())}}}"
+        return f"{{{','.join(f'{_name(key, name)}:{_value(key, item)}' for name, item in value.items())}}}"
     if isinstance(value, (list, tuple)):
         return f"[{','.join(_value(key, item) for item in value)}]"
     if hasattr(value, "__fspath__"):
         value = value.__fspath__()
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        return _value(key, value.item())
     if not isinstance(value, str):
         raise ConfigError(
             f"{key}={value!r} is a {type(value).__name__}: use a string, a number, true, false, None, a list or a"
@@ -99,6 +99,13 @@ def _value(key: str, value: Any) -> str:
     if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_/]*", value) and value.lower() not in _WORDS:
         return value
     return quoted(value)
+
+
+def _name(key: str, name: Any) -> str:
+    """Write the key of a dictionary, which Hydra's grammar takes without quotes only."""
+    if isinstance(name, str) and not re.fullmatch(r"[\w.$%*@?+/-]+( +[\w.$%*@?+/-]+)*", name):
+        raise ConfigError(f"{key}: an override cannot have the key {name!r}: write it in a YAML file")
+    return name if isinstance(name, str) else _value(key, name)
 
 
 def is_hydras(override: str) -> bool:

@@ -137,10 +137,11 @@ class Processes:
         """
         if self.count == 1:
             return function()
-        failure, result = None, None
+        failure: BaseException | None = None
+        result = None
         try:
             result = function()
-        except Exception as error:
+        except BaseException as error:  # the others wait for what became of it
             failure = error
         told = [one for one in self._gather(_describe(failure)) if one is not None]
         if told:

@@ -17,11 +17,12 @@ def test_dictionary_composes_to_its_values():
         "arch.total_timesteps": 1e6,
         "arch.absolute_metric": False,
         "arch.num_devices": None,
-        "system.actor_lr": 1.5e-4,
+        "system.actor_lr": np.float64(1.5e-4),
         "logger.wandb.project": "it's {mine}, 100 %",
         "network.actor_network.pre_torso.layer_sizes": (16, 8),
         "arch.population.hyperparams": {"clip_eps": {"uniform": [0.1, 0.3]}, "gamma": [0.9, 0.99]},
         "+env.params.max_steps_in_episode": 50,
+        "+env.kwargs": {"my-key": 1, "two words": {"a.b": np.float32(0.5)}},
     }
     composed = compose_config(to_overrides(overrides))
     run = parse_config(composed)
@@ -32,6 +33,7 @@ def test_dictionary_composes_to_its_values():
     assert run.network["actor_network"]["pre_torso"]["layer_sizes"] == [16, 8]
     assert run.arch.population.hyperparams == overrides["arch.population.hyperparams"]
     assert composed.env.params.max_steps_in_episode == 50
+    assert composed.env.kwargs == {"my-key": 1, "two words": {"a.b": 0.5}}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,7 @@ def test_list_is_unchanged():
         ([("arch.seed", 1)], r"\('arch.seed', 1\) is no string"),
         ({"arch.seed": object}, r"arch.seed=<class 'object'> is a type"),
         ({"arch.seed=1": 1}, "the key 'arch.seed=1' must be a string without '='"),
+        ({"env.kwargs": {"a:b": 1}}, "env.kwargs: an override cannot have the key 'a:b'"),
         ({"arch.sed": 1}, "unknown key 'arch.sed'"),
     ],
 )

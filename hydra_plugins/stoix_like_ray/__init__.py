@@ -115,9 +115,9 @@ class RayLauncher(Launcher):
         address = self.cluster["address"]
         try:
             ray.init(address=address, runtime_env=_plain(self.cluster["runtime_env"]) or None)
-        except ConnectionError as error:
+        except (ConnectionError, ValueError) as error:
             raise ConfigError(
-                f"hydra.launcher.address={address} cannot be reached: {' '.join(str(error).split())} (null starts a Ray"
+                f"hydra.launcher.address={address} cannot be used: {' '.join(str(error).split())} (null starts a Ray"
                 " instance on this machine)"
             ) from error
 

@@ -290,11 +290,11 @@ def _pairs(algorithms: Sequence[AlgorithmRuns]) -> list[tuple[AlgorithmRuns, Alg
 
 
 def _trained_steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> list[float]:
-    members = [member for task in tasks for member in algorithm.tasks[task]]
     # A trial of successive halving trains for less than its run.
-    budgets = [float(member.run.config["arch"]["total_timesteps"]) for member in members]
     return [
-        min(member.value(member.run.last, "env_steps"), most) for member, most in zip(members, budgets, strict=True)
+        min(member.value(member.run.last, "env_steps"), float(member.run.config["arch"]["total_timesteps"]))
+        for task in tasks
+        for member in algorithm.tasks[task]
     ]
 
 

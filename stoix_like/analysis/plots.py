@@ -21,7 +21,7 @@ from stoix_like.analysis.scores import raw_scores, score_tables
 from stoix_like.analysis.statistics import TESTS, p_value, resample_counts, trimmed_mean
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers.formats import center_name
-from stoix_like.storage.recorded_runs import RETURN, Member, halves
+from stoix_like.storage.recorded_runs import RETURN, Member
 from stoix_like.storage.run_files import METRICS, UPDATES, read_last_record
 
 X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time after the first evaluation, in seconds"}
@@ -227,11 +227,6 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
 
 
 def _series(member: Member, metric: str, x: str) -> tuple[np.ndarray, np.ndarray]:
-    if halves(member.run):
-        raise ConfigError(
-            f"{member.run.directory} is a search by successive halving, whose members change on the way: draw it with"
-            " --kind lineage"
-        )
     series = member.run.series(metric)
     points = series.env_steps if x == "env_steps" else series.wall_seconds
     if None in points:

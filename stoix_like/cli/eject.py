@@ -202,10 +202,10 @@ def _setting(system: str, annotation: str, values: Mapping[str, Any]) -> Any:
                 " for both: use the same"
             )
     kinds = annotation.split(" | ")
-    if "int" in kinds:
-        value = _whole(value)
-    elif isinstance(value, tuple):
+    if isinstance(value, tuple):
         value = tuple(map(_whole, value))
+    elif "int" in kinds:
+        value = _whole(value)
     if first in _ABSENT and value == _ABSENT[first]:
         raise ConfigError(f"{first}={_shown(value)}: the single file of {system} has no such case: use another value")
     entries_fit = not isinstance(value, tuple) or {type(entry) for entry in value} == {int}

@@ -4,7 +4,7 @@
 |---|---|---|
 | this package | `.npz` with a JSON text as its array `header` | `dataset` |
 | OGBench | `.npz` with `observations`, `actions` and `terminals` | `layouts.read_ogbench` |
-| D4RL | HDF5 with `observations`, `actions`, `rewards`, `terminals` and `timeouts` | `layouts.read_d4rl` |
+| D4RL | HDF5 or `.npz` with `observations`, `actions`, `rewards`, `terminals` and `timeouts` | `layouts.read_d4rl` |
 | Minari | a directory with `data/main_data.hdf5` | `layouts.read_minari` |
 """
 
@@ -31,7 +31,7 @@ KEY = "system.data"
 """What names a data set in messages, unless a function is told another name."""
 _HEADER = "header"
 _OTHERS = {"ogbench": layouts.read_ogbench, "d4rl": layouts.read_d4rl, "minari": layouts.read_minari}
-_USE = "use an .npz file of `stoix-like collect` or of OGBench, an HDF5 file of D4RL, or a directory of Minari"
+_USE = "use an .npz file of `stoix-like collect` or of OGBench, a file of D4RL, or a directory of Minari"
 _MALFORMED = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, NotImplementedError)
 _MAX_HEADER = 2**24
 _DAMAGED = (*_MALFORMED, OSError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
@@ -168,6 +168,13 @@ def _find_layout(path: Path) -> str:
         return "own"
     if missing := [name for name in ("observations", "actions", "terminals") if name not in names]:
         raise ConfigError(f"it holds no {missing[0]}: {_USE}")
+    if "timeouts" in names:
+        return "d4rl"
+    if "next_observations" in names:
+        raise ConfigError(
+            "it has next_observations and no timeouts, so that terminals may mark the ends of tasks or of episodes: add"
+            " timeouts, or save what OGBench returns with compact_dataset=True"
+        )
     return "ogbench"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from stoix_like.storage.contents import read_json
 MINARI_FILES = ("metadata.json", "main_data.hdf5")
 MINARI_KEY = "stoix_like"
 """The key of Minari's metadata under which this package writes its header."""
+_D4RL = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
 _OGBENCH = ("observations", "actions", "terminals", "valids", "rewards", "masks")
 _MAX_METADATA_BYTES = 2**24
 _NO_REWARDS = (
@@ -57,7 +59,7 @@ def read_ogbench(path: Path) -> DataSet:
 
 
 def read_d4rl(path: Path) -> DataSet:
-    """Read the layout of D4RL: `observations`, `actions`, `rewards`, `terminals`, `timeouts` in HDF5.
+    """Read the layout of D4RL: `observations`, `actions`, `rewards`, `terminals`, `timeouts` in HDF5 or `.npz`.
 
     Where the file has no `next_observations`, the successors of the last steps of episodes are unknown, see
     `dataset.from_steps`.
@@ -68,15 +70,19 @@ def read_d4rl(path: Path) -> DataSet:
     Raises:
         ConfigError: it has no `timeouts`.
     """
-    with _opened(path) as file:
-        if "timeouts" not in file:
-            raise ConfigError("it has no timeouts, so that nothing marks where truncated episodes end: use its v2")
-        found = {name: plain(file[name][()]) for name in ("observations", "actions", "rewards")}
-        terminated, truncated = (file[name][()].astype(bool).reshape(-1) for name in ("terminals", "timeouts"))
-        truncated[-1:] = True
-        last = None
-        if "next_observations" in file:
-            last = Observation(plain(file["next_observations"][()])[terminated | truncated])
+    if zipfile.is_zipfile(path):
+        stored = npz.arrays(path, _D4RL)
+    else:
+        with _opened(path) as file:
+            stored = {name: file[name][()] for name in _D4RL if name in file}
+    if "timeouts" not in stored:
+        raise ConfigError("it has no timeouts, so that nothing marks where truncated episodes end: use its v2")
+    found = {name: plain(array) for name, array in stored.items()}
+    terminated, truncated = (stored[name].astype(bool).reshape(-1) for name in ("terminals", "timeouts"))
+    truncated[-1:] = True
+    last = None
+    if "next_observations" in found:
+        last = Observation(found["next_observations"][terminated | truncated])
     reward = found["rewards"].reshape(-1)
     header, view = DataHeader(path=str(path)), Observation(found["observations"])
     return from_steps(header, view, found["actions"], reward, terminated, truncated, last)

@@ -49,7 +49,7 @@ def collect(
     run_dir: str | Path,
     steps: int = 100_000,
     *,
-    policy: str = "best",
+    policy: str | int = "best",
     noise: float = 0.0,
     replay: bool = False,
     member: int | str | None = "best",

@@ -78,7 +78,7 @@ def evaluate(
     run_dir: str | Path,
     episodes: int = 100,
     *,
-    which: str = "best",
+    which: str | int = "best",
     member: int | str | None = "best",
     seed: int = 0,
     render: str | Path | None = None,
@@ -147,7 +147,7 @@ def evaluate(
     return {**record, "path": path}
 
 
-def render(run_dir: str | Path, path: str | Path, *, which: str = "best", member: int | str = "best") -> None:
+def render(run_dir: str | Path, path: str | Path, *, which: str | int = "best", member: int | str = "best") -> None:
     """Render an episode of a trained run, and write nothing else.
 
     Args:
@@ -262,7 +262,7 @@ def _make_animation(run: TrainedRun, path: Path) -> Animation:
     return Animation(path, factory.make_drawn(config.env, config.custom_env, config.matmul_precision))
 
 
-def _load(run: TrainedRun, which: str, member: int | str | None) -> EvaluatedMembers:
+def _load(run: TrainedRun, which: str | int, member: int | str | None) -> EvaluatedMembers:
     if member == "all":
         loaded = load_shared(run, which)
         members, env_steps = tuple(range(loaded.env_steps.size)), tuple(loaded.env_steps.flatten().tolist())

@@ -168,7 +168,8 @@ def _return(summary: Mapping[str, Any]) -> tuple[str, str]:
     which = "best parameters" if prefix == "absolute" else "last evaluation"
 
     def value(name: str) -> str:
-        return f"{summary[f'{prefix}/episode_return_{name}']:.2f}"
+        found = summary[f"{prefix}/episode_return_{name}"]
+        return "nan" if found is None else f"{found:.2f}"
 
     if f"{prefix}/episode_return_iqm" in summary:
         interval = f"{value('iqm')} [{value('ci_low')}, {value('ci_high')}]"

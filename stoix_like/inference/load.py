@@ -100,7 +100,7 @@ class TrainedMember(NamedTuple):
 
 def load_policy(
     run_dir: str | Path,
-    which: str = "best",
+    which: str | int = "best",
     member: int | Literal["best"] | None = None,
     greedy: bool | None = None,
     trust: bool = False,
@@ -182,7 +182,7 @@ def _described(run_dir: Path, run: RunConfig) -> VectorEnvironment | None:
         return factory.make_described(run.env, description)
 
 
-def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
+def load_shared(run: TrainedRun, which: str | int = "best") -> TrainedState:
     """Load the trained state of every member.
 
     Args:
@@ -212,7 +212,7 @@ def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
     raise ConfigError(f"which={which}: all matching checkpoints of {run_dir} are damaged: use another one")
 
 
-def load_member(run: TrainedRun, which: str, member: int | str | None) -> TrainedMember:
+def load_member(run: TrainedRun, which: str | int, member: int | str | None) -> TrainedMember:
     """Load the trained state of one member.
 
     Args:

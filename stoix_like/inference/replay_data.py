@@ -12,6 +12,7 @@ from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.inference.load import TrainedRun, choose_member, load_shared
 from stoix_like.schema import get_value
 from stoix_like.storage import checkpoint
+from stoix_like.systems.parts.teacher import Kickstarting, TeacherConfig
 from stoix_like.utils.replay import ReplayConfig, Step
 from stoix_like.utils.replay.frames import FrameReplayState
 
@@ -40,10 +41,19 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
         ConfigError: the run has no such buffer, or clipped its rewards.
     """
     config = run.setup.config
-    if config.system.find_part(ReplayConfig) is None:
+    stored = config.system.find_part(ReplayConfig)
+    if stored is None:
         raise ConfigError(
             f"replay=True: {config.system_name} has no replay buffer of steps: collect with policy=best, or train"
             " sac/ff_sac, ddpg/ff_td3 or q_learning/ff_dqn"
+        )
+    if stored.only_data:
+        raise ConfigError(f"replay=True: the run learned from its data alone: use system.data={stored.data}")
+    labels = config.system.find_part(TeacherConfig)
+    if labels is not None and labels.teacher is not None and not isinstance(labels, Kickstarting):
+        raise ConfigError(
+            "replay=True: the buffer holds what the teacher would have done, and not what was played: collect with"
+            " policy=best"
         )
     if not config.checkpoint.replay:
         raise ConfigError(

@@ -64,7 +64,7 @@ def with_simulations(config: RunConfig, simulations: int | None) -> RunConfig:
 
 def search_episode(
     run_dir: str | Path,
-    which: str = "best",
+    which: str | int = "best",
     member: int | Any = "best",
     *,
     seed: int = 0,

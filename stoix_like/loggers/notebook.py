@@ -111,7 +111,7 @@ def draw_curve(info: RunInfo, records: list[Mapping[str, Any]]) -> Figure:
     axes.fill_between(steps, low, high, alpha=0.2, linewidth=0)
     axes.plot(steps, middle, marker=".", linewidth=1.5)
     axes.set_xlim(0, max(info.total_timesteps, int(steps[-1])))
-    axes.set_xlabel("environment steps")
+    axes.set_xlabel(info.step_unit)
     axes.set_ylabel(label)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

@@ -70,7 +70,7 @@ class FeatureInput(nn.Module):
         if feature is None:
             fields = getattr(input_object, "_fields", ())
             present = " or ".join(name for name in fields if getattr(input_object, name) is not None)
-            present = present or f"an Observation, not a {type(input_object).__name__}"
+            present = present or f"an Observation (found: {type(input_object).__name__})"
             raise AttributeError(f"feature_name={self.feature_name} is not part of the observation: use {present}")
         for name in path:
             if not isinstance(feature, Mapping) or name not in feature:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -318,9 +319,10 @@ def _train(
             writer.abandon()
         raise
     finally:
-        for part in (setup.env, setup.eval_env, videos, profile, logger, writer):
-            if part is not None:
-                part.close()
+        with contextlib.ExitStack() as closing:  # the first part last: it closes the others although one fails
+            for part in (writer, logger, profile, videos, setup.eval_env, setup.env):
+                if part is not None:
+                    closing.callback(part.close)
     if writer is not None and summary["checkpoint/env_steps"] is None:
         raise TrainingError(
             f"no usable checkpoint was kept in {path}, so the run cannot be resumed or evaluated: {loop.rescue()}"

@@ -123,7 +123,9 @@ class Learner:
 
     def copy_without_replay(self) -> LearnerState:
         """Copy what the next call donates, but for a replay buffer, of which there might not be room for two."""
-        shards = self.state.shards._replace(local=())
+        shards = self.state.shards
+        if self._setup.config.system.has_replay:
+            shards = shards._replace(local=())
         return jax.tree.map(jnp.copy, self.state._replace(shards=shards))
 
     def targets(self) -> dict[str, Any]:

@@ -378,15 +378,15 @@ def train(config: Config, seed: int | jax.Array) -> tuple[Learner, jax.Array]:
 def parse(arguments: Sequence[str] | None = None) -> Config:
     """Read settings from the command line; None and tuples as in Python, counts also as 1e6."""
 
-    def value(default: Any, text: str) -> Any:
-        found, kind = text if isinstance(default, str) else ast.literal_eval(text), type(default)
+    def value(kind: type, text: str) -> Any:
+        found: Any = text if kind is str else float(text) if kind is int else ast.literal_eval(text)
         if kind in (bool, int) and found != kind(found):
             raise ValueError
         return kind(found) if kind in (bool, int, tuple) else found
 
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for name, default, kind in ((field.name, field.default, field.type) for field in fields(Config)):
-        parser.add_argument(f"--{name}", type=partial(value, default), default=default, help=str(kind))
+        parser.add_argument(f"--{name}", type=partial(value, type(default)), default=default, help=str(kind))
     return Config(**vars(parser.parse_args(arguments)))
 
 

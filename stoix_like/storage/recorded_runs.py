@@ -354,10 +354,9 @@ def seed_at(member: Member, record: Mapping[str, Any]) -> int | None:
 
 
 def _seed(population: PopulationConfig, first: Any, index: int, record: Mapping[str, Any]) -> int:
-    place, own = index, index % population.seeds
-    if TRIALS in record:
-        place = record[TRIALS][index // population.seeds] * population.seeds + own
-    return int(first) + (own if population.is_paired else place)
+    slot, own = divmod(index, population.seeds)
+    trial = record[TRIALS][slot] if TRIALS in record else slot
+    return int(first) + own + (0 if population.is_paired else trial * population.seeds)
 
 
 def evolves(run: Run) -> bool:

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+import shlex
 import typing
 import warnings
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,8 @@ from stoix_like.tuning.study import PLACE, RUN, best_trial, complete, finished
 TRIALS, PICTURE, BEST = "trials.csv", "trials.png", "configs/experiment/best.yaml"
 # Below, a share of the variation means nothing.
 _MIN_TRIALS = 8
-_MEMBERS = re.compile(r"arch\.population(\.(size|seeds|hyperparams|mode|paired)(\..*)?)?")
+_MEMBERS = re.compile(r"arch\.population(\.(size|seeds|hyperparams|mode|paired|pbt|halving\.(rounds|bounds))(\..*)?)?")
+_DELETED = "# on the command line, too: "
 
 
 class SweepResult(NamedTuple):
@@ -194,8 +196,19 @@ def describe(result: SweepResult, shown: int = 10) -> str:
     selected = f"best: return {result.best_value:.4g} when it was selected"
     fresh = f", {describe_fresh(result.fresh_returns)}" if result.fresh_returns else ""
     lines.append(selected + fresh)
-    lines.append(f"train it: stoix-like train --config-dir {best.parent.parent} +experiment={best.stem}")
-    return "\n".join(lines)
+    return "\n".join([*lines, train_line(best)])
+
+
+def train_line(path: Path) -> str:
+    """Return the command that trains an experiment, with the keys that it cannot delete itself.
+
+    Args:
+        path: the file, from `as_experiment`.
+    """
+    lines = path.read_text().splitlines() if path.exists() else []
+    deleted = [line.removeprefix(_DELETED) for line in lines if line.startswith(_DELETED)]
+    command = ["stoix-like", "train", "--config-dir", str(path.parent.parent), f"+experiment={path.stem}", *deleted]
+    return f"train it: {shlex.join(command)}"
 
 
 def _show(value: Any) -> str:
@@ -203,7 +216,7 @@ def _show(value: Any) -> str:
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Refuse overrides of all trials that an experiment file cannot have, or that change who the members are.
+    """Refuse overrides of all trials that change what the populations of a search consist of.
 
     Args:
         overrides: Hydra overrides.
@@ -212,15 +225,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
         ConfigError: names the override.
     """
     for override in parse_overrides(overrides):
-        if override.is_delete():
-            raise ConfigError(
-                f"{override.input_line}: the best setting is written as an experiment, which can leave out no key: put"
-                " what remains into a file of its own, such as network/mine.yaml, and choose that"
-            )
         if _MEMBERS.fullmatch(override.key_or_group):
-            raise ConfigError(
-                f"{override.input_line}: a search decides what its populations consist of: use its own seeds and space"
-            )
+            raise ConfigError(f"{override.input_line}: the search sets this key: leave it out")
 
 
 def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Sequence[str]) -> str:
@@ -236,10 +242,13 @@ def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Se
     """
     defaults: list[Any] = []
     values: dict[str, Any] = {}
+    deleted: list[Any] = []
     own = [override for override in complete_overrides(overrides) if not is_hydras(override)]
     for override in parse_overrides(own):
         key, value = override.key_or_group, override.value()
-        if key == "experiment":
+        if override.is_delete():
+            deleted.append(override.input_line)
+        elif key == "experiment":
             defaults.append(value)
         elif isinstance(value, str) and (key in GROUPS or (config_dir() / key).is_dir()):
             defaults.append({f"override /{key}" if key in GROUPS else f"/{key}": value})
@@ -253,9 +262,9 @@ def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Se
     nested: Any = OmegaConf.create({})
     for key, value in values.items():
         OmegaConf.update(nested, key, value, force_add=True)
-    defaults.sort(key=lambda entry: isinstance(entry, dict) and any("override" in key for key in entry))  # at the end
+    defaults.sort(key=lambda entry: "override" in str(entry))  # Hydra wants them at the end
     body = {"defaults": [*defaults, "_self_"], **typing.cast(dict[str, Any], OmegaConf.to_container(nested))}
-    comment = "".join(f"# {line}\n" for line in about)
+    comment = "".join([*(f"# {line}\n" for line in about), *(f"{_DELETED}{line}\n" for line in deleted)])
     return f"# @package _global_\n{comment}" + yaml.safe_dump(body, sort_keys=False)
 
 

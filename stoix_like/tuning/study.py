@@ -72,8 +72,8 @@ def open_study(path: Path) -> optuna.Study:
         )
     except DatabaseError as error:
         raise ConfigError(
-            f"{path} cannot be read ({error.orig}): delete it if it is damaged, and the same trials are drawn again,"
-            " whose runs remain"
+            f"{path} cannot be read ({error.orig}): delete it if it is damaged; the command then draws the same trials"
+            " again, and reads their runs"
         ) from error
 
 

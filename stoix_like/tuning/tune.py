@@ -37,7 +37,7 @@ from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
 from stoix_like.tuning.default_space import default_space
 from stoix_like.tuning.parameters import Parameter, parse_space
 from stoix_like.tuning.progress import TuningProgress
-from stoix_like.tuning.results import as_experiment, check_overrides, draw, importance
+from stoix_like.tuning.results import as_experiment, check_overrides, draw, importance, train_line
 from stoix_like.tuning.runner import Runner
 from stoix_like.tuning.sweep import SweepConfig, run_sweep
 
@@ -292,7 +292,7 @@ def describe_tuned(result: TuneResult) -> str:
             f"selected by: return {result.selected_return:.4g}, the best of the finalists",
             " ".join(f"{key}={value:.4g}" for key, value in result.params.items()),
             _verdict(result),
-            f"train it: stoix-like train --config-dir {result.directory / 'configs'} +experiment=tuned",
+            train_line(result.directory / TUNED),
         ]
     )
 

@@ -53,7 +53,6 @@ def test_ogbench_solved_tasks_terminate(tmp_path):
 
 def write_d4rl(path, **more):
     """Write three episodes: one that terminates after two steps, one with a limit of two, and one without an end."""
-    h5py = pytest.importorskip("h5py")
     arrays = {
         "observations": OBSERVATIONS,
         "actions": ACTIONS,
@@ -62,10 +61,22 @@ def write_d4rl(path, **more):
         "timeouts": [0, 0, 0, 1, 0, 0],
         **more,
     }
-    with h5py.File(path, "w") as file:
-        for name, array in arrays.items():
-            if array is not None:
-                file[name] = array
+    present = {name: array for name, array in arrays.items() if array is not None}
+    if path.suffix == ".npz":
+        np.savez(path, **present)
+        return
+    with pytest.importorskip("h5py").File(path, "w") as file:
+        for name, array in present.items():
+            file[name] = array
+
+
+def test_d4rl_in_one_file_of_numpy_ends_its_episodes(tmp_path):
+    write_d4rl(tmp_path / "data.npz")
+    data = read_data(tmp_path / "data.npz")
+    assert fields(data) == ([0, 1, 1, 2, 3, 4, 5], [0, 1, 0, 2, 0, 4, 0], [1], [3, 5], [2, 4, 6])
+    write_d4rl(tmp_path / "unclear.npz", timeouts=None, next_observations=OBSERVATIONS + 0.5)
+    with pytest.raises(ConfigError, match="it has next_observations and no timeouts"):
+        read_data(tmp_path / "unclear.npz")
 
 
 def test_d4rl_without_successors(tmp_path):

@@ -44,6 +44,12 @@ def test_card_of_one_agent_states_the_absolute_metric():
     assert card["model-index"][0]["results"][0]["metrics"][0]["value"] == "9.00 +/- 0.50"
 
 
+def test_card_of_a_run_without_a_finite_return_says_so():
+    absolute = {"absolute/episode_return_mean": None, "absolute/episode_return_std": None}
+    card = metadata(hub.card({**SUMMARY, "eval/episode_return_mean": None, **absolute}, "me/policy"))
+    assert card["model-index"][0]["results"][0]["metrics"][0]["value"] == "nan +/- nan"
+
+
 @pytest.mark.parametrize("address", ["hf://policy", "hf://me/policy/more", "hf://me/pol icy"])
 def test_other_addresses_are_refused(address):
     with pytest.raises(ConfigError, match="is not an address of a run: use hf://owner/name"):

@@ -9,10 +9,12 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Observation
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.inference.replay_data import _find_buffer, _rows
+from stoix_like.inference.replay_data import _find_buffer, _rows, read_replay
 from stoix_like.utils.replay import Step
 from stoix_like.utils.replay.frames import FrameReplayState
+from support.composed import compose_config
 from support.off_policy_runs import SMALL
 from support.trained_runs import train_pendulum
 
@@ -82,6 +84,22 @@ def test_runs_without_steps_to_take_are_refused(tmp_path_factory):
     run = train_pendulum(tmp_path_factory)
     with pytest.raises(ConfigError, match="replay=True: ppo/ff_ppo has no replay buffer of steps: collect with"):
         stoix_like.collect(run, replay=True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["system=offline/bc", "system.teacher=runs/teacher"], "what the teacher would have done"),
+        (
+            ["system=offline/bc", "arch=offline", "system.data=x.npz"],
+            "learned from its data alone: use system.data=x.npz",
+        ),
+    ],
+)
+def test_buffers_without_the_steps_that_were_played_are_refused(overrides, message):
+    config = parse_config(compose_config(overrides))
+    with pytest.raises(ConfigError, match=message):
+        read_replay(SimpleNamespace(setup=SimpleNamespace(config=config)), None)
 
 
 @pytest.fixture(scope="module")

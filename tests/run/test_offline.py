@@ -119,8 +119,10 @@ def test_the_budget_counts_gradient_steps(tmp_path):
 
 def test_sizes_of_the_data_are_compared_with_those_of_the_run(tmp_path):
     data = write_cartpole(tmp_path / "data.npz", episodes=1)
-    with pytest.raises(ConfigError, match=r"10 steps are fewer than system.sequence_length=16: record more"):
-        setup_of("system=offline/rec_bc", "arch=offline", "env=gymnax/cartpole", data, "system.sequence_length=16")
+    short = "10 steps are fewer than the 11 of a sequence, system.burn_in_length=3 and system.sequence_length=8: record"
+    sizes = ["system.sequence_length=8", "system.burn_in_length=3"]
+    with pytest.raises(ConfigError, match=short):
+        setup_of("system=offline/rec_bc", "arch=offline", "env=gymnax/cartpole", data, *sizes)
     with pytest.raises(ConfigError, match=r"needs .* on every device, but only 0.000191 MiB is available"):
         set_up(parse_config(compose_config(["system=offline/bc", *SMALL, data])), device_memory=200)
     with pytest.raises(ConfigError, match=r"the data have no step_count, which the run observes"):

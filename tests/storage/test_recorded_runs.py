@@ -7,10 +7,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from stoix_like import cli
-from stoix_like.analysis.plots import curve
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import (
-    RETURN,
     TRIALS,
     Run,
     budget,
@@ -188,5 +186,3 @@ def test_places_of_successive_halving_have_the_seeds_of_their_trials(tmp_path):
     assert seeds == [16, 17, 12, 13]
     assert {seed_at(member, {}) for member in members(search)} == {None}
     assert [seed_at(member, {}) for member in members(run)] == [0, 1, 2, 3]
-    with pytest.raises(ConfigError, match="search by successive halving.*--kind lineage"):
-        curve(members(search), RETURN)

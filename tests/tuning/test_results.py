@@ -9,7 +9,7 @@ from stoix_like.analysis.selection import read_selected
 from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError
 from stoix_like.tuning.parameters import Parameter
-from stoix_like.tuning.results import BEST, PICTURE, TRIALS, importance, write_results
+from stoix_like.tuning.results import BEST, PICTURE, TRIALS, importance, train_line, write_results
 from stoix_like.tuning.study import best_trial, open_study
 
 RANGE = optuna.distributions.FloatDistribution(0.0, 1.0)
@@ -37,8 +37,10 @@ def test_the_best_trial_is_an_experiment_with_the_environment_of_the_sweep(tmp_p
 
 
 def test_choices_of_optional_groups_are_part_of_the_experiment(tmp_path):
-    overrides = ["+search=strong", "experiment=ppo_simple_spread", "+observations=privileged"]
+    deleted = "~network.critic_network.pre_torso.activation"
+    overrides = ["+search=strong", "experiment=ppo_simple_spread", "+observations=privileged", deleted]
     write_results(tmp_path, study_of(1.0), [PARAMETER], overrides)
+    assert train_line(tmp_path / BEST).endswith(f"+experiment=best '{deleted}'")
     chosen = compose_config(["+experiment=best"], [(tmp_path / BEST).parents[1]])
     expected = compose_config(["+search=strong", "+experiment=ppo_simple_spread", "+observations=privileged"])
     assert chosen.network.observations == expected.network.observations

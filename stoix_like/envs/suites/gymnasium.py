@@ -176,9 +176,9 @@ def make(
     options = options or HostOptions()
     if options.vectorization == "envpool":
         envpool = load_suite("envpool")
-        pool: VectorEnvironment = envpool.make(name.removeprefix(_ATARI), kwargs, params, options)
+        pool: VectorEnvironment = envpool.make(_without_module(name).removeprefix(_ATARI), kwargs, params, options)
         return pool
-    is_atari = name.startswith(_ATARI)
+    is_atari = _without_module(name).startswith(_ATARI)
     stacked = {**_ATARI_PARAMS, **params}["stack_num"] if is_atari else 1
     with _example(name, kwargs, params, options) as (env, call):
         spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, is_atari, stacked)
@@ -366,7 +366,7 @@ def _close(env: gymnasium.Env[Any, Any], thread: CallThread, options: HostOption
 def _make_one(
     name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions
 ) -> gymnasium.Env[Any, Any]:
-    is_atari = name.startswith(_ATARI)
+    is_atari = _without_module(name).startswith(_ATARI)
     fitted = fit_params(_ATARI_PARAMS if is_atari else {}, params, name)
     # Preprocessing skips the frames itself.
     given = ({"frameskip": 1} if is_atari else {}) | dict(kwargs)
@@ -428,6 +428,11 @@ def _check_registered(name: str) -> None:
         raise ConfigError(
             f"env.scenario.name={name!r} is not an id of gymnasium ({first_line(error)}): {hint}"
         ) from error
+
+
+def _without_module(name: str) -> str:
+    """Return an id without the module that registers it, `module:id`."""
+    return name.rpartition(":")[2]
 
 
 def _preprocess(env: gymnasium.Env[Any, Any], params: dict[str, Any], evaluation: bool) -> gymnasium.Env[Any, Any]:

@@ -26,7 +26,7 @@ class ScannedRNN(Network):
     """Recurrent cells on top of each other, scanned over time, the first axis; reset where an episode starts.
 
     The state of several cells is a tuple, from the first cell to the last. Three cells or more are one loop, so that
-    the time to compile does not depend on their number. Cells of type `gru` have derivatives in reverse mode alone.
+    the time to compile does not depend on their number. Cells of type `gru` support reverse-mode differentiation only.
 
     Attributes:
         hidden_state_dim: width of the state and of the output of each cell, in units.

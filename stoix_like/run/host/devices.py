@@ -59,7 +59,7 @@ def devices_of(arch: ArchConfig) -> RunDevices:
     processes = connect(arch)
     if isinstance(arch, AnakinConfig) and processes.count > 1:
         found, place = _devices_of_all_hosts(processes, arch.num_devices), arch.distributed
-        first = place.coordinator.rpartition(":")[0] if isinstance(place, DistributedConfig) else None
+        first = place.coordinator.rpartition(":")[0].strip("[]") if isinstance(place, DistributedConfig) else None
         heartbeat.start(processes, first or processes.first(socket.getfqdn))
         return found
     if not isinstance(arch, SebulbaConfig):

@@ -38,7 +38,9 @@ def start(processes: Processes, host: str) -> None:
     server: list[socket.socket] = []
 
     def listen() -> tuple[int, str]:
-        server.append(socket.create_server(("", 0), backlog=processes.count))
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        server.append(socket.create_server(("", 0), family=family, backlog=processes.count, dualstack_ipv6=both))
         return server[0].getsockname()[1], secrets.token_hex()
 
     port, token = processes.first(listen)
@@ -50,8 +52,8 @@ def start(processes: Processes, host: str) -> None:
 
 def _accept(processes: Processes, server: socket.socket, token: str) -> None:
     """Watch every process that connects and knows the token."""
-    with contextlib.suppress(OSError), server:
-        while True:
+    while True:
+        with contextlib.suppress(OSError):  # of one connection
             connection, _ = server.accept()
             threading.Thread(target=_greet, args=(processes, connection, token), daemon=True).start()
 
@@ -60,7 +62,7 @@ def _greet(processes: Processes, connection: socket.socket, token: str) -> None:
     connection.settimeout(_SECONDS_TO_CONNECT)
     with contextlib.suppress(OSError, ValueError), connection:
         found, _, index = connection.makefile().readline(len(token) + 10).partition(" ")
-        if secrets.compare_digest(found, token):
+        if secrets.compare_digest(found.encode(), token.encode()):
             _watch(processes, connection, int(index))
 
 

@@ -123,10 +123,13 @@ def _check_steps(header: DataHeader, env: EnvConfig) -> None:
 
 def _check_length(found: DataSet, config: RunConfig, path: str) -> None:
     """Refuse data with fewer steps than a sequence, or more than an index can reach."""
-    sequences = config.system.find_part(SequenceConfig), config.system.find_part(StreamReplayConfig)
-    length = max([1, *(part.sequence_length for part in sequences if part is not None)])
+    length, keys = 1, ""
+    if (part := config.system.find_part(SequenceConfig)) is not None:
+        length, keys = part.num_steps, part.length_keys
+    elif (stream := config.system.find_part(StreamReplayConfig)) is not None:
+        length, keys = stream.sequence_length, f"system.sequence_length={stream.sequence_length}"
     if (steps := found.header.steps) < length:
-        raise ConfigError(f"{KEY}={path}: {steps} steps are fewer than system.sequence_length={length}: record more")
+        raise ConfigError(f"{KEY}={path}: {steps} steps are fewer than the {length} of a sequence, {keys}: record more")
     if len(found.valid) > INT32_MAX:
         raise ConfigError(f"{KEY}={path}: {len(found.valid):,} rows are more than a 32-bit index can reach: use fewer")
 

@@ -45,12 +45,13 @@ def action_vector(space: Space, action: jax.Array) -> jax.Array:
     if not isinstance(space, Box):
         return vector
     centre = np.broadcast_to((np.add(space.low, space.high) / 2.0) if space.bounded else 0.0, space.shape)
-    scaled = (vector - prepend_dims(centre, vector.ndim)) / prepend_dims(space.half_width, vector.ndim)
+    unit = np.where(space.half_width > 0.0, space.half_width, 1.0)  # some entries may have one value only
+    scaled = (vector - prepend_dims(centre, vector.ndim)) / prepend_dims(unit, vector.ndim)
     return scaled.astype(vector.dtype).reshape(*vector.shape[: vector.ndim - len(space.shape)], -1)
 
 
 def clip_to_bounds(space: Space, action: jax.Array) -> jax.Array:
-    """Return actions as environments execute those of a policy without bounds.
+    """Clip actions to the bounds of their space, as `env.clip_actions` does.
 
     Args:
         space: the action space.

@@ -159,7 +159,7 @@ class ReplayNormalisation(Part):
             are frozen in evaluation.
         normalize_rewards: whether rewards are divided by a running scale of the discounted return when they are
             replayed, see `make_return_scaler`.
-        max_scaled_return: bound of the magnitude of returns of scaled rewards.
+        max_scaled_return: bound of the magnitude of returns of scaled rewards, those of rollouts.
     """
 
     normalize_observations: bool = False

@@ -68,6 +68,7 @@ def test_a_time_limit_counts_steps_in_addition_to_the_limit_of_the_environment(n
     ("name", "changes", "message"),
     [
         ("ALE/Pong-v5", {"params": {"frame_skip": 1.5}}, "env.params.frame_skip=1.5 is invalid for ALE/Pong-v5"),
+        ("ale_py:ALE/Pong-v5", {"params": {"frame_skip": 1.5}}, "is invalid for ale_py:ALE/Pong-v5"),
         ("ALE/Pong-v5", {"params": {"terminal_on_life_loss": "maybe"}}, "env.params.terminal_on_life_loss='maybe'"),
         ("ALE/Pong-v5", {"kwargs": {"mode": 77}}, "env.kwargs={'mode': 77} is invalid for ALE/Pong-v5: Invalid game"),
         ("Hopper-v5", {"kwargs": {"xml_file": "none.xml"}}, "'none.xml'} is invalid for Hopper-v5: .*does not exist"),

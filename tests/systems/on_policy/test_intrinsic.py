@@ -7,6 +7,8 @@ import pytest
 
 from stoix_like.base_types import Observation, Transition
 from stoix_like.config import parse_config
+from stoix_like.data.dataset import DataHeader
+from stoix_like.data.files import write_data
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
@@ -14,6 +16,7 @@ from stoix_like.run.training_loop import TrainingLoop
 from support.algorithms import make_algorithm
 from support.compiled import run
 from support.composed import compose_config
+from support.recorded_data import make_data
 from support.resumed import assert_resumed_equals_whole
 
 SMALL = [
@@ -85,6 +88,24 @@ def test_values_of_rnd_go_on_with_the_next_episode_and_others_do_not(goes_on):
 def test_demonstrations_and_likeness_to_them_need_each_other(overrides):
     with pytest.raises(ConfigError, match="set both, or neither"):
         set_up(parse_config(compose_config(["system=ppo/ff_ppo", *overrides])))
+
+
+def test_gail_compares_actions_as_they_are_executed(tmp_path):
+    """Rescaled torques of Pendulum are clipped to [-1, 1]."""
+    view = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+    data = make_data()._replace(header=DataHeader(environment="gymnax/Pendulum-v1"), observation=Observation(view))
+    write_data(tmp_path / "data.npz", data.with_statistics())
+    overrides = ["system=ppo/ff_ppo", "env=gymnax/pendulum", "network=mlp_normal", f"system.data={tmp_path}/data.npz"]
+    setup = set_up(parse_config(compose_config([*SMALL, *overrides, "system.intrinsic=gail"])))
+    bonus = make_algorithm(setup).intrinsic.add.__self__
+    steps = draw(jax.random.key(0))
+    steps = steps._replace(observation=Observation(jnp.ones((STEPS, ENVS, 3))))
+    state = bonus.init(jax.random.key(1), steps._replace(observation=Observation(jnp.ones((ENVS, 3)))))
+    bounded, beyond, within = (
+        run(bonus.bonus, state, steps._replace(action=jnp.full((STEPS, ENVS, 1), torque))) for torque in (1.0, 5.0, 0.5)
+    )
+    np.testing.assert_array_equal(beyond, bounded)
+    assert not np.allclose(within, bounded)
 
 
 @pytest.mark.slow

@@ -79,6 +79,11 @@ class BaseConfig(SystemConfig):
                 "this system would imitate its own actions: use arch=offline system.data=FILE, or"
                 " system.teacher=RUN_DIR"
             )
+        if replay.only_data and self.labels.teacher is not None:
+            raise ConfigError(
+                f"system.teacher={self.labels.teacher} labels steps that system.data_fraction=1 never samples: use a"
+                " smaller fraction, or leave one of both out"
+            )
         super().check(num_envs, num_shards)
 
 
