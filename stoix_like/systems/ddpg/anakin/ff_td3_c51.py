@@ -3,7 +3,7 @@
 The distribution of returns is that of C51 (Bellemare, Dabney & Munos 2017, arXiv:1707.06887). As in the authors' code,
 github.com/younggyoseo/FastTD3, and other than in TD3, there is no target policy: targets take actions of the current
 one, and the target critics move in every gradient step. Their code differs in that it stores noisy actions without
-clipping them to their range, and that learning rates fall as a cosine.
+clipping them to their range, and that learning rates may fall as a cosine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Relative entropy pathwise policy optimisation (Voelcker et al. 2025, arXiv:2507.11019).
 
-The critic has no auxiliary loss, unlike that of the paper.
+The critic has no auxiliary loss, unlike that of the paper. Rewards are normalised by default, for which the support of
+its distribution is smaller.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 With large batches, layer normalisation and `critic_reduction=mean`, where each critic learns its own target and the
 policy maximises their mean, this is FastSAC (Seo et al. 2025, arXiv:2512.01996, code: github.com/amazon-far/holosoma).
-Theirs adjusts the temperature in every step, this one with the policy. The FastSAC of arXiv:2505.22642, which is older,
+Theirs adjusts the temperature in every step, this one with the policy; the deviation of their policy is the exponential
+of a number in [-5, 0], 0.08 at first, this one's a softplus. The FastSAC of arXiv:2505.22642, which is older,
 has scalar critics and the smaller of both targets: that is `sac/ff_sac`.
 """
 
