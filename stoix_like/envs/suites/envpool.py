@@ -10,6 +10,7 @@ import envpool
 import gymnasium
 import jax
 import numpy as np
+from envpool.registration import registry
 
 from stoix_like.base_types import PyTree
 from stoix_like.envs.arguments import check_names, check_scenario
@@ -128,13 +129,10 @@ def make(
     options = options or HostOptions()
     check_scenario("envpool", name, scenarios())
     check_names("env.params", params, (), name)
-    defaults = envpool.make_spec(name).config._asdict()
-    if defaults["max_num_players"] > 1:
-        raise ConfigError(
-            f"env.scenario.name={name!r} has several players: only environments of one player are supported"
-        )
+    defaults = _options_of(name)
     check_names("env.kwargs", kwargs, defaults.keys() - _RESERVED, name)
-    given = dict(kwargs)
+    # Images of Procgen have their colours first by default, as no other ones.
+    given = {"channel_first": False, **kwargs} if "channel_first" in defaults else dict(kwargs)
     for key, least in _LEAST.items():
         if key not in kwargs:
             continue
@@ -170,6 +168,24 @@ def make(
         return EnvpoolBatch(construct, spaces[1], options.time_limit, not options.drawn, keeps_games)
 
     return HostEnvironment(batch, spec, options.timeout, fps)
+
+
+def _options_of(name: str) -> dict[str, Any]:
+    """Return the options of an environment by name, with their defaults."""
+    if registry.specs[name][0] == "envpool.jumanji":
+        raise ConfigError(
+            f"env.scenario.name={name}: in envpool, its time limits end episodes, and actions have no masks: use"
+            " env=jumanji"
+        )
+    try:
+        options: dict[str, Any] = envpool.make_spec(name).config._asdict()
+    except ImportError as error:  # a library of the system
+        raise ConfigError(f"env.scenario.name={name} cannot be built by envpool: {error}") from error
+    if options["max_num_players"] > 1:
+        raise ConfigError(
+            f"env.scenario.name={name!r} has several players: only environments of one player are supported"
+        )
+    return options
 
 
 def _check_pictures(construct: Callable[[list[int]], Any], name: str) -> None:

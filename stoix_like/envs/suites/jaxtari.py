@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,6 +52,10 @@ _PARAMS = {"noop_max": 30, "max_frames_per_episode": 108_000, "screen_size": 84}
 # Games that report a limit of the package's own as the end of the game: the counter in the state, and the constant.
 _LIMITS = {"skiing": ("step_count", "max_steps"), "surround": ("time", "MAX_STEPS")}
 
+# Constants of games that are not their defaults: the original reward of skiing, as the package has it, punishes each
+# gate that was passed, and does so at the limit, too.
+_CONSTANTS = {"skiing": {"USE_ORIGINAL_ALE_REWARD": False}}
+
 _FPS = 60
 
 
@@ -69,7 +74,8 @@ class JaxtariEnvironment(Environment):
         self._env, self._name, self._kind, self._noop_max = env, name, kind, noop_max
         self._counter, constant = _LIMITS.get(name, ("", ""))
         self._limit = int(getattr(env.consts, constant)) if constant else INT32_MAX
-        self.truncates_after = max(self._limit - noop_max, 1) if constant else INT32_MAX
+        frames = self._limit * getattr(env.consts, "MOVE_EVERY_N_STEPS", 1)  # surround counts moves
+        self.truncates_after = max(frames - noop_max, 1) if constant else INT32_MAX
         self.action_space = Discrete(int(env.action_space().n))
         if kind == "pixels":
             modification.apply_native_downscaling(env, (size, size), grayscale=True)
@@ -233,10 +239,11 @@ def build_game(name: str, from_pixels: bool = False) -> Any:
         game: Any = next(
             found for found in classes if issubclass(found, JaxEnvironment) and found is not JaxEnvironment
         )
+        construct = partial(_construct, game, _CONSTANTS.get(name, {}))
         if from_pixels:
-            return game()
+            return construct()
         with _renderers_on_demand(module):
-            env = game()
+            env = construct()
         # Some games read sizes and shapes of sprites while they play.
         with jax.numpy_rank_promotion("allow"):
             jax.eval_shape(lambda: env.step(env.reset(jax.random.PRNGKey(0))[1], jnp.zeros((), jnp.int32)))
@@ -249,6 +256,11 @@ def build_game(name: str, from_pixels: bool = False) -> Any:
             f"{what} needs the sprites of {name}, which are not in {paths.get_base_sprite_dir()}: run python -m"
             " jaxtari.install_sprites, which downloads them"
         ) from error
+
+
+def _construct(game: Any, changes: Mapping[str, Any]) -> Any:
+    env = game()
+    return game(env.consts.replace(**changes)) if changes else env
 
 
 @contextmanager

@@ -8,6 +8,7 @@ each step is a move of the player to move, see `VectorEnvironment.num_players`.
 from __future__ import annotations
 
 import functools
+import importlib
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -42,6 +43,9 @@ _UNSUPPORTED = {
 
 # The largest number of moves by both players, after which these games end without a result. Go ends with one.
 _MOVE_LIMITS = {"animal_shogi": 256, "chess": 512, "gardner_chess": 256, "shogi": 512}
+
+# Games that end after a time that is not observed, and by nothing else.
+_TIMED = frozenset({"minatar-freeway"})
 
 # Written in Japanese, for which matplotlib has no font.
 _NOT_DRAWN = frozenset({"shogi"})
@@ -105,7 +109,7 @@ class PgxEnvironment(Environment):
             else:
                 game, reward = self._play_opponent(self._opponent, key, game)
             observation = self._observation(game)
-        undecided = self._at_move_limit(game)
+        undecided = self._at_limit(game)
         return game, transition(observation, reward, game.terminated & ~undecided, game.truncated | undecided)
 
     def against(self, opponent: Any) -> PgxEnvironment:
@@ -148,7 +152,9 @@ class PgxEnvironment(Environment):
             carry = jax.lax.while_loop(is_opponents_turn, reply, carry)
         return carry[1:]
 
-    def _at_move_limit(self, game: Any) -> jax.Array:
+    def _at_limit(self, game: Any) -> jax.Array:
+        if self._env.id in _TIMED:
+            return game.terminated
         if self._move_limit is None:
             return jnp.zeros((), bool)
         return (game._step_count >= self._move_limit) & (game.rewards == 0.0).all()
@@ -157,7 +163,17 @@ class PgxEnvironment(Environment):
         # Against an opponent, it may be the other's turn at the end of a game.
         player = game.current_player if self._opponent is None else _AGENT
         view = self._env._observe(game, player)
-        return Observation(jnp.asarray(view, jnp.float32), game.legal_action_mask)
+        mask = game.legal_action_mask
+        if self._move_limit is not None:  # pgx allows every action after the end
+            mask = jnp.where(self._at_limit(game), _legal_actions(game), mask)
+        return Observation(jnp.asarray(view, jnp.float32), mask)
+
+
+def _legal_actions(game: Any) -> jax.Array:
+    """Return the legal actions of a game with a limit of moves, also where it has ended."""
+    if hasattr(game, "_x"):  # chess and shogi
+        return game._x.legal_action_mask
+    return importlib.import_module(type(game).__module__)._legal_action_mask(game)
 
 
 def _unobserved(game: Any) -> Any:

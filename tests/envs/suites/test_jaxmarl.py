@@ -41,7 +41,7 @@ LIMITED = [
     ("storm", {"num_inner_steps": 5}, 5),
     ("storm_2p", {"num_inner_steps": 5}, 5),
     ("storm_np", {"num_inner_steps": 5}, 5),
-    ("HeuristicEnemySMAX", {"max_steps": 3}, 3),
+    ("HeuristicEnemySMAX", {"max_steps": 3}, 4),
     ("jaxnav", {"max_steps": 3, "lidar_num_beams": 8}, 3),
 ]
 

@@ -7,7 +7,7 @@ import pgx
 import pytest
 
 from stoix_like.envs import Discrete, EnvConfig, ScenarioConfig, make, make_eval
-from stoix_like.envs.suites.pgx import random_opponent, scenarios
+from stoix_like.envs.suites.pgx import _legal_actions, random_opponent, scenarios
 from stoix_like.errors import ConfigError
 from support import custom_envs
 from support.conformance import check, env_config, rollout
@@ -173,6 +173,30 @@ def test_move_limit_without_a_result_truncates():
     assert timestep.truncated.all()
     assert not timestep.terminated.any()
     assert (timestep.reward == 0.0).all()
+    assert not timestep.observation.action_mask.all(-1).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["animal_shogi", "gardner_chess", "chess", "shogi"])
+def test_the_legal_actions_of_games_with_a_limit_are_those_of_pgx(name):
+    env = pgx.make(name)
+    step, legal = jax.jit(env.step), jax.jit(_legal_actions)
+    with jax.numpy_rank_promotion("allow"):
+        game = jax.jit(env.init)(jax.random.key(0))
+        for _ in range(3):
+            assert not game.terminated
+            np.testing.assert_array_equal(legal(game), game.legal_action_mask)
+            game = step(game, jnp.argmax(game.legal_action_mask))
+
+
+def test_the_time_of_freeway_is_a_limit():
+    env = make_eval(env_config("pgx", "minatar-freeway"))
+    keys = jax.random.split(jax.random.key(0), 2)
+    state, _ = jax.jit(env.reset)(keys)
+    state = state._replace(env_state=state.env_state.replace(_terminate_timer=jnp.zeros(2, jnp.int32)))
+    _, timestep = jax.jit(env.step)(keys, state, jnp.zeros(2, jnp.int32))
+    assert timestep.truncated.all()
+    assert not timestep.terminated.any()
 
 
 def test_a_minatar_game_has_no_opponent():
