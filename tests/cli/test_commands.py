@@ -17,7 +17,7 @@ from stoix_like.errors import ConfigError
         ("plot --kind critic run --out a.png", False),
     ],
 )
-def test_commands_import_code_from_the_working_directory(command, imports, tmp_path, monkeypatch):
+def test_commands_import_code_from_the_working_directory(command, imports, tmp_path, monkeypatch, capsys):
     (tmp_path / "custom_code.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -30,3 +30,4 @@ def test_commands_import_code_from_the_working_directory(command, imports, tmp_p
     monkeypatch.setattr("stoix_like.tuning.from_command_line", refuse)
     with pytest.raises(SystemExit):
         cli.main(command.split())
+    assert "imported" in capsys.readouterr().err

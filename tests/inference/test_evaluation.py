@@ -91,6 +91,8 @@ def test_episodes_beyond_the_batch_size_are_played_in_batches(pendulum, played, 
     [
         # The mean of two draws from {0, 1} is 0 or 1 with probability 1/4 each, more than the tails of 2.5 %.
         ([0.0, 1.0], 0.0, 1.0),
+        # 16 draws from {0, 1}: their mean is at most 3/16 with probability 0.011, and 1/4 with 0.038.
+        ([0.0] * 8 + [1.0] * 8, 0.25, 0.75),
         ([500.0] * 20, 500.0, 500.0),
         ([3.0], None, None),
     ],
@@ -194,10 +196,10 @@ def test_results_that_cannot_be_written_are_printed(pendulum, tmp_path, capsys):
 )
 def test_invalid_arguments_raise_before_compiling(members, given, message, monkeypatch):
     monkeypatch.setattr(evaluation, "make_evaluator", None)
-    before = sorted((members / "evaluations").glob("*")) if (members / "evaluations").exists() else []
+    before = sorted((members / "evaluations").glob("*"))
     with pytest.raises(ConfigError, match=message):
         evaluate(members, **given)
-    assert (sorted((members / "evaluations").glob("*")) if before else []) == before
+    assert sorted((members / "evaluations").glob("*")) == before
 
 
 def test_environment_without_rendering_raises_before_compiling(tmp_path, monkeypatch):

@@ -68,6 +68,18 @@ def test_a_run_that_starts_again_discards_what_it_showed(tmp_path):
     assert starts == [[], [0]]
 
 
+def test_a_run_that_resumes_discards_what_follows_its_checkpoint_and_shows_updates(tmp_path):
+    logger = make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path)
+    logger.start(run_info(tmp_path)._replace(history=RECORDS[:2], env_steps=704))
+    logger.log_updates({"env_steps": 768, "updates": 12, "train/loss": 0.5})
+    logger.close()
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    *_, start, update = read_events(path)
+    assert (start.step, start.session_log.status) == (705, 1)
+    curves = {value.tag: value.simple_value for value in update.summary.value}
+    assert (update.step, curves) == (768, {"train/loss": 0.5})
+
+
 def test_tensorboard_flushes_each_record(tmp_path):
     logger = make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path)
     logger.start(run_info(tmp_path))

@@ -162,6 +162,7 @@ def test_policy_takes_only_legal_actions(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="different batch axes"):
         policy(observation._replace(action_mask=mask[0]))
     exported = jax.export.deserialize(policy.export(tmp_path / "policy").read_bytes())
+    assert exported.platforms == ("cpu", "cuda", "tpu")
     key_data = jax.random.key_data(jax.random.key(0))
     np.testing.assert_array_equal(exported.call(*observation, key_data), action)
     assert policy(Observation(*(leaf[0] for leaf in observation))) == action[0]

@@ -8,8 +8,9 @@ import stoix_like
 from stoix_like.errors import TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
-from stoix_like.tuning.runner import population_overrides
+from stoix_like.tuning.runner import Job, Runner, population_overrides
 from stoix_like.tuning.study import open_study
+from support.recorded import write_run
 from support.trained_runs import SMALL
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
@@ -32,6 +33,12 @@ def test_settings_that_differ_in_traced_hyperparameters_are_one_population():
     # Equal settings are further seeds.
     equal = population_overrides([{"network": "mlp"}] * 2, ["system.gamma"], 3)
     assert equal == ["network=mlp", "arch.population.size=6"]
+
+
+@pytest.mark.parametrize(("objective", "returns"), [("final", [[1.0, 2.0]]), ("best", [[3.0, 4.0]])])
+def test_returns_are_those_of_the_objective(objective, returns, tmp_path):
+    write_run(tmp_path / "run", (1.0, 2.0), bests=(3.0, 4.0))
+    assert Runner(tmp_path, []).returns(Job("run", []), 1, 2, objective) == returns
 
 
 @pytest.mark.clusters

@@ -12,6 +12,10 @@ def test_the_aggregate_is_the_interquartile_mean_with_a_stratified_interval():
     found = records.aggregate([8, 1, 7, 2, 6, 3, 5, 4], [0] * 8)
     assert found["iqm"] == 4.5
     assert 1 <= found["ci_low"] < 4.5 < found["ci_high"] <= 8
+    # With k ones in 24 draws from {0, 1}, the mean of the middle 12 is (k - 6) / 12; k is at most 6 with probability
+    # 0.011, and 7 with 0.032.
+    found = records.aggregate([0.0] * 12 + [1.0] * 12, [0] * 24)
+    assert (found["ci_low"], found["ci_high"]) == pytest.approx((1 / 12, 11 / 12))
     # Resampling within strata of equal scores changes nothing.
     constant = records.aggregate([1, 1, 5, 5], [0, 0, 1, 1])
     assert (constant["iqm"], constant["ci_low"], constant["ci_high"]) == (3.0, 3.0, 3.0)

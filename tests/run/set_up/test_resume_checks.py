@@ -42,7 +42,7 @@ def test_a_run_resumed_with_another_version_says_so(tmp_path, toy_run, monkeypat
             "arch.total_timesteps=100 is less than the 320 steps already trained: use at least 320",
         ),
         (["arch.sed=7"], "unknown key 'arch.sed': did you mean 'arch.seed'"),
-        (["system=ppo/ff_ppo"], "system"),
+        (["system=ppo/ff_ppo"], "only logger and checkpoint can be chosen"),
         (["arch.seed=1,2"], "only key=value"),
         (["arch.update_batch_size=2"], "the run has 2 shard.* but its checkpoint has 1: set arch.num_devices"),
     ],

@@ -50,6 +50,10 @@ def test_observations_stored_once_give_truncated_windows_weight_zero(n_step):
         assert found[0] == [3, 0, 3, 1.0]
         # A window reads four stored steps: none can start at step 3.
         assert {number % 100 for number in found} == {0, 1, 2}
+        more, zeros = range(6, 12), [0] * 6
+        longer = [*SIX[0], *more], [*SIX[1], *(2**n for n in more)], [*SIX[2], *zeros], [*SIX[3], *zeros]
+        found = windows(replay, jax.jit(replay.add)(empty(replay), steps(*longer)))
+        assert {number: found[number][3] for number in range(5)} == {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.0, 4: 0.0}
 
 
 @pytest.mark.parametrize("schema", [ReplayConfig, pytest.param(Prioritised, marks=pytest.mark.slow)])
