@@ -199,6 +199,7 @@ def batch_n_step_bootstrapped_returns(
 
         G^n_t = r_t + discount_t * ((1 - lambda_t) * v_t + lambda_t * G^{n-1}_{t+1}),  G^0_{t+1} = v_t
 
+    Where truncated, lambda_t counts as 0.
     Source: Sutton & Barto 2018, equation 7.1 (lambda 1).
 
     Args:
@@ -315,6 +316,7 @@ def batch_general_off_policy_returns_from_q_and_v(
 
     c_t = pi/mu gives importance sampling, c_t = lambda Q(lambda), c_t = pi tree backup, and
     c_t = lambda * min(1, pi/mu) Retrace.
+    Where truncated, c_t counts as 0.
     Source: Munos et al. 2016, "Safe and efficient off-policy reinforcement learning", equation 3.
 
     Args:
@@ -365,6 +367,7 @@ def batch_retrace_continuous(
 
         c_t = lambda_ * min(1, exp(log_rho_t)),  error_tm1 = G_t(c) - q_tm1
 
+    Where truncated, c_t counts as 0.
     Source: Munos et al. 2016, "Safe and efficient off-policy reinforcement learning", section 3.
 
     Args:
@@ -414,6 +417,7 @@ def batch_lambda_returns(
 
         G_t = r_t + discount_t * ((1 - lambda_t) * v_t + lambda_t * G_{t+1}),  with v_t in place of the last G_{t+1}
 
+    Where truncated, lambda_t counts as 0.
     Source: Sutton & Barto 2018, equation 12.18 (lambda-return, by recursion).
 
     Args:
@@ -549,6 +553,7 @@ def batch_q_lambda(
         G_t = r_t + discount_t * ((1 - lambda_t) * max_a q_t(a) + lambda_t * G_{t+1})
 
     A constant lambda gives Peng's Q(lambda); lambda_t = 0 where the next action is not greedy gives Watkins's.
+    Where truncated, lambda_t counts as 0.
     Source: Peng & Williams 1996, "Incremental multi-step Q-learning"; Watkins 1989.
 
     Args:
@@ -593,6 +598,7 @@ def batch_peng_q_lambda(
 
         G_t = r_t + discount_t * ((1 - lambda_t) * sum_a pi_t(a) q_t(a) + lambda_t * G_{t+1})
 
+    Where truncated, lambda_t counts as 0.
     Source: Kozuno et al. 2021, "Revisiting Peng's Q(lambda) for modern reinforcement learning".
 
     Args:

@@ -1,8 +1,8 @@
 """What MPO and V-MPO share: bounds on divergences, with learned temperature and Lagrange multipliers.
 
 `networks.distributions.decouple` splits a normal policy, squashed or not, into its means and its standard deviations,
-which have bounds of their own in each dimension; a categorical or Beta policy is bounded as a whole. One file therefore
-serves all actions.
+which have bounds of their own in each dimension; a categorical policy is bounded as a whole, a Beta policy, or one of
+several choices, in each entry of an action. One file therefore serves all actions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DualConfig(Part):
 
     Attributes:
         epsilon: bound on the divergence of the weighted actions from the target policy, in nats.
-        epsilon_policy: bound on the divergence of an update, in nats.
+        epsilon_policy: bound on the divergence of an update, in nats per entry of an action.
         epsilon_mean: bound on the divergence by changed means, in nats per action dimension.
         epsilon_stddev: bound on the divergence by changed standard deviations, in nats per action dimension.
         init_temperature: initial temperature of the weights, in the unit of values or advantages.

@@ -45,9 +45,17 @@ def action_vector(space: Space, action: jax.Array) -> jax.Array:
     if not isinstance(space, Box):
         return vector
     centre = np.broadcast_to((np.add(space.low, space.high) / 2.0) if space.bounded else 0.0, space.shape)
-    unit = np.where(space.half_width > 0.0, space.half_width, 1.0)  # some entries may have one value only
-    scaled = (vector - prepend_dims(centre, vector.ndim)) / prepend_dims(unit, vector.ndim)
+    scaled = (vector - prepend_dims(centre, vector.ndim)) / prepend_dims(unit(space), vector.ndim)
     return scaled.astype(vector.dtype).reshape(*vector.shape[: vector.ndim - len(space.shape)], -1)
+
+
+def unit(space: Box) -> np.ndarray:
+    """Return half the width of a box, an array of its shape; 1 for entries that are unbounded or have one value only.
+
+    Args:
+        space: the box.
+    """
+    return np.where(space.half_width > 0.0, space.half_width, np.float32(1.0))
 
 
 def clip_to_bounds(space: Space, action: jax.Array) -> jax.Array:

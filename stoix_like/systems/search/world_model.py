@@ -19,7 +19,7 @@ from stoix_like.networks.base import CompositeNetwork, FeedForwardActor, FeedFor
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_DISTRIBUTION, HeadRequirement
 from stoix_like.schema import one_of
-from stoix_like.systems.parts.action_vectors import as_vector
+from stoix_like.systems.parts.action_vectors import as_vector, unit
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.utils.loss import hl_gauss_loss_per_example, two_hot_loss_per_example
 
@@ -145,8 +145,8 @@ class LatentModel:
     def _with_action(self, latent: jax.Array, action: jax.Array) -> jax.Array:
         vector = as_vector(self.action_space, action)
         if isinstance(self.action_space, Box):
-            unit = jnp.asarray(self.action_space.half_width, vector.dtype)
-            vector = (vector / jnp.broadcast_to(unit, vector.shape)).reshape(*latent.shape[:-1], -1)
+            units = jnp.asarray(unit(self.action_space), vector.dtype)
+            vector = (vector / jnp.broadcast_to(units, vector.shape)).reshape(*latent.shape[:-1], -1)
         return jnp.concatenate([latent, vector], axis=-1)
 
 
