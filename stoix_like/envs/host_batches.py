@@ -239,12 +239,17 @@ class BatchThread:
             self._timeout = _HUNG_SECONDS
             if self._batch is not None:
                 self._batch.kill()
-            raise HostEnvironmentError(f"{error} (env.timeout)") from error
+            limit = "" if isinstance(error, _NoAnswerToSignalError) else " (env.timeout)"
+            raise HostEnvironmentError(f"{error}{limit}") from error
+
+
+class _NoAnswerToSignalError(NoAnswerError):
+    """A batch still computes when a signal stops the run, whose scheduler soon ends the process."""
 
 
 def _stop_after_signal(elapsed: float) -> None:
     if elapsed >= _SIGNAL_SECONDS and signals.arrived():
-        raise HostEnvironmentError(f"no answer within {_SIGNAL_SECONDS:g} seconds when a signal stopped the run")
+        raise _NoAnswerToSignalError(f"no answer within {_SIGNAL_SECONDS:g} seconds when a signal stopped the run")
 
 
 def _like(tree: T, spec: T) -> T:

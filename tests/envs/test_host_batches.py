@@ -107,23 +107,30 @@ def test_a_batch_that_is_built_too_late_is_closed():
 def test_a_signal_shortens_a_call_that_hangs(monkeypatch):
     monkeypatch.setattr(host_batches, "_SIGNAL_SECONDS", 0.1)
     previous = signal.signal(signal.SIGTERM, lambda *_: None)
-    failures = []
+    failures, killed = [], threading.Event()
 
-    def build():
+    class Hanging:
+        kill = staticmethod(killed.set)
+
+        def step(self):
+            threading.Event().wait()
+
+    def play():
         try:
-            BatchThread(lambda num_envs: threading.Event().wait(), N, 300.0)
+            BatchThread(lambda num_envs: Hanging(), N, 300.0).call(Hanging.step)
         except HostEnvironmentError as failure:
             failures.append(str(failure))
 
     try:
         with Signals():
-            waiting = threading.Thread(target=build)
+            waiting = threading.Thread(target=play)
             waiting.start()
             signal.raise_signal(signal.SIGTERM)
             waiting.join(10)
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert failures == ["no answer within 0.1 seconds when a signal stopped the run"]
+    assert killed.is_set()
 
 
 def test_an_example_that_hangs_is_left():
