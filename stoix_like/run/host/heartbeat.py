@@ -53,9 +53,12 @@ def start(processes: Processes, host: str) -> None:
 def _accept(processes: Processes, server: socket.socket, token: str) -> None:
     """Watch every process that connects and knows the token."""
     while True:
-        with contextlib.suppress(OSError):  # of one connection
+        try:
             connection, _ = server.accept()
-            threading.Thread(target=_greet, args=(processes, connection, token), daemon=True).start()
+        except OSError:  # of one connection, or of too many open files for a while
+            time.sleep(1.0)
+            continue
+        threading.Thread(target=_greet, args=(processes, connection, token), daemon=True).start()
 
 
 def _greet(processes: Processes, connection: socket.socket, token: str) -> None:
