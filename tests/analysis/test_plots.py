@@ -46,6 +46,24 @@ def test_curves_show_the_center_and_the_band(tmp_path):
     assert analysis.learning_curves(analysis.read(tmp_path), x="wall_seconds").lines[0].get_xdata()[-1] == 2.0
 
 
+@pytest.mark.parametrize(
+    ("band", "ends"),
+    [
+        # The standard error is the deviation sqrt(7) over sqrt(3).
+        ("error", (3.0 - np.sqrt(7.0 / 3.0), 3.0 + np.sqrt(7.0 / 3.0))),
+        # Of three values, the position of the share p is 2 p: 0.05 between the first two, 1.95 between the last two.
+        ("percentile", (1.0 + 0.05 * (2.0 - 1.0), 2.0 + 0.95 * (6.0 - 2.0))),
+    ],
+)
+def test_bands_of_other_kinds(tmp_path, band, ends):
+    write_run(tmp_path / "a", curves=[[0.0, 0.0, 0.0], [1.0, 2.0, 6.0]])
+    axes = analysis.learning_curves(analysis.read(tmp_path), center="mean", band=band)
+    corners = axes.collections[0].get_paths()[0].vertices
+    at_the_end = corners[corners[:, 0] == 100.0, 1]
+    assert [at_the_end.min(), at_the_end.max()] == pytest.approx(ends)
+    assert not analysis.learning_curves(analysis.read(tmp_path), band="none").collections
+
+
 def test_runs_evaluated_at_other_steps_are_interpolated(tmp_path, capsys):
     write_run(tmp_path / "a", curves=[[0.0], [10.0], [20.0]], seed=0)
     write_run(tmp_path / "b", curves=[[0.0], [10.0]], seed=1)

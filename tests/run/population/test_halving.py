@@ -135,6 +135,12 @@ def test_the_setting_of_a_trial_depends_on_the_seed_and_its_number_alone():
     assert halving.draw_setting(parts(VARIED, "arch.seed=1")[0], 7) != drawn[1]
     # log10 of the learning rates is uniform in [-5, -2]: mean -3.5, deviation 3 / √12.
     assert np.mean([np.log10(setting["actor_lr"]) for setting in drawn]) == pytest.approx(-3.5, abs=4 * 0.87 / 194**0.5)
+    bounded = parts(VARIED, "arch.population.halving.bounds={actor_lr: {uniform: [0.1, 0.2]}}")[0]
+    settings = [halving.draw_setting(bounded, number) for number in range(6, 200)]
+    assert [setting["ent_coef"] for setting in settings] == [setting["ent_coef"] for setting in drawn]
+    rates = [setting["actor_lr"] for setting in settings]
+    assert 0.1 <= min(rates) < 0.105
+    assert 0.195 < max(rates) <= 0.2
     assert list(halving.seeds_of(parts(VARIED, "arch.population.seeds=3", "arch.seed=5")[0], 7)) == [26, 27, 28]
     paired = parts(VARIED, "arch.population.seeds=3", "arch.seed=5", "arch.population.paired=true")[0]
     assert list(halving.seeds_of(paired, 7)) == [5, 6, 7]

@@ -81,6 +81,19 @@ def test_the_worst_members_continue_as_changed_copies_of_the_best():
         assert np.isclose(ent[member], [0.2, 1.8], rtol=1e-5).any()
 
 
+def test_the_perturbation_is_the_step_of_a_copy():
+    _, hyperparams, _ = select([1.0] * 20 + [9.0] * 20, count=20, perturbation=0.45)
+    # The copied ones have 1e-2 and 1: a factor of 0.55 or 1.45, and 0.45 of the width of 4 up or down.
+    np.testing.assert_allclose(np.unique(hyperparams["lr"][1:]), [0.55e-2, 1e-2, 1.45e-2], rtol=1e-5)
+    np.testing.assert_allclose(np.unique(hyperparams["ent"]), [-0.8, 1.0, 2.8], rtol=1e-5)
+
+
+def test_bounds_replace_the_first_range():
+    # A fifth of the width of 0.5, clipped to [0.95, 1.45].
+    _, hyperparams, _ = select([1.0] * 20 + [9.0] * 20, count=20, bounds={"ent": {"uniform": [0.95, 1.45]}})
+    np.testing.assert_allclose(np.unique(hyperparams["ent"]), [0.95, 1.0, 1.1], rtol=1e-5)
+
+
 def test_a_member_that_diverged_or_has_no_return_is_replaced_and_trains_again():
     state, _, sources = select([9.0, np.nan, 5.0, 100.0, 8.0, 4.0], healthy=[1, 1, 1, 0, 1, 1])
     assert set(np.asarray(sources)[[1, 3]].tolist()) <= {0, 4}
