@@ -353,6 +353,7 @@ class SystemConfig:
 
     Attributes:
         annealed: names of hyperparameters with a second one, `final_*`: the value at the end of the run, or None.
+        has_mode: whether the policy has a mode; without one, evaluations sample too.
         mode_hyperparams: hyperparameters with which a greedy `eval_act` takes the mode of the policy.
         policy_hyperparams: hyperparameters with which `eval_act` acts on observations alone, without a search.
         needs_model: whether the system plans with the environments as a model.
@@ -364,6 +365,7 @@ class SystemConfig:
     """
 
     annealed: ClassVar[tuple[str, ...]] = ()
+    has_mode: ClassVar[bool] = True
     mode_hyperparams: ClassVar[Mapping[str, float]] = {}
     policy_hyperparams: ClassVar[Mapping[str, float]] = {}
     needs_model: ClassVar[bool] = False

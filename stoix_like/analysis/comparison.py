@@ -14,11 +14,11 @@ import numpy as np
 
 from stoix_like.analysis import statistics
 from stoix_like.analysis.groups import SCORES, AlgorithmRuns, common_tasks, read, sections
-from stoix_like.analysis.scores import raw_scores, score_tables
+from stoix_like.analysis.scores import raw_scores, score_tables, with_scores
 from stoix_like.analysis.statistics import CORRECTIONS, TESTS, TITLES, Interval
 from stoix_like.errors import ConfigError, nearest, require
 from stoix_like.loggers.formats import MIN_IQM, columns
-from stoix_like.storage.recorded_runs import RETURN
+from stoix_like.storage.recorded_runs import RETURN, TASK, differing_keys, flatten, is_below
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -248,6 +248,7 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
         raise ConfigError(
             f"target={settings.target:g} is a return of one environment, and these runs have {len(tasks)}: omit it"
         )
+    algorithms = with_scores(algorithms, settings.score, notes)
     scores = raw_scores(algorithms, tasks, settings.score, notes)
     tables = score_tables(scores, tasks, notes)
     best = max(float(np.max(table)) for table in tables.values())
@@ -270,17 +271,28 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
         for test, p, sample in zip(tests, corrected, samples, strict=True)
     ]
     seeds = [len(values) for columns in scores.values() for values in columns]
-    if tests and min(seeds) < MIN_SEEDS:
+    if min(seeds) < MIN_SEEDS:
         notes.append(f"fewer than {MIN_SEEDS} seeds: tests and intervals say little; train more seeds")
     if any(_num_scores(algorithm, tasks) < MIN_IQM for algorithm in algorithms):
         notes.append(f"an IQM needs {MIN_IQM} scores: see the mean")
+    notes += [note for algorithm in algorithms for task in tasks if (note := _mixed_wrappers(algorithm, task))]
     steps = {step for algorithm in algorithms for step in _trained_steps(algorithm, tasks)}
-    if len(steps) > 1:
+    # Runs last whole updates.
+    if max(steps) > 1.02 * min(steps):
         notes.append(
             f"budgets differ, from {min(steps):,.0f} to {max(steps):,.0f} env steps: these are returns after different"
             " amounts of training; `stoix-like plot` compares them at equal steps"
         )
     return Comparison(settings, algorithms, tasks, target, found, tests, notes)
+
+
+def _mixed_wrappers(algorithm: AlgorithmRuns, task: str) -> str | None:
+    """Return in which keys of the environment, besides those of its task, members of an algorithm differ."""
+    runs = {member.run.directory: member.run for member in algorithm.tasks[task]}
+    chosen = [dict(flatten({"env": run.config["env"]})) for run in runs.values()]
+    keys = [key for key in differing_keys(chosen) if not is_below(key, TASK)]
+    differ = f"{algorithm.label} on {task}: members that differ in {', '.join(keys)} count as one algorithm"
+    return f"{differ}; `--by` tells them apart" if keys else None
 
 
 def _pairs(algorithms: Sequence[AlgorithmRuns]) -> list[tuple[AlgorithmRuns, AlgorithmRuns]]:

@@ -20,7 +20,7 @@ from stoix_like.analysis.dreams import draw_dream, dream_episode, has_world_mode
 from stoix_like.analysis.figures import as_data_url, as_svg
 from stoix_like.analysis.groups import AlgorithmRuns, common_tasks, read, sections
 from stoix_like.analysis.selection import describe_fresh, read_selected
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers.formats import center_name
 from stoix_like.loggers.points import describe
 from stoix_like.storage import remote
@@ -166,12 +166,13 @@ def _figure(draw: Callable[..., Any]) -> str:
 
 
 def _returns(algorithms: Sequence[AlgorithmRuns]) -> str:
+    varied = _varied(algorithms)
     rows = [
         [
             algorithm.label,
             task,
             str(member.seed),
-            *(f"{member.hyperparams[name]:.4g}" if name in member.hyperparams else "" for name in _varied(algorithms)),
+            *(f"{member.hyperparams[name]:.4g}" if name in member.hyperparams else "" for name in varied),
             _number(member.score("final")),
             _number(member.score("best")),
             member.failure or "",
@@ -248,7 +249,7 @@ def _animation(member: Member) -> str:
         path = Path(directory) / "episode.gif"
         try:
             render(remote.address_of(member.run.directory), path, member=member.place)
-        except (ConfigError, OSError) as error:
+        except (ConfigError, TrainingError, OSError) as error:
             return f'<p class="note">No animation: {html.escape(str(error))}</p>'
         source = as_data_url(path.read_bytes(), "image/gif")
     return f'<figure><img alt="an episode of the best policy" src="{source}"></figure>'
@@ -264,7 +265,7 @@ def _dream(member: Member) -> str:
         return ""  # The animation says why the run cannot be loaded.
     try:
         figure = draw_dream(dream_episode(address, member=member.place))
-    except (ConfigError, OSError) as error:
+    except (ConfigError, TrainingError, OSError) as error:
         return f'<p class="note">No dream: {html.escape(str(error))}</p>'
     return f"<figure>{as_svg(figure)}</figure>"
 

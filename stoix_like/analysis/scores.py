@@ -22,6 +22,32 @@ _EVALUATION = (_PLAYED, {"members": [{"member": int, **_PLAYED}]})
 _MAX_BYTES = 2**28
 
 
+def with_scores(algorithms: Sequence[AlgorithmRuns], kind: str, notes: list[str]) -> list[AlgorithmRuns]:
+    """Leave out members that have no return yet, because their run has not ended.
+
+    Args:
+        algorithms: the algorithms.
+        kind: `final` or `best`.
+        notes: receives a sentence where members are left out.
+
+    Returns:
+        The algorithms; where none of the members on a task has a return, all of them stay.
+    """
+    found = []
+    for algorithm in algorithms:
+        tasks = dict(algorithm.tasks)
+        for task, members in tasks.items():
+            kept = tuple(member for member in members if member.failure or not math.isnan(member.score(kind)))
+            if kept and len(kept) < len(members):
+                tasks[task] = kept
+                notes.append(
+                    f"{algorithm.label} on {task}: {len(members) - len(kept)} member(s) without a {kind} return yet are"
+                    " left out"
+                )
+        found.append(algorithm._replace(tasks=tasks))
+    return found
+
+
 def raw_scores(
     algorithms: Sequence[AlgorithmRuns], tasks: Sequence[str], kind: str, notes: list[str]
 ) -> dict[str, list[np.ndarray]]:

@@ -164,7 +164,7 @@ class Report(NamedTuple):
         buffer = self.setup.config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
         fixed = _shard_bytes(self.state.shared) + (_shard_bytes(self.state.shards.local) if buffer else 0)
         usable, num_envs = self.target.usable, arch.total_num_envs
-        num_envs = _rounded(num_envs * (usable - fixed) / max(1, needed - fixed))
+        num_envs = _rounded(max(0.0, num_envs * (usable - fixed) / max(1, needed - fixed)))
         per_device = members / self.setup.mesh.shape[POPULATION_AXIS]
         most = int(usable / (needed / per_device)) * self.setup.mesh.shape[POPULATION_AXIS]
         yield (

@@ -150,7 +150,8 @@ class HostEnvironment(VectorEnvironment):
         """
         batch = int(state.batch[0])
         self.check()
-        return self._batches[batch].call(lambda environments: environments.picture())
+        with self._errors():
+            return self._batches[batch].call(lambda environments: environments.picture())
 
     def check(self) -> None:
         """See `VectorEnvironment.check`."""

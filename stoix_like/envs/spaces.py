@@ -402,7 +402,7 @@ def fits(head: Any, action_space: Space) -> bool:
     """Return whether a head or a system supports an action space.
 
     Both declare the class variables `action_spaces`, by default every type of space, and `needs_bounds`, by default
-    False; see `heads.PolicyHead`.
+    False; see `heads.PolicyHead`. Bounds have a distance.
 
     Args:
         head: a head, a system's `Config`, or the class of either.
@@ -410,8 +410,9 @@ def fits(head: Any, action_space: Space) -> bool:
     """
     if not isinstance(action_space, getattr(head, "action_spaces", object)):
         return False
-    bounded = not isinstance(action_space, Box) or action_space.bounded
-    return bounded or not getattr(head, "needs_bounds", False)
+    if not isinstance(action_space, Box) or not getattr(head, "needs_bounds", False):
+        return True
+    return action_space.bounded and not _has_points(action_space)
 
 
 def describe(action_space: Space) -> str:
@@ -423,7 +424,14 @@ def describe(action_space: Space) -> str:
     if isinstance(action_space, Mixed):
         pairs = zip(action_space.names, action_space.parts, strict=True)
         return f"mixed actions ({', '.join(f'{name}: {describe(part)}' for name, part in pairs)})"
-    return f"{'bounded' if action_space.bounded else 'unbounded'} continuous actions of shape {action_space.shape}"
+    bounded = "bounded" if action_space.bounded else "unbounded"
+    points = ", with entries of one value only" if _has_points(action_space) else ""
+    return f"{bounded} continuous actions of shape {action_space.shape}{points}"
+
+
+def _has_points(box: Box) -> bool:
+    """Return whether entries have one value only, on which no density exists."""
+    return not (box.half_width > 0.0).all()
 
 
 def _as_tuples(value: Any) -> Any:

@@ -24,7 +24,7 @@ from stoix_like.envs.spaces import Box, Dict, Mixed, Tuple
 from stoix_like.errors import ConfigError
 from stoix_like.inference import replay_data
 from stoix_like.inference.load import TrainedRun, load_member, open_run
-from stoix_like.policies.visits import Player, Rows, check_seed
+from stoix_like.policies.visits import Player, Rows, check_seed, num_first
 from stoix_like.run.host.devices import set_compile_cache
 from stoix_like.storage.run_files import CONFIG
 from stoix_like.versions import versions
@@ -157,7 +157,7 @@ def _play(
     missing, cut = steps, 0
     while missing > 0:
         batch, num_cut = _episodes(
-            player.play(trained.shared, jax.random.fold_in(key, len(batches))), missing, env.num_agents
+            player.play(trained.shared, jax.random.fold_in(key, len(batches)), missing), missing, env.num_agents
         )
         batches.append(batch._replace(action=_vectors(env, batch.action)))
         missing, cut = missing - int(batch.valid.sum()), cut + num_cut
@@ -170,9 +170,7 @@ def _play(
 def _episodes(rows: Rows, steps: int, num_agents: int = 1) -> tuple[DataSet, int]:
     """Join the first episodes that have enough steps; return them, and how many of them reached the limit."""
     lengths = rows.valid.sum(axis=1)
-    # Whole episodes, of all agents of a game, in an order that does not depend on their length.
-    number = 1 + np.searchsorted(np.cumsum(lengths), steps)
-    first = np.arange(len(lengths)) < -(-number // num_agents) * num_agents
+    first = np.arange(len(lengths)) < num_first(lengths, steps, num_agents)
     index = np.arange(rows.valid.shape[1])[None]
     kept = first[:, None] & (index <= lengths[:, None])
     endless = rows.valid & (index == lengths[:, None] - 1) & ~rows.terminated & ~rows.truncated

@@ -18,7 +18,7 @@ from stoix_like.assembly import SystemParts
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.opponents import Opponent
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
 from stoix_like.inference.searches import with_simulations
 from stoix_like.loggers.formats import center_name, format_number
@@ -41,6 +41,7 @@ _MAX_PRINTED_MEMBERS = 40
 MAX_EPISODES = 1_000_000
 # Folded into the key of the seed: training with `arch.seed` starts from the key itself.
 _EVALUATION_STREAM = 0xE7A1
+_WRITE = "write the results"
 
 
 class EvaluatedMembers(NamedTuple):
@@ -140,10 +141,11 @@ def evaluate(
         stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes{searched}"
         path = write_results(run.run_dir / EVALUATIONS, stem, record)
         if animation is not None:
-            with _print_write_errors():
+            with _reported("render an episode", ConfigError, TrainingError, OSError):
                 record["render"] = _render(run.setup, trained, _best(played), render_key, animation)
-                if path is not None:
-                    write_json(path, record)
+        if "render" in record and path is not None:
+            with _reported(_WRITE, OSError):
+                write_json(path, record)
     return {**record, "path": path}
 
 
@@ -400,12 +402,12 @@ def _member_suffix(population: Population, trained: EvaluatedMembers) -> str:
 
 
 @contextlib.contextmanager
-def _print_write_errors() -> Iterator[None]:
+def _reported(task: str, *kinds: type[Exception]) -> Iterator[None]:
     # The results are printed in any case.
     try:
         yield
-    except OSError as error:
-        print(f"failed to write the results: {error}", file=sys.stderr)
+    except kinds as error:
+        print(f"failed to {task}: {error}", file=sys.stderr)
 
 
 def write_results(directory: Path, stem: str, record: dict[str, Any]) -> Path | None:
@@ -419,7 +421,7 @@ def write_results(directory: Path, stem: str, record: dict[str, Any]) -> Path | 
     Returns:
         The path of the file; None if writing failed, which is reported.
     """
-    with _print_write_errors():
+    with _reported(_WRITE, OSError):
         check_directory(directory)
         directory.mkdir(exist_ok=True)
         path = _new_file(directory, stem)

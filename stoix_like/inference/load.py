@@ -287,6 +287,8 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
     shape, evaluated = np.shape(history[-1]["eval/episode_return_mean"]), history[-1]["env_steps"] == step
     returns = np.full(shape, history[-1]["eval/episode_return_mean"] if evaluated else np.nan, float)
     population = run.setup.config.arch.population
+    if evaluated and (sources := history[-1].get("population/continues")):
+        returns = returns[np.asarray(sources)]  # a member that was replaced has the parameters of another one
     if population.halves:
         evaluated_trials = np.repeat(history[-1][TRIALS], population.seeds)
         trials = np.asarray(found.host_state["progress"]["strata"] or evaluated_trials)

@@ -64,8 +64,11 @@ class Policy(Exportable):
         setup: spaces, networks and configuration of the run.
         shared: the trained state of one member, without a population axis.
         hyperparams: hyperparameters of the member that differ from the configuration.
-        greedy: whether to use the mode of the policy; by default `arch.evaluation_greedy`.
+        greedy: whether to use the mode of the policy; by default `arch.evaluation_greedy`, where it has a mode.
         env_steps: environment steps that `shared` was trained for.
+
+    Raises:
+        ConfigError: `greedy`, but the policy has no mode.
 
     Attributes:
         input_shapes: shape and dtype of each array that the policy needs, without a batch axis: the fields of
@@ -86,7 +89,10 @@ class Policy(Exportable):
         env_steps: int = 0,
     ) -> None:
         self._config = config = setup.config
-        self.greedy = config.arch.evaluation_greedy if greedy is None else greedy
+        has_mode = config.system.has_mode
+        if greedy and not has_mode:
+            raise ConfigError(f"greedy=True: the policy of {setup.name} maps noise to actions, without a mode: omit it")
+        self.greedy = has_mode and (config.arch.evaluation_greedy if greedy is None else greedy)
         self.env_steps, self.selected = env_steps, ""
         self.agent: int | None = None
         mode = {**config.system.policy_hyperparams, **(config.system.mode_hyperparams if self.greedy else {})}
@@ -337,7 +343,8 @@ class Policy(Exportable):
 
     def _key_of(self, key: jax.Array | None) -> jax.Array:
         if key is None and not self.greedy:
-            raise ValueError("key=None, but this policy samples actions: pass a key, or load it with greedy=True")
+            instead = ", or load it with greedy=True" if self._config.system.has_mode else ""
+            raise ValueError(f"key=None, but this policy samples actions: pass a key{instead}")
         return jax.random.key(0) if key is None else key
 
     def _next_key(self, deterministic: bool | None) -> jax.Array:

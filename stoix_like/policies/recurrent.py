@@ -85,7 +85,8 @@ class RecurrentPolicy(Policy):
         Args:
             observation: see `FeedForwardPolicy.predict`.
             state: from the last call; None before the first one.
-            episode_start: `[...]` bool, True where an observation is the first of its episode; by default, nowhere.
+            episode_start: `[...]` bool, True where an observation is the first of its episode; by default everywhere in
+                the first call, and nowhere in later ones.
             deterministic: must agree with `greedy`; by default, it does.
 
         Returns:
@@ -96,7 +97,9 @@ class RecurrentPolicy(Policy):
         """
         key, view = self._next_key(deterministic), self._view_of(observation)
         if state is None:
-            state = self.initial_state(self._batched(view)[1])
+            leading = self._batched(view)[1]
+            state = self.initial_state(leading)
+            episode_start = np.ones(leading, bool) if episode_start is None else episode_start
         action, state = self(view, state, episode_start, key)
         return jax.tree.map(np.asarray, action), state
 

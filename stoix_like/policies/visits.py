@@ -69,6 +69,21 @@ class Rows(NamedTuple):
     valid: Any
 
 
+def num_first(lengths: np.ndarray, steps: int, num_agents: int) -> int:
+    """Return how many episodes, in an order that does not depend on their length, have enough steps.
+
+    Args:
+        lengths: `[E]` steps of the episodes.
+        steps: the number of steps.
+        num_agents: A; episodes are those of all agents of a game, one after the other.
+
+    Returns:
+        A multiple of A; more than E where all episodes have fewer steps.
+    """
+    number = 1 + int(np.searchsorted(np.cumsum(lengths), steps))
+    return -(-number // num_agents) * num_agents
+
+
 def check_seed(seed: int) -> None:
     """Check the seed of an evaluation.
 
@@ -136,12 +151,14 @@ class Player:
         self._start = jax.jit(lambda keys: start_episodes(env, system, keys))
         self._steps = jax.jit(self._traced_steps)
 
-    def play(self, shared: Any, key: jax.Array) -> Rows:
+    def play(self, shared: Any, key: jax.Array, steps: int | None = None) -> Rows:
         """Play E episodes.
 
         Args:
             shared: the trained state of the system.
             key: a typed PRNG key.
+            steps: a number of steps after which no more episodes are needed: those of `num_first` are played to their
+                ends, and others to any step. None: all are played to their ends.
 
         Returns:
             The rows, as host arrays.
@@ -156,12 +173,15 @@ class Player:
         if self._max_bytes is not None:
             limit = min(limit, max(1, self._max_bytes // size))
         chunks: list[Rows] = []
+        lengths = np.zeros(self._rows, int)
         for first in range(0, limit, _CHUNK):
             keys = jax.random.split(jax.random.fold_in(key, first), min(_CHUNK, limit - first))
             carry, chunk = self._steps(shared, carry, keys)
             self._env.check()
             chunks.append(jax.device_get(chunk))
-            if bool(carry[1].all()):
+            lengths += chunks[-1].valid.sum(axis=0)
+            needed = self._rows if steps is None else num_first(lengths, steps, self._env.num_agents)
+            if carry[1][:needed].all():
                 break
         self._env.release(carry[0].env_state)
         rest = jax.tree.map(lambda leaf: np.zeros_like(leaf[:1]), chunks[-1])

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import logging
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +136,7 @@ def write_frames(
         The number of frames.
 
     Raises:
+        ConfigError: ffmpeg failed.
         InterruptedError: `stopped` returned True.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -147,12 +149,15 @@ def write_frames(
     with tempfile.TemporaryDirectory() as directory:
         # The writers take the format from the ending of the name.
         scratch = Path(directory) / f"episode{path.suffix}"
-        with writer.saving(figure, str(scratch), _DPI):
-            for frame in range(count):
-                if stopped():
-                    raise InterruptedError(f"{path} was not drawn to its end")
-                show(frame)
-                writer.grab_frame()
+        try:
+            with writer.saving(figure, str(scratch), _DPI):
+                for frame in range(count):
+                    if stopped():
+                        raise InterruptedError(f"{path} was not drawn to its end")
+                    show(frame)
+                    writer.grab_frame()
+        except subprocess.CalledProcessError as error:
+            raise ConfigError(f"{path} cannot be written, {error}: use a .gif, or an ffmpeg with H.264") from error
         write_bytes(path, scratch.read_bytes())
     return count
 

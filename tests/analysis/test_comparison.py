@@ -89,6 +89,36 @@ def test_different_budgets_are_reported_and_no_setting(tmp_path):
     assert labels == ["ppo/ff_ppo total_timesteps=100", "ppo/ff_ppo total_timesteps=200"]
 
 
+def test_budgets_rounded_to_whole_updates_are_equal(tmp_path):
+    for name, steps in (("ppo/ff_ppo", 100), ("q_learning/ff_dqn", 99)):
+        write_run(tmp_path / name, [1.0, 2.0, 3.0, 4.0, 5.0], system=name)
+        records = tmp_path / name / "metrics.jsonl"
+        records.write_text(records.read_text().replace('"env_steps": 100', f'"env_steps": {steps}'))
+    assert analysis.compare(tmp_path).notes == []
+
+
+def test_wrappers_that_differ_within_an_algorithm_are_reported(tmp_path):
+    for seed in range(5):
+        write_run(tmp_path / f"{seed}", seed=seed, env_keys={"frame_stack": 1 + seed % 2})
+    (note,) = analysis.compare(tmp_path).notes
+    differ = "members that differ in env.frame_stack count as one algorithm; `--by` tells them apart"
+    assert note == f"ppo/ff_ppo on gymnax/CartPole-v1: {differ}"
+    assert not any("frame_stack" in note for note in analysis.compare(tmp_path, by=["env.frame_stack"]).notes)
+
+
+def test_a_run_that_has_not_ended_has_no_best_return(tmp_path):
+    write_run(tmp_path / "a", [1.0, 2.0, 3.0, 4.0, 6.0])
+    write_run(tmp_path / "b", [0.5], seed=5, finished=False)
+    found = analysis.compare(tmp_path, analysis.Settings(score="best"))
+    assert found.table.loc["ppo/ff_ppo", "mean"] == pytest.approx(16.0 / 5.0)
+    assert found.notes == ["ppo/ff_ppo on gymnax/CartPole-v1: 1 member(s) without a best return yet are left out"]
+
+
+def test_a_few_seeds_of_one_algorithm_say_little(tmp_path):
+    write_run(tmp_path / "a", [1.0])
+    assert "fewer than 5 seeds: tests and intervals say little" in str(analysis.compare(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("first", "best", "reason"),
     [

@@ -1,14 +1,22 @@
 """Data sets of trained runs."""
 
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import stoix_like
+from stoix_like.base_types import Observation
 from stoix_like.data.files import content_hash, read_data
+from stoix_like.envs import Box, Discrete, Vectorize
+from stoix_like.envs.environment import Environment, restart, transition
 from stoix_like.errors import ConfigError
 from stoix_like.inference.collect import _episodes
-from stoix_like.policies.visits import Rows
+from stoix_like.policies.visits import Player, Rows
 from stoix_like.versions import versions
+from support.countable_envs import KEY
 from support.masked import MaskedParts
 from support.trained_runs import SMALL, train_members, train_pendulum
 
@@ -75,6 +83,42 @@ def test_episodes_are_kept_by_their_number_and_not_by_their_length():
     # One more step needs one more episode, and more than all steps need all.
     assert _episodes(rows([3, 1, 4, 1], "terminated"), 5)[0].observation.tolist()[-5:] == [20, 21, 22, 23, 24]
     assert _episodes(rows([3, 1], "terminated"), 100)[0].valid.sum() == 4
+
+
+class Lasting(Environment):
+    """Episodes of 100 or of 1,000 steps; the view is the length of the episode."""
+
+    observation_space = Box(0.0, 1000.0, (1,))
+    action_space = Discrete(2)
+
+    def reset(self, key):
+        length = jnp.where(jax.random.bernoulli(key, 0.1), 1000, 100)
+        return (jnp.zeros((), jnp.int32), length), restart(self.view(length))
+
+    def step(self, key, state, action):
+        count, length = state
+        return (count + 1, length), transition(self.view(length), 1.0, count + 1 >= length, False)
+
+    def view(self, length):
+        return Observation(length.astype(jnp.float32)[None])
+
+
+def test_no_longer_episodes_are_played_than_the_first_that_have_enough_steps():
+    system = SimpleNamespace(init_carry=lambda num_envs: ())
+    player = Player(
+        Vectorize(Lasting()), system, lambda shared, state, key: ((), jnp.zeros(32, int), ()), 32, max_steps=2000
+    )
+    whole = player.play((), KEY)
+    lengths = whole.valid.sum(axis=1)
+    assert set(lengths) == {100, 1000}
+    # Up to the first long episode, without it and with it.
+    before = int(np.argmax(lengths == 1000)) * 100
+    assert before > 0
+    for steps, rows_played in ((before - 1, 129), (before + 1, 1025)):
+        found = player.play((), KEY, steps)
+        assert found.valid.shape[1] == rows_played
+        kept, expected = (_episodes(played, steps) for played in (found, whole))
+        jax.tree.map(np.testing.assert_array_equal, kept, expected)
 
 
 def test_episodes_at_the_limit_of_steps_are_truncated():

@@ -6,6 +6,7 @@ import pytest
 
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.envs import factory, suites
+from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_policy, load_shared, open_run
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.recurrent import RecurrentPolicy
@@ -183,13 +184,27 @@ def test_scales_of_exploration_noise_are_no_recurrent_state():
     assert policy(np.zeros((5, 3), np.float32)).shape == (5, 1)
 
 
+def test_a_policy_that_maps_noise_to_actions_has_no_mode(tmp_path):
+    setup, shared = untrained("system=offline/ff_fql", "env=gymnax/pendulum")
+    policy = make_policy(setup, shared, {})
+    observation = np.zeros((5, 3), np.float32)
+    actions = [policy(observation, jax.random.key(seed)) for seed in range(2)]
+    assert not np.allclose(*actions)
+    with pytest.raises(ValueError, match="samples actions: pass a key$"):
+        policy(observation)
+    with pytest.raises(ConfigError, match="ff_fql .* maps noise to actions, without a mode: omit it"):
+        make_policy(setup, shared, {}, greedy=True)
+    with pytest.raises(ConfigError, match="ONNX has no random numbers"):
+        policy.export(tmp_path / "policy.onnx")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_has_a_policy(system, tmp_path):
     """Greedy and sampling policies, as functions and as files; every call draws new noise keys."""
     setup, shared = untrained(f"system={system}", environment(system))
     low, high = (0, 1) if takes_discrete(system) else (-2.0, 2.0)
-    for greedy in (True, False):
+    for greedy in (True, False) if setup.config.system.has_mode else (False,):
         policy = make_policy(setup, shared, {}, greedy=greedy)
         view, key = policy.random_observations(jax.random.key(2), 5), jax.random.key(3)
         inputs = [view.agent_view]
@@ -205,8 +220,7 @@ def test_every_system_has_a_policy(system, tmp_path):
         if not needs_examples(system):
             assert np.isfinite(inspected.value).all()
             assert inspected.value.shape[:1] == (5,)
-        # The policy of FQL maps noise to actions, and has no mode.
-        if greedy and not isinstance(policy, RecurrentPolicy) and system != "offline/ff_fql":
+        if greedy and not isinstance(policy, RecurrentPolicy):
             np.testing.assert_allclose(inspected.action, action, rtol=1e-5, atol=1e-6)
         if takes_discrete(system):
             np.testing.assert_allclose(inspected.probabilities.sum(-1), np.ones(5), rtol=1e-5)

@@ -199,8 +199,11 @@ class RescaleActions(Wrapper):
         return self._middle + self._half_range * action
 
     def outer_action(self, action: np.ndarray) -> np.ndarray:
-        """Rescale actions from the bounds of the wrapped environments, the inverse of `inner_action`."""
-        return (action - self._middle) / self._half_range
+        """Rescale actions from the bounds of the wrapped environments, the inverse of `inner_action`.
+
+        Entries of one value only become 0.
+        """
+        return (action - self._middle) / np.where(self._half_range > 0.0, self._half_range, 1.0)
 
 
 class ClipActions(Wrapper):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import OnlineAndTarget, PyTree
+from stoix_like.systems.parts.action_vectors import unit
 
 
 class DDPGParams(NamedTuple):
@@ -30,7 +31,7 @@ class ActionRange(NamedTuple):
     Attributes:
         minimum: lower bounds, -inf if unbounded.
         maximum: upper bounds, inf if unbounded.
-        unit: unit of the noise: half the width of the range, or one if unbounded.
+        unit: unit of the noise, see `action_vectors.unit`.
     """
 
     minimum: jax.Array
@@ -59,5 +60,5 @@ class ActionRange(NamedTuple):
 
 def action_range(space: Any) -> ActionRange:
     """Return the range of a `Box` of actions."""
-    bounds = (space.low, space.high, space.half_width)
+    bounds = (space.low, space.high, unit(space))
     return ActionRange(*(jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in bounds))

@@ -158,7 +158,8 @@ def make_transform(config: Gradients, rate: optax.ScalarOrSchedule, b1: Scalar =
 def _is_weight(tree: PyTree) -> PyTree:
     def is_weight(path: tuple[Any, ...], leaf: jax.Array) -> bool:
         name = leaf_name(path)
-        return leaf.ndim > 1 and ("kernel" in name or "embedding" in name)
+        # `sigma_kernel` are the deviations of noisy layers.
+        return leaf.ndim > 1 and ("kernel" in name or "embedding" in name) and "sigma" not in name
 
     return jax.tree.map_with_path(is_weight, tree)
 

@@ -16,6 +16,12 @@ def test_actions_are_rescaled_to_the_bounds():
     np.testing.assert_allclose(rewards, [-2.0, 12.0, 7.5])
 
 
+def test_recorded_actions_are_rescaled_back_and_a_single_value_is_the_middle():
+    space = Box(np.array([-2.0, 3.0], np.float32), np.array([2.0, 3.0], np.float32), (2,))
+    env = wrappers.RescaleActions(ramp(action_space=space))
+    np.testing.assert_array_equal(env.outer_action(np.array([[1.0, 3.0]], np.float32)), [[0.5, 0.0]])
+
+
 def test_no_action_within_minus_one_and_one_leaves_the_bounds():
     low, width = (jnp.exp(8.0 * jax.random.normal(key, (1000,))) for key in jax.random.split(KEY))
     space = Box(np.asarray(low), np.asarray(low + width), low.shape)

@@ -16,6 +16,7 @@ from stoix_like.base_types import SystemConfig
 from stoix_like.callbacks import Callback
 from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError, ConfigError
+from stoix_like.inference.load import load_shared, open_run
 from stoix_like.processes import ALONE
 from stoix_like.run.population.members import Population
 from stoix_like.run.population.pbt import Evolution
@@ -187,6 +188,9 @@ def test_members_on_several_devices_are_selected_and_resumed(tmp_path):
                 assert after["hyperparams/actor_lr"][member] == before["hyperparams/actor_lr"][member]
     with pytest.raises(SystemExit):
         stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run", callbacks=[_Stop()])
+    # A member that was replaced has the parameters, and so the return, of another one.
+    returns, found = whole.history[3]["eval/episode_return_mean"], whole.history[3]["population/continues"]
+    assert load_shared(open_run(tmp_path / "run"), "last").episode_return.tolist() == [returns[i] for i in found]
     assert without_times(stoix_like.resume(tmp_path / "run").history) == without_times(whole.history)
 
 

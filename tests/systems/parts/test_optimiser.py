@@ -81,7 +81,8 @@ def test_without_a_largest_norm_gradients_are_not_clipped_and_nothing_is_compute
 
 def test_adamw_decays_weights_alone():
     """The first step of Adam is lr * sign(g) = 0.1; a weight of 2 also loses lr * decay * 2 = 0.1."""
-    weights, others = ("kernel", "unit_kernel", "embedding"), ("bias", "attention_biases", "log_noise_scale")
+    weights = ("kernel", "unit_kernel", "embedding")
+    others = ("bias", "attention_biases", "log_noise_scale", "sigma_kernel")
     params = {name: jnp.full((2, 2), 2.0) for name in (*weights, *others)} | {"vector_kernel": jnp.full(2, 2.0)}
     step = step_of(config_of(optimiser="adamw", weight_decay=0.5), params, jax.tree.map(jnp.ones_like, params))
     for name, change in step.items():

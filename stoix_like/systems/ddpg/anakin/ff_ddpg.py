@@ -114,9 +114,9 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
     def act(self, shared: OffPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Add normal noise, persistent if configured, to the actions of the policy."""
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
-        if greedy:
-            return state.carry, self.policy(shared.params.actor_params.online, observation), ()
         action = self.policy(shared.params.actor_params.online, observation)
+        if greedy:
+            return state.carry, action, ()
         carry, noise = self.noise.draw(state.carry, state.timestep, key, action.shape[1:])
         return carry, self.actions.add_noise(action, noise), ()
 

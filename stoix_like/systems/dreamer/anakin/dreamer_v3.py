@@ -127,7 +127,7 @@ class Dreamer(Algorithm):
         return Agent(shared, self.replay.init(timestep))
 
     def init_carry(self, num_envs: int) -> LastAction:
-        """Return the latent before an episode, and an action that has no effect."""
+        """Return the latent before an episode, and an action, which has no effect where an episode starts."""
         action = jax.eval_shape(self.action_space.sample, jax.random.key(0))
         return LastAction(self.model.initial((num_envs,)), jnp.zeros((num_envs, *action.shape), action.dtype))
 

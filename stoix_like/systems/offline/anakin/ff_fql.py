@@ -48,6 +48,7 @@ class Config(SystemConfig):
 
     Attributes:
         action_spaces: action spaces that the system supports.
+        has_mode: the policy maps noise to actions.
         network_heads: heads that the system needs.
         policy_frequency: gradient steps of the critics per step of the policy.
         replay: the replay buffer, or data.
@@ -66,6 +67,7 @@ class Config(SystemConfig):
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
+    has_mode: ClassVar[bool] = False
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VECTOR),
         "flow_network.action_head": HeadRequirement(ACTION_VECTOR),
