@@ -27,6 +27,7 @@ from stoix_like.architectures.types import (
 )
 from stoix_like.base_types import Agent, Axes, Metrics, RolloutState, System, Trajectory
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.errors import ConfigError
 from stoix_like.systems.diagnostics import batch_of, diagnose
 from stoix_like.utils.accelerate.packing import fori_loop, pack_params, unpack
 
@@ -279,6 +280,8 @@ class ShardProgram(NamedTuple):
             if not self.spec.offline:
                 agent = self.system.observe(agent, trajectory)
             agent, metrics = self.system.update(agent, trajectory, update_key)
+        if not metrics:
+            raise ConfigError("the system's update returns no metrics: return at least one, such as its loss")
         sums = shard.episodes
         if not self.spec.offline:
             sums = add_episodes(sums, of_games(episodes, self.env.num_agents))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -199,7 +200,10 @@ def resume(
     started = time.perf_counter() if started is None else started
     address = normalised(run_dir) if is_address(run_dir) else None
     if address is not None:
-        overrides = [f"+checkpoint.mirror={quoted(address)}", *overrides]
+        # After a choice of the group, which would replace it.
+        groups = [word for word in overrides if re.match(r"\+{0,2}checkpoint=", word)]
+        rest = [word for word in overrides if word not in groups]
+        overrides = [*groups, f"+checkpoint.mirror={quoted(address)}", *rest]
         run_dir = remote.working_copy(run_dir)
     run_dir = Path(run_dir).absolute()
     config = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
@@ -263,7 +267,7 @@ def _is_complete(setup: RunSetup, host_state: dict[str, Any]) -> bool:
 
 def _how_to_continue(host_state: dict[str, Any]) -> str:
     if (name := host_state["progress"].get("stopped_by")) is not None:
-        return f"{name} stopped it; change callbacks or arch.stop_at_return"
+        return f"{name} stopped it; change callbacks, arch.stop_at_return, or the budget, arch.total_timesteps=…"
     return "set a larger budget, arch.total_timesteps=…"
 
 

@@ -129,9 +129,9 @@ class Learner:
         return jax.tree.map(jnp.copy, self.state._replace(shards=shards))
 
     def targets(self) -> dict[str, Any]:
-        """Return the shapes and layouts of the items of a checkpoint."""
+        """Return the shapes and layouts of the items of a checkpoint, also of those that the next one leaves out."""
         state = self.programs.state
-        return to_items(state, state.shared, self._saves_local)
+        return to_items(state, state.shared, True)
 
     def items(self) -> dict[str, Any]:
         """Return the items of a checkpoint, without the best parameters."""

@@ -300,6 +300,7 @@ class TrainingLoop:
         rate = steps / progress.interval_seconds
         trained = {"steps_per_second": rate, **records.training(interval), **self._learner.programs.host_metrics()}
         progress.trained = trained
+        self.report_checkpoint()
         return trained
 
     def _measure_rollouts(self) -> None:

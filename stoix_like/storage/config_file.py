@@ -46,7 +46,7 @@ def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = Fa
     config = _load(run_dir)
     if not trusted:
         trust.check_trusted(flatten(_plain(config)), str(run_dir / CONFIG), overrides)
-    if config.arch.get("architecture_name") == "anakin":
+    if config.arch.get("architecture_name") in ("anakin", "offline"):
         config.arch.distributed = None  # not recorded, because a run may resume with other processes
     return override_config(config, overrides)
 

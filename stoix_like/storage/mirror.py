@@ -66,14 +66,21 @@ class Mirror:
         self._behind = False
         # Whether the store is known to hold nothing that this run, from its start, does not continue.
         self._is_checked = False
-        self._start_step: int | None = None
+        # The newest checkpoint and the first record when the run started or was resumed.
+        self._origin: tuple[int, bytes] | None = None
         self._token = secrets.token_hex().encode()
         self._stopping, self._abandoned = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
     def start(self) -> None:
         """Start to copy."""
+        # Before training writes anything: the store may answer much later.
+        with contextlib.suppress(Exception):
+            self._origin = self._present()
         self._thread.start()
+
+    def _present(self) -> tuple[int, bytes]:
+        return remote.newest(self._run_dir), remote.first_record(self._run_dir)
 
     def close(self, seconds: float) -> None:
         """Copy the rest and stop.
@@ -124,10 +131,10 @@ class Mirror:
             return False
 
     def _copy(self) -> bool:
-        if self._start_step is None:
-            self._start_step = remote.newest(self._run_dir)
+        if self._origin is None:
+            self._origin = self._present()
         if not self._is_checked:
-            remote.check_continues(self._store.address, self._run_dir, self._start_step)
+            remote.check_continues(self._store.address, self._run_dir, *self._origin)
             # Whoever writes it last may copy: of two runs that start at once, and of a run that is resumed elsewhere.
             self._store.write(remote.OWNER, self._token)
             self._is_checked = True
@@ -152,9 +159,10 @@ class Mirror:
 
     def _changes(self) -> Iterator[tuple[str, _Version, Callable[[], None]]]:
         """Yield what differs from the store: its name, its local version, and what copies it."""
+        # Those that are complete before the records are copied: no copy has a checkpoint that is ahead of them.
+        present = checkpoint.steps(self._run_dir)
         for name in _plain_files(self._run_dir):
             yield from self._change(name, functools.partial(self._copy_file, name))
-        present = checkpoint.steps(self._run_dir)
         for step in reversed(present):
             yield from self._change(f"{CHECKPOINTS}/{step}", functools.partial(self._copy_checkpoint, step))
         yield _REST, {}, functools.partial(self._remove_others, present)

@@ -82,13 +82,14 @@ def check_new(address: str | None) -> None:
         )
 
 
-def check_continues(address: str, run_dir: Path, start_step: int) -> None:
+def check_continues(address: str, run_dir: Path, start_step: int, record: bytes) -> None:
     """Refuse an address that holds another run, or a later state of this one: the mirror would remove it.
 
     Args:
         address: `checkpoint.mirror`.
         run_dir: the directory of the run.
         start_step: environment steps of the checkpoint that the run continues from; -1 for none.
+        record: from `first_record`, when the run started or was resumed.
 
     Raises:
         OtherRunError: names the address.
@@ -98,7 +99,7 @@ def check_continues(address: str, run_dir: Path, start_step: int) -> None:
         store = Store(address)
         if not store.exists(CONFIG):
             return
-        if not _is_same_run(store, run_dir):
+        if not _is_same_run(store, record):
             raise OtherRunError(f"checkpoint.mirror={address} holds another run than {run_dir}: choose another address")
         if later := _from(store, start_step + 1):
             raise OtherRunError(
@@ -121,12 +122,20 @@ def check_owner(store: Store, token: bytes) -> None:
         raise OtherRunError(f"checkpoint.mirror={store.address} is the mirror of another process by now")
 
 
-def _is_same_run(store: Store, run_dir: Path) -> bool:
-    """Return whether the first records of two runs are equal: they contain a time, which no other run has."""
-    if not store.exists(METRICS) or not (run_dir / METRICS).is_file():
-        return True  # nothing was trained yet
-    found, own = store.read(METRICS).partition(b"\n")[0], (run_dir / METRICS).read_bytes().partition(b"\n")[0]
-    return found == own or not found or not own
+def first_record(run_dir: Path) -> bytes:
+    """Return the first record of a run, which contains a time and so tells it from other runs; empty without any.
+
+    Args:
+        run_dir: the directory of a run.
+    """
+    path = run_dir / METRICS
+    return path.read_bytes().partition(b"\n")[0] if path.is_file() else b""
+
+
+def _is_same_run(store: Store, record: bytes) -> bool:
+    """Return whether a store holds the run with a first record, or nothing was trained in one of them yet."""
+    found = store.read(METRICS).partition(b"\n")[0] if store.exists(METRICS) else b""
+    return found == record or not found or not record
 
 
 def _from(store: Store, first: int) -> list[int]:
@@ -266,11 +275,30 @@ def working_copy(address: str | Path) -> Path:
         store = Store(address)
         own = newest(target)
         is_ahead = (target / CONFIG).is_file() and own >= 0 and not _from(store, own)
-        if is_ahead and store.exists(METRICS) and _is_same_run(store, target):
+        if is_ahead and store.exists(METRICS) and _is_same_run(store, first_record(target)):
             return target
     with _copying_to(target):
         fetch(address, target)
     return target
+
+
+def catch_up(address: str, run_dir: Path) -> None:
+    """Copy what a store has of a run beyond a local directory, because the run went on elsewhere.
+
+    Args:
+        address: `checkpoint.mirror`.
+        run_dir: the directory of the run.
+
+    Raises:
+        ConfigError: the store cannot be read.
+    """
+    with reported(address):
+        store = Store(address)
+        if not (store.exists(CONFIG) and _is_same_run(store, first_record(run_dir))):
+            return
+        is_behind = bool(_from(store, newest(run_dir) + 1))
+    if is_behind:
+        fetch(address, run_dir)
 
 
 def address_of(copy: Path) -> str | Path:

@@ -72,8 +72,8 @@ class RunDirectory:
         """Return the directory of the run to resume, copied from its store if it is there alone.
 
         Args:
-            resume_from: `arch.resume_from`: a directory, or an address. If it is this directory and holds no run, the
-                run comes from the mirror, or starts here.
+            resume_from: `arch.resume_from`: a directory, or an address. If it is this directory and holds no run, or an
+                earlier state than the mirror, the run comes from there; without either, it starts here.
             address: `checkpoint.mirror`.
 
         Returns:
@@ -91,11 +91,21 @@ class RunDirectory:
             return None
         if run_files.is_address(resume_from):
             return str(remote.working_copy(resume_from))
-        if Path(resume_from).resolve() == self.path.resolve() and not run_files.holds_run(self.path):
-            if address is None or not remote.holds_run(address):
-                return None
-            remote.fetch(address, self.path)
+        if Path(resume_from).resolve() == self.path.resolve():
+            if not run_files.holds_run(self.path):
+                if address is None or not remote.holds_run(address):
+                    return None
+                remote.fetch(address, self.path)
+            elif address is not None and not run_files.is_locked(self.path):
+                self._catch_up(address)
         return str(Path(resume_from).absolute())
+
+    def _catch_up(self, address: str) -> None:
+        """Copy what the run did on another machine."""
+        try:
+            remote.catch_up(address, self.path)
+        except ConfigError as error:
+            print(f"{error}; the run continues from what is in {self.path}", file=sys.stderr)
 
     def check_is_run(self) -> None:
         """Refuse a directory that holds no run, in any process; see `run_files.check_is_run`."""

@@ -210,7 +210,7 @@ def normalised(address: str | Path) -> str:
     # Stores expand patterns, also where they remove files.
     if found is None or ".." in PurePosixPath(found[2]).parts or any(part in found[2] for part in ("::", *"*?[")):
         raise ConfigError(f"{address} is not the address of a directory: use gs://bucket/run or s3://bucket/run")
-    return f"{found[1]}://{'/' if found[1] == 'file' else ''}{found[2]}"
+    return f"file:///{found[2]}" if found[1] in ("file", "local") else f"{found[1]}://{found[2]}"
 
 
 def marker_name(step: int) -> str:

@@ -10,6 +10,8 @@ from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_
 from stoix_like.architectures.sums import FloatSum
 from stoix_like.architectures.types import NO_INPUTS
 from stoix_like.base_types import Axes, EpisodeMetrics
+from stoix_like.errors import ConfigError
+from support import recorder
 from support.recorder import recorder_program, start, train
 
 
@@ -24,6 +26,16 @@ def test_the_mean_of_a_metric_survives_its_hundred_millionth_update():
     total, low = state.sums.metrics["reward"]
     assert np.float64(total) + np.float64(low) == 10**8 + 1000
     assert interval.metrics["reward"] == 1.0
+
+
+def test_an_update_without_metrics_is_refused(monkeypatch):
+    def silent(*args):
+        return make_recorder(*args)._replace(update=lambda agent, trajectory, key: (agent, {}))
+
+    make_recorder = recorder.make_recorder
+    monkeypatch.setattr(recorder, "make_recorder", silent)
+    with pytest.raises(ConfigError, match="update returns no metrics: return at least one"):
+        start(recorder_program(), 1)
 
 
 def test_warmup_passes_random_actions_to_observe_only():

@@ -152,6 +152,22 @@ def test_a_store_with_later_checkpoints_or_another_run_is_left_alone(run, store,
     assert printed.endswith("; training continues, and nothing is copied\n")
 
 
+def test_a_run_that_starts_again_without_a_checkpoint_is_still_copied(run, store):
+    """Its first record has another time, and is there before the store answers."""
+    shutil.rmtree(run / "checkpoints")
+    copy(run)
+    (run / "metrics.jsonl").write_text("")
+    FaultyFileSystem.open_gate.clear()
+    one = mirror.Mirror(run, ADDRESS)
+    one.start()
+    (run / "metrics.jsonl").write_text("of the second start\n")
+    write_checkpoint(run, 64)
+    FaultyFileSystem.open_gate.set()
+    one.close(20.0)
+    assert store["/bucket/run/metrics.jsonl"].getvalue() == b"of the second start\n"
+    assert "checkpoints/64.complete" in names(store)
+
+
 def test_of_two_mirrors_on_one_address_the_later_one_copies(tmp_path, run, store, capsys):
     """Both runs started before either had copied anything."""
     first, other = mirror.Mirror(run, ADDRESS), tmp_path / "other"

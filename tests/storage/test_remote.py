@@ -93,6 +93,13 @@ def test_addresses_that_cannot_work_are_refused(tmp_path, address, message):
         remote.fetch(address, tmp_path)
 
 
+def test_local_addresses_are_absolute(run, tmp_path):
+    for scheme in ("file", "local"):
+        place = tmp_path / scheme
+        copy(run, f"{scheme}://{place}")
+        assert (place / "checkpoints/128.complete").is_file()
+
+
 def test_a_mirror_that_cannot_work_is_refused_by_its_key():
     with pytest.raises(ConfigError, match=r"^checkpoint\.mirror: runs/mirror is not the address of a directory"):
         remote.check_new("runs/mirror")

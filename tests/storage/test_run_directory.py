@@ -1,14 +1,19 @@
 """What a run writes into its directory, and where."""
 
+import shutil
+
 import pytest
 from omegaconf import OmegaConf
 
 from stoix_like.config import GROUPS, parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.prepare import prepare
+from stoix_like.storage import checkpoint
 from stoix_like.storage.run_directory import RunDirectory
 from stoix_like.storage.run_files import LAYOUT_NUMBER
 from support.composed import compose_config
+from support.faulty_store import FaultyFileSystem
+from support.store_runs import ADDRESS, copy, write_checkpoint
 from support.toy_runs import TOY_RUN
 
 RESOLVED = {group: {"a": 1} for group in GROUPS}
@@ -32,6 +37,31 @@ def test_a_link_in_place_of_the_lock_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"\.lock is not a regular file"), RunDirectory(tmp_path).locked():
         pass
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.usefixtures("store")
+def test_a_run_that_went_on_elsewhere_continues_from_its_mirror(run, tmp_path, capsys):
+    """A job comes back to a machine that it left after 128 steps."""
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    write_checkpoint(other, 256)
+    copy(other)
+    FaultyFileSystem.error = ConnectionError("no route to the store")
+    assert RunDirectory(run).resumed(str(run), ADDRESS).path == run
+    assert checkpoint.steps(run) == [64, 128]
+    assert f"the run continues from what is in {run}" in capsys.readouterr().err
+    FaultyFileSystem.error = None
+    assert RunDirectory(run).resumed(str(run), ADDRESS).path == run
+    assert checkpoint.steps(run) == [64, 128, 256]
+    # A directory that is ahead stays as it is, and so does one of another run.
+    write_checkpoint(run, 512)
+    RunDirectory(run).resumed(str(run), ADDRESS)
+    assert checkpoint.steps(run)[-1] == 512
+    shutil.rmtree(run / "checkpoints/512")
+    shutil.rmtree(run / "checkpoints/256")
+    (run / "metrics.jsonl").write_text("of another run\n")
+    RunDirectory(run).resumed(str(run), ADDRESS)
+    assert checkpoint.steps(run) == [64, 128]
 
 
 @pytest.mark.usefixtures("store")

@@ -16,9 +16,9 @@ def files(directory):
     return {path.relative_to(directory).as_posix(): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
 
-def copy(directory, seconds=20.0):
+def copy(directory, address=ADDRESS, seconds=20.0):
     """Copy a run directory once."""
-    one = mirror.Mirror(directory, ADDRESS)
+    one = mirror.Mirror(directory, address)
     one.start()
     one.close(seconds)
     return one

@@ -236,8 +236,8 @@ def _check_ranges(run: RunConfig, plan: Plan) -> None:
     for name, (key, distribution) in _distributions(run).items():
         draw(np.random.default_rng(0), key, distribution, 1)
         ((kind, arguments),) = distribution.items()
-        low_and_high = (min(arguments), max(arguments)) if kind == "choice" else ends(f"{key}.{kind}", arguments)
-        limits[name] = convert_values(run.system, name, low_and_high)
+        values = convert_values(run.system, name, arguments if kind == "choice" else ends(f"{key}.{kind}", arguments))
+        limits[name] = min(values), max(values)
     lowest: dict[str, Any] = {name: low for name, (low, _) in limits.items()}
     for one, other in itertools.combinations_with_replacement(limits, 2):
         for values in itertools.product(limits[one], limits[other]):

@@ -142,7 +142,9 @@ class Recording:
                 f" arch.max_eval_steps={config.arch.max_eval_steps:,}: truncate them with env.time_limit, or lower"
                 " arch.max_eval_steps"
             )
-        share = float(np.max(record.get("train/clipped_targets", 0.0)))
+        # None for members that have not learned anything since the last evaluation.
+        clipped = np.asarray(record.get("train/clipped_targets", 0.0), np.float64)
+        share = float(np.nan_to_num(clipped).max())
         atoms = system.find_part(AtomsConfig)
         if atoms is not None and share > _MAX_CLIPPED:
             found["clipped"] = (

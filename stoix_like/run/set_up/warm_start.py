@@ -18,6 +18,7 @@ from stoix_like.errors import ConfigError, DamagedError, naming
 from stoix_like.run.host.saved_state import lacks_best
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage import checkpoint, remote, run_files
+from stoix_like.storage.recorded_runs import TRIALS
 
 # Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.
 _FIELDS = ("params", "slow_critic", "statistics", "return_statistics", "return_scale")
@@ -131,6 +132,9 @@ def _source(run_dir: Path, step: int) -> Source:
     host_state = checkpoint.read_host_state(run_dir, step)
     last = host_state["progress"]["history"][-1]
     scores = np.asarray(last["eval/episode_return_mean"], float)
+    if TRIALS in last and (strata := host_state["progress"]["strata"]):
+        # Members that have started another trial of successive halving since the evaluation have no return.
+        scores = np.where(np.equal(strata, np.repeat(last[TRIALS], len(strata) // len(last[TRIALS]))), scores, np.nan)
     steps, selected = np.full(scores.shape, step), np.zeros(scores.shape, bool)
     if best := host_state.get("best"):
         selected = ~lacks_best(host_state)

@@ -30,6 +30,17 @@ def test_a_run_resumed_without_its_replay_buffer_is_marked_as_not_exact(tmp_path
     assert_same_state(resumed.state.shared, loop.state.shared)
 
 
+@pytest.mark.slow
+def test_a_stored_replay_buffer_is_read_also_where_later_checkpoints_leave_it_out(tmp_path):
+    loop = toy_loop(tmp_path)
+    loop.train()
+    loop.writer.close()
+    resumed = restored(tmp_path, "checkpoint.replay=false", "arch.total_timesteps=480")
+    assert not resumed.missing
+    assert_same_state(resumed.state, loop.state)
+    assert resumed._learner.items()["local"] == ()
+
+
 def select(candidate, best, better):
     return np.where(better, candidate, best)
 

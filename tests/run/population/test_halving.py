@@ -72,6 +72,8 @@ def check(*overrides, **kwargs):
         (["arch.population.size=1", "arch.population.hyperparams={gamma: [0.9, 0.99]}"], "halving.bounds.gamma to"),
         ([VARIED, "arch.population.halving.bounds={gamma: {uniform: [0, 1]}}"], "bounds.gamma does not vary"),
         ([VARIED, "arch.population.halving.bounds={ent_coef: {uniform: [-1, 1]}}"], "system.ent_coef=-1.0"),
+        ([VARIED, "arch.population.halving.bounds={ent_coef: {choice: [0.1, null]}}"], "must be numbers"),
+        ([VARIED, "arch.population.halving.bounds={ent_coef: {choice: [0.1, x]}}"], "system.ent_coef=x"),
         ([VARIED, "arch.population.halving.rounds=0.5"], "arch.population.halving.rounds=0.5"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

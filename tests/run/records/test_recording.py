@@ -184,6 +184,8 @@ def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
     recording = Recording(setup, Progress(), MultiLogger([]), Clock(), None)
     finished = np.array([[True, True], [False, True]])
     recording.advise({"train/clipped_targets": 0.05}, np.ones((2, 2), bool))
+    recording.advise({"train/clipped_targets": [None, 0.05]}, np.ones((2, 2), bool))
+    recording.advise({"train/clipped_targets": None}, np.ones((2, 2), bool))
     assert capsys.readouterr().err == ""
     recording.advise({"train/clipped_targets": [0.0, 0.25]}, finished)
     recording.advise({"train/clipped_targets": [0.0, 0.25]}, finished)
