@@ -4,6 +4,7 @@ After every quarter of the budget, the policy's mode plays ten episodes.
 
     python -m venv sbx && sbx/bin/pip install sbx-rl "gymnasium[mujoco]"
     sbx/bin/python scripts/sbx_returns.py SAC HalfCheetah-v5 --seeds 3
+    sbx/bin/python scripts/sbx_returns.py CrossQ HalfCheetah-v5 --seeds 3 --critic-width 256
 """
 
 import argparse
@@ -22,10 +23,14 @@ def main() -> None:
     parser.add_argument("env", help="id of gymnasium")
     parser.add_argument("--steps", type=int, default=100_000, help="environment steps of each seed")
     parser.add_argument("--seeds", type=int, default=3, help="their number, from 0 on")
+    parser.add_argument("--critic-width", type=int, help="units of both layers of the critics; by default sbx's")
     args = parser.parse_args()
+    networks = None
+    if args.critic_width is not None:
+        networks = {"net_arch": {"pi": [256, 256], "qf": [args.critic_width] * 2}}
     finals = []
     for seed in range(args.seeds):
-        agent = getattr(sbx, args.algorithm)("MlpPolicy", args.env, seed=seed)
+        agent = getattr(sbx, args.algorithm)("MlpPolicy", args.env, seed=seed, policy_kwargs=networks)
         env = Monitor(gymnasium.make(args.env))
         env.reset(seed=1000 + seed)
         for quarter in range(1, 5):
