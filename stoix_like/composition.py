@@ -30,6 +30,7 @@ from stoix_like.overrides import quoted
 from stoix_like.unknown_keys import GYMNASIUM_ID, UnknownKey, bare_name, flatten
 
 PRIMARY = "config"
+SEARCH = "hydra.searchpath"
 # Combinations of a sweep to check before it starts; composing one takes about 0.1 s.
 MAX_CHECKED = 64
 # What composing raises for overrides that do not fit: Hydra and OmegaConf also let Python's own errors through.
@@ -78,9 +79,7 @@ def compose_config(
     parsed = parse_overrides(overrides)
     with hydra_session():
         try:
-            return compose(
-                PRIMARY, [*overrides, *search_override(config_dirs)], return_hydra_config=return_hydra_config
-            )
+            return compose(PRIMARY, with_search(overrides, config_dirs), return_hydra_config=return_hydra_config)
         except yaml.YAMLError as error:
             raise ConfigError(f"a YAML file cannot be read: {' '.join(str(error).split())}") from error
         except RecursionError as error:
@@ -89,10 +88,53 @@ def compose_config(
             raise ConfigError(_refusal(error, parsed, config_dirs)) from error
 
 
-def search_override(config_dirs: Sequence[str | Path]) -> list[str]:
-    """Return the override that lets Hydra find YAML files in further directories; none without directories."""
-    search = ",".join(quoted(f"file://{Path(directory).resolve()}") for directory in config_dirs)
-    return [f"hydra.searchpath=[{search}]"] if search else []
+def with_search(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> list[str]:
+    """Let Hydra find YAML files in further directories, beside those of an override of `hydra.searchpath`.
+
+    Args:
+        overrides: Hydra overrides.
+        config_dirs: the directories.
+
+    Returns:
+        The overrides, the search path last.
+    """
+    given = [override for override in overrides if override.startswith(f"{SEARCH}=")]
+    if not config_dirs:
+        return list(overrides)
+    places: list[str] = []
+    for override in parse_overrides(given):
+        value = override.value()
+        places += map(str, value if isinstance(value, list) else [value])
+    places += [f"file://{Path(directory).resolve()}" for directory in config_dirs]
+    return [
+        *(override for override in overrides if override not in given),
+        f"{SEARCH}=[{','.join(map(quoted, places))}]",
+    ]
+
+
+def resolve_globs(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> list[str]:
+    """Replace globs, of which Hydra sees the files of one directory alone, also hidden ones, by lists of choices.
+
+    Args:
+        overrides: overrides with swept values: `["system=glob(ppo/*)"]`.
+        config_dirs: further directories of YAML files.
+
+    Returns:
+        The overrides, the others unchanged.
+
+    Raises:
+        ConfigError: a glob matches nothing.
+    """
+    resolved = []
+    for override in parse_overrides(overrides):
+        line = override.input_line or ""
+        if override.is_sweep_override() and isinstance(value := override.value(), Glob):
+            names = value.filter(group_choices(override.key_or_group, config_dirs))
+            if not names:
+                raise ConfigError(f"{line} matches no choice of {override.key_or_group}: see stoix-like list")
+            line = f"{line.partition('=')[0]}={','.join(names)}"
+        resolved.append(line)
+    return resolved
 
 
 def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> list[str]:
@@ -111,12 +153,20 @@ def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Pat
     completed = []
     for override in overrides:
         key, _, value = override.partition("=")
-        if key == "env" and GYMNASIUM_ID.fullmatch(value) and value not in group_choices("env", config_dirs):
-            completed += _with_id(value)
+        if key == "env" and _are_ids(ids := [name.strip("'\"") for name in value.split(",")], config_dirs):
+            suites = {_with_id(name)[0] for name in ids}
+            if len(suites) > 1:
+                raise ConfigError(f"{override}: some ids are in gymnax, and others in gymnasium alone: start two runs")
+            completed += [*suites, f"env.scenario.name={','.join(ids)}"]
         else:
             completed.append(f"+{override}" if key == "experiment" else override)
     names = {override.partition("=")[0] for override in overrides}
     return [f"env={OWN}", *completed] if "env._target_" in names and "env" not in names else completed
+
+
+def _are_ids(names: Sequence[str], config_dirs: Sequence[str | Path]) -> bool:
+    """Return whether all names are ids of gymnasium."""
+    return all(GYMNASIUM_ID.fullmatch(name) for name in names) and not {*names} & {*group_choices("env", config_dirs)}
 
 
 @functools.cache
@@ -201,7 +251,7 @@ def expand_sweep(overrides: Sequence[str], config_dirs: Sequence[str | Path] = (
         Every combination; beyond `MAX_CHECKED` of them, each swept value with the first values of the other keys. A
         continuous interval is represented by its lower end.
     """
-    values = [_sweep_values(override, config_dirs) for override in parse_overrides(overrides)]
+    values = list(map(_sweep_values, parse_overrides(resolve_globs(overrides, config_dirs))))
     if math.prod(len(choices) for choices in values) <= MAX_CHECKED:
         yield from (list(combination) for combination in itertools.product(*values))
         return
@@ -212,16 +262,17 @@ def expand_sweep(overrides: Sequence[str], config_dirs: Sequence[str | Path] = (
             yield [*first[:position], choice, *first[position + 1 :]]
 
 
-def _sweep_values(override: Override, config_dirs: Sequence[str | Path]) -> list[str]:
+def _sweep_values(override: Override) -> list[str]:
     line = override.input_line or ""
     if not override.is_sweep_override():
         return [line]
     key, value = line.split("=", 1)[0], override.value()
     if isinstance(value, IntervalSweep):
         return [f"{key}={value.start}"]
-    if isinstance(value, Glob):
-        return [f"{key}={name}" for name in value.filter(group_choices(override.key_or_group, config_dirs))]
-    return [f"{key}={choice}" for choice in override.sweep_string_iterator()]
+    found = [f"{key}={choice}" for choice in override.sweep_string_iterator()]
+    if not found:
+        raise ConfigError(f"{line} has no values: give at least one")
+    return found
 
 
 @contextlib.contextmanager
@@ -295,7 +346,7 @@ def _all_unknown(parsed: Sequence[Override], config_dirs: Sequence[str | Path]) 
     plain = [override for override in parsed if is_plain(override)]
     others = [override.input_line or "" for override in parsed if not is_plain(override)]
     try:
-        composed = compose(PRIMARY, [*others, *search_override(config_dirs)], return_hydra_config=True)
+        composed = compose(PRIMARY, with_search(others, config_dirs), return_hydra_config=True)
     except _COMPOSE_ERRORS:
         return []
     return unknown_keys.find(plain, composed)

@@ -144,7 +144,8 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         (
             "system.sample_sequence_length",
             ("system.sequence_length", "system.unroll_steps"),
-            "MuZero has unroll_steps, those that its model is unrolled for; n_step more are sampled",
+            "of R2D2 less burn_in_length, which Stoix counts, too; MuZero has unroll_steps, those that its model is"
+            " unrolled for, and n_step more are sampled",
         ),
         ("system.period", ("system.sequence_period",), ""),
         ("system.search_method_kwargs", ("system.value_scale",), "and other keys of their own, see the guide"),

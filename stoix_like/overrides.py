@@ -117,6 +117,11 @@ def is_hydras(override: str) -> bool:
     return override.lstrip("+~").startswith(("hydra.", "hydra/"))
 
 
+def is_launchers(override: str) -> bool:
+    """Return whether an override chooses or configures Hydra's launcher; see `is_hydras`."""
+    return is_hydras(override) and override.lstrip("+~")[len("hydra.") :].startswith("launcher")
+
+
 def quoted(text: str) -> str:
     """Quote a text as the value of an override, whatever characters it contains."""
     # In Hydra's grammar, backslashes escape only in front of a quote.

@@ -89,10 +89,36 @@ def test_sweeps_expand_to_the_combinations_to_check(monkeypatch):
     ]
     assert list(expand_sweep(["system.clip_eps=interval(0.1,0.3)"])) == [["system.clip_eps=0.1"]]
     assert list(expand_sweep(["env=glob(probe/v*)"])) == [["env=probe/value"]]
+    with pytest.raises(ConfigError, match=r"^arch.seed=range\(5,5\) has no values"):
+        list(expand_sweep(["arch.seed=range(5,5)"]))
     monkeypatch.setattr(composition, "MAX_CHECKED", 3)
     assert list(expand_sweep(["a=1,2", "c=x,y"])) == [["a=1", "c=x"], ["a=2", "c=x"], ["a=1", "c=y"]]
     assert list(expand_sweep(["a=range(1,4)"])) == [["a=1"], ["a=2"], ["a=3"]]
     assert list(expand_sweep(["a=[1,2]"])) == [["a=[1,2]"]]
+
+
+def test_globs_are_the_choices_of_a_group_at_any_depth():
+    systems = composition.resolve_globs(["system=glob(vpg/*)", "arch.seed=0,1", "system.gamma=0.9"])
+    assert systems == ["system=vpg/ff_a2c,vpg/ff_reinforce", "arch.seed=0,1", "system.gamma=0.9"]
+    (archs,) = composition.resolve_globs(["arch=glob(*)"])
+    assert archs == "arch=anakin,offline,sebulba"
+    with pytest.raises(ConfigError, match=r"^network=glob\(zzz\*\) matches no choice of network"):
+        composition.resolve_globs(["network=glob(zzz*)"])
+
+
+def test_ids_of_gymnasium_are_completed_in_lists_and_quotes():
+    expected = ["env=gymnax", "env.scenario.name=Pendulum-v1,MountainCar-v0"]
+    assert composition.complete_overrides(["env=Pendulum-v1,MountainCar-v0"]) == expected
+    assert composition.complete_overrides(["env='Pendulum-v1'"]) == ["env=gymnax", "env.scenario.name=Pendulum-v1"]
+    with pytest.raises(ConfigError, match="some ids are in gymnax, and others in gymnasium alone"):
+        composition.complete_overrides(["env=Pendulum-v1,Hopper-v5"])
+
+
+def test_directories_of_files_are_added_to_a_search_path(tmp_path):
+    given = ["arch.seed=1", "hydra.searchpath=[file:///a, 'pkg://b']"]
+    assert composition.with_search(given, []) == given
+    found = composition.with_search(given, [tmp_path])
+    assert found == ["arch.seed=1", f"hydra.searchpath=['file:///a','pkg://b','file://{tmp_path}']"]
 
 
 def test_composing_restores_the_hydra_of_the_caller():

@@ -90,6 +90,7 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
         nargs="+",
         help="sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}} sweep.trials=64, and overrides of all trials",
     )
+    sweeping.add_argument("--config-dir", help="directory of your YAML files")
     sweeping.set_defaults(run=lambda args: show(_sweep(args)))
 
     tuning = commands.add_parser("tune", help="tune a system for an environment within a wall time")
@@ -107,6 +108,7 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     tuning.add_argument(
         "overrides", nargs="*", default=[], help="overrides of all trials; what they set is not searched"
     )
+    tuning.add_argument("--config-dir", help="directory of your YAML files")
     tuning.set_defaults(run=lambda args: show(_tune(args)))
 
     fetching = commands.add_parser("fetch", help="download data that a system needs: the weights of Disco103")
@@ -204,7 +206,15 @@ def _sweep(args: argparse.Namespace) -> str:
     from stoix_like import tuning
 
     make_importable()
-    return tuning.describe(tuning.from_command_line(args.overrides))
+    return tuning.describe(tuning.from_command_line(_searched(args)))
+
+
+def _searched(args: argparse.Namespace) -> list[str]:
+    """Return the overrides, with the directory of `--config-dir`."""
+    from stoix_like.cli.train import config_dirs
+    from stoix_like.composition import with_search
+
+    return with_search(args.overrides, config_dirs(args))
 
 
 def _tune(args: argparse.Namespace) -> str:
@@ -218,7 +228,7 @@ def _tune(args: argparse.Namespace) -> str:
         args.env.removeprefix("env="),
         args.system.removeprefix("system="),
         args.budget,
-        args.overrides,
+        _searched(args),
         space=space,
         slots=args.slots,
         directory=args.out,

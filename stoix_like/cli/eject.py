@@ -43,7 +43,7 @@ _KEYS = {
 # What changes no parameter of a run on one device of this kind: where it is recorded, and how it is started.
 _NO_EFFECT = re.compile(
     r"(logger|checkpoint|hydra)\..*|system\.(name|module)|env\.(scenario\.task_name|vectorization|timeout|assets)|"
-    r"arch\.(absolute_metric|on_nan|profile|compile_cache|deterministic|distributed)"
+    r"arch\.(absolute_metric|on_nan|profile|compile_cache|deterministic|distributed|resume_from)"
 )
 # Nothing is logged or copied, so that a run of somebody else needs no trust for it.
 _NOWHERE = ("logger=silent", "+checkpoint.mirror=null")

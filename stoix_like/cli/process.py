@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import time
@@ -31,6 +32,8 @@ def program(owns_process: bool) -> Iterator[None]:
     with Signals(owns_process), one_line_errors():
         if owns_process:
             _ignore_interrupted_callbacks()
+            if isinstance(sys.stdout, io.TextIOWrapper):
+                sys.stdout.reconfigure(errors="replace")  # where a locale lacks a character
             sys.stderr = _LastingStream(sys.stderr)
         try:
             yield

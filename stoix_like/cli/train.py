@@ -44,6 +44,8 @@ def train(system: str | None, arguments: Sequence[str], owns_process: bool) -> N
 
         args, flags = _parse_hydra(arguments)
         args.overrides = composition.complete_overrides(args.overrides, config_dirs(args))
+        if args.multirun:
+            args.overrides = composition.resolve_globs(args.overrides, config_dirs(args))
         if system is not None and not any(override.startswith("system=") for override in args.overrides):
             args.overrides.insert(0, f"system={system}")
         make_importable()

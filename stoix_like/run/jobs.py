@@ -15,7 +15,7 @@ from hydra.core.utils import JobReturn, configure_log, run_job
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig
 
-from stoix_like.composition import PRIMARY, hydra_session, search_override
+from stoix_like.composition import PRIMARY, hydra_session, with_search
 from stoix_like.errors import ProcessLostError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage.run_files import read_failure, read_summary
@@ -86,7 +86,7 @@ def run_all(overrides: Sequence[str], config_dirs: Sequence[str | Path], task: T
     with hydra_session():
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        given = [*overrides, *search_override(config_dirs), "hydra.mode=MULTIRUN"]
+        given = [*with_search(overrides, config_dirs), "hydra.mode=MULTIRUN"]
         batches = hydra.multirun(PRIMARY, task, given)
     return [job for batch in batches or () for job in batch]
 

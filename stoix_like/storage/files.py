@@ -26,7 +26,10 @@ _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 def user_cache() -> Path:
     """Return the directory of the user's caches, which is created for this user alone if it can be."""
-    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoix_like"
+    try:
+        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoix_like"
+    except RuntimeError as error:  # neither HOME nor an entry of the user
+        raise OSError(f"{error} Set HOME or XDG_CACHE_HOME.") from error
     with contextlib.suppress(OSError):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path

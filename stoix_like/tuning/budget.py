@@ -18,6 +18,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import format_seconds
+from stoix_like.loggers.make import LoggerConfig
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
 from stoix_like.tuning.parameters import Parameter
@@ -231,8 +232,12 @@ def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: in
     config = parse_config(compose_config([*overrides, *own]))
     evaluations = config.arch.num_evaluation
     arch = dataclasses.replace(config.arch, num_evaluation=max(evaluations, _SHORT_INTERVALS))
+    # It is no run of the search: nothing of it is copied or sent.
+    checkpoint = dataclasses.replace(config.checkpoint, mirror=None)
+    logger = LoggerConfig(every_updates=config.logger.every_updates, diagnostics=config.logger.diagnostics)
+    config = config._replace(arch=arch, checkpoint=checkpoint, logger=logger, loggers={}, custom_callbacks=(watch,))
     with tempfile.TemporaryDirectory() as directory:
-        prepared = prepare(config._replace(arch=arch, custom_callbacks=(watch,)), Path(directory) / "run")
+        prepared = prepare(config, Path(directory) / "run")
         summary = experiment.run(prepared).summary
     num_updates, timing = prepared.setup.plan.num_updates, summary["timing"]
     start = watch.started - started

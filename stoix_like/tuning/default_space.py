@@ -13,6 +13,7 @@ from stoix_like.run.population.members import float_fields
 from stoix_like.run.set_up.influence import find_influence
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.schema import get_value
+from stoix_like.systems.parts.conservatism import SampledConservatism
 
 FILE = "_space.yaml"
 
@@ -43,6 +44,9 @@ def configured_space(config: RunConfig, fixed: Collection[str] = ()) -> dict[str
         Ranges by name, made wider where the configured value lies outside.
     """
     found = {}
+    part = config.system.find_part(SampledConservatism)
+    if part is not None and part.calibrated:
+        fixed = {*fixed, "gamma"}  # the returns of the data have one discount
     known = float_fields(type(config.system))
     for name, given in _ranges(config.system_name).items():
         value = get_value(config.system, name) if name in known and name not in fixed else None

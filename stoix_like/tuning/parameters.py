@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -88,6 +89,21 @@ def parse_space(space: Mapping[str, Any], known: Collection[str], floats: Collec
         if number > 1:
             raise ConfigError(f"{KEY} has {key} and {key.removeprefix('system.')}, which are one key: leave out one")
     return parameters
+
+
+def as_json(space: Any) -> Any:
+    """Return a search space as it is read from a file: with lists in place of tuples.
+
+    Args:
+        space: ranges by key.
+
+    Raises:
+        ConfigError: it has other values than JSON.
+    """
+    try:
+        return json.loads(json.dumps(space))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{KEY}={space} has values that no file can hold ({error}): use numbers and texts") from error
 
 
 def _parameter(name: str, given: Any, known: Collection[str], floats: Collection[str]) -> Parameter:

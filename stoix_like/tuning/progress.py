@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +35,7 @@ class TuningProgress(Callback):
         """See `Callback.on_start`."""
         self._evaluations, self._done = info.num_evaluations, len(info.history)
         settings = f"{info.num_members // self._seeds} setting(s) of {self._seeds} seed(s)"
-        print(f"{self._stage}: {settings}, {info.num_evaluations - 1} evaluations", flush=True)
+        _say(f"{self._stage}: {settings}, {info.num_evaluations - 1} evaluations")
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
         """See `Callback.on_evaluation`."""
@@ -46,11 +47,16 @@ class TuningProgress(Callback):
             left = seconds / self._done * (self._evaluations - self._done)
             if self._deadline is not None:
                 left = min(left, max(0.0, self._deadline - seconds))
-            print(
+            _say(
                 f"{self._stage}: {self._done - 1} of {self._evaluations - 1} evaluations, best"
-                f" {self._score} {best:.4g}, {format_seconds(left)} left",
-                flush=True,
+                f" {self._score} {best:.4g}, {format_seconds(left)} left"
             )
             self._printed = now
         is_over = self._deadline is not None and seconds > self._deadline and self._done > self._least
         return False if is_over else None
+
+
+def _say(text: str) -> None:
+    # A reader that is gone is no failure of training.
+    with contextlib.suppress(OSError, ValueError):
+        print(text, flush=True)

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from stoix_like.analysis.figures import save
 from stoix_like.analysis.selection import SelectedMember, describe_fresh
-from stoix_like.composition import complete_overrides, config_dir, parse_overrides
+from stoix_like.composition import SEARCH, complete_overrides, config_dir, parse_overrides
 from stoix_like.config import GROUPS
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import columns
@@ -35,7 +35,7 @@ TRIALS, PICTURE, BEST = "trials.csv", "trials.png", "configs/experiment/best.yam
 # Below, a share of the variation means nothing.
 _MIN_TRIALS = 8
 _MEMBERS = re.compile(r"arch\.population(\.(size|seeds|hyperparams|mode|paired|pbt|halving\.(rounds|bounds))(\..*)?)?")
-_DELETED = "# on the command line, too: "
+_BESIDE = "# on the command line, too: "
 
 
 class SweepResult(NamedTuple):
@@ -200,14 +200,14 @@ def describe(result: SweepResult, shown: int = 10) -> str:
 
 
 def train_line(path: Path) -> str:
-    """Return the command that trains an experiment, with the keys that it cannot delete itself.
+    """Return the command that trains an experiment, with what it cannot do itself: delete keys, and find other files.
 
     Args:
         path: the file, from `as_experiment`.
     """
     lines = path.read_text().splitlines() if path.exists() else []
-    deleted = [line.removeprefix(_DELETED) for line in lines if line.startswith(_DELETED)]
-    command = ["stoix-like", "train", "--config-dir", str(path.parent.parent), f"+experiment={path.stem}", *deleted]
+    beside = [line.removeprefix(_BESIDE) for line in lines if line.startswith(_BESIDE)]
+    command = ["stoix-like", "train", "--config-dir", str(path.parent.parent), f"+experiment={path.stem}", *beside]
     return f"train it: {shlex.join(command)}"
 
 
@@ -242,12 +242,13 @@ def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Se
     """
     defaults: list[Any] = []
     values: dict[str, Any] = {}
-    deleted: list[Any] = []
-    own = [override for override in complete_overrides(overrides) if not is_hydras(override)]
-    for override in parse_overrides(own):
+    beside: list[Any] = []
+    for override in parse_overrides(complete_overrides(overrides)):
         key, value = override.key_or_group, override.value()
-        if override.is_delete():
-            deleted.append(override.input_line)
+        if override.is_delete() or key == SEARCH:
+            beside.append(override.input_line)
+        elif is_hydras(key):
+            continue
         elif key == "experiment":
             defaults.append(value)
         elif isinstance(value, str) and (key in GROUPS or (config_dir() / key).is_dir()):
@@ -264,7 +265,7 @@ def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Se
         OmegaConf.update(nested, key, value, force_add=True)
     defaults.sort(key=lambda entry: "override" in str(entry))  # Hydra wants them at the end
     body = {"defaults": [*defaults, "_self_"], **typing.cast(dict[str, Any], OmegaConf.to_container(nested))}
-    comment = "".join([*(f"# {line}\n" for line in about), *(f"{_DELETED}{line}\n" for line in deleted)])
+    comment = "".join([*(f"# {line}\n" for line in about), *(f"{_BESIDE}{line}\n" for line in beside)])
     return f"# @package _global_\n{comment}" + yaml.safe_dump(body, sort_keys=False)
 
 

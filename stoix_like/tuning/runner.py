@@ -19,7 +19,7 @@ from hydra_plugins import stoix_like_ray
 from stoix_like.composition import complete_overrides, compose_config, hydra_session
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.overrides import is_hydras, quoted, to_overrides
+from stoix_like.overrides import is_hydras, is_launchers, quoted, to_overrides
 from stoix_like.run import experiment
 from stoix_like.run import jobs as running
 from stoix_like.run.prepare import prepare
@@ -144,7 +144,8 @@ class Runner(NamedTuple):
 
     def _train_here(self, job: Job, starting: Callable[[Job, RunSetup], None]) -> None:
         run_dir = self.directory / job.run
-        given = [*self.overrides, *job.overrides, *to_overrides({"arch.resume_from": str(run_dir)})]
+        common = [override for override in self.overrides if not is_launchers(override)]
+        given = [*common, *job.overrides, *to_overrides({"arch.resume_from": str(run_dir)})]
         config = parse_config(compose_config(given))
         if config.checkpoint.mirror is not None:
             config = config.with_mirror(f"{config.checkpoint.mirror}/{job.run}")

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial
 from stoix_like.composition import compose_config, parse_overrides
 from stoix_like.config import RunConfig, parse_config
 from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.overrides import Overrides, to_overrides
+from stoix_like.overrides import Overrides, is_launchers, to_overrides
 from stoix_like.run.host.plan import make_plan
 from stoix_like.run.population.members import float_fields
 from stoix_like.run.set_up.influence import find_influence
@@ -30,7 +30,7 @@ from stoix_like.storage.files import check_place, write_json
 from stoix_like.storage.recorded_runs import flatten
 from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
 from stoix_like.tuning.halving import HALVING, Halvings, divide
-from stoix_like.tuning.parameters import KEY, Parameter, parse_space
+from stoix_like.tuning.parameters import KEY, Parameter, as_json, parse_space
 from stoix_like.tuning.populations import Populations
 from stoix_like.tuning.results import SweepResult, check_overrides, plain, write_results
 from stoix_like.tuning.runner import Job, Runner
@@ -115,7 +115,7 @@ def sweep(
         ConfigError: a setting is invalid, or the directory holds another sweep.
         TrainingError: no trial has a return.
     """
-    config = from_mapping(SweepConfig, {"space": dict(space or {}), **settings}, "sweep")
+    config = from_mapping(SweepConfig, {"space": as_json(space or {}), **settings}, "sweep")
     return run_sweep(config, [f"system={system}", *to_overrides(overrides)])
 
 
@@ -153,6 +153,9 @@ def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
         TrainingError: no trial has a return.
     """
     check_overrides(overrides)
+    runner = Runner(Path(config.dir), overrides, config.launcher)
+    # How a launcher runs them changes no trial.
+    overrides = [override for override in overrides if not is_launchers(override)]
     base = compose_config(overrides)
     resolved, parsed = typing.cast(dict[str, Any], OmegaConf.to_container(base)), parse_config(base)
     known = [key for key, _ in flatten(resolved)]
@@ -166,7 +169,7 @@ def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
         _check(overrides, shape, lambda config: make_plan(config, num_devices=1))
     if config.objective == "best" and not parsed.arch.absolute_metric:
         raise ConfigError("sweep.objective=best needs arch.absolute_metric=true: set it, or use sweep.objective=final")
-    return Sweep(config, overrides, parameters, shapes, parsed.arch.seed).run()
+    return Sweep(config, overrides, parameters, shapes, parsed.arch.seed, runner).run()
 
 
 def _check(

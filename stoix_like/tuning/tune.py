@@ -35,7 +35,7 @@ from stoix_like.tuning import budget as budgets
 from stoix_like.tuning.budget import SEEDS, Budget, BudgetStages
 from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
 from stoix_like.tuning.default_space import default_space
-from stoix_like.tuning.parameters import Parameter, parse_space
+from stoix_like.tuning.parameters import Parameter, as_json, parse_space
 from stoix_like.tuning.progress import TuningProgress
 from stoix_like.tuning.results import as_experiment, check_overrides, draw, importance, train_line
 from stoix_like.tuning.runner import Runner
@@ -324,7 +324,7 @@ def _space(base: Sequence[str], given: Sequence[str], space: Mapping[str, Any] |
     setup = _set_up(base)
     if not isinstance(space, Mapping | None):
         raise ConfigError(f"space={space} must be ranges by name, {{clip_eps: {{uniform: [0.1, 0.3]}}}}")
-    own = {name.removeprefix("system."): one for name, one in (space or {}).items()}
+    own = {name.removeprefix("system."): one for name, one in as_json(dict(space or {})).items()}
     ranges: dict[str, Any] = {**default_space(setup, fixed), **own}
     ranges = {name: one for name, one in ranges.items() if one is not None}
     if not ranges:

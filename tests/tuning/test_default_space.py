@@ -5,7 +5,7 @@ import yaml
 
 from stoix_like.composition import config_dir, group_choices
 from stoix_like.config import parse_config
-from stoix_like.run.population.members import float_fields
+from stoix_like.run.population.members import convert_values, float_fields
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.schema import get_value
 from stoix_like.tuning.default_space import FILE, configured_space, default_space
@@ -29,6 +29,7 @@ def test_a_system_has_a_space_around_its_configuration(system):
     for parameter in parse_space(space, [f"system.{one}" for one in floats], floats):
         value = get_value(config.system, parameter.field)
         assert parameter.distribution.low <= value <= parameter.distribution.high, parameter
+        assert len(convert_values(config.system, parameter.field, parameter.grid(2))) == 2
 
 
 @pytest.mark.slow

@@ -247,8 +247,8 @@ def set_compile_cache(enabled: bool) -> None:
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
     if not enabled or jax.config.values["jax_compilation_cache_dir"]:
         return
-    path = user_cache() / "compiled"
     try:
+        path = user_cache() / "compiled"
         path.mkdir(mode=0o700, exist_ok=True)
         directory = path.resolve()
         foreign = _written_by_others(directory)

@@ -200,6 +200,8 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Add the rollout, with the states of policy and critics, to the replay buffer and to the statistics."""
+        if self.config.replay.only_data:
+            return super().observe(agent, trajectory)  # nothing is stored, and no rollout follows
         (shared, local), steps = agent, trajectory.transitions
         first = local.critic_hidden_state
         observation = self.normalizer.apply(shared.statistics, steps.observation)
@@ -217,8 +219,7 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of sequences."""
         del trajectory
-        drawn = self.draw(agent.local.buffer, key).steps.observation
-        return jax.tree.map(partial(merge_leading_dims, num_dims=2), drawn)
+        return self.draw(agent.local.buffer, key).observations
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:
         """Sample the steps `[L * B]` of sequences after their burn-in, with normalised observations and rewards."""

@@ -171,6 +171,11 @@ class Planner(Algorithm, Generic[ConfigT]):
         local = self.replay.add(agent.local, trajectory._replace(transitions=steps))
         return Agent(shared._replace(statistics=statistics), local)
 
+    def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
+        """Return the observations of a batch of sequences."""
+        del trajectory
+        return self.replay.sample(agent.local, key, 1.0).observations
+
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
         del trajectory

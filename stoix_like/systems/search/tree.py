@@ -59,10 +59,11 @@ class SearchConfig(Part):
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that the depth can be reached; see `Part.check`."""
-        if self.max_depth is not None and self.max_depth > self.num_simulations:
+        most = max(self.num_simulations, self.evaluation_simulations)
+        if self.max_depth is not None and self.max_depth > most:
             raise ConfigError(
-                f"system.max_depth={self.max_depth} is deeper than system.num_simulations={self.num_simulations}"
-                f" simulations can reach: use at most {self.num_simulations}, or null"
+                f"system.max_depth={self.max_depth} is deeper than {most} simulations can reach"
+                f" (system.num_simulations, system.evaluation_simulations): use at most {most}, or null"
             )
 
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import PyTree, SystemSpec, TimeStep, Trajectory
+from stoix_like.base_types import Observation, PyTree, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import between
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.jax_utils import Scalar, merge_leading_dims
 from stoix_like.utils.replay.buffers import add_rows, example_step, importance_weights, make_buffer, stored_steps
 from stoix_like.utils.replay.config import PrioritisedReplayConfig, ReplayConfig
 from stoix_like.utils.replay.data import with_data
@@ -181,6 +182,11 @@ class SequenceBatch(NamedTuple):
     carry: PyTree
     weight: jax.Array
     indices: jax.Array | None
+
+    @property
+    def observations(self) -> Observation:
+        """The observations of all steps side by side, `[W * B, ...]`."""
+        return jax.tree.map(partial(merge_leading_dims, num_dims=2), self.steps.observation)
 
 
 class SequenceReplay(NamedTuple):

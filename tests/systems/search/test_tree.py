@@ -18,9 +18,11 @@ def prepare(*overrides):
 
 
 def test_a_depth_that_simulations_cannot_reach_is_refused():
-    with pytest.raises(ConfigError, match=r"system.max_depth=5 is deeper than system.num_simulations=4 .* at most 4"):
-        prepare("system.num_simulations=4", "system.max_depth=5")
+    with pytest.raises(ConfigError, match=r"system.max_depth=5 is deeper than 4 simulations can reach .* at most 4"):
+        prepare("system.num_simulations=4", "system.evaluation_simulations=3", "system.max_depth=5")
     assert prepare("system.num_simulations=4", "system.max_depth=4").config.system.search.max_depth == 4
+    deeper = prepare("system.num_simulations=4", "system.evaluation_simulations=8", "system.max_depth=8")
+    assert deeper.config.system.search.max_depth == 8
 
 
 def test_environments_on_the_host_cannot_be_searched():

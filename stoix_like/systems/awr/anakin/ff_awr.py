@@ -7,7 +7,17 @@ from typing import Annotated, ClassVar
 
 import jax
 
-from stoix_like.base_types import Agent, Distribution, Loss, Metrics, PyTree, SystemSpec, TimeStep, Trajectory
+from stoix_like.base_types import (
+    Agent,
+    Distribution,
+    Loss,
+    Metrics,
+    Observation,
+    PyTree,
+    SystemSpec,
+    TimeStep,
+    Trajectory,
+)
 from stoix_like.errors import ConfigError
 from stoix_like.schema import above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
@@ -64,6 +74,11 @@ class AWR(ff_a2c.A2C[Config]):
         """Add the rollout to the replay buffer and to the statistics of observations."""
         statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
         return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
+
+    def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
+        """Return the observations of windows of the replay buffer, side by side."""
+        windows = self.replay.sample_steps(agent.local, key)
+        return super().observations(agent, trajectory._replace(transitions=windows), key)
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on new windows of the replay buffer, and average their metrics."""

@@ -169,6 +169,11 @@ class Disco103(Algorithm):
         steps = steps._replace(extras=Stored((), logits))
         return agent._replace(local=self.replay.add(agent.local, trajectory._replace(transitions=steps)))
 
+    def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
+        """Return the observations of a batch of sequences."""
+        del trajectory
+        return self.replay.sample(agent.local, key, 1.0).observations
+
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch of trajectories, and average their metrics."""
         del trajectory

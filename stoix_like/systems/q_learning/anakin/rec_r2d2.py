@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -37,7 +36,7 @@ from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.accelerate.platform import on_cpu
-from stoix_like.utils.jax_utils import Scalar, merge_leading_dims
+from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns, batch_transformed_n_step_returns
 from stoix_like.utils.replay import (
@@ -173,7 +172,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         """Return the observations of a batch of sequences."""
         del trajectory
         batch: Any = self.sample(agent, key)
-        return jax.tree.map(partial(merge_leading_dims, num_dims=2), batch.steps.observation)
+        return batch.observations
 
     def set_priorities(self, local: PyTree, batch: SequenceBatch, losses: jax.Array) -> PyTree:
         """Set the priorities of a batch from the absolute errors of its steps (section 2.3)."""

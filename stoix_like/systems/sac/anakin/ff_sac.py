@@ -28,7 +28,7 @@ from stoix_like.base_types import (
     SystemConfig,
     SystemSpec,
 )
-from stoix_like.envs.spaces import Box
+from stoix_like.envs.spaces import Box, Space
 from stoix_like.errors import ConfigError
 from stoix_like.networks.layers import DROPOUT
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
@@ -94,6 +94,15 @@ class BaseConfig(SystemConfig):
     init_alpha: Annotated[float, above(0.0)]
     ent_coef: Annotated[float, at_least(0.0)]
     num_critics: Annotated[int, between(1, 1000)] = 2
+
+    def notes(self, action_space: Space) -> tuple[str, ...]:
+        """See `SystemConfig.notes`."""
+        if self.autotune or self.init_alpha == 1.0:
+            return super().notes(action_space)
+        return (
+            f"system.init_alpha={self.init_alpha:g} has no effect with system.autotune=false: the temperature is"
+            f" system.ent_coef={self.ent_coef:g}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -178,6 +178,11 @@ class SPO(Algorithm):
         statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
         return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
 
+    def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
+        """Return the observations of a batch of sequences."""
+        del trajectory
+        return self.replay.sample(agent.local, key, 1.0).observations
+
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
         del trajectory
