@@ -19,7 +19,7 @@ from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites import load_suite
 from stoix_like.envs.wrappers import join_actions
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
-from stoix_like.user_code import import_object, name_of
+from stoix_like.user_code import import_object, name_of, refusing
 
 OWN = "own"
 """The value of `env.env_name` that selects a custom environment."""
@@ -70,19 +70,7 @@ def make(
         source = construct(source, kwargs, target or _name(source))
     elif kwargs:
         raise ConfigError(f"env.kwargs={dict(kwargs)}: {_name(source)} is built already: pass its class, env=MyEnv")
-    if _is_of_gymnasium(source):
-        suite = load_suite("gymnasium")
-        adopted: VectorEnvironment = suite.adopt(source, constructor, _name(source), options or HostOptions())
-        return join_actions(adopted)
-    if _is_parallel(source):
-        # Its module imports gymnasium, which the core does not need.
-        parallel_games = importlib.import_module("stoix_like.envs.parallel_games")
-        several: VectorEnvironment = parallel_games.adopt(source, constructor, _name(source), options or HostOptions())
-        return several
-    if _is_a(source, _GAME):
-        game: VectorEnvironment = load_suite("pgx").adapt(source, opponent, params, _name(source))
-        return game
-    if opponent:
+    if opponent and not _is_a(source, _GAME):
         raise ConfigError(
             f"env.kwargs.opponent={name_of(opponent[_OPPONENT])}: {_name(source)} is no game of pgx: leave it out"
         )
@@ -90,6 +78,23 @@ def make(
         raise ConfigError(
             f"env.kwargs.world={world[_WORLD]}: {_name(source)} does not have JaxMARL's interface: leave it out"
         )
+    if params and (_is_of_gymnasium(source) or _is_parallel(source)):
+        raise ConfigError(f"env.params={dict(params)}: {_name(source)} has no parameters: use env.kwargs")
+    if _is_of_gymnasium(source):
+        suite = load_suite("gymnasium")
+        with refusing(f"{_name(source)} is no environment of gymnasium", "see the guide on environments of your own"):
+            adopted: VectorEnvironment = suite.adopt(source, constructor, _name(source), options or HostOptions())
+        return join_actions(adopted)
+    if _is_parallel(source):
+        # Its module imports gymnasium, which the core does not need.
+        parallel_games = importlib.import_module("stoix_like.envs.parallel_games")
+        several: VectorEnvironment = parallel_games.adopt(source, constructor, _name(source), options or HostOptions())
+        return several
+    if _is_a(source, _GAME):
+        suite = load_suite("pgx")
+        with refusing(f"{_name(source)} does not follow the interface of pgx", "see pgx.Env"):
+            game: VectorEnvironment = suite.adapt(source, opponent, params, _name(source))
+        return game
     return adapt(source, params, **world)
 
 
@@ -315,7 +320,9 @@ def _adapt_gymnax(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
         raise FaultyEnvironmentError(
             [f"{_name(env)} has no is_truncated(state, params): subclass the Environment of gymnax 1.0"]
         )
-    adapted: VectorEnvironment = load_suite("gymnax").adapt(env, params, _name(env))
+    suite = load_suite("gymnax")
+    with refusing(f"{_name(env)} does not follow the interface of gymnax", "see its Environment"):
+        adapted: VectorEnvironment = suite.adapt(env, params, _name(env))
     return adapted
 
 

@@ -139,6 +139,7 @@ def make(config: EnvConfig, custom_env: Any = None, precision: str | None = None
         return resetting
     if config.auto_reset != "fresh":
         raise ConfigError(f"env.auto_reset={config.auto_reset!r}: {config.env_name} resets itself, use fresh")
+    randomization.check_wrappers(env, f"{config.env_name} starts its next episodes itself", "an environment in JAX")
     return auto_reset.HostReset(env)
 
 

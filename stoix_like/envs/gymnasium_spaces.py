@@ -111,11 +111,19 @@ def _convert_actions(name: str, space: gymnasium.Space[Any]) -> Space | Dict | T
         case gymnasium.spaces.MultiDiscrete() if space.nvec.ndim == 1:
             return MultiDiscrete(tuple(space.nvec.tolist()))
         case gymnasium.spaces.Box() if np.issubdtype(space.dtype, np.floating):
-            return _box(space, np.float32)
+            return _within(space)
     raise ConfigError(
         f"{name} has actions of the space {space}, which is not supported: use Discrete, MultiDiscrete, a Box of"
         " floats, or a Dict or Tuple of these, by a wrapper of the environment"
     )
+
+
+def _within(space: gymnasium.spaces.Box) -> Box:
+    """Return the box of actions in float32, whose bounds are rounded inwards: an environment may check its own."""
+    low, high = (bound.astype(np.float32) for bound in (space.low, space.high))
+    low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
+    high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
+    return Box(low, high, space.shape)
 
 
 def _box(space: gymnasium.spaces.Box, dtype: Any) -> Box:

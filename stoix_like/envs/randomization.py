@@ -188,7 +188,7 @@ def randomize(
             f" env.auto_reset={' or '.join(AUTO_RESETS[every])}, or env.randomize_every={' or '.join(fitting)}"
         )
     if every != "reset":
-        _check_wrappers(env, every)
+        check_wrappers(env, f"env.randomize_every={every} keeps parameters at resets", "env.randomize_every=reset")
     if randomization == REGISTERED:
         randomizer = one.physics.registered()
         if randomizer is None:
@@ -198,14 +198,23 @@ def randomize(
     return env.rebased(Randomized(one, one.physics, randomizer, every, randomization))
 
 
-def _check_wrappers(env: VectorEnvironment, every: str) -> None:
-    """Refuse wrappers with starts of their own, which would draw new parameters."""
+def check_wrappers(env: VectorEnvironment, problem: str, instead: str) -> None:
+    """Refuse wrappers whose starts are their own, where episodes follow each other without their `reset`.
+
+    Args:
+        env: the environments.
+        problem: why episodes do, for the message.
+        instead: what would work, too.
+
+    Raises:
+        ConfigError: names the wrapper.
+    """
     while isinstance(env, Wrapper):
         cls = type(env)
         if cls.reset is not Wrapper.reset and cls.next_episodes is Wrapper.next_episodes:
             raise ConfigError(
-                f"env.randomize_every={every} keeps parameters at resets, which the reset of {cls.__name__} does not:"
-                " override next_episodes, too, or use env.randomize_every=reset"
+                f"{problem}, which the reset of {cls.__name__} takes no part in: override on_start in its place, or"
+                f" next_episodes, too, or use {instead}"
             )
         env = env.env
 

@@ -12,7 +12,7 @@ import pytest
 import stoix_like
 from stoix_like.base_types import Observation
 from stoix_like.config import parse_config
-from stoix_like.envs import Box, Discrete, EnvConfig, Environment, make, make_eval
+from stoix_like.envs import Box, Discrete, EnvConfig, Environment, custom, make, make_eval
 from stoix_like.envs.custom import adapt, as_overrides, unused_methods
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.storage import config_file, trust
@@ -87,6 +87,13 @@ def test_wrappers_of_ones_own_count_in_the_episode_return():
     assert float(walk_right(env, 4)[-1].episode.episode_return[0]) == 13.0
 
 
+def test_wrappers_that_episodes_on_the_host_pass_by_are_refused():
+    shifted = "env.wrappers=[{_target_: support.custom_envs.OwnReset}]"
+    with pytest.raises(ConfigError, match="gymnasium starts its next episodes itself, which the reset of OwnReset"):
+        make(composed("env=gymnasium/cartpole", shifted).env)
+    make(composed("env=gymnax/cartpole", shifted).env)
+
+
 class Spaceless(Environment):
     reset = custom_envs.Spot.reset
     step = custom_envs.Spot.step
@@ -125,6 +132,30 @@ class Counting(gymnasium.Env):
     def step(self, action):
         self.count += 1
         return np.array([self.count], np.float32), 1.0, False, False, {}
+
+
+class Unfinished(gymnasium.Env):
+    """Has no spaces."""
+
+
+class Raising(custom_envs.GymnaxWalk):
+    def reset_env(self, key, params):
+        raise NameError("lost")
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs", "params", "message"),
+    [
+        (Unfinished, {}, {}, "Unfinished is no environment of gymnasium"),
+        (Raising, {}, {}, "Raising does not follow the interface of gymnax .*lost"),
+        (Counting, {"opponent": "self"}, {}, "Counting is no game of pgx: leave it out"),
+        (Counting, {"world": True}, {}, "Counting does not have JaxMARL's interface: leave it out"),
+        (Counting, {}, {"gravity": 3}, "Counting has no parameters: use env.kwargs"),
+    ],
+)
+def test_faults_and_arguments_without_effect_are_refused(env, kwargs, params, message):
+    with pytest.raises(ConfigError, match=message):
+        custom.make("", env, kwargs, params)
 
 
 @pytest.mark.parametrize("env", [Counting(start=3), Counting, lambda start=3: Counting(start)])

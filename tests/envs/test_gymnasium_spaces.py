@@ -11,6 +11,14 @@ from stoix_like.envs.host import HostEnvironment
 from stoix_like.errors import ConfigError
 
 
+def test_bounds_of_actions_are_rounded_inwards():
+    space = gymnasium.spaces.Box(-np.pi, 0.1, (2,), np.float64)
+    box = make_spec("suite/name", gymnasium.spaces.Discrete(2), space).action_space
+    for bound in (box.low, box.high):
+        assert space.contains(bound.astype(np.float64))
+    np.testing.assert_allclose([box.low[0], box.high[0]], [-np.pi, 0.1], rtol=1e-6)
+
+
 def test_spaces_are_converted():
     spaces = gymnasium.spaces
     observations = spaces.Dict(

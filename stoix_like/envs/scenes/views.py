@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stoix_like.envs.legends import VIEW
 from stoix_like.envs.scenes.base import DARK, GROUND, RecordedEpisode, Scene, Update, show_picture
 from stoix_like.envs.spaces import ArraySpace, Box, ObservationSpace, entries
+from stoix_like.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Limits of legible grids: cells per side, and channels, one colour each.
 MAX_SIDE, MAX_CHANNELS = 64, 10
+# Of pixels.
+_MIN_SIDE = 8
 _FPS = 10
 COLOURS = (
     "#ffd166",
@@ -54,12 +58,15 @@ def find_scene(space: ObservationSpace, names: tuple[str | None, ...] = ()) -> S
 
 def _is_grid(space: ArraySpace) -> bool:
     shape = space.shape
+    is_colour = isinstance(space, Box) and space.dtype == np.uint8 and np.max(space.high) == 255 and shape[2:] == (3,)
+    if is_colour and min(shape[:2]) >= _MIN_SIDE:
+        return False
     return len(shape) in (2, 3) and max(shape[:2]) <= MAX_SIDE and math.prod(shape[2:]) <= MAX_CHANNELS
 
 
 def _is_image(space: ArraySpace) -> bool:
     """Whether larger arrays are pixels: bytes, or floats from 0 to 1."""
-    if not isinstance(space, Box) or len(space.shape) not in (2, 3) or min(space.shape[:2]) < 8:
+    if not isinstance(space, Box) or len(space.shape) not in (2, 3) or min(space.shape[:2]) < _MIN_SIDE:
         return False
     return space.dtype == np.uint8 or bool(np.all(space.low == 0.0) and np.all(space.high == 1.0))
 
@@ -131,15 +138,24 @@ def newest_views(views: Any, spaces: Mapping[str, ArraySpace], name: str) -> np.
 
     Returns:
         `[K, *shape]` with the shape of the entry.
+
+    Raises:
+        ConfigError: flattened views lack entries.
     """
     if isinstance(views, Mapping):
-        array: np.ndarray = entries(views)[name]
-        return array
+        found = entries(views)
+        # A view that was no dictionary has a name beside what a wrapper adds.
+        return np.asarray(found[name]) if name else newest_views(found[VIEW], spaces, name)
     shape = spaces[name].shape
     if views.ndim - 1 == len(shape) > 1:
         return np.asarray(views[..., -shape[-1] :])
     sizes = {entry: math.prod(space.shape) for entry, space in spaces.items()}
-    newest = views[:, -sum(sizes.values()) :]
+    # Stacked views come first, and what wrappers append comes last.
+    total = sum(sizes.values())
+    last = views.shape[1] // total * total
+    if not last:
+        raise ConfigError("the observations lack entries of the picture: draw without env.observation_mask")
+    newest = views[:, last - total : last]
     start = sum(list(sizes.values())[: list(sizes).index(name)])
     return np.asarray(newest[:, start : start + sizes[name]].reshape(len(views), *shape))
 

@@ -17,6 +17,7 @@ from stoix_like.envs.arguments import check_names, check_scenario, construct
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment, fit_parameters
 from stoix_like.envs.wrappers import TimeLimit
+from stoix_like.user_code import refusing
 
 # The default of `brax.envs.create`.
 _DEFAULTS = {"episode_length": 1000}
@@ -56,7 +57,9 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         # Every construction warns that brax is not actively maintained.
         warnings.filterwarnings("ignore", "Brax System", UserWarning)
         env = construct(cls, kwargs, name)
-    return TimeLimit(Vectorize(PhysicsEnvironment(env, _model(env), _pose, _physics(env), name)), limit)
+    with refusing(f"env.kwargs={dict(kwargs)} is invalid for {name}", "use values like the defaults"):
+        adapted = PhysicsEnvironment(env, _model(env), _pose, _physics(env), name)
+    return TimeLimit(Vectorize(adapted), limit)
 
 
 def _model(env: Any) -> Any:

@@ -32,7 +32,7 @@ from stoix_like.envs.host_batches import CLOSE_SECONDS, HostBatch, HostOptions, 
 from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, HostEnvironmentError, first_line, nearest
 from stoix_like.interpreter import RUN_AGAIN, UNGUARDED, exit_if_run_again
-from stoix_like.user_code import refusing
+from stoix_like.user_code import refusing, user_errors
 
 if importlib.util.find_spec("ale_py") is not None:
     import ale_py
@@ -205,6 +205,8 @@ def adopt(
     Raises:
         ConfigError: the environment cannot be copied or drawn, or a space is not supported.
     """
+    if options.vectorization == "envpool":
+        raise ConfigError(f"env.vectorization=envpool: envpool does not have {name}: use sync or async")
     spec = make_spec(name, env.observation_space, env.action_space)
     if constructor is not None:
         _close(env, CallThread(), options)
@@ -380,7 +382,7 @@ def _make_one(
             f"env.scenario.name={name!r}: {first_line(error)}; the extras stoix_like[box2d], [mujoco] and [atari]"
             " install what gymnasium's environments need"
         ) from error
-    except (gymnasium.error.Error, TypeError, ValueError, AssertionError, RuntimeError, OSError) as error:
+    except user_errors() as error:  # constructors are code of anybody
         settings = f"env.kwargs={dict(kwargs)}" + (f", env.params={dict(params)}" if params else "")
         raise ConfigError(f"{settings} is invalid for {name}: {first_line(error)}") from error
 

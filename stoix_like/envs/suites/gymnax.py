@@ -31,6 +31,7 @@ from stoix_like.envs.scenes import classic_control, minatar, views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Discrete, Space
 from stoix_like.errors import ConfigError
+from stoix_like.user_code import refusing
 
 # Its renderings and conversions need them: to import them takes as long as all the rest of gymnax.
 with deferred("gymnasium", "matplotlib", "seaborn"):
@@ -133,7 +134,11 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         raise ConfigError(f"env.scenario.name={name!r} is not supported: {_UNSUPPORTED[name]}")
     check_scenario("gymnax", name, scenarios())
     env, _ = gymnax.make(name)
-    return adapt(construct(type(env), kwargs, name) if kwargs else env, params, name)
+    if not kwargs:
+        return adapt(env, params, name)
+    env = construct(type(env), kwargs, name)
+    with refusing(f"env.kwargs={dict(kwargs)} is invalid for {name}", "use values like the defaults"):
+        return adapt(env, params, name)
 
 
 def adapt(env: Any, params: Mapping[str, Any], name: str) -> VectorEnvironment:

@@ -52,6 +52,9 @@ _PARAMS = {"noop_max": 30, "max_frames_per_episode": 108_000, "screen_size": 84}
 # Games that report a limit of the package's own as the end of the game: the counter in the state, and the constant.
 _LIMITS = {"skiing": ("step_count", "max_steps"), "surround": ("time", "MAX_STEPS")}
 
+# Games that a clock ends, which is not observed, and nothing else does.
+_TIMED = {"freeway": "game_duration_frames"}
+
 # Constants of games that are not their defaults: the original reward of skiing, as the package has it, punishes each
 # gate that was passed, and does so at the limit, too.
 _CONSTANTS = {"skiing": {"USE_ORIGINAL_ALE_REWARD": False}}
@@ -75,7 +78,9 @@ class JaxtariEnvironment(Environment):
         self._counter, constant = _LIMITS.get(name, ("", ""))
         self._limit = int(getattr(env.consts, constant)) if constant else INT32_MAX
         frames = self._limit * getattr(env.consts, "MOVE_EVERY_N_STEPS", 1)  # surround counts moves
-        self.truncates_after = max(frames - noop_max, 1) if constant else INT32_MAX
+        if name in _TIMED:
+            frames = int(getattr(env.consts, _TIMED[name]))
+        self.truncates_after = max(frames - noop_max, 1) if constant or name in _TIMED else INT32_MAX
         self.action_space = Discrete(int(env.action_space().n))
         if kind == "pixels":
             modification.apply_native_downscaling(env, (size, size), grayscale=True)
@@ -108,6 +113,8 @@ class JaxtariEnvironment(Environment):
                 count = getattr(state, self._counter)
                 done = self._env._get_done(state.replace(**{self._counter: jnp.zeros_like(count)}))
                 at_limit = count >= self._limit
+            elif self._name in _TIMED:
+                done, at_limit = False, done
             return strongly_typed(state), transition(self._observation(state), reward, done, at_limit)
 
     def scene(self) -> Scene:

@@ -17,7 +17,7 @@ from stoix_like.envs.wrappers.agents import all_agents, of_first_agent, where_ro
 from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper
 
 # Folded into the keys of a step, so that a repetition and the step itself draw independent numbers.
-_STICKY_STREAM = 0x571C
+_STICKY_STREAM, _REPEAT_STREAM = 0x571C, 0x2E9E
 
 
 class JoinActions(Wrapper):
@@ -100,13 +100,15 @@ class RepeatActions(Wrapper):
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.step`."""
+        # An environment may split its own key, whose parts are those that folding numbers in would give.
+        repeat_keys = _fold_in(keys, _REPEAT_STREAM)
 
         def again(i: jax.Array, carry: tuple[State, TimeStep]) -> tuple[State, TimeStep]:
             state, timestep = carry
             legal = _is_legal(self.action_space, action, timestep.observation.action_mask)
             legal = all_agents(legal, self.num_agents)
             continues = legal & ~(timestep.terminated | timestep.truncated)
-            after, successor = self.env.step(_fold_in(keys, i), state, action)
+            after, successor = self.env.step(_fold_in(repeat_keys, i), state, action)
             successor = successor._replace(reward=timestep.reward + successor.reward)
             return where_rows(continues, (after, successor), carry)
 

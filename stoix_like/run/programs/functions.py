@@ -62,6 +62,17 @@ def make_keys(setup: RunSetup) -> RunKeys:
     return _derive_keys(jax.device_put(seeds if len(seeds) > 1 else seeds[0]), setup.plan.num_shards)
 
 
+def start_elsewhere(keys: RunKeys, updates: int) -> RunKeys:
+    """Return keys with other start states, for a run whose episodes start anew where it resumes.
+
+    Args:
+        keys: from `make_keys`.
+        updates: those that the run has made.
+    """
+    shards = jax.vmap(lambda key: jax.random.fold_in(key, updates))(keys.shards.reshape(-1))
+    return keys._replace(shards=shards.reshape(keys.shards.shape))
+
+
 @partial(jax.jit, static_argnums=1)  # outside of a program, jax compiles every operation by itself
 def _derive_keys(seeds: jax.Array, num_shards: int) -> RunKeys:
     def derive(seed: jax.Array) -> RunKeys:

@@ -23,6 +23,18 @@ def test_newest_views_undo_stacking_and_flattening():
     np.testing.assert_array_equal(views.newest_views(flat, spaces, ""), frames[1:])
 
 
+def test_newest_views_leave_out_what_wrappers_add():
+    frames = np.arange(2 * 3 * 4 * 2).reshape(2, 3, 4, 2)
+    spaces = {"": Box(0, 1, (3, 4, 2))}
+    stacked = np.concatenate(list(frames), axis=-1)[None]
+    named = {"observation": stacked, "last_reward": np.ones((1, 1))}
+    np.testing.assert_array_equal(views.newest_views(named, spaces, ""), frames[1:])
+    appended = np.append(frames.reshape(-1), [7, 8, 9])[None]
+    np.testing.assert_array_equal(views.newest_views(appended, spaces, ""), frames[1:])
+    with pytest.raises(ConfigError, match="lack entries of the picture: draw without env.observation_mask"):
+        views.newest_views(appended[:, :23], spaces, "")
+
+
 def test_newest_views_take_an_entry_of_dictionaries_also_where_they_are_flattened_and_stacked():
     spaces = {"agent.position": Box(0, 1, (2,)), "grid": Box(0, 1, (2, 3))}
     views_of = [
@@ -44,6 +56,10 @@ def test_large_images_are_shown_in_colour_and_stacks_by_their_newest_frame():
     assert (image[:, 40:] == 0).all()
     axes = Figure().add_subplot()
     views.find_scene(Box(0, 255, (80, 80, 3), np.uint8)).draw(axes, still(None, pixels[..., 1:]))(0)
+    np.testing.assert_array_equal(np.asarray(axes.images[0].get_array())[0, 0], [0, 0, 1])
+    axes = Figure().add_subplot()
+    small = Box(0, 255, (64, 64, 3), np.uint8)
+    views.find_scene(small).draw(axes, still(None, pixels[:, :64, :64, 1:]))(0)
     np.testing.assert_array_equal(np.asarray(axes.images[0].get_array())[0, 0], [0, 0, 1])
 
 

@@ -20,10 +20,13 @@ def test_a_run_resumed_without_its_replay_buffer_is_marked_as_not_exact(tmp_path
     loop.writer.close()
     resumed = restored(tmp_path, "checkpoint.replay=false", "arch.total_timesteps=480")
     assert resumed.missing
-    # Episodes continue those of the new replay buffer, so that its last steps are followed by their own next steps.
-    assert_same_state(resumed.state.shards.rollout_state, toy_loop(tmp_path / "new").state.shards.rollout_state)
-    with pytest.raises(AssertionError):
-        assert_same_state(resumed.state.shards.rollout_state, loop.state.shards.rollout_state)
+    # Episodes continue those of the new replay buffer, so that its last steps are followed by their own next steps. Their
+    # start states are no others' again.
+    for other in (loop, toy_loop(tmp_path / "new")):
+        with pytest.raises(AssertionError):
+            assert_same_state(resumed.state.shards.rollout_state, other.state.shards.rollout_state)
+    again = restored(tmp_path, "checkpoint.replay=false", "arch.total_timesteps=480")
+    assert_same_state(resumed.state.shards.rollout_state, again.state.shards.rollout_state)
     # The recorder counts the steps it observed: 4 environments × 80 steps, which the checkpoint does not contain.
     assert loop.state.shards.local.steps.tolist() == [320]
     assert resumed.state.shards.local.steps.tolist() == [0]
