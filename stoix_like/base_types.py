@@ -425,10 +425,8 @@ class SystemConfig:
         if not (finals := self.final_values):
             return self
         fraction = jnp.minimum(1.0, updates / num_updates)
-        starts = {name: getattr(self, name) for name in finals}
-        return replace(
-            self, **{name: starts[name] + fraction * (final - starts[name]) for name, final in finals.items()}
-        )
+        starts = ((name, getattr(self, name), final) for name, final in finals.items())
+        return replace(self, **{name: start + fraction * (final - start) for name, start, final in starts})
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
         """Compute the values of all schedules, to report how another budget moves them.

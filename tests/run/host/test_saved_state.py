@@ -20,8 +20,8 @@ def test_a_run_resumed_without_its_replay_buffer_is_marked_as_not_exact(tmp_path
     loop.writer.close()
     resumed = restored(tmp_path, "checkpoint.replay=false", "arch.total_timesteps=480")
     assert resumed.missing
-    # Episodes continue those of the new replay buffer, so that its last steps are followed by their own next steps. Their
-    # start states are no others' again.
+    # Episodes continue those of the new replay buffer, so that its last steps are followed by their own next steps.
+    # They have start states of their own.
     for other in (loop, toy_loop(tmp_path / "new")):
         with pytest.raises(AssertionError):
             assert_same_state(resumed.state.shards.rollout_state, other.state.shards.rollout_state)
