@@ -22,14 +22,15 @@ def main() -> None:
     parser.add_argument("algorithm", help="SAC, TD3, CrossQ, …")
     parser.add_argument("env", help="id of gymnasium")
     parser.add_argument("--steps", type=int, default=100_000, help="environment steps of each seed")
-    parser.add_argument("--seeds", type=int, default=3, help="their number, from 0 on")
+    parser.add_argument("--seeds", type=int, default=3, help="their number")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--critic-width", type=int, help="units of both layers of the critics; by default sbx's")
     args = parser.parse_args()
     networks = None
     if args.critic_width is not None:
         networks = {"net_arch": {"pi": [256, 256], "qf": [args.critic_width] * 2}}
     finals = []
-    for seed in range(args.seeds):
+    for seed in range(args.first, args.first + args.seeds):
         agent = getattr(sbx, args.algorithm)("MlpPolicy", args.env, seed=seed, policy_kwargs=networks)
         env = Monitor(gymnasium.make(args.env))
         env.reset(seed=1000 + seed)
