@@ -82,7 +82,11 @@ def main() -> None:
     parser.add_argument("revision", help="a branch, a tag or a commit to compare with")
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel runs (default: one per core)")
-    parser.add_argument("--keep", type=Path, help="a directory that keeps the runs of the revision for the next call")
+    parser.add_argument(
+        "--keep",
+        type=lambda text: Path(text).resolve(),
+        help="a directory that keeps the runs of the revision for the next call",
+    )
     parser.add_argument(
         "--ignore", nargs="+", default=(), metavar="METRIC", help="metrics to leave out, such as new ones"
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +42,9 @@ def main() -> None:
             "interquartile mean": summary["eval/episode_return_iqm"],
         }
         for score, value in scores.items():
-            found[summary["environment"], score][name][arch["seed"]] = value
+            seeds = found[summary["environment"], score][name]
+            if seeds.setdefault(arch["seed"], value) is not value:
+                sys.exit(f"{path}: another run has seed {arch['seed']}, too: compare one setting of each kind")
     for (environment, score), by_name in found.items():
         print(f"{environment}, {score}")
         for name, values in by_name.items():

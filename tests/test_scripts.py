@@ -34,10 +34,13 @@ def test_the_benchmark_compares_a_run_with_another_framework(benchmark, tmp_path
         (tmp_path / path.name).write_text(path.read_text())
     (tmp_path / "peer_slow.py").write_text(
         "import json, sys\n"
+        "import jax\n"
         "from worker import serve\n"
         "print('noise')\n"
         "settings = json.loads(sys.argv[1])\n"
-        "serve(lambda: {'wall': 2.0, 'cpu': 4.0, 'steps': settings['steps'], 'return': 9.0}, compile=None, jax='0')\n"
+        "result = {'wall': 2.0, 'cpu': 4.0, 'steps': settings['steps'], 'return': 9.0}\n"
+        "device = jax.devices()[0].device_kind if settings['steps'] == 8 else 'another'\n"
+        "serve(lambda: result, compile=None, jax=jax.__version__, device=device)\n"
     )
     scenario = benchmark.scenarios.Scenario(
         (

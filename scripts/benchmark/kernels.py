@@ -69,8 +69,8 @@ def main() -> None:
     recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     jax = importlib.metadata.version("jax")
     if recorded.get("jax") != jax:
-        if asked.check:
-            parser.error(f"--check: jax {jax} is installed, and jax {recorded.get('jax')} made the recorded counts")
+        if asked.check or asked.scenarios:
+            parser.error(f"jax {jax} is installed, and jax {recorded.get('jax')} made the recorded counts: count all")
         # Another compiler: rejax is counted again.
         recorded = {"jax": jax}
     found: dict[str, Any] = {}
@@ -80,6 +80,7 @@ def main() -> None:
         if asked.check:
             continue
         before = recorded.setdefault(target, {}).get(name, {})
+        before = {who: values for who, values in before.items() if who == OURS or target in LONE}
         if (
             asked.peers
             and target in LONE

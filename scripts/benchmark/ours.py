@@ -59,7 +59,12 @@ def main() -> None:
     """Compile, then measure once for every line of standard input."""
     measure, profile, *overrides = sys.argv[1:]
     run, compile_seconds = MEASURES[measure](overrides)
-    serve(partial(_profiled, run, profile) if profile else run, compile=compile_seconds, jax=jax.__version__)
+    serve(
+        partial(_profiled, run, profile) if profile else run,
+        compile=compile_seconds,
+        jax=jax.__version__,
+        device=jax.devices()[0].device_kind,
+    )
 
 
 def train(overrides: list[str]) -> tuple[Run, float]:
@@ -174,7 +179,7 @@ def _draw_actions(space: Space, key: jax.Array, num_envs: int, mask: jax.Array |
     if isinstance(space, Box):
         return jax.random.uniform(key, (num_envs, *space.shape), minval=-1.0)
     if mask is None:
-        return jax.random.randint(key, (num_envs,), 0, space.n)
+        return jax.vmap(space.sample)(jax.random.split(key, num_envs))
     return draw_legal(key, mask)
 
 

@@ -91,7 +91,7 @@ def main() -> None:
             jax.block_until_ready(compiled(params, key))
         return {"wall": clock.wall, "cpu": clock.cpu, "steps": num_envs * num_steps * num_simulations}
 
-    serve(run, compile=compiling.wall, jax=jax.__version__)
+    serve(run, compile=compiling.wall, jax=jax.__version__, device=jax.devices()[0].device_kind)
 
 
 def gymnax(name: str, num_envs: int) -> tuple[Callable[[Any], Step], Callable[..., Step]]:

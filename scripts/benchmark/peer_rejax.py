@@ -37,7 +37,7 @@ def main() -> None:
         steps = members * create["total_timesteps"]
         return {"wall": clock.wall, "cpu": clock.cpu, "steps": steps, "return": float(returns.mean())}
 
-    serve(run, compile=compiling.wall, jax=jax.__version__)
+    serve(run, compile=compiling.wall, jax=jax.__version__, device=jax.devices()[0].device_kind)
 
 
 def keys(seed: int, members: int) -> jax.Array:

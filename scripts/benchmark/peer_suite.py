@@ -40,7 +40,7 @@ def main() -> None:
             jax.block_until_ready(program(start, key))
         return {"wall": clock.wall, "cpu": clock.cpu, "steps": num_envs * num_steps}
 
-    serve(run, compile=compiling.wall, jax=jax.__version__)
+    serve(run, compile=compiling.wall, jax=jax.__version__, device=jax.devices()[0].device_kind)
 
 
 def gymnax(name: str, num_envs: int) -> tuple[Reset, Step]:

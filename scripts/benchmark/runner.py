@@ -1,5 +1,6 @@
 """Alternating runs of the processes of a scenario."""
 
+import itertools
 import json
 import os
 import statistics
@@ -27,7 +28,10 @@ class Process:
         self._command = command
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         pipe = subprocess.PIPE
-        env = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{memory:.2f}", **os.environ}
+        env = dict(os.environ)
+        # With both names, jax would leave the GPU alone.
+        if not {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & env.keys():
+            env["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{memory:.2f}"
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True, env=env)
         self.ready = self._read()
 
@@ -79,6 +83,7 @@ def measure(
     asked = commands(name, pythons, profile, scale)
     # All of them are there at once.
     processes = {who: Process(command, 0.9 / len(asked)) for who, command in asked.items()}
+    _check_equal({who: process.ready for who, process in processes.items()})
     for process in processes.values():
         process.run()
     runs: dict[str, list[dict[str, Any]]] = {who: [] for who in processes}
@@ -97,6 +102,13 @@ def measure(
     if scale == 1.0 and goal and value is not None:
         rows[0]["goal"] = {"value": value, "met": value >= goal.value if goal.at_least else value <= goal.value}
     return rows
+
+
+def _check_equal(ready: dict[str, dict[str, Any]]) -> None:
+    """Refuse processes with another jax or another device than ours."""
+    for who, key in itertools.product(ready, ("jax", "device")):
+        if (found := ready[who].get(key)) != (ours := ready[OURS].get(key)):
+            raise SystemExit(f"{who} has {key} {found}, ours {ours}: install the peer again, rm -r .bench/{who}")
 
 
 def _goal_value(scenario: Scenario, rows: list[dict[str, Any]]) -> float | None:

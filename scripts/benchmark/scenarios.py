@@ -1,5 +1,6 @@
 """What is measured: our configurations, and the same in the settings of other frameworks."""
 
+import math
 import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -69,6 +70,9 @@ def recurrent_ppo(network: str, *names: str) -> tuple[str, ...]:
 REC_PPO = recurrent_ppo("rnn", "actor", "critic")
 CELL = "network.actor_network.rnn_layer.cell_type"
 
+# Each device has as many members or environments as the others.
+CORES = math.gcd(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
 # One gradient step for every step of all environments.
 STEP_BY_STEP = ("system.rollout_length=1", "system.epochs=1")
 DQN = (
@@ -101,6 +105,7 @@ REJAX_DQN = {
     "batch_size": 128,
     "fill_buffer": 1000,
     "total_timesteps": 500_000,
+    "ddqn": False,
     # rejax fixes the width of the layers at 64.
     "agent_kwargs": {"activation": "relu"},
 }
@@ -119,7 +124,10 @@ SBX_DQN = {
     "env": "CartPole-v1",
     "num_envs": 10,
     "steps": 50_000,
-    "model": {"buffer_size": 10_000, "batch_size": 128, "train_freq": 1, "gradient_steps": 1, "learning_starts": 1000},
+    "model": {
+        **{"buffer_size": 10_000, "batch_size": 128, "train_freq": 1, "gradient_steps": 1, "learning_starts": 1000},
+        "policy_kwargs": {"net_arch": [64, 64]},
+    },
 }
 SBX_SAC = {
     "algorithm": "SAC",
@@ -210,7 +218,7 @@ SCENARIOS = {
         on_cpu=False,
     ),
     "population": Scenario(
-        (*PPO_SMALL, "arch.total_timesteps=1e5", "arch.population.size=16", f"arch.num_devices={os.cpu_count()}"),
+        (*PPO_SMALL, "arch.total_timesteps=1e5", "arch.population.size=16", f"arch.num_devices={CORES}"),
         peers={"rejax": rejax_settings(REJAX_PPO | {"total_timesteps": 100_000}, members=16)},
         goal=Goal("wall", 1.3),
     ),

@@ -77,7 +77,7 @@ def _fifo(pattern: str) -> Callable[[Path, Path], None]:
 def _text(text: str) -> Callable[[Path, Path], None]:
     def plant(run_dir: Path, outside: Path) -> None:
         with (run_dir / "config.yaml").open("a") as file:
-            file.write(text)
+            file.write(text.replace("OUTSIDE", str(outside)))
 
     plant.__doc__ = f"config.yaml ends with {text[:60]!r}"
     return plant

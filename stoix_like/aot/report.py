@@ -79,7 +79,8 @@ class Report(NamedTuple):
     def update(self) -> Body:
         """One update: the body of the loop of `train`; all of `learn`."""
         body = self.programs[self.training].body
-        loops = body.loops if self.training == "train" else ()
+        # With diagnostics, the updates are a loop within one of two rounds.
+        loops = (*body.loops, *body.all()) if self.training == "train" else ()
         return next((loop for loop in loops if loop.trips is None), body)
 
     @property

@@ -155,13 +155,14 @@ class ShardProgram(NamedTuple):
 
         def part(number: jax.Array, carry: Any) -> Any:
             start, stop = jnp.where(number, num_updates - 1, 0), jnp.where(number, num_updates, num_updates - 1)
-            _, (shared, *others) = carry
-            return shared, fori_loop(start, stop, step, (shared, *others))
+            _, shared, *others = carry
+            return shared, *fori_loop(start, stop, step, (shared, *others))
 
         # All but the last update, then that one, in one compiled loop: where a call ends, which depends on the time,
         # changes no result.
-        carry = *state, blocks, self._no_trajectory(state)
-        before, (*parts, blocks, trajectory) = unpack(fori_loop(0, 2, part, (state.shared, carry)))
+        # Scalars are packed by entry of the carry: those of all shards stay apart from those of each.
+        carry = state.shared, *state, blocks, self._no_trajectory(state)
+        before, *parts, blocks, trajectory = unpack(fori_loop(0, 2, part, carry))
         state = LearnerState(*parts)
         found = self._diagnose(before, state, trajectory)
         return state, self._interval_metrics(state, blocks)._replace(diagnostics=found)

@@ -33,6 +33,7 @@ SEQUENCES = [
 RUNS = {
     "ppo": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "shards": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.target_kl=1e-4", *SHARDS],
+    "diagnostics": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, *SHARDS, "logger.diagnostics=true"],
     "pixels": ["system=ppo/ff_ppo", "env=gymnax/breakout", "network=cnn", *ROLLOUT, "system.epochs=2", *SHARDS],
     "kl_rate": [
         *("system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"),

@@ -11,7 +11,7 @@ from stoix_like.envs import Vectorize
 from stoix_like.envs.auto_reset import FreshReset
 from stoix_like.envs.spaces import Discrete
 from stoix_like.envs.suites.probes import Outcome, Probe
-from stoix_like.envs.wrappers import RecordEpisode
+from stoix_like.envs.wrappers import RandomStarts, RecordEpisode, RepeatActions, TimeLimit
 from stoix_like.utils.accelerate.successors import successor_values
 
 N = 4
@@ -111,6 +111,13 @@ class Limited(Probe):
 
     def optimal_value(self, view, gamma):
         raise NotImplementedError
+
+
+def test_wrappers_bound_the_steps_before_a_truncation():
+    env = Vectorize(Limited())
+    assert [TimeLimit(env, steps).truncates_after for steps in (3, 9)] == [3, 5]
+    assert [RepeatActions(env, repeats).truncates_after for repeats in (2, 5)] == [3, 1]
+    assert [RandomStarts(env, steps).truncates_after for steps in (2, 5)] == [3, None]
 
 
 def test_the_successors_that_are_kept_have_the_values_of_all():

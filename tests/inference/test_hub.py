@@ -79,10 +79,11 @@ def command(*arguments, **environment):
 @pytest.mark.slow
 def test_a_pushed_run_is_evaluated_from_the_hub(tmp_path, tmp_path_factory):
     """The evaluation of the download is that of the run; code that its configuration names is not executed."""
-    run_dir, files = train_pendulum(tmp_path_factory), {}
-    with fake_hub.serve(files) as endpoint:
+    run_dir, files, private = train_pendulum(tmp_path_factory), {}, []
+    with fake_hub.serve(files, private) as endpoint:
         environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path)}
-        pushed = command("push", run_dir, "me/policy", **environment)
+        pushed = command("push", run_dir, "me/policy", "--private", **environment)
+        assert private == [True]
         assert (pushed.returncode, pushed.stdout) == (0, f"pushed to {endpoint}/me/policy\n"), pushed.stderr
         assert "README.md" in files
         assert not any("rollout_state" in name for name in files)

@@ -1,5 +1,6 @@
 """Algorithms of runs that are set up, for tests of their methods."""
 
+import dataclasses
 import sys
 
 
@@ -7,3 +8,9 @@ def make_algorithm(setup, **changes):
     """Build the algorithm of a set-up; `changes` are those of its spec."""
     module = sys.modules[setup.config.build.__module__]
     return module.make_algorithm(setup.config.system, setup.spec._replace(**changes))
+
+
+def with_methods(algorithm, **methods):
+    """Return a copy of an algorithm with other methods, `(self, ...)`."""
+    variant = type("Variant", (type(algorithm),), methods)
+    return variant(**{field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)})

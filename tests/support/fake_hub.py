@@ -40,6 +40,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             url = f"http://{self.headers['Host']}/me/policy/commit/{self.commit()}"
             self.answer({"success": True, "commitUrl": url, "commitOid": self.commit(), "pullRequestUrl": None})
         else:
+            self.server.private.append(json.loads(body).get("private"))
             self.answer({"url": f"http://{self.headers['Host']}/me/policy", "errors": [], "warnings": []})
 
     def do_GET(self):
@@ -64,10 +65,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serve(files):
-    """Serve one repository, whose files are `files`, a dictionary of bytes by path; yield the address."""
+def serve(files, private=None):
+    """Serve one repository, whose files are `files`, a dictionary of bytes by path; yield the address.
+
+    `private` receives whether each repository that is created is to be private.
+    """
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.files = files
+    server.files, server.private = files, private if private is not None else []
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -156,6 +156,42 @@ def test_values_of_illegal_actions_do_not_count_in_the_target(name):
     assert not np.allclose(losses(False, 0.0), losses(False, 5.0), rtol=1e-2)
 
 
+class Table(Shown):
+    """Returns the row of the parameters that the view counts: 0, now; 1, then."""
+
+    def apply(self, params, observation, head_kwargs=None, rngs=None):
+        view = params[int(observation.agent_view[0])]
+        return self._outputs(SimpleNamespace(preferences=view.mean(-1)), view)
+
+
+ONLINE, TARGET = 0, 1
+NOW, THEN = 0, 1
+READ = {name: {(ONLINE, NOW), (TARGET, THEN)} for name in Q_LEARNING} | {
+    "ff_mdqn": {(ONLINE, NOW), (TARGET, NOW), (TARGET, THEN)},  # Vieillard et al. 2020, equation 1
+    "ff_ddqn": {(ONLINE, NOW), (ONLINE, THEN), (TARGET, THEN)},  # van Hasselt et al. 2016, equation 4
+    "ff_rainbow": {(ONLINE, NOW), (ONLINE, THEN), (TARGET, THEN)},
+}
+
+
+@pytest.mark.parametrize("name", select(Q_LEARNING, quick=["ff_ddqn", "ff_mdqn", "ff_rainbow"]))
+def test_losses_read_the_parameters_of_their_paper(name):
+    dqn = algorithm(f"q_learning/{name}", Table(name))
+    online, target, other = jax.random.normal(jax.random.key(0), (3, 2, B, A, ATOMS))
+    batch = batch_of(False, 0.0)
+    batch = batch._replace(observation=Observation(jnp.zeros(B)), next_observation=Observation(jnp.ones(B)))
+
+    def losses(*params):
+        return dqn.losses(OnlineAndTarget(*params), batch, jax.random.key(0))[0]
+
+    expected, found = losses(online, target), set()
+    for place in ((slot, time) for slot in (ONLINE, TARGET) for time in (NOW, THEN)):
+        params = [online, target]
+        params[place[0]] = params[place[0]].at[place[1]].set(other[place[1]])
+        if not np.allclose(losses(*params), expected):
+            found.add(place)
+    assert found == READ[name]
+
+
 def test_values_of_illegal_actions_do_not_count_in_lambda_returns():
     pqn = algorithm("q_learning/ff_pqn", Shown("ff_pqn"))
 

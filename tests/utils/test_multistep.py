@@ -611,6 +611,17 @@ def test_stop_target_gradients_stops_reward_gradients(function):
     assert np.any(flowing)
 
 
+def test_thresholds_of_vtrace():
+    """Ratios of 4 are at most 2 in errors, 1 in traces and 3 in advantages: errors 2 + 2 and 2, advantages 3 x 3."""
+    zeros, ones = jnp.zeros((1, 2)), jnp.ones((1, 2))
+    thresholds = {"clip_rho_threshold": 2.0, "clip_pg_rho_threshold": 3.0}
+    found = run(
+        functools.partial(ms.batch_vtrace_td_error_and_advantage, **thresholds), zeros, zeros, ones, ones, 4.0 * ones
+    )
+    np.testing.assert_allclose(found.errors, [[4.0, 2.0]])
+    np.testing.assert_allclose(found.pg_advantage, [[9.0, 3.0]])
+
+
 def test_sequences_of_one_step_are_supported():
     b = make_batch(time=1)
     for function in FUNCTIONS:

@@ -39,7 +39,7 @@ def connect(distributed: DistributedConfig | str) -> None:
     """
     # The run agrees on signals itself, and jax's service would take SIGTERM away from it.
     jax.config.update("jax_enable_preemption_service", False)
-    place: dict[str, Any] = {}
+    place: dict[str, Any] = {"local_device_ids": _own_gpus()}
     if isinstance(distributed, DistributedConfig):
         place = {
             "coordinator_address": distributed.coordinator,
@@ -62,6 +62,20 @@ def connect(distributed: DistributedConfig | str) -> None:
     except (RuntimeError, ValueError) as error:
         raise ConfigError(waiting.problem(first_line(error))) from error
     signals.defer()
+
+
+def _own_gpus() -> list[int] | None:
+    """Return the numbers of the GPUs of a task that sees no others; None where jax finds them.
+
+    On SLURM and Open MPI, jax gives each process one GPU, the one with its number on the host.
+    """
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    alone = (
+        "SLURM_GPUS_PER_TASK" in os.environ
+        or os.environ.get("SLURM_STEP_TASKS_PER_NODE", "").partition("(")[0] == "1"
+        or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
+    )
+    return list(range(len(visible))) if alone and visible and "JAX_LOCAL_DEVICE_IDS" not in os.environ else None
 
 
 class _Waiting:

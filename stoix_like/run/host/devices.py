@@ -102,6 +102,13 @@ def _devices_of_all_hosts(processes: Processes, wanted: int | None) -> RunDevice
             f"arch.num_devices={wanted} counts the devices of all {processes.count} processes, of which each has the"
             f" same number: use {multiples_near(wanted, processes.count)}"
         )
+    # Known without communication, which needs equal numbers.
+    counts = [sum(one.process_index == index for one in jax.devices()) for index in range(processes.count)]
+    if len(set(counts)) > 1:
+        raise ConfigError(
+            f"arch.distributed: the processes have {counts} devices: let each have {min(counts)}"
+            " (CUDA_VISIBLE_DEVICES, JAX_NUM_CPU_DEVICES)"
+        )
     share = None if wanted is None else wanted // processes.count
     own = processes.together(lambda: find_devices(share, f"arch.num_devices={wanted} is too many"))
     most = int(processes.largest(len(own)))

@@ -21,6 +21,32 @@ def address():
         return f"localhost:{free.getsockname()[1]}"
 
 
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"SLURM_GPUS_PER_TASK": "4"}, [0, 1, 2, 3]),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, [0, 1, 2, 3]),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, [0, 1, 2, 3]),
+        # All tasks of a host see all GPUs: each takes that with its number, as jax does by itself.
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, None),
+        ({"SLURM_GPUS_PER_TASK": "4", "JAX_LOCAL_DEVICE_IDS": "0,1"}, None),
+        ({"SLURM_GPUS_PER_TASK": "4", "CUDA_VISIBLE_DEVICES": ""}, None),
+        ({}, None),
+    ],
+)
+def test_a_task_takes_all_gpus_that_it_alone_sees(environment, expected, monkeypatch):
+    for name in (
+        "SLURM_GPUS_PER_TASK",
+        "SLURM_STEP_TASKS_PER_NODE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "JAX_LOCAL_DEVICE_IDS",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"CUDA_VISIBLE_DEVICES": "4,5,6,7", **environment}.items():
+        monkeypatch.setenv(name, value)
+    assert connection._own_gpus() == expected
+
+
 def test_a_coordinator_that_is_never_there_is_refused(address, monkeypatch, capsys):
     for name, seconds in (("TO_CONNECT", 1.0), ("BETWEEN_WORDS", 0.4), ("BETWEEN_ATTEMPTS", 0.1)):
         monkeypatch.setattr(connection, f"_SECONDS_{name}", seconds)

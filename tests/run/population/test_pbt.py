@@ -47,7 +47,7 @@ class System(SystemConfig):
     ent: float
 
 
-def select(scores, *, healthy=None, count=2, **settings):
+def select(scores, *, healthy=None, count=2, records=1, **settings):
     """Return the shared and the local state, the hyperparameters and the sources after a selection."""
     size = len(scores)
     own = jnp.arange(size)
@@ -60,7 +60,9 @@ def select(scores, *, healthy=None, count=2, **settings):
     run = SimpleNamespace(
         arch=SimpleNamespace(seed=3, population=population), system=System(lr=0.1, ent=1.0, rollout_length=1)
     )
-    selected = Evolution(run, members, state, ALONE)(state, members, [{"eval/episode_return_mean": scores}])
+    selected = Evolution(run, members, state, ALONE)(
+        state, members, [{}] * (records - 1) + [{"eval/episode_return_mean": scores}]
+    )
     sources = selected.entries["population/continues"]
     assert selected.healthy == [member for member in range(size) if sources[member] != member]
     return selected.state, selected.population.hyperparams, sources
@@ -87,6 +89,15 @@ def test_the_perturbation_is_the_step_of_a_copy():
     # The copied ones have 1e-2 and 1: a factor of 0.55 or 1.45, and 0.45 of the width of 4 up or down.
     np.testing.assert_allclose(np.unique(hyperparams["lr"][1:]), [0.55e-2, 1e-2, 1.45e-2], rtol=1e-5)
     np.testing.assert_allclose(np.unique(hyperparams["ent"]), [-0.8, 1.0, 2.8], rtol=1e-5)
+
+
+def test_every_hyperparameter_and_every_selection_has_draws_of_its_own():
+    scores = [1.0] * 20 + [9.0] * 20
+    _, first, _ = select(scores, count=20)
+    # The copied ones have 1e-2 and 1.
+    assert len({(lr > 1e-2, ent > 1.0) for lr, ent in zip(first["lr"][1:20], first["ent"][1:20], strict=True)}) == 4
+    _, second, _ = select(scores, count=20, records=2)
+    assert list(first["ent"]) != list(second["ent"])
 
 
 def test_bounds_replace_the_first_range():

@@ -1,10 +1,15 @@
 """Tests of the log-probabilities and penalties of MPO."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from stoix_like.base_types import Agent, RolloutState, Trajectory, Transition
+from stoix_like.base_types import Agent, OnlineAndTarget, RolloutState, Trajectory, Transition
+from support.algorithms import with_methods
 from support.off_policy_runs import algorithm, timestep
 
 SMALL = ["system.rollout_length=4", "system.n_step=2", "system.total_batch_size=8"]
@@ -24,6 +29,37 @@ def test_random_actions_of_the_warmup_end_the_trace():
     stored = np.asarray(agent.local.buffer.experience.extras)[:, 0]
     np.testing.assert_allclose(stored[0], extras[1][0])
     assert stored[1] == np.inf
+
+
+@pytest.mark.parametrize(("extras", "loss"), [([np.inf, 0.0], 5.3125), ([0.0, np.inf], 4.5)])
+def test_critics_learn_the_retrace_returns_of_the_targets(extras, loss):
+    """The successors have the value 3/4 * 0 + 1/4 * 4 = 1, and the actions 3, where the critic has 5.
+
+    With gamma = lambda = 1, the last return is 1 + 1 = 2. The second action has the ratio 1/2: the first return is
+    1 + 1 + 1/2 (2 - 3) = 3/2, and 2 where its probability is unknown. Half the mean of 3.5² and 3² is 5.3125, and that
+    of 3² and 3² is 4.5.
+    """
+    steps = (2, 1)
+
+    def each(*values):
+        return jnp.broadcast_to(jnp.asarray(values)[:, None, None], (2, *steps))
+
+    def evaluate_policy(self, actor_params, q_params, observation, key):
+        assert (actor_params, q_params) == ("target", 3.0)
+        return None, jnp.log(each(0.75, 0.25)), each(0.0, 4.0)
+
+    mpo = with_methods(
+        algorithm("mpo/ff_mpo", *SMALL, "system.gamma=1", "system.retrace_lambda=1"),
+        evaluate_policy=evaluate_policy,
+        q_value=lambda self, q_params, observation, action: jnp.full(steps, q_params),
+    )
+    half = SimpleNamespace(log_prob=lambda action: jnp.full(steps, np.log(0.5)))
+    mpo = dataclasses.replace(mpo, actor=SimpleNamespace(apply=lambda params, observation: half))
+    params = SimpleNamespace(actor_params=OnlineAndTarget("online", "target"), q_params=OnlineAndTarget(5.0, 3.0))
+    never = jnp.zeros(steps, bool)
+    flags = {"terminated": never, "truncated": never, "is_first": never}
+    batch = Transition(None, None, jnp.ones(steps), **flags, next_observation=None, extras=jnp.asarray(extras)[:, None])
+    assert float(mpo.critic_loss(5.0, params, batch, None)[0]) == pytest.approx(loss)
 
 
 def test_penalised_actions_lose_weight():

@@ -7,9 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import Observation
+from stoix_like.base_types import Observation, OnlineAndTarget
+from stoix_like.systems.off_policy.actor_critic import OffPolicyShared
+from stoix_like.systems.offline.anakin.ff_iql import IQLOptStates, IQLParams
 from stoix_like.utils.loss import expectile_loss
 from stoix_like.utils.replay import Batch
+from support.algorithms import with_methods
 from support.off_policy_runs import algorithm
 
 OVERRIDES = ["system.expectile=0.8", "system.beta=0.5", "system.weight_max=3.0"]
@@ -68,3 +71,23 @@ def test_the_policy_imitates_actions_by_their_advantages(iql):
     """Weights exp(0.5 / 0.5) and, for an advantage of 2, the largest one, 3; log-probabilities 2 and -2."""
     loss, _ = iql.actor_loss(jnp.asarray(4.0), BATCH, jnp.asarray([0.5, 2.0]))
     np.testing.assert_allclose(loss, -(np.exp(1.0) * 2.0 + 3.0 * 0.5 * -2.0) / 2, rtol=1e-6)
+
+
+def test_values_and_policies_learn_from_the_smallest_target_critic(iql):
+    """Critics 2 (x + a) and twice as much: 3 for both steps; the state values are 1 and 2."""
+    seen = []
+
+    def value_loss(self, params, batch, q):
+        seen.append(q)
+        return 0.0 * params, {}
+
+    def actor_loss(self, params, batch, advantage):
+        seen.append(advantage)
+        return 0.0 * params, {}
+
+    found = with_methods(iql, value_loss=value_loss, actor_loss=actor_loss)
+    one, two = jnp.asarray(1.0), jnp.asarray(2.0)
+    opt_states = IQLOptStates(*(optim.init(one) for optim in (iql.actor_optim, iql.q_optim, iql.value_optim)))
+    shared = OffPolicyShared(IQLParams(one, OnlineAndTarget(one, two), one), opt_states, jnp.zeros((), jnp.int32))
+    found.sgd_step(shared, BATCH, None)
+    np.testing.assert_allclose(seen, [[3.0, 3.0], [2.0, 1.0]])

@@ -1,5 +1,8 @@
 """Tests of intrinsic rewards: their equations, their own task, and what they make possible."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +16,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from support.algorithms import make_algorithm
+from support.algorithms import make_algorithm, with_methods
 from support.compiled import run
 from support.composed import compose_config
 from support.recorded_data import make_data
@@ -106,6 +109,25 @@ def test_gail_compares_actions_as_they_are_executed(tmp_path):
     )
     np.testing.assert_array_equal(beyond, bounded)
     assert not np.allclose(within, bounded)
+    # D is 3/4 for the action 1, and 1/4 for -1: -log(1 - D), and the cross-entropies of both labels.
+    sure = with_methods(bonus, _logits=lambda self, params, observation, action: np.log(3.0) * action[..., 0])
+    played, demonstrated = (jnp.full((STEPS, 1), action) for action in (-1.0, 1.0))
+    np.testing.assert_allclose(sure.bonus(state, steps._replace(action=demonstrated)), np.log(4.0), rtol=1e-5)
+    np.testing.assert_allclose(sure.bonus(state, steps._replace(action=played)), np.log(4.0 / 3.0), rtol=1e-5)
+    batch = SimpleNamespace(observation=None, action=played, demonstrations=(None, demonstrated))
+    np.testing.assert_allclose(sure.bonus_loss({}, (), batch), 2.0 * np.log(4.0 / 3.0), rtol=1e-5)
+
+
+def test_intrinsic_advantages_are_added_with_their_weight():
+    bonus, state = bonus_of("rnd")
+    steps, base = draw(jax.random.key(2)), jnp.arange(float(STEPS * ENVS)).reshape(STEPS, ENVS)
+    added = []
+    for weight in (0.0, 1.0, 2.0):
+        weighted = dataclasses.replace(bonus, config=dataclasses.replace(bonus.config, intrinsic_weight=weight))
+        added.append(run(weighted.add, state, bonus.init_memory(ENVS), steps, base, jax.random.key(3))[2] - base)
+    np.testing.assert_array_equal(added[0], 0.0)
+    assert np.abs(added[1]).max() > 0.1
+    np.testing.assert_allclose(added[2], 2.0 * added[1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -30,6 +30,13 @@ def test_the_rate_falls_above_twice_the_desired_divergence_and_rises_below_half(
     assert float(metrics["learning_rate"]) == pytest.approx(expected)
 
 
+def test_all_shards_follow_their_mean_divergence():
+    """The mean 0.015 is within the bounds of 0.01, and neither 0.03 nor 0 is."""
+    rule = make_kl_rate(KLRate(desired_kl=0.01), 1e-3, Axes(("shard",)))
+    after, _ = jax.vmap(rule.adapt, axis_name="shard")(jnp.ones(2), {"kl": jnp.asarray([0.03, 0.0])})
+    np.testing.assert_array_equal(after, [1.0, 1.0])
+
+
 def test_a_rate_that_a_population_changes_keeps_its_factor():
     """Half of the first rate is half of the second; the bounds are those of rates."""
     for first in (1e-3, 1e-2):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import Agent, Axes, Observation, OnlineAndTarget
+from stoix_like.base_types import Agent, Axes, Observation, OnlineAndTarget, Trajectory, Transition
 from stoix_like.config import parse_config
 from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
@@ -127,6 +127,14 @@ def test_illegal_actions_are_excluded_from_the_bootstrap_value():
     (masked,) = dqn.q(params, Observation(view, ~jax.nn.one_hot(best, 2, dtype=bool)))
     np.testing.assert_array_equal(masked.max(-1), free.min(-1))
     assert (jnp.argmax(masked, axis=-1) != best).all()
+
+
+def test_stored_rewards_are_clipped():
+    config, stored = SimpleNamespace(max_abs_reward=2.0), []
+    replay = SimpleNamespace(add=lambda local, trajectory: stored.append(trajectory.transitions.reward))
+    dqn = ff_dqn.DQN(config, None, None, None, replay, 1, None)
+    dqn.observe(Agent(None, None), Trajectory(Transition(*[None] * 2, jnp.asarray([5.0, -5.0, 1.0]), *[None] * 5), ()))
+    np.testing.assert_array_equal(stored[0], [2.0, -2.0, 1.0])
 
 
 @pytest.mark.slow

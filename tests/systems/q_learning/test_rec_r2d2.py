@@ -66,6 +66,16 @@ def test_r2d2_learns_rescaled_values():
     assert float(losses[-1, 0]) == pytest.approx(0.5 * (13.9195 - 6.0) ** 2, rel=1e-4)
 
 
+def test_the_online_network_chooses_the_action_that_the_target_network_values():
+    """With the online weight -3, the last successor prefers the second action, worth -20: 4 - 20/2 = -6.
+
+    The last step has the value 6 (-3), see `ERRORS`.
+    """
+    r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, "system.rescale_values=false")
+    losses, _ = r2d2.losses(OnlineAndTarget(-3.0, 2.0), sequence(True), jax.random.key(0))
+    assert float(losses[-1, 0]) == pytest.approx(0.5 * (-6.0 + 18.0) ** 2)
+
+
 def test_illegal_actions_are_excluded_from_the_bootstrap_value():
     """With the second action alone, the last successor has the value -20: its target is 4 - 20/2."""
     r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, "system.rescale_values=false")

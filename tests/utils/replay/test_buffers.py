@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stoix_like.base_types import Axes
 from stoix_like.utils.replay import ReplayConfig, end_episodes
-from stoix_like.utils.replay.buffers import add_slice
+from stoix_like.utils.replay.buffers import add_slice, importance_weights
 from support.programs import make_program
 from support.replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
 
@@ -34,6 +35,12 @@ def test_episodes_that_go_on_after_the_last_step_can_be_truncated(schema):
     # Rewards 1 + 2 / 2, then the bootstrap value of the successor of step 1 with discount 1 / 4.
     found = windows(replay, state)
     np.testing.assert_allclose(found[0.0][:3], (2.0, 0.25, 1.5))
+
+
+def test_importance_weights_are_relative_to_the_largest_of_all_shards():
+    probability = jnp.asarray([[0.5, 0.25], [0.125, 0.5]])
+    weights = jax.vmap(lambda p: importance_weights(p, 1.0, Axes(("shard",))), axis_name="shard")(probability)
+    np.testing.assert_allclose(weights, [[0.25, 0.5], [1.0, 0.25]])
 
 
 def test_terminated_episodes_stay_terminated():

@@ -162,17 +162,28 @@ def test_online_sequences_end_with_the_newest_entries_of_different_environments(
     assert len(set(entries.observation[-1])) > 2
 
 
+def test_every_environment_has_its_turn_where_fewer_sequences_are_the_newest():
+    replay, state = make(online_sequences=1, total_batch_size=2, latent_period=2)
+    state = added(state, replay, FIRST, SECOND)
+    newest = {float(sequences(replay, state, seed)[0].observation[-1, 0]) for seed in range(20)}
+    assert newest == {7.5, 106.0}
+
+
 def test_data_replace_other_sequences_than_the_newest():
-    """Half of eight sequences are of the data, whose observations are negative; the first two are the newest ones."""
-    rows, no = np.arange(9), np.zeros(9, bool)
+    """Half of eight sequences are of the data, whose observations are negative; the first two are the newest ones.
+
+    The data are two episodes, of three and four steps, and the observations after them.
+    """
+    rows = np.arange(9)
+    valid = (rows != 3) & (rows != 8)
     data = Data(
         observation=Observation(-1.0 - rows[:, None].astype(np.float32)),
         action=rows,
         reward=rows.astype(np.float32),
-        terminated=no,
+        terminated=rows == 2,
         truncated=rows == 7,
-        valid=rows < 8,
-        steps=rows[:8],
+        valid=valid,
+        steps=rows[valid],
     )
     spec = SystemSpec(Box(-9, 1, (1,)), Discrete(100), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True, data=data)
     config = configuration(online_sequences=8, total_batch_size=8, latent_period=2, data="some.npz")
@@ -185,7 +196,10 @@ def test_data_replace_other_sequences_than_the_newest():
     np.testing.assert_array_equal(entries.observation[0] < 0, np.arange(8) >= 4)
     # A first entry within an episode has the reward of the row before it, scaled, but no action.
     first = -1 - entries.observation[0, 4:]
-    np.testing.assert_array_equal(entries.reward[0, 4:], np.where(first > 0, 0.5 * (first - 1), 0.0))
+    np.testing.assert_array_equal(entries.reward[0, 4:], np.where((first != 0) & (first != 4), 0.5 * (first - 1), 0.0))
+    last, ended, row = entries.is_last[:, 4:], entries.terminated[:, 4:], -1 - entries.observation[:, 4:]
+    np.testing.assert_array_equal(last, (row == 3) | (row == 8))
+    np.testing.assert_array_equal(ended, row == 3)
     assert (entries.reward[0, 4:] > 0).any()
     assert entries.is_first[0, 4:].all()
     assert not entries.action[0, 4:].any()
