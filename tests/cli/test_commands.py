@@ -1,4 +1,6 @@
+import importlib
 import importlib.util
+import inspect
 import sys
 
 import pytest
@@ -31,3 +33,45 @@ def test_commands_import_code_from_the_working_directory(command, imports, tmp_p
     with pytest.raises(SystemExit):
         cli.main(command.split())
     assert "imported" in capsys.readouterr().err
+
+
+class _ReachedError(Exception):
+    """What a command calls was called."""
+
+
+@pytest.mark.parametrize(
+    ("command", "target", "expected"),
+    [
+        ("push run me/policy --private", "inference.hub.push", {"private": True}),
+        ("push run me/policy", "inference.hub.push", {"private": False}),
+        (
+            "collect run --out data.npz --steps 7 --replay --member 2",
+            "inference.collect.collect",
+            {"replay": True, "member": "2"},
+        ),
+        ("collect run --out a/b-v0 --steps 7 --format minari", "inference.collect.collect", {"format": "minari"}),
+        ("ladder run --members --neighbours 2", "inference.ladder.ladder", {"members": True, "neighbours": 2}),
+        ("report run --out x.html --no-animation", "analysis.report.write", {"animation": False}),
+        ("report run --out x.html", "analysis.report.write", {"animation": True}),
+        (
+            "compare run --level 0.01 --target 9 --test permutation --score best",
+            "analysis.Settings",
+            {"level": 0.01, "target": 9.0, "test": "permutation", "score": "best"},
+        ),
+        ("export run --out a.onnx --agent 1 --no-greedy --member 2", "inference.load.load_policy", {"agent": 1}),
+    ],
+)
+def test_flags_reach_what_they_are_for(command, target, expected, monkeypatch, tmp_path):
+    """The arguments are compared by name, however they are passed."""
+    monkeypatch.chdir(tmp_path)
+    module, _, name = f"stoix_like.{target}".rpartition(".")
+    function, found = getattr(importlib.import_module(module), name), {}
+
+    def reached(*args, **kwargs):
+        found.update(inspect.signature(function).bind(*args, **kwargs).arguments)
+        raise _ReachedError
+
+    monkeypatch.setattr(importlib.import_module(module), name, reached)
+    with pytest.raises(_ReachedError):
+        cli.main(command.split())
+    assert {key: found[key] for key in expected} == expected
