@@ -56,7 +56,11 @@ def test_critic_losses_equal_those_of_the_papers():
     batch = batch._replace(weight=jnp.full((16,), 0.5))
     for system in ("ddpg/ff_ddpg", "ddpg/ff_td3", "ddpg/ff_d4pg"):
         ddpg, agent, _ = make_agent(system, "system.policy_noise=0.0") if "td3" in system else make_agent(system)
-        params = agent.shared.params
+        # Targets start as copies.
+        leaves, structure = jax.tree.flatten(agent.shared.params)
+        keys = jax.random.split(jax.random.key(5), len(leaves))
+        noisy = [x + 0.1 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
+        params = jax.tree.unflatten(structure, noisy)
         action = ddpg.policy(params.actor_params.target, batch.next_observation)
         q_t = ddpg.critics.apply(params.q_params.target, batch.next_observation, {"action": action})
         q_tm1 = ddpg.critics.apply(params.q_params.online, batch.observation, {"action": batch.action})

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import Observation
+from stoix_like.base_types import Observation, OnlineAndTarget
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
-from stoix_like.systems.offline.anakin.ff_fql import FlowParams
+from stoix_like.systems.offline.anakin.ff_fql import FlowParams, FQLParams
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
 from support.off_policy_runs import algorithm, set_up_small
@@ -39,6 +39,16 @@ def test_a_flow_is_followed_by_eulers_method_within_the_bounds(fql):
     """Four steps of (c + t) / 4 at t = 0, 1/4, 1/2, 3/4: c + 3/8 in all."""
     noise = jnp.asarray([[0.0], [-1.0], [0.9]])
     np.testing.assert_allclose(fql.follow(jnp.asarray(0.25), OBSERVATION, noise), [[0.625], [-0.375], [1.0]], rtol=1e-6)
+
+
+def test_critics_learn_the_mean_of_the_target_critics(fql):
+    """The successors have the values 2 (0.4, 1.2), on average 1.6: targets 1 + 1.6 / 2, and errors 1.6 and 1.2."""
+    critics = outputs(lambda params, action: params * action * jnp.asarray([[1.0, 3.0]]))
+    fql = replace(fql, critics=critics, actor=outputs(lambda params, noise: jnp.full_like(noise, 0.4)))
+    ones = jnp.ones(3)
+    batch = Batch(OBSERVATION, jnp.full((3, 1), 0.2), ones, 0.5 * ones, OBSERVATION, ones, None)
+    params = FQLParams(FlowParams(None, None), OnlineAndTarget(1.0, 2.0))
+    np.testing.assert_allclose(fql.critic_loss(1.0, params, batch, jax.random.key(0))[0], 4.0, rtol=1e-5)
 
 
 def test_losses_of_flow_and_policy(fql):

@@ -32,20 +32,26 @@ def prepare(*overrides):
 
 
 def test_losses_are_those_of_the_weights_and_of_lambda_returns():
-    """A network of zeros has a uniform policy, of cross-entropy log 2, and values of 0.
+    """A network of zeros has a uniform policy, of cross-entropy log 2, and values of 0; those of the targets are 1.
 
-    With lambda 1 and gamma 0.5, the returns of the rewards 1 and 4 are 1 + 2 and 4; where the first step is truncated,
-    1 and 4. Equal advantages leave the loss of the temperature at epsilon times the temperature, 0.5.
+    With lambda 1 and gamma 0.5, the returns of the rewards 1 and 4 are 1 + 4.5/2 and 4 + 1/2; where the first step is
+    truncated, that is 1 + 1/2. Equal advantages leave the loss of the temperature at epsilon times the temperature,
+    0.5.
     """
     spo, _ = prepare("system.gamma=0.5", "system.gae_lambda=1", "system.epsilon=0.5")
     shared = spo.init(jax.random.key(0), timestep([0] * 4, [False] * 4)).shared
     zero = jax.tree.map(jnp.zeros_like, shared.params.networks)
+    # Values of 1 for the targets.
+    layers = zero.target.critic_params["params"]
+    dense = layers["critic_head"]["Dense_0"]
+    head = {"critic_head": {"Dense_0": dense | {"bias": dense["bias"] + 1.0}}}
+    zero = zero._replace(target=zero.target._replace(critic_params={"params": layers | head}))
     shared = shared._replace(params=shared.params._replace(networks=zero))
     nothing, no = jnp.zeros((2, 1)), jnp.zeros((2, 1), bool)
     found = SearchedStep(jnp.asarray([[[0, 1, 1]]] * 2), jnp.full((2, 1, 3), 1.0 / 3.0), jnp.zeros((2, 1, 3)))
     view = Observation(jnp.zeros((2, 1, 1)))
     compute = jax.jit(spo.loss)
-    for truncated, squares in ((False, 9.0 + 16.0), (True, 1.0 + 16.0)):
+    for truncated, squares in ((False, 3.25**2 + 4.5**2), (True, 1.5**2 + 4.5**2)):
         ends = no.at[0].set(truncated)
         steps = Step(view, nothing, jnp.asarray([[1.0], [4.0]]), no, ends, view, found)
         batch = SequenceBatch(steps, no, (), jnp.ones((1, 1)), None)
