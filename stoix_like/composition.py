@@ -98,22 +98,24 @@ def with_search(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> 
     Returns:
         The overrides, the search path last.
     """
-    given = [override for override in overrides if override.startswith(f"{SEARCH}=")]
     if not config_dirs:
         return list(overrides)
+    others = [override for override in overrides if not override.startswith(f"{SEARCH}=")]
+    places = [*_search_path(overrides), *(f"file://{Path(directory).resolve()}" for directory in config_dirs)]
+    return [*others, f"{SEARCH}=[{','.join(map(quoted, places))}]"]
+
+
+def _search_path(overrides: Sequence[str]) -> list[str]:
+    """Return the places of an override of `hydra.searchpath`."""
     places: list[str] = []
-    for override in parse_overrides(given):
+    for override in parse_overrides([override for override in overrides if override.startswith(f"{SEARCH}=")]):
         value = override.value()
         places += map(str, value if isinstance(value, list) else [value])
-    places += [f"file://{Path(directory).resolve()}" for directory in config_dirs]
-    return [
-        *(override for override in overrides if override not in given),
-        f"{SEARCH}=[{','.join(map(quoted, places))}]",
-    ]
+    return places
 
 
 def resolve_globs(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> list[str]:
-    """Replace globs, of which Hydra sees the files of one directory alone, also hidden ones, by lists of choices.
+    """Replace globs by lists of choices; Hydra sees only the files of one directory, and hidden ones, too.
 
     Args:
         overrides: overrides with swept values: `["system=glob(ppo/*)"]`.
@@ -125,11 +127,12 @@ def resolve_globs(overrides: Sequence[str], config_dirs: Sequence[str | Path] = 
     Raises:
         ConfigError: a glob matches nothing.
     """
+    local = [place.removeprefix("file://") for place in _search_path(overrides) if place.startswith("file://")]
     resolved = []
     for override in parse_overrides(overrides):
         line = override.input_line or ""
         if override.is_sweep_override() and isinstance(value := override.value(), Glob):
-            names = value.filter(group_choices(override.key_or_group, config_dirs))
+            names = value.filter(group_choices(override.key_or_group, [*config_dirs, *local]))
             if not names:
                 raise ConfigError(f"{line} matches no choice of {override.key_or_group}: see stoix-like list")
             line = f"{line.partition('=')[0]}={','.join(names)}"

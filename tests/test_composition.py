@@ -97,11 +97,15 @@ def test_sweeps_expand_to_the_combinations_to_check(monkeypatch):
     assert list(expand_sweep(["a=[1,2]"])) == [["a=[1,2]"]]
 
 
-def test_globs_are_the_choices_of_a_group_at_any_depth():
+def test_globs_are_the_choices_of_a_group_at_any_depth(tmp_path):
     systems = composition.resolve_globs(["system=glob(vpg/*)", "arch.seed=0,1", "system.gamma=0.9"])
     assert systems == ["system=vpg/ff_a2c,vpg/ff_reinforce", "arch.seed=0,1", "system.gamma=0.9"]
     (archs,) = composition.resolve_globs(["arch=glob(*)"])
     assert archs == "arch=anakin,offline,sebulba"
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system/vpg_mine.yaml").write_text("")
+    found = composition.resolve_globs(["system=glob(*vpg*)", f"hydra.searchpath=[file://{tmp_path}]"])
+    assert found[0] == "system=vpg/ff_a2c,vpg/ff_reinforce,vpg_mine"
     with pytest.raises(ConfigError, match=r"^network=glob\(zzz\*\) matches no choice of network"):
         composition.resolve_globs(["network=glob(zzz*)"])
 

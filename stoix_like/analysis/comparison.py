@@ -275,7 +275,7 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
         notes.append(f"fewer than {MIN_SEEDS} seeds: tests and intervals say little; train more seeds")
     if any(_num_scores(algorithm, tasks) < MIN_IQM for algorithm in algorithms):
         notes.append(f"an IQM needs {MIN_IQM} scores: see the mean")
-    notes += [note for algorithm in algorithms for task in tasks if (note := _mixed_wrappers(algorithm, task))]
+    notes += [note for algorithm in algorithms for task in tasks if (note := _differing_env_keys(algorithm, task))]
     steps = {step for algorithm in algorithms for step in _trained_steps(algorithm, tasks)}
     # Runs last whole updates.
     if max(steps) > 1.02 * min(steps):
@@ -286,7 +286,7 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
     return Comparison(settings, algorithms, tasks, target, found, tests, notes)
 
 
-def _mixed_wrappers(algorithm: AlgorithmRuns, task: str) -> str | None:
+def _differing_env_keys(algorithm: AlgorithmRuns, task: str) -> str | None:
     """Return in which keys of the environment, besides those of its task, members of an algorithm differ."""
     runs = {member.run.directory: member.run for member in algorithm.tasks[task]}
     chosen = [dict(flatten({"env": run.config["env"]})) for run in runs.values()]

@@ -23,7 +23,7 @@ _MAX_BYTES = 2**28
 
 
 def with_scores(algorithms: Sequence[AlgorithmRuns], kind: str, notes: list[str]) -> list[AlgorithmRuns]:
-    """Leave out members that have no return yet, because their run has not ended.
+    """Leave out members that have no return, although they did not diverge: their run has not ended, or measures none.
 
     Args:
         algorithms: the algorithms.
@@ -40,10 +40,8 @@ def with_scores(algorithms: Sequence[AlgorithmRuns], kind: str, notes: list[str]
             kept = tuple(member for member in members if member.failure or not math.isnan(member.score(kind)))
             if kept and len(kept) < len(members):
                 tasks[task] = kept
-                notes.append(
-                    f"{algorithm.label} on {task}: {len(members) - len(kept)} member(s) without a {kind} return yet are"
-                    " left out"
-                )
+                missing = len(members) - len(kept)
+                notes.append(f"{algorithm.label} on {task}: {missing} member(s) without a {kind} return are left out")
         found.append(algorithm._replace(tasks=tasks))
     return found
 

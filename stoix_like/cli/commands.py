@@ -206,10 +206,10 @@ def _sweep(args: argparse.Namespace) -> str:
     from stoix_like import tuning
 
     make_importable()
-    return tuning.describe(tuning.from_command_line(_searched(args)))
+    return tuning.describe(tuning.from_command_line(_overrides_of(args)))
 
 
-def _searched(args: argparse.Namespace) -> list[str]:
+def _overrides_of(args: argparse.Namespace) -> list[str]:
     """Return the overrides, with the directory of `--config-dir`."""
     from stoix_like.cli.train import config_dirs
     from stoix_like.composition import with_search
@@ -228,7 +228,7 @@ def _tune(args: argparse.Namespace) -> str:
         args.env.removeprefix("env="),
         args.system.removeprefix("system="),
         args.budget,
-        _searched(args),
+        _overrides_of(args),
         space=space,
         slots=args.slots,
         directory=args.out,

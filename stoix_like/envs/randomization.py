@@ -213,8 +213,8 @@ def check_wrappers(env: VectorEnvironment, problem: str, instead: str) -> None:
         cls = type(env)
         if cls.reset is not Wrapper.reset and cls.next_episodes is Wrapper.next_episodes:
             raise ConfigError(
-                f"{problem}, which the reset of {cls.__name__} takes no part in: override on_start in its place, or"
-                f" next_episodes, too, or use {instead}"
+                f"{problem} without calling {cls.__name__}.reset: override on_start instead, or next_episodes, too, or"
+                f" use {instead}"
             )
         env = env.env
 

@@ -325,7 +325,7 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
     common = {
         "system": config.system_name,
         "environment": config.environment_name,
-        "greedy": config.arch.evaluation_greedy,
+        "greedy": config.arch.evaluation_greedy and config.system.has_mode,
         **({"opponent": name_of(config.env.eval_opponent)} if of_games else {}),
         **({"randomized": config.env.randomize_evaluation} if config.env.randomization is not None else {}),
         "interval": INTERVAL,

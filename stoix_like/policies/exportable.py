@@ -23,6 +23,7 @@ class Exportable(Protocol):
     Attributes:
         name: name of the run: `ppo/ff_ppo on gymnax/CartPole-v1`.
         greedy: whether actions are the mode of the policy.
+        has_mode: whether the policy has one.
         env_steps: environment steps that the policy was trained for.
         selected: how its parameters were selected; empty if they were not loaded from a run.
         observation_space: the space of one observation.
@@ -31,6 +32,7 @@ class Exportable(Protocol):
 
     name: str
     greedy: bool
+    has_mode: bool
     env_steps: int
     selected: str
     observation_space: ObservationSpace

@@ -89,10 +89,10 @@ class Policy(Exportable):
         env_steps: int = 0,
     ) -> None:
         self._config = config = setup.config
-        has_mode = config.system.has_mode
-        if greedy and not has_mode:
+        self.has_mode = config.system.has_mode
+        if greedy and not self.has_mode:
             raise ConfigError(f"greedy=True: the policy of {setup.name} maps noise to actions, without a mode: omit it")
-        self.greedy = has_mode and (config.arch.evaluation_greedy if greedy is None else greedy)
+        self.greedy = self.has_mode and (config.arch.evaluation_greedy if greedy is None else greedy)
         self.env_steps, self.selected = env_steps, ""
         self.agent: int | None = None
         mode = {**config.system.policy_hyperparams, **(config.system.mode_hyperparams if self.greedy else {})}
@@ -343,16 +343,17 @@ class Policy(Exportable):
 
     def _key_of(self, key: jax.Array | None) -> jax.Array:
         if key is None and not self.greedy:
-            instead = ", or load it with greedy=True" if self._config.system.has_mode else ""
+            instead = ", or load it with greedy=True" if self.has_mode else ""
             raise ValueError(f"key=None, but this policy samples actions: pass a key{instead}")
         return jax.random.key(0) if key is None else key
 
     def _next_key(self, deterministic: bool | None) -> jax.Array:
         """Return the key of the next call of `predict`."""
         if deterministic is not None and deterministic != self.greedy:
+            instead = f"load it with greedy={deterministic}" if self.has_mode else "it has no mode, omit the argument"
             raise ValueError(
                 f"deterministic={deterministic}, but this policy {'is greedy' if self.greedy else 'samples actions'}:"
-                f" load it with greedy={deterministic}"
+                f" {instead}"
             )
         key = jax.random.fold_in(jax.random.key(0), self._predictions)
         self._predictions += 1

@@ -15,7 +15,7 @@ from stoix_like.interpreter import no_collection
 from stoix_like.run.host.saved_state import to_items
 from stoix_like.run.population.members import Population
 from stoix_like.run.programs.compile import compile_run
-from stoix_like.run.programs.functions import make_keys, restart_size, start_elsewhere, traced_hyperparams
+from stoix_like.run.programs.functions import make_keys, restart_size, traced_hyperparams, with_new_starts
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.set_up.setup import RunSetup
 
@@ -65,9 +65,9 @@ class Learner:
     def state(self, state: LearnerState) -> None:
         self._state = state
 
-    def start_elsewhere(self, updates: int) -> None:
-        """Let `start` draw other start states than those of the first update, see `functions.start_elsewhere`."""
-        self._keys = start_elsewhere(self._keys, updates)
+    def take_new_starts(self, updates: int) -> None:
+        """Let `start` draw other start states than those of the first update, see `functions.with_new_starts`."""
+        self._keys = with_new_starts(self._keys, updates)
 
     def set_population(self, population: Population) -> None:
         """Change the seeds or the hyperparameters of members."""

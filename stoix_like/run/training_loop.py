@@ -154,7 +154,7 @@ class TrainingLoop:
         self.missing = tuple(name for name, is_missing in missing.items() if is_missing)
         rest = items["rollout_state"]
         if self.missing:
-            self._learner.start_elsewhere(self.progress.updates)
+            self._learner.take_new_starts(self.progress.updates)
             # The episodes, too, so that the last step of the warm-up is followed by its own next step.
             # Trials of successive halving have a share of data of their own, from the start of each.
             updates = 0 if isinstance(self._selection, Halving) else self.progress.updates

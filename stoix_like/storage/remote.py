@@ -283,7 +283,7 @@ def working_copy(address: str | Path) -> Path:
 
 
 def catch_up(address: str, run_dir: Path) -> None:
-    """Copy what a store has of a run beyond a local directory, because the run went on elsewhere.
+    """Copy what a store has of a run beyond a local directory, because the run continued elsewhere.
 
     Args:
         address: `checkpoint.mirror`.

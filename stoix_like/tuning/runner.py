@@ -74,12 +74,14 @@ class Runner(NamedTuple):
     launcher: str | None = None
 
     def check(self) -> None:
-        """Refuse a launcher that is unknown or not installed.
+        """Refuse a launcher that is unknown or not installed, and options of none.
 
         Raises:
-            ConfigError: names the launcher.
+            ConfigError: names the launcher, or the option.
         """
         if self.launcher is None:
+            if unused := next(filter(is_launchers, self.overrides), None):
+                raise ConfigError(f"{unused} has no effect without sweep.launcher: set it, or leave this out")
             return
         config = compose_config(self._launcher_overrides(), return_hydra_config=True)
         if config.hydra.launcher.get("_target_", "").startswith(stoix_like_ray.__name__):
@@ -144,8 +146,7 @@ class Runner(NamedTuple):
 
     def _train_here(self, job: Job, starting: Callable[[Job, RunSetup], None]) -> None:
         run_dir = self.directory / job.run
-        common = [override for override in self.overrides if not is_launchers(override)]
-        given = [*common, *job.overrides, *to_overrides({"arch.resume_from": str(run_dir)})]
+        given = [*self.overrides, *job.overrides, *to_overrides({"arch.resume_from": str(run_dir)})]
         config = parse_config(compose_config(given))
         if config.checkpoint.mirror is not None:
             config = config.with_mirror(f"{config.checkpoint.mirror}/{job.run}")

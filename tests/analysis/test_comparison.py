@@ -111,7 +111,7 @@ def test_a_run_that_has_not_ended_has_no_best_return(tmp_path):
     write_run(tmp_path / "b", [0.5], seed=5, finished=False)
     found = analysis.compare(tmp_path, analysis.Settings(score="best"))
     assert found.table.loc["ppo/ff_ppo", "mean"] == pytest.approx(16.0 / 5.0)
-    assert found.notes == ["ppo/ff_ppo on gymnax/CartPole-v1: 1 member(s) without a best return yet are left out"]
+    assert found.notes == ["ppo/ff_ppo on gymnax/CartPole-v1: 1 member(s) without a best return are left out"]
 
 
 def test_a_few_seeds_of_one_algorithm_say_little(tmp_path):

@@ -89,7 +89,7 @@ def test_wrappers_of_ones_own_count_in_the_episode_return():
 
 def test_wrappers_that_episodes_on_the_host_pass_by_are_refused():
     shifted = "env.wrappers=[{_target_: support.custom_envs.OwnReset}]"
-    with pytest.raises(ConfigError, match="gymnasium starts its next episodes itself, which the reset of OwnReset"):
+    with pytest.raises(ConfigError, match="gymnasium starts its next episodes itself without calling OwnReset.reset"):
         make(composed("env=gymnasium/cartpole", shifted).env)
     make(composed("env=gymnax/cartpole", shifted).env)
 

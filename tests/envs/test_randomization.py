@@ -157,7 +157,7 @@ class OwnStarts(Wrapper):
         ({"randomization": None, "randomize_evaluation": True}, "env.randomize_evaluation=True has no effect"),
         (
             {"randomize_every": "run", "wrappers": ({"_target_": f"{__name__}.OwnStarts"},)},
-            "which the reset of OwnStarts takes no part in: override on_start",
+            "without calling OwnStarts.reset: override on_start",
         ),
     ],
 )

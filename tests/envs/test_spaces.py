@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ from stoix_like.envs.spaces import (
     describe,
     element_names,
     entries,
+    fits,
 )
 from stoix_like.errors import ConfigError
 
@@ -105,3 +108,11 @@ def test_boxes_and_choices_are_written_as_in_gymnasium():
     assert repr(Box(-1.5, np.inf, (4,), stacked=2)) == "Box(-1.5, inf, (4,), float32, stacked=2)"
     assert repr(Box(np.zeros(0), np.zeros(0), (0,))) == "Box(0, 0, (0,), float32)"
     assert repr(Discrete(5)) == "Discrete(5)"
+
+
+def test_heads_that_need_bounds_refuse_entries_of_one_value():
+    bounded = SimpleNamespace(action_spaces=(Box,), needs_bounds=True)
+    for low, expected in ((-1.0, True), (1.0, False)):
+        assert fits(bounded, Box(np.array([-1.0, low]), np.array([1.0, 1.0]), (2,))) == expected
+    assert not fits(bounded, Box(-np.inf, np.inf, (2,)))
+    assert describe(Box(1.0, 1.0, (2,))).endswith("of shape (2,), with entries of one value only")

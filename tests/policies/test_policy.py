@@ -194,7 +194,9 @@ def test_a_policy_that_maps_noise_to_actions_has_no_mode(tmp_path):
         policy(observation)
     with pytest.raises(ConfigError, match="ff_fql .* maps noise to actions, without a mode: omit it"):
         make_policy(setup, shared, {}, greedy=True)
-    with pytest.raises(ConfigError, match="ONNX has no random numbers"):
+    with pytest.raises(ValueError, match="samples actions: it has no mode, omit the argument"):
+        policy.predict(observation, deterministic=True)
+    with pytest.raises(ConfigError, match="ONNX has no random numbers of jax: use stablehlo"):
         policy.export(tmp_path / "policy.onnx")
 
 

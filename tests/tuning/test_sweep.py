@@ -49,6 +49,10 @@ def table(directory):
             marks=pytest.mark.slow,
         ),
         (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=jobli"], "[launchers]'"),
+        (
+            ["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "hydra.launcher.n_jobs=2"],
+            "hydra.launcher.n_jobs=2 has no effect without sweep.launcher",
+        ),
         pytest.param(
             ["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=ray"],
             "[ray]'",
@@ -120,6 +124,17 @@ def test_a_sweep_that_learns_from_nothing_says_so(tmp_path, capsys):
     note = "sweep.parallel=2: 2 of 2 trials are drawn at random, because tpe learns between batches, from 10 finished"
     killed_sweeps.live(tmp_path / "sweep", "tpe", trials=2, parallel=2)
     assert note in capsys.readouterr().err
+
+
+def test_a_launcher_has_options_and_a_space_in_tuples_is_resumed(tmp_path, monkeypatch):
+    found = []
+    monkeypatch.setattr(Sweep, "run", lambda self: found.append(self))
+    space = {"actor_lr": {"log_uniform": (1e-4, 1e-2)}}
+    for jobs in (1, 2):
+        options = {"trials": 4, "launcher": "joblib", "dir": str(tmp_path / "sweep")}
+        stoix_like.sweep("ppo/ff_ppo", [f"hydra.launcher.n_jobs={jobs}"], space, **options)
+    assert [one.overrides for one in found] == [["system=ppo/ff_ppo"]] * 2
+    assert "hydra.launcher.n_jobs=2" in found[1].runner.overrides
 
 
 def test_drawing_takes_little_of_the_time(tmp_path, monkeypatch):

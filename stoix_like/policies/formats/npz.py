@@ -63,7 +63,8 @@ def encode(policy: Exportable) -> bytes:
         ConfigError: the policy samples, or is not a multilayer perceptron.
     """
     if not policy.greedy:
-        raise ConfigError("format=npz: numpy has no random numbers of jax: use --greedy, greedy=True, or stablehlo")
+        instead = "--greedy, greedy=True, or stablehlo" if policy.has_mode else "stablehlo"
+        raise ConfigError(f"format=npz: numpy has no random numbers of jax: use {instead}")
     names = list(policy.argument_shapes)
     view, *others = [name for name in names if name not in ("action_mask", "step_count")]
     if others:

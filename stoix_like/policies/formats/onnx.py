@@ -42,7 +42,8 @@ def encode(policy: Exportable) -> bytes:
         MissingExtraError: jax2onnx is not installed.
     """
     if not policy.greedy:
-        raise ConfigError("format=onnx: ONNX has no random numbers of jax: use --greedy, greedy=True, or stablehlo")
+        instead = "--greedy, greedy=True, or stablehlo" if policy.has_mode else "stablehlo"
+        raise ConfigError(f"format=onnx: ONNX has no random numbers of jax: use {instead}")
     # The converter broadcasts the biases of convolutions.
     # It replaces `jnp.cumsum` by one that takes fewer arguments, for good.
     with _silenced(), jax.numpy_rank_promotion("allow"), _replaced(jnp, "cumsum", jnp.cumsum):

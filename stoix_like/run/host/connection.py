@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import sys
 import threading
@@ -72,7 +73,7 @@ def _own_gpus() -> list[int] | None:
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     alone = (
         "SLURM_GPUS_PER_TASK" in os.environ
-        or os.environ.get("SLURM_STEP_TASKS_PER_NODE", "").partition("(")[0] == "1"
+        or re.fullmatch(r"1(\(x\d+\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
         or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
     )
     return list(range(len(visible))) if alone and visible and "JAX_LOCAL_DEVICE_IDS" not in os.environ else None

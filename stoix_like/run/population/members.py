@@ -212,7 +212,8 @@ def draw(rng: np.random.Generator, key: str, distribution: Any, count: int) -> l
         ConfigError: there is no such distribution.
     """
     if not isinstance(distribution, Mapping) or len(distribution) != 1:
-        raise ConfigError(f"{key}={distribution} must be {{{'|'.join(_DISTRIBUTIONS)}: [...]}}")
+        a_list = "" if ".bounds." in key else "a list or "
+        raise ConfigError(f"{key}={distribution} must be {a_list}{{{'|'.join(_DISTRIBUTIONS)}: [...]}}")
     ((kind, arguments),) = distribution.items()
     if kind not in _DISTRIBUTIONS:
         raise ConfigError(f"{key}.{kind} is not a distribution: {nearest(str(kind), _DISTRIBUTIONS)}")

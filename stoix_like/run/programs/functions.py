@@ -62,8 +62,8 @@ def make_keys(setup: RunSetup) -> RunKeys:
     return _derive_keys(jax.device_put(seeds if len(seeds) > 1 else seeds[0]), setup.plan.num_shards)
 
 
-def start_elsewhere(keys: RunKeys, updates: int) -> RunKeys:
-    """Return keys with other start states, for a run whose episodes start anew where it resumes.
+def with_new_starts(keys: RunKeys, updates: int) -> RunKeys:
+    """Return keys with other start states, for a run whose episodes restart where it resumes.
 
     Args:
         keys: from `make_keys`.

@@ -29,6 +29,7 @@ def address():
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, [0, 1, 2, 3]),
         # All tasks of a host see all GPUs: each takes that with its number, as jax does by itself.
         ({"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, None),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x2),4"}, None),
         ({"SLURM_GPUS_PER_TASK": "4", "JAX_LOCAL_DEVICE_IDS": "0,1"}, None),
         ({"SLURM_GPUS_PER_TASK": "4", "CUDA_VISIBLE_DEVICES": ""}, None),
         ({}, None),

@@ -72,6 +72,7 @@ def check(*overrides, **kwargs):
         (["arch.population.size=1", "arch.population.hyperparams={gamma: [0.9, 0.99]}"], "halving.bounds.gamma to"),
         ([VARIED, "arch.population.halving.bounds={gamma: {uniform: [0, 1]}}"], "bounds.gamma does not vary"),
         ([VARIED, "arch.population.halving.bounds={ent_coef: {uniform: [-1, 1]}}"], "system.ent_coef=-1.0"),
+        ([VARIED, "arch.population.halving.bounds={ent_coef: [0.1, 0.2]}"], r"ent_coef=\[0.1, 0.2\] must be {uniform"),
         ([VARIED, "arch.population.halving.bounds={ent_coef: {choice: [0.1, null]}}"], "must be numbers"),
         ([VARIED, "arch.population.halving.bounds={ent_coef: {choice: [0.1, x]}}"], "system.ent_coef=x"),
         ([VARIED, "arch.population.halving.rounds=0.5"], "arch.population.halving.rounds=0.5"),

@@ -112,7 +112,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
         ("{actor_lr: [1e-3, -1]}", [], "system.actor_lr=-1.0 is out of range"),
         ("{actor_lr: [1e-3], gamma: [0.9, 0.99]}", [], "needs lists of equal length"),
         ("{actor_lr: []}", [], "is empty"),
-        ("{actor_lr: 1e-3}", [], "must be {uniform"),
+        ("{actor_lr: 1e-3}", [], "must be a list or {uniform"),
         ("{actor_lr: {normal: [0, 1]}}", [], "normal is not a distribution: did you mean 'uniform'"),
         ("{actor_lr: {uniform: [1]}}", [], "must be two numbers"),
         ("{actor_lr: {uniform: [1, 0]}}", [], "must be .low, high. with low <= high"),

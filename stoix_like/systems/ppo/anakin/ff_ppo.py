@@ -207,11 +207,6 @@ def make_algorithm(
     stop = make_kl_stop(config.target_kl, spec.axes) if stop is None else stop
     if stop is not NEVER and config.kl_rate.desired_kl is not None:
         raise ConfigError("system.desired_kl and system.target_kl both limit the divergence: set one of them to null")
-    if config.minibatches.gradient_steps == 1 and (stop is not NEVER or config.kl_rate.desired_kl is not None):
-        raise ConfigError(
-            "system.target_kl and system.desired_kl are measured before each gradient step, and an update has one: use"
-            " more system.epochs or system.num_minibatches, or null"
-        )
     parts |= {"advantages": advantages, "stop": stop, "rate": make_kl_rate(config.kl_rate, config.actor_lr, spec.axes)}
     return algorithm(**parts)
 
