@@ -40,7 +40,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             url = f"http://{self.headers['Host']}/me/policy/commit/{self.commit()}"
             self.answer({"success": True, "commitUrl": url, "commitOid": self.commit(), "pullRequestUrl": None})
         else:
-            self.server.private.append(json.loads(body).get("private"))
+            if self.path.endswith("/repos/create"):
+                asked = json.loads(body)
+                self.server.private.append(asked.get("private") or asked.get("visibility") == "private")
             self.answer({"url": f"http://{self.headers['Host']}/me/policy", "errors": [], "warnings": []})
 
     def do_GET(self):
