@@ -111,18 +111,8 @@ def _devices_of_all_hosts(processes: Processes, wanted: int | None) -> RunDevice
         )
     share = None if wanted is None else wanted // processes.count
     own = processes.together(lambda: find_devices(share, f"arch.num_devices={wanted} is too many"))
-    most = int(processes.largest(len(own)))
-
-    def check() -> None:
-        if len(own) < most:
-            raise ConfigError(
-                f"process {processes.index} has {len(own)} device(s), and another one {most}: set arch.num_devices to"
-                f" at most {len(own) * processes.count}"
-            )
-
-    processes.together(check)
     by_process = [[one for one in jax.devices() if one.process_index == index] for index in range(processes.count)]
-    return RunDevices([device for found in by_process for device in found[:most]], processes=processes)
+    return RunDevices([device for found in by_process for device in found[: len(own)]], processes=processes)
 
 
 def find_devices(num_devices: int | None, problem: str | None = None) -> list[jax.Device]:
