@@ -205,7 +205,7 @@ def convert(hint: Any, value: Any, key: str) -> Any:
     """Convert a value to an annotated type, and check its constraints.
 
     Args:
-        hint: the annotation, with or without constraints.
+        hint: the annotation, with or without constraints; None, or a literal, for a key that has one value alone.
         value: a plain value.
         key: key of the value in the configuration, for messages.
 
@@ -236,10 +236,11 @@ def convert(hint: Any, value: Any, key: str) -> Any:
             and (typing.get_origin(option) is tuple) == many
         ]
         return convert((fitting or others or [bool])[0], value, key)
-    if hint is type(None):
-        if value is not None:
+    if hint is type(None) or origin is typing.Literal:
+        fixed = None if hint is type(None) else typing.get_args(hint)[0]
+        if value != fixed:
             raise ConfigError(f"{key}={value} has no effect here: leave it out")
-        return None
+        return fixed
     if value is None and hint is not Any:
         raise ConfigError(f"'{key}' is not set: it must be {_describe(hint)}")
     if dataclasses.is_dataclass(hint):

@@ -1,5 +1,5 @@
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -33,6 +33,7 @@ class Outer:
     options: dict[str, Any] = field(default_factory=dict)
     inner: Inner = field(default_factory=Inner)
     scope: bool | Annotated[str, one_of("all", "some")] = True
+    width: Literal[1] = 1
 
 
 def test_values_are_converted_to_their_annotated_types():
@@ -63,6 +64,7 @@ def test_missing_fields_get_their_defaults_and_optional_ones_accept_none():
         ({"count": 0}, "outer.count=0 is out of range: it must be at least 1"),
         ({"count": 1.5}, "outer.count=1.5 has the wrong type: it must be an integer"),
         ({"count": True}, "outer.count=True has the wrong type"),
+        ({"width": 2}, "outer.width=2 has no effect here: leave it out"),
         ({"count": "many"}, "outer.count=many has the wrong type"),
         ({"count": None}, "'outer.count' is not set: it must be an integer"),
         ({"rate": 0.0}, "outer.rate=0.0 is out of range: it must be more than 0.0"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,6 @@ from stoix_like.base_types import (
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork, RecurrentCritic
 from stoix_like.networks.inputs import ArrayInput, EmbeddingActionInput
 from stoix_like.networks.requirements import HeadRequirement
-from stoix_like.schema import between
 from stoix_like.systems.off_policy.actor_critic import ActorAndCritics, OffPolicyActorCritic, make_critics
 from stoix_like.systems.parts import recurrent
 from stoix_like.utils.jax_utils import merge_leading_dims
@@ -49,7 +48,7 @@ class RecurrentReplayConfig(SequenceReplayConfig):
         n_step: see `ReplayConfig`; targets have one reward.
     """
 
-    n_step: Annotated[int, between(1, 1)] = 1
+    n_step: Literal[1] = 1
 
 
 class RecurrentActorAndCritics(ActorAndCritics, Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +85,7 @@ class IndependentNoise(ExplorationNoise):
     """
 
     max_exploration_noise: None = None
-    noise_correlation: Annotated[float, between(0.0, 0.0)] = 0.0
+    noise_correlation: Literal[0] = 0
 
 
 class NormalNoise(NamedTuple):

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -110,12 +110,12 @@ class StepSequenceConfig(SequenceConfig):
     """Hyperparameters of a buffer of sequences whose steps are stored with their true successors.
 
     Attributes:
-        n_step: see `ReplayConfig`; not used.
-        store_next_observation: see `ReplayConfig`.
+        n_step: none; not used.
+        store_next_observation: see `ReplayConfig`; always.
     """
 
-    n_step: Annotated[int, between(1, 1)] = 1
-    store_next_observation: bool = True
+    n_step: Literal[1] = 1
+    store_next_observation: Literal[True] = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,9 +68,13 @@ def test_no_gradient_flows_through_the_burn_in():
     [
         ("sac/rec_sac", "+system.prioritised=true", "unknown key 'system.prioritised'"),
         ("spo/ff_spo", "+system.prioritised=true", "unknown key 'system.prioritised'"),
-        ("sac/rec_sac", "+system.n_step=3", r"system\.n_step=3 is out of range"),
-        ("sac/rec_sac", "+system.noise_correlation=0.5", r"system\.noise_correlation=0\.5 is out of range"),
+        ("sac/rec_sac", "+system.n_step=3", r"system\.n_step=3 has no effect here"),
+        ("sac/rec_sac", "+system.noise_correlation=0.5", r"system\.noise_correlation=0\.5 has no effect here"),
         ("ddpg/rec_td3", "+system.max_exploration_noise=0.5", r"system\.max_exploration_noise=0\.5 has no effect here"),
+        *(
+            (system, "+system.store_next_observation=" + value, f"store_next_observation={value.title()} has no effect")
+            for system, value in (("search/ff_az", "true"), ("search/ff_mz", "true"), ("spo/ff_spo", "false"))
+        ),
     ],
 )
 def test_what_sequences_do_not_support_is_refused(system, override, message):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ from stoix_like.base_types import (
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, STOCHASTIC_POLICY, HeadRequirement
-from stoix_like.schema import above, between
+from stoix_like.schema import above
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
@@ -51,8 +51,8 @@ class CloningReplay(ReplayConfig):
         store_next_observation: none; no successors are read.
     """
 
-    n_step: Annotated[int, between(1, 1)] = 1
-    store_next_observation: bool = True
+    n_step: Literal[1] = 1
+    store_next_observation: Literal[True] = True
 
 
 @dataclass(frozen=True, kw_only=True)

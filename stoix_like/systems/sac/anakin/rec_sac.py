@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar, Literal
 
 import jax
 
 from stoix_like.base_types import Distribution, SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
-from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.recurrent import (
     RecurrentOffPolicy,
@@ -43,7 +42,7 @@ class Config(ff_sac.BaseConfig):
     replay: RecurrentReplayConfig
     target: SoftTarget
     ensemble: ff_sac.TargetCritics
-    noise_correlation: Annotated[float, between(0.0, 0.0)] = 0.0
+    noise_correlation: Literal[0] = 0
 
 
 class RecurrentSAC(RecurrentOffPolicy[Config], ff_sac.SAC[Config]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeVar, cast
+from typing import Annotated, ClassVar, Literal, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ from stoix_like.utils.training import join_optimisers
 class AlphaZeroReplay(PrioritisedBlockConfig, SequenceConfig):
     """Hyperparameters of the replay buffer, without next observations."""
 
-    store_next_observation: bool = False
+    store_next_observation: Literal[False] = False
 
 
 @dataclass(frozen=True, kw_only=True)

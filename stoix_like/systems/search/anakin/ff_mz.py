@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple, TypeVar, cast
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ class MuZeroReplay(PrioritisedBlockConfig):
             (MuZero Reanalyse, appendix H), over all devices and update batches; at most `total_batch_size`.
     """
 
-    store_next_observation: bool = False
+    store_next_observation: Literal[False] = False
     unroll_steps: Annotated[int, between(1, 2**10)]
     total_reanalyse_size: Annotated[int, between(0, INT32_MAX)]
 
