@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from stoix_like.analysis import statistics
-from stoix_like.analysis.groups import SCORES, AlgorithmRuns, common_tasks, read, sections
+from stoix_like.analysis.groups import SCORES, AlgorithmRuns, are_paired, common_tasks, read, sections
 from stoix_like.analysis.scores import raw_scores, score_tables, with_scores
 from stoix_like.analysis.statistics import CORRECTIONS, TESTS, TITLES, Interval
 from stoix_like.errors import ConfigError, nearest, require
@@ -319,19 +319,15 @@ def _num_scores(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> int:
     return min(len(algorithm.tasks[task]) for task in tasks) * len(tasks)
 
 
-def _are_paired(first: AlgorithmRuns, second: AlgorithmRuns, task: str) -> bool:
-    """Return whether the members of both are of the same populations and have the same seeds there."""
-    runs = [[(member.run.directory, member.seed) for member in one.tasks[task]] for one in (first, second)]
-    return runs[0] == runs[1]
-
-
 def _algorithms(
     paths: str | Path | Iterable[str | Path] | Sequence[AlgorithmRuns], by: Sequence[str]
 ) -> list[AlgorithmRuns]:
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    if given and all(isinstance(item, AlgorithmRuns) for item in given):
-        return [item for item in given if isinstance(item, AlgorithmRuns)]
-    return read([item for item in given if isinstance(item, (str, Path))], by)
+    algorithms = [item for item in given if isinstance(item, AlgorithmRuns)]
+    directories = [item for item in given if not isinstance(item, AlgorithmRuns)]
+    if algorithms and directories:
+        raise ConfigError(f"{directories[0]} is no algorithm, unlike others: read all paths by analysis.read first")
+    return algorithms or read(directories, by)
 
 
 def _test(
@@ -343,7 +339,7 @@ def _test(
     settings: Settings,
     equal: str,
 ) -> Test:
-    paired = _are_paired(first, second, task)
+    paired = are_paired(first, second, task)
     return Test(
         task,
         first.label,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,9 @@ from matplotlib.figure import Figure
 from stoix_like.analysis import plots, population_plots
 from stoix_like.analysis.groups import AlgorithmRuns, sections
 from stoix_like.errors import ConfigError
+from stoix_like.storage.differences import BUDGETS, tell_apart
 from stoix_like.storage.files import check_writable, write_bytes
-from stoix_like.storage.recorded_runs import Member, evolves
+from stoix_like.storage.recorded_runs import Member, evolves, identity, settings
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 _WIDTH, _HEIGHT = 7.0, 4.2  # inches of one panel
@@ -80,7 +82,9 @@ def draw(algorithms: Sequence[AlgorithmRuns], kind: str, *, hyperparams: Sequenc
 def population_panels(
     algorithms: Sequence[AlgorithmRuns], kind: str, hyperparams: Sequence[str] = (), **options: Any
 ) -> list[Callable[..., Any]]:
-    """Return functions that draw populations, one for each environment, and for slices one for each hyperparameter.
+    """Return functions that draw populations, one for each, and for slices one for each hyperparameter.
+
+    Members are of one population where they differ in nothing but the hyperparameters that vary between them.
 
     Args:
         algorithms: from `read`.
@@ -91,28 +95,43 @@ def population_panels(
     Raises:
         ConfigError: there is nothing to draw.
     """
+    if kind == "heatmap" and hyperparams and len(hyperparams) != 2:
+        raise ConfigError("--kind heatmap needs two hyperparameters: use --hyperparam twice")
+    populations = _populations(algorithms)
+    everyone = list(itertools.chain.from_iterable(populations.values()))
+    for together in [hyperparams] if kind == "heatmap" else [[name] for name in hyperparams]:
+        if everyone and together:
+            population_plots.varying(everyone, together)
     panels: list[Callable[..., Any]] = []
-    # Each hyperparameter setting is an algorithm of its own: they belong together again here.
-    by_task: dict[str, list[Member]] = {}
-    for algorithm in algorithms:
-        for task, members in algorithm.tasks.items():
-            by_task.setdefault(task, []).extend(member for member in members if member.hyperparams)
-    for shown in filter(None, by_task.values()):
-        names = hyperparams or list(dict.fromkeys(name for member in shown for name in member.hyperparams))
+    tasks = [task for task, _ in populations]
+    words = tell_apart([members[0].run for members in populations.values()], tasks)
+    for task, members, differs in zip(tasks, populations.values(), words, strict=True):
+        known = members[0].hyperparams
+        names = [name for name in hyperparams or known if name in known]
+        options["title"] = " ".join(filter(None, (f"{members[0].run.system} on {task}", differs)))
         if kind == "slices":
             draw_slices = population_plots.hyperparameter_slices
-            panels += [partial(draw_slices, shown, name, **options) for name in names]
-            continue
-        if hyperparams and len(hyperparams) != 2:
-            raise ConfigError("--kind heatmap needs two hyperparameters: use --hyperparam twice")
-        # Without names, the first two that a population varies together.
-        several = next((list(member.hyperparams) for member in shown if len(member.hyperparams) > 1), [])
-        if two := list(hyperparams or several[:2]):
-            panels.append(partial(population_plots.heat_map, shown, *two, **options))
+            panels += [partial(draw_slices, members, name, **options) for name in names]
+        elif len(names) > 1:
+            # Without names of the caller, the first two.
+            panels.append(partial(population_plots.heat_map, members, *names[:2], **options))
     if not panels:
         needed = "two hyperparameters that vary" if kind == "heatmap" else "hyperparameters that vary"
         raise ConfigError(f"--kind {kind} needs a population with {needed}: these runs have none")
     return panels
+
+
+def _populations(algorithms: Sequence[AlgorithmRuns]) -> dict[tuple[str, str], list[Member]]:
+    """Return members by their task, what varies and the rest: each of their settings is an algorithm of its own."""
+    found: dict[tuple[str, str], list[Member]] = {}
+    everyone = (
+        (task, member) for algorithm in algorithms for task in algorithm.tasks for member in algorithm.tasks[task]
+    )
+    for task, member in everyone:
+        if varied := [f"system.{name}" for name in member.hyperparams]:
+            rest = identity([varied, settings(member, ("env", *BUDGETS, *varied))])
+            found.setdefault((task, rest), []).append(member)
+    return found
 
 
 def _lineage_panels(algorithms: Sequence[AlgorithmRuns], hyperparams: Sequence[str]) -> list[Callable[..., Any]]:

@@ -164,7 +164,7 @@ def common_tasks(algorithms: Sequence[AlgorithmRuns]) -> list[str]:
         The environments, in the order of the first algorithm.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or two algorithms have one label.
     """
     tasks = [task for task in algorithms[0].tasks if all(task in algorithm.tasks for algorithm in algorithms)]
     if not tasks:
@@ -172,7 +172,19 @@ def common_tasks(algorithms: Sequence[AlgorithmRuns]) -> list[str]:
         raise ConfigError(
             f"no environment is common to all algorithms ({listed}): compare runs of the same environment"
         )
+    labels = [algorithm.label for algorithm in algorithms]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise ConfigError(
+            f"two algorithms are called {twice[0]}: read their runs together, or give one of them another label, by"
+            " algorithm._replace(label=…)"
+        )
     return tasks
+
+
+def are_paired(first: AlgorithmRuns, second: AlgorithmRuns, task: str) -> bool:
+    """Return whether the members of both are of the same populations and have the same seeds there."""
+    runs = [[(member.run.directory, member.seed) for member in one.tasks[task]] for one in (first, second)]
+    return runs[0] == runs[1]
 
 
 def sections(algorithms: Sequence[AlgorithmRuns]) -> list[list[AlgorithmRuns]]:

@@ -13,10 +13,12 @@ from matplotlib.figure import Figure
 from stoix_like.analysis import plots
 from stoix_like.analysis.groups import read_evaluated
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.storage.recorded_runs import Member, flatten, samples
+from stoix_like.storage.differences import BUDGETS
+from stoix_like.storage.recorded_runs import Member, differing_keys, flatten, samples, settings
 
 CELL = "network.actor_network.rnn_layer.cell_type"
 _ARGUMENTS = "env.kwargs."
+_MOST_KEYS = 3
 _WIDTH, _HEIGHT = 7.0, 4.2  # inches of one panel
 
 Curves = dict[str, dict[float, np.ndarray]]
@@ -36,9 +38,13 @@ def returns_over_lengths(members: Iterable[Member], key: str, kind: str, by: Seq
         By environment and label, the returns `[S]` by length.
 
     Raises:
-        ConfigError: a run has no such length, a seed occurs twice with one length, or a member has no return.
+        ConfigError: a run has no such length, a seed occurs twice with one length, the seeds of a point differ in more
+            than that, or a member has no return.
     """
-    everyone = [(member, dict(flatten(member.run.config))) for member in members]
+    everyone = [
+        (member, dict(flatten(member.run.config)) | {f"system.{k}": v for k, v in member.hyperparams.items()})
+        for member in members
+    ]
     several = len({member.run.system for member, _ in everyone}) > 1
     found: dict[tuple[str, str, float], dict[int, Member]] = {}
     for member, config in everyone:
@@ -56,12 +62,15 @@ def returns_over_lengths(members: Iterable[Member], key: str, kind: str, by: Seq
         seeds[member.seed] = member
     curves: dict[str, Curves] = {}
     for (task, label, length), seeds in sorted(found.items()):
-        returns = np.asarray([member.score(kind) for member in seeds.values()])
-        if np.isnan(returns).any():
-            directory = next(iter(seeds.values())).run.directory
+        point = f"{label} with {key}={length:g}"
+        if differing := differing_keys([settings(member, ("env", *BUDGETS)) for member in seeds.values()]):
             raise ConfigError(
-                f"{label} with {key}={length:g} has no {kind} return, such as in {directory}: leave it out"
+                f"the seeds of {point} differ in {', '.join(differing[:_MOST_KEYS])}: tell them apart by --by"
+                f" {differing[0]}, or leave some out"
             )
+        if without := [member.run.directory for member in seeds.values() if np.isnan(member.score(kind))]:
+            raise ConfigError(f"{point} has no {kind} return in {without[0]}: leave it out")
+        returns = np.asarray([member.score(kind) for member in seeds.values()])
         curves.setdefault(task, {}).setdefault(label, {})[length] = returns
     return curves
 

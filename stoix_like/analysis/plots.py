@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from scipy import stats
 
-from stoix_like.analysis.groups import AlgorithmRuns, common_tasks
-from stoix_like.analysis.scores import raw_scores, score_tables
+from stoix_like.analysis.groups import AlgorithmRuns, are_paired, common_tasks
+from stoix_like.analysis.scores import raw_scores, score_tables, with_scores
 from stoix_like.analysis.statistics import TESTS, p_value, resample_counts, trimmed_mean
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers.formats import center_name
@@ -90,7 +90,7 @@ def learning_curves(
         if low is not None:
             axes.fill_between(grid, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     if test is not None and len(curves) == 2:
-        _mark_differences(axes, [algorithm.tasks[task] for algorithm in shown], metric, x, test, level)
+        _mark_differences(axes, shown, task, metric, x, test, level)
     _label_x(axes, x)
     axes.set_ylabel(_title(metric))
     _say_what(axes, task, center, band, level, max(len(values) for _, _, values in curves))
@@ -258,14 +258,15 @@ def _band(values: np.ndarray, center: str, band: str, level: float) -> tuple[Any
 
 
 def _mark_differences(
-    axes: Axes, pair: Sequence[Sequence[Member]], metric: str, x: str, test: str, level: float
+    axes: Axes, pair: Sequence[AlgorithmRuns], task: str, metric: str, x: str, test: str, level: float
 ) -> None:
     """Mark, along the lower edge of the axes, where a test decides between two curves: at points that all recorded."""
-    series = [[_series(member, metric, x) for member in members] for members in pair]
+    series = [[_series(member, metric, x) for member in algorithm.tasks[task]] for algorithm in pair]
     common = functools.reduce(np.intersect1d, [points for own in series for points, _ in own])
     common = common[np.unique(np.linspace(0, len(common) - 1, min(_MAX_POINTS, len(common))).round().astype(int))]
     first, second = (np.stack([values[np.isin(points, common)] for points, values in own], axis=-1) for own in series)
-    decided = [p_value(test, *rows) < level for rows in zip(first, second, strict=True)]
+    paired = are_paired(pair[0], pair[1], task)
+    decided = [p_value(test, *rows, paired) < level for rows in zip(first, second, strict=True)]
     marked = common[np.asarray(decided, bool)]
     where = "" if len(common) else ": no points that all seeds recorded"
     if len(marked) or where:
@@ -292,7 +293,11 @@ def performance_profiles(
     """
     axes = new_axes(ax)
     tasks = common_tasks(algorithms)
-    tables = score_tables(raw_scores(algorithms, tasks, kind, []), tasks, [])
+    notes: list[str] = []
+    algorithms = with_scores(algorithms, kind, notes)
+    tables = score_tables(raw_scores(algorithms, tasks, kind, notes), tasks, notes)
+    for note in notes:
+        print(note, file=sys.stderr)
     every = np.concatenate([table.ravel() for table in tables.values()])
     taus = np.linspace(every.min(), every.max() if np.ptp(every) else every.min() + 1.0, _NUM_POINTS)
     for label, table in tables.items():

@@ -10,17 +10,23 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
 from stoix_like.analysis.plots import X_AXES, new_axes
+from stoix_like.analysis.scores import lowest
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.storage.recorded_runs import RETURN, Member, Run
 
 
-def hyperparameter_slices(members: Sequence[Member], name: str, *, kind: str = "final", ax: Axes | None = None) -> Axes:
+def hyperparameter_slices(
+    members: Sequence[Member], name: str, *, kind: str = "final", title: str = "", ax: Axes | None = None
+) -> Axes:
     """Plot the return of each member of a population over one of its hyperparameters.
+
+    Diverged members count as the lowest return of all.
 
     Args:
         members: the members.
         name: the hyperparameter.
         kind: `final` or `best`.
+        title: title of the axes; by default systems and environments.
         ax: axes to draw into; by default new ones.
 
     Returns:
@@ -32,7 +38,7 @@ def hyperparameter_slices(members: Sequence[Member], name: str, *, kind: str = "
     members = varying(members, [name])
     axes = new_axes(ax)
     values = np.asarray([member.hyperparams[name] for member in members])
-    returns = np.asarray([member.score(kind) for member in members])
+    returns = _returns(members, kind)
     axes.scatter(values, returns, s=18)
     settings, means = np.unique(values), []
     if len(settings) < len(values):
@@ -42,20 +48,29 @@ def hyperparameter_slices(members: Sequence[Member], name: str, *, kind: str = "
         axes.set_xscale("log")
     axes.set_xlabel(name)
     axes.set_ylabel(f"{kind} mean episode return")
-    axes.set_title(_title_of(members))
+    axes.set_title(title or _title_of(members))
     return axes
 
 
 def heat_map(
-    members: Sequence[Member], first: str, second: str, *, kind: str = "final", ax: Axes | None = None
+    members: Sequence[Member],
+    first: str,
+    second: str,
+    *,
+    kind: str = "final",
+    title: str = "",
+    ax: Axes | None = None,
 ) -> Axes:
     """Plot the mean return of a grid of two hyperparameters as colours.
+
+    Diverged members count as the lowest return of all.
 
     Args:
         members: the members of a population.
         first: the hyperparameter along the horizontal axis.
         second: the hyperparameter along the vertical axis.
         kind: `final` or `best`.
+        title: title of the axes; by default systems and environments.
         ax: axes to draw into; by default new ones.
 
     Returns:
@@ -65,14 +80,12 @@ def heat_map(
         ConfigError: a hyperparameter does not vary.
     """
     members = varying(members, [first, second])
-    if not members:
-        raise ConfigError(f"no population varies both {first} and {second}: choose two that one of them varies")
     axes = new_axes(ax)
     columns, rows = (sorted({member.hyperparams[name] for member in members}) for name in (first, second))
     cells: dict[tuple[int, int], list[float]] = {}
-    for member in members:
+    for member, value in zip(members, _returns(members, kind), strict=True):
         place = rows.index(member.hyperparams[second]), columns.index(member.hyperparams[first])
-        cells.setdefault(place, []).append(member.score(kind))
+        cells.setdefault(place, []).append(value)
     table = np.full((len(rows), len(columns)), np.nan)
     for place, returns in cells.items():
         table[place] = _mean(np.asarray(returns))
@@ -87,9 +100,16 @@ def heat_map(
     axes.set_yticks(range(len(rows)), [f"{value:.4g}" for value in rows])
     axes.set_xlabel(first)
     axes.set_ylabel(second)
-    axes.set_title(_title_of(members))
+    axes.set_title(title or _title_of(members))
     axes.figure.colorbar(image, ax=axes, label=f"{kind} mean episode return")
     return axes
+
+
+def _returns(members: Sequence[Member], kind: str) -> np.ndarray:
+    """Return the return of each member; NaN where one that did not diverge has none, or all diverged."""
+    returns = np.asarray([member.score(kind) for member in members])
+    diverged = np.asarray([bool(member.failure) for member in members])
+    return np.where(diverged & np.isnan(returns), lowest([returns]), returns)
 
 
 def _mean(returns: np.ndarray) -> float:
@@ -156,13 +176,16 @@ def varying(members: Sequence[Member], names: Sequence[str]) -> list[Member]:
     """Return the members of the populations that vary all of the given hyperparameters.
 
     Raises:
-        ConfigError: a hyperparameter does not vary in any.
+        ConfigError: a hyperparameter does not vary in any, or no population varies all of them.
     """
     varied = sorted({key for member in members for key in member.hyperparams})
     for name in names:
         if name not in varied:
             raise ConfigError(f"{name} does not vary between members: {nearest(name, varied)}")
-    return [member for member in members if all(name in member.hyperparams for name in names)]
+    found = [member for member in members if all(name in member.hyperparams for name in names)]
+    if not found:
+        raise ConfigError(f"no population varies both {' and '.join(names)}: choose two that one of them varies")
+    return found
 
 
 def _title_of(members: Sequence[Member]) -> str:

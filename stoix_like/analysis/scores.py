@@ -11,6 +11,7 @@ import numpy as np
 from stoix_like.analysis.groups import AlgorithmRuns
 from stoix_like.arch_config import ARCHITECTURES
 from stoix_like.errors import ConfigError
+from stoix_like.storage import remote
 from stoix_like.storage.contents import NUMBER, read_json, reading
 from stoix_like.storage.recorded_runs import EPISODE_RETURNS, Member
 from stoix_like.storage.run_files import EVALUATIONS
@@ -64,25 +65,26 @@ def raw_scores(
     Raises:
         ConfigError: no member of an algorithm has a return, for another reason than that all diverged.
     """
-    lowest = [_lowest([algorithm.scores(task, kind) for algorithm in algorithms]) for task in tasks]
+    least = [lowest([algorithm.scores(task, kind) for algorithm in algorithms]) for task in tasks]
     return {
-        algorithm.label: [_scores(algorithm, task, kind, low, notes) for task, low in zip(tasks, lowest, strict=True)]
+        algorithm.label: [_scores(algorithm, task, kind, low, notes) for task, low in zip(tasks, least, strict=True)]
         for algorithm in algorithms
     }
 
 
-def _lowest(scores: Sequence[np.ndarray]) -> float:
+def lowest(scores: Sequence[np.ndarray]) -> float:
+    """Return the lowest of all returns that are finite; NaN if none is."""
     values = np.concatenate(scores)
     return float(np.nanmin(values)) if np.isfinite(values).any() else math.nan
 
 
-def _scores(algorithm: AlgorithmRuns, task: str, kind: str, lowest: float, notes: list[str]) -> np.ndarray:
+def _scores(algorithm: AlgorithmRuns, task: str, kind: str, low: float, notes: list[str]) -> np.ndarray:
     scores = algorithm.scores(task, kind)
     missing = np.isnan(scores)
     if missing.all():
-        if all(member.failure for member in algorithm.tasks[task]) and math.isfinite(lowest):
+        if all(member.failure for member in algorithm.tasks[task]) and math.isfinite(low):
             notes.append(f"{algorithm.label} on {task}: every member diverged, and counts as the lowest return of all")
-            return np.full(len(scores), lowest)
+            return np.full(len(scores), low)
         hint = "train with arch.absolute_metric=true, or compare final returns" if kind == "best" else "leave it out"
         raise ConfigError(f"{algorithm.label} on {task}: no member has a {kind} return: {hint}")
     if missing.any():
@@ -147,7 +149,7 @@ def episode_returns(member: Member, kind: str) -> np.ndarray:
         return np.asarray(stored[member.place] if isinstance(stored[0], list) else stored, np.float64)
     found = max(_evaluations(member, which), key=len, default=[])
     if not found:
-        command = f"stoix-like evaluate {run.directory} --which {which} --member all"
+        command = f"stoix-like evaluate {remote.address_of(run.directory)} --which {which} --member all"
         other = ", or --score best for those of its best ones" if stored else ""
         raise ConfigError(f"{run.directory} stores no episode returns of its {which} parameters: use {command}{other}")
     return np.asarray(found, np.float64)

@@ -90,18 +90,25 @@ def take_slice(
     visits = policy.play() if visits is None else visits
     chosen = choose_features(policy, features, visits)
     fixed = dict(fixed or {})
-    if both := [feature.name for feature in chosen if feature.name in fixed]:
+    held_fixed = [_find(policy, name) for name in fixed]
+    if both := [feature.name for feature in held_fixed if _overlaps(feature, chosen)]:
         raise ConfigError(f"{both[0]} is fixed and varies: leave it out of one of both")
     base = _base(visits, others)
     view = view_of(base)
-    for name, value in fixed.items():
-        feature = _find(policy, name)
+    for feature, value in zip(held_fixed, fixed.values(), strict=True):
         view = feature.write(view, np.full(len(feature.read(view)), value))
     grids = tuple(_grid(feature, visits, points or _POINTS[len(chosen)]) for feature in chosen)
     found = _inspect(policy, base, view, chosen, grids)
     named = all_features(policy.legend.features, policy.observation_space)
-    held = {feature.name: float(feature.read(view)[0]) for feature in named[:_MAX_HELD] if feature not in chosen}
+    held = {
+        feature.name: float(feature.read(view)[0]) for feature in named[:_MAX_HELD] if not _overlaps(feature, chosen)
+    }
     return Slice(chosen, grids, held if others == "typical" else fixed, found, policy, visits)
+
+
+def _overlaps(feature: Feature, others: Sequence[Feature]) -> bool:
+    """Return whether a feature has an entry of the view in common with one of others, under whatever names."""
+    return any(feature.leaf == other.leaf and set(feature.places) & set(other.places) for other in others)
 
 
 def choose_features(policy: Policy, names: Sequence[str], visits: Visits, most: int = 2) -> tuple[Feature, ...]:

@@ -107,7 +107,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
         hint = nearest(_USUAL_NAMES.get(words[0], words[0]), commands.choices)
         raise ConfigError(f"'{words[0]}' is no command: {hint}")
     known, rest = parser.parse_known_args(words)
-    if known.command in ("resume", "compile", "check-env", "eject", "tune") and not any(
+    if known.command in ("resume", "compile", "check-env", "eject", "tune", "sweep") and not any(
         word.startswith("-") for word in rest
     ):
         known.overrides += rest  # those after an option

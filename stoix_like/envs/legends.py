@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stoix_like.envs.spaces import Box, ObservationSpace, entries
+from stoix_like.envs.spaces import ArraySpace, Box, ObservationSpace, bounds, entries
 from stoix_like.errors import ConfigError, nearest
 
 VELOCITIES = "velocities"
@@ -171,13 +171,10 @@ def all_features(features: Sequence[Feature], space: ObservationSpace) -> list[F
     return [*features, *others]
 
 
-def _entry(leaf: str, place: tuple[int, ...], space: ObservationSpace) -> Feature:
+def _entry(leaf: str, place: tuple[int, ...], space: ArraySpace) -> Feature:
     name = (leaf or VIEW) + (f"[{','.join(map(str, place))}]" if place else "")
-    flat = int(np.ravel_multi_index(place, space.shape)) if place else 0  # type: ignore[union-attr]
-    low, high = (
-        float(np.broadcast_to(np.asarray(getattr(space, end, default)), space.shape)[place])  # type: ignore[union-attr]
-        for end, default in (("low", 0.0), ("high", 1.0))
-    )
+    flat = int(np.ravel_multi_index(place, space.shape)) if place else 0
+    low, high = (float(np.broadcast_to(np.asarray(end), space.shape)[place]) for end in bounds(space))
     known = math.isfinite(low) and math.isfinite(high) and max(-low, high) < np.finfo(np.float32).max
     return Feature(name, (flat,), "", low if known else None, high if known else None, leaf)
 

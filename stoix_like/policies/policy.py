@@ -56,8 +56,10 @@ class Policy(Exportable):
     acts as in training. Neither searches.
 
     Observations have the form of the run's environments, after `env.flatten_observation`, `env.observation_mask`,
-    `env.frame_stack`, `env.observe_last_action` and `env.observe_last_reward`; the policy normalises them itself.
-    Actions are in the units of the suite, after `env.rescale_actions` and `env.clip_actions`. A policy compiles once
+    `env.time_in_observation`, `env.observation_clip`, `env.frame_stack`, `env.observe_last_action` and
+    `env.observe_last_reward`; the policy normalises them itself. Actions are in the units of the suite, after
+    `env.rescale_actions` and `env.clip_actions`, but the last action of an observation is as the network gave it, such
+    as in [-1, 1]. A policy compiles once
     per batch size, and can be called inside a jitted function.
 
     Args:

@@ -208,10 +208,13 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
         The run directories, each once.
 
     Raises:
-        ConfigError: a path is not a directory, or holds no run.
+        ConfigError: there is no path, or one is not a directory, or holds no run.
     """
     found: dict[Path, None] = {}
-    for path in map(remote.local_copy, paths):
+    given = list(paths)
+    if not given:
+        raise ConfigError("no runs are given: give run directories, or directories that contain runs")
+    for path in map(remote.local_copy, given):
         if not path.is_dir():
             raise ConfigError(f"{path} is not a directory: give run directories, or directories that contain runs")
         below = sorted(_run_directories(path.resolve()))
@@ -423,7 +426,8 @@ def settings(member: Member, without: Sequence[str] = ()) -> dict[str, Any]:
     found = {key: value for key, value in flatten(member.run.config) if not is_below(key, hidden)}
     if evolves(member.run):
         found |= flatten({"arch": {"population": member.run.config["arch"]["population"]}})
-    return found | {f"system.{name}": value for name, value in member.hyperparams.items()}
+    varied = {f"system.{name}": value for name, value in member.hyperparams.items()}
+    return found | {key: value for key, value in varied.items() if not is_below(key, without)}
 
 
 def task_names(runs: Sequence[Run]) -> list[str]:

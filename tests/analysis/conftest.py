@@ -1,6 +1,16 @@
+import sys
+
 import pytest
 
 from support.recorded import write_run
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    """Close what a test has drawn: pyplot keeps figures, and warns of many."""
+    yield
+    if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
+        pyplot.close("all")
 
 
 @pytest.fixture

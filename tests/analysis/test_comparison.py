@@ -1,6 +1,5 @@
 """Comparisons of algorithms, with their verdicts."""
 
-import json
 import math
 import re
 
@@ -10,7 +9,7 @@ import pytest
 from stoix_like import cli
 from stoix_like.errors import ConfigError
 from support.lazily import Lazy
-from support.recorded import write_run
+from support.recorded import write_grid, write_run
 
 analysis, plots, report, statistics = map(
     Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
@@ -45,18 +44,6 @@ def test_of_many_algorithms_the_best_is_tested_against_the_others(tmp_path):
     tests = analysis.compare(tmp_path).tests
     assert {test.first for test in tests} == {"ppo/ff_ppo actor_lr=0.7"}
     assert len(tests) == 7
-
-
-def write_grid(directory, offsets, seeds=5):
-    """Write a population of one value per offset, all with the same seeds."""
-    effects = np.random.default_rng(0).normal(size=seeds) * 50.0
-    noise = np.random.default_rng(1).normal(size=(len(offsets), seeds))
-    finals = (np.asarray(offsets)[:, None] + effects + noise).ravel()
-    write_run(directory, finals.tolist(), varied={"actor_lr": [float(offset) for offset in offsets for _ in effects]})
-    summary = json.loads((directory / "summary.json").read_text())
-    for place, member in enumerate(summary["population/members"]):
-        member["seed"] = place % seeds
-    (directory / "summary.json").write_text(json.dumps(summary))
 
 
 def test_a_grid_is_a_table_of_the_best_against_the_others_paired_by_seed(tmp_path):
@@ -258,3 +245,16 @@ def test_compare_prints_the_verdict(two, capsys):
     printed = capsys.readouterr().out
     assert "Mann–Whitney U test, level 0.05" in printed
     assert "ppo/ff_ppo is better than q_learning/ff_dqn" in printed
+
+
+def test_algorithms_of_one_label_and_paths_beside_algorithms_are_refused(tmp_path):
+    for name, seed in (("a", 0), ("b", 1)):
+        write_run(tmp_path / name, seed=seed)
+    (first,), (second,) = analysis.read(tmp_path / "a"), analysis.read(tmp_path / "b")
+    with pytest.raises(ConfigError, match="two algorithms are called ppo/ff_ppo: read their runs together"):
+        analysis.compare([first, second])
+    with pytest.raises(ConfigError, match="b is no algorithm, unlike others: read all paths by analysis.read first"):
+        analysis.compare([first, tmp_path / "b"])
+    assert len(analysis.compare([first, second._replace(label="again")]).rows) == 2
+    with pytest.raises(ConfigError, match="no runs are given"):
+        analysis.load([])

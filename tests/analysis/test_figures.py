@@ -41,6 +41,18 @@ def test_populations_that_vary_other_hyperparameters_have_panels_of_their_own(tm
     report.write([tmp_path], tmp_path / "page.html")
 
 
+def test_populations_of_other_settings_are_not_averaged(tmp_path):
+    for name, rate in (("a", 0.2), ("b", 0.3)):
+        write_run(tmp_path / name, (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]}, clip_eps=rate)
+    write_run(tmp_path / "c", (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]}, clip_eps=0.3, seed=2)
+    drawn = figures.draw(analysis.read(tmp_path), "slices")
+    found = {axes.get_title(): len(axes.collections[0].get_offsets()) for axes in drawn.axes}
+    assert found == {
+        "ppo/ff_ppo on gymnax/CartPole-v1 clip_eps=0.2": 2,
+        "ppo/ff_ppo on gymnax/CartPole-v1 clip_eps=0.3": 4,
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

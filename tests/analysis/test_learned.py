@@ -92,6 +92,13 @@ def test_a_slice_is_what_the_policy_does(cartpole):
     np.testing.assert_array_equal(np.maximum(*(line.get_ydata() for line in lines[:2])), lines[2].get_ydata())
 
 
+def test_an_entry_of_a_varied_feature_is_neither_held_nor_fixed(cartpole):
+    taken = analysis.take_slice(cartpole, ["observation[2]"], points=3)
+    assert sorted(taken.held) == ["cart_position", "cart_velocity", "pole_velocity"]
+    with pytest.raises(ConfigError, match="pole_angle is fixed and varies"):
+        analysis.take_slice(cartpole, ["observation[2]"], fixed={"pole_angle": 0.1}, visits=taken.visits)
+
+
 def test_probabilities_and_illegal_actions(cartpole, monkeypatch):
     def inspect(shared, observation):
         angle = observation.agent_view[:, 2:3]

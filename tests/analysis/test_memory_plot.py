@@ -11,6 +11,7 @@ from stoix_like import analysis, cli
 from stoix_like.analysis.groups import read_evaluated
 from stoix_like.analysis.memory_plot import returns_over_lengths, varied_length
 from stoix_like.cli.process import REFUSED
+from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import samples
 from support.recorded import write_run
 
@@ -94,6 +95,27 @@ def test_runs_of_one_length_need_its_name(tmp_path, capsys):
     assert "no number in env.kwargs.* differs between these runs: name the length" in capsys.readouterr().err
     cli.main(["plot", "--kind", "memory", str(tmp_path), "--out", str(tmp_path / "x.png"), "--x", "env.kwargs.length"])
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_seeds_of_a_point_differ_in_nothing_else(tmp_path):
+    for length in (8, 16):
+        write_run(
+            tmp_path / str(length),
+            (1.0, 2.0),
+            varied={"actor_lr": [0.1, 0.2]},
+            env_kwargs={"length": length},
+            cell="gru",
+        )
+    with pytest.raises(ConfigError, match=r"the seeds of gru with env.kwargs.length=8 differ in system.actor_lr: tell"):
+        analysis.draw_memory(tmp_path)
+    (axes,) = analysis.draw_memory(tmp_path, by=["system.actor_lr"]).axes
+    assert [line.get_label() for line in axes.get_lines()] == ["gru system.actor_lr=0.1", "gru system.actor_lr=0.2"]
+
+
+def test_a_seed_without_a_return_is_named(sweep):
+    write_run(sweep / "lost", (None,), seed=2, cell="gru", env_kwargs={"length": 8, "penalty": 0.1}, env="maze")
+    with pytest.raises(ConfigError, match=r"gru with env.kwargs.length=8 has no final return in .*lost: leave it out"):
+        analysis.draw_memory(sweep)
 
 
 TINY_STUDY = (

@@ -10,7 +10,7 @@ from stoix_like import cli
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage.recorded_runs import members, read_run
 from support.lazily import Lazy
-from support.recorded import write_run
+from support.recorded import write_grid, write_run
 
 analysis, plots, report, statistics = map(
     Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
@@ -137,6 +137,21 @@ def test_marks_appear_only_where_the_curves_differ(tmp_path):
     axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
     marks = [line for line in axes.lines if line.get_marker() == "*"]
     assert [line.get_xdata().tolist() for line in marks] == [[100.0]]
+
+
+def test_marks_of_a_grid_are_those_of_a_paired_test(tmp_path):
+    """Seeds differ by 50, settings by 10: an unpaired test sees no difference."""
+    write_grid(tmp_path / "grid", [0.0, 10.0])
+    axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
+    assert [line.get_marker() for line in axes.lines].count("*") == 1
+
+
+def test_profiles_of_best_policies_leave_out_unfinished_runs(tmp_path, capsys):
+    for seed in range(3):
+        write_run(tmp_path / str(seed), (10.0 + seed,), seed=seed, finished=seed > 0)
+    (line,) = analysis.performance_profiles(analysis.read(tmp_path), kind="best").lines
+    assert line.get_xdata()[0] == 11.0
+    assert "1 member(s) without a best return are left out" in capsys.readouterr().err
 
 
 def test_profiles_are_the_shares_above_each_return(two):

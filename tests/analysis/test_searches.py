@@ -1,6 +1,5 @@
 """Pictures of searches."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -26,12 +25,6 @@ def episode(candidates=None):
         value=np.asarray([1.25, 3.0]),
     )
     return SearchedEpisode("system on environment", space, Legend((), ()), found, np.asarray([1.0, 2.0]))
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def test_bars_are_probabilities_and_shares_of_the_visits():

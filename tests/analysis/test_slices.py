@@ -32,6 +32,14 @@ def test_slices_and_heat_maps_of_a_population(tmp_path):
         analysis.hyperparameter_slices(own, "clip_eps")
 
 
+def test_diverged_members_count_as_the_lowest(tmp_path):
+    varied = {"actor_lr": [1e-4, 1e-4, 1e-2, 1e-2], "gamma": [0.9, 0.9, 0.9, 0.99]}
+    own = members(read_run(write_run(tmp_path / "a", (1.0, 3.0, None, 7.0), varied=varied)))
+    assert analysis.hyperparameter_slices(own, "actor_lr").lines[0].get_ydata().tolist() == [2.0, 4.0]
+    table = analysis.heat_map(own, "actor_lr", "gamma").images[0].get_array()
+    assert table.filled(np.nan).tolist()[0] == [2.0, 1.0]
+
+
 def test_a_lineage_shows_each_interval_and_each_replacement(tmp_path):
     write_run(tmp_path / "run", curves=[[0.0, 0.0], [1.0, 5.0], [6.0, 4.0]])
     run = read_run(tmp_path / "run")

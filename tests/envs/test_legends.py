@@ -4,7 +4,7 @@ import pytest
 from stoix_like.envs import suites
 from stoix_like.envs.environment import Environment
 from stoix_like.envs.legends import Feature, all_features, find_feature, find_legend
-from stoix_like.envs.spaces import Box, Dict
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
 from stoix_like.envs.wrappers import FlattenObservation, SelectEntries, StackFrames
 from stoix_like.errors import ConfigError
 
@@ -25,6 +25,12 @@ def test_entries_of_a_dictionary_have_dotted_names():
     assert (feature.leaf, feature.places, feature.low, feature.high) == ("arm.joints", (5,), -1.0, 1.0)
     assert find_feature("time", (), NESTED).low is None
     assert [found.name for found in all_features((), NESTED)][-2:] == ["arm.joints[1,2]", "time"]
+
+
+def test_entries_of_integers_have_the_range_of_their_space():
+    space = Dict({"cells": MultiDiscrete((3, 16)), "room": Discrete(5)})
+    found = [(feature.low, feature.high) for feature in all_features((), space)]
+    assert found == [(0.0, 2.0), (0.0, 15.0), (0.0, 4.0)]
 
 
 @pytest.mark.parametrize(

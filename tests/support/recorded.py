@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 from omegaconf import OmegaConf
 
 from stoix_like.config import LAYOUT
@@ -91,6 +92,18 @@ def write_run(
     if finished:
         (directory / "summary.json").write_text(json.dumps(summary))
     return directory
+
+
+def write_grid(directory, offsets, seeds=5):
+    """Write a population of one value per offset, all with the same seeds."""
+    effects = np.random.default_rng(0).normal(size=seeds) * 50.0
+    noise = np.random.default_rng(1).normal(size=(len(offsets), seeds))
+    finals = (np.asarray(offsets)[:, None] + effects + noise).ravel()
+    write_run(directory, finals.tolist(), varied={"actor_lr": [float(offset) for offset in offsets for _ in effects]})
+    summary = json.loads((directory / "summary.json").read_text())
+    for place, member in enumerate(summary["population/members"]):
+        member["seed"] = place % seeds
+    (directory / "summary.json").write_text(json.dumps(summary))
 
 
 def store_episodes(directory, returns):

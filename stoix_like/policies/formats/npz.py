@@ -163,6 +163,8 @@ def _output(policy: Exportable, head: Any) -> _Arrays:
         np.asarray(policy.native_action(jnp.broadcast_to(jnp.asarray(action, space.dtype), (1, *shape))))[0]
         for action in (-largest, low, high, largest)
     )
+    if not space.bounded:  # not rescaled; clipped actions of a partly bounded space say nothing about the slope
+        lower, upper = low, high
     slope = (upper - lower) / (high - low)
     # Of the squashed output; otherwise the output is the action.
     first, last = (head.minimum, head.maximum) if _is_squashed(head) else (-1.0, 1.0)
