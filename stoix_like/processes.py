@@ -215,7 +215,7 @@ class Processes:
                 raise
             raise errors.ProcessLostError(
                 f"process {self.index} of {self.count} has lost another one, which was killed or failed"
-                f" ({str(error).strip().splitlines()[0]}); see the output of that one, and {advice}"
+                f" ({errors.first_line(error)}); see the output of that one, and {advice}"
             ) from error
 
     def _broadcast(self, value: Any) -> Any:

@@ -23,9 +23,8 @@ from stoix_like.loggers.formats import format_number
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
 from stoix_like.run.host.devices import find_devices, make_mesh
-from stoix_like.run.host.saved_state import lacks_best
+from stoix_like.run.host.saved_state import lacks_best, last_evaluation, returns_of
 from stoix_like.run.population.halving import seeds_of
-from stoix_like.run.population.trials import interquartile_means
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
 from stoix_like.storage.contents import reading
@@ -282,25 +281,15 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
             " arch.absolute_metric=false): use last"
         )
     history, hyperparams = found.host_state["progress"]["history"], _hyperparams(found.host_state)
-    ranks, trials = None, np.zeros(0, int)
-    # A run that stopped between two evaluations did not evaluate its last parameters.
-    shape, evaluated = np.shape(history[-1]["eval/episode_return_mean"]), history[-1]["env_steps"] == step
-    returns = np.full(shape, history[-1]["eval/episode_return_mean"] if evaluated else np.nan, float)
     population = run.setup.config.arch.population
-    if evaluated and (sources := history[-1].get("population/continues")):
-        returns = returns[np.asarray(sources)]  # a member that was replaced has the parameters of another one
-    if population.halves:
-        evaluated_trials = np.repeat(history[-1][TRIALS], population.seeds)
-        trials = np.asarray(found.host_state["progress"]["strata"] or evaluated_trials)
-        # Members that have started another trial since the evaluation have no return.
-        returns = np.where(trials == evaluated_trials, returns, np.nan)
-    env_steps, shared = np.full(shape, step), found.items[item]
-    what = np.full(shape, {"best": _NONE_SELECTED, "last": "last"}.get(which, "checkpoint"), object)
+    returns, lacking, under_way, ranks = returns_of(found.host_state, step, item == "best")
+    trials = np.zeros(0, int) if under_way is None else under_way
+    env_steps, shared = np.full(returns.shape, step), found.items[item]
+    what = np.full(returns.shape, {"best": _NONE_SELECTED, "last": "last"}.get(which, "checkpoint"), object)
     if item == "best":
-        best, lacking = found.host_state["best"], lacks_best(found.host_state)
+        best = found.host_state["best"]
         if lacking.any():
             shared = jax.tree.map(lambda old, new: _where(lacking, new, old), shared, found.items["shared"])
-        returns = np.where(lacking, returns, np.asarray(best["episode_return"], float))
         env_steps = np.where(lacking, env_steps, best["env_steps"])
         number = len(history) - 1
         kept = "last" if run.setup.config.arch.keeps_last else "best"
@@ -313,7 +302,6 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
                 for name, values in hyperparams.items()
             }
             what = np.where(lacking, what, "best complete trial")
-            ranks = _ranks(returns, lacking, population.seeds)
             then = {record["env_steps"]: np.repeat(record[TRIALS], population.seeds) for record in history}
             own = [then[steps][member] for member, steps in enumerate(best["env_steps"])]
             trials = np.where(lacking, trials, own)
@@ -325,24 +313,6 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
         for name, value in zip(what.flat, returns.flat, strict=True)
     ]
     return TrainedState(shared, env_steps, returns, hyperparams, selected, ranks, seeds)
-
-
-def _ranks(returns: np.ndarray, lacking: np.ndarray, seeds: int) -> np.ndarray:
-    """Rank the members of successive halving: by their trial, complete ones first, and then by their own return.
-
-    Args:
-        returns: `[P]`, of the best complete trial of each slot, or of its last one where it has none.
-        lacking: `[P]`, where it has none.
-        seeds: members of a slot.
-
-    Returns:
-        `[P]`, the highest rank for the best one.
-    """
-    own = np.where(np.isnan(returns), -np.inf, returns)
-    of_trial = np.repeat(interquartile_means(returns, seeds), seeds)
-    ranks = np.empty(returns.size)
-    ranks[np.lexsort((own, of_trial, ~lacking))] = np.arange(returns.size)
-    return ranks
 
 
 def _where(chosen: np.ndarray, these: jax.Array, those: jax.Array) -> jax.Array:
@@ -362,7 +332,7 @@ def _hyperparams(host_state: Mapping[str, Any]) -> Mapping[str, Sequence[float]]
     progress, best = host_state["progress"], host_state.get("best", {})
     varied = {
         name.removeprefix("hyperparams/"): values
-        for name, values in progress["history"][-1].items()
+        for name, values in last_evaluation(host_state).items()
         if name.startswith("hyperparams/")
     }
     return progress.get("hyperparams") or varied or best.get("hyperparams", {})
@@ -371,7 +341,7 @@ def _hyperparams(host_state: Mapping[str, Any]) -> Mapping[str, Sequence[float]]
 def _shapes(run: TrainedRun, host_state: Mapping[str, Any]) -> Any:
     """Return the shapes of the shared state of a run, or of all its members, placed on one device."""
     setup, sharding = run.setup, jax.sharding.SingleDeviceSharding(run.mesh.devices.flat[0])
-    shape = np.shape(host_state["progress"]["history"][-1]["eval/episode_return_mean"])
+    shape = np.shape(last_evaluation(host_state)["eval/episode_return_mean"])
 
     def init(hyperparams: dict[str, Any], key: jax.Array) -> Any:
         _, timestep = setup.env.reset(jax.random.split(key, setup.spec.num_envs))

@@ -57,9 +57,12 @@ class WandbConfig(LoggerSettings):
 
 def _logged_in() -> bool:
     """Return whether `wandb login` stored a key, in the netrc file of the user; True where that cannot be known."""
-    url = os.environ.get("WANDB_BASE_URL") or _configured_url() or "https://api.wandb.ai"
+    try:
+        home = pathlib.Path.home()
+    except RuntimeError:  # neither HOME nor an entry of the user
+        return True
+    url = os.environ.get("WANDB_BASE_URL") or _configured_url(home) or "https://api.wandb.ai"
     named = os.environ.get("NETRC")
-    home = pathlib.Path.home()
     for path in [pathlib.Path(named)] if named else [home / ".netrc", home / "_netrc"]:
         try:
             if netrc.netrc(str(path)).authenticators(urllib.parse.urlsplit(url).hostname or url):
@@ -71,9 +74,9 @@ def _logged_in() -> bool:
     return False
 
 
-def _configured_url() -> str | None:
+def _configured_url(home: pathlib.Path) -> str | None:
     """Return the server that `wandb login --host` stored, if any."""
-    directory = os.environ.get("WANDB_CONFIG_DIR") or pathlib.Path.home() / ".config/wandb"
+    directory = os.environ.get("WANDB_CONFIG_DIR") or home / ".config/wandb"
     parser = configparser.ConfigParser(interpolation=None)
     with contextlib.suppress(configparser.Error, OSError):
         parser.read(pathlib.Path(directory) / "settings")

@@ -38,6 +38,8 @@ class Callbacks:
         self._setup, self._callbacks = setup, setup.callbacks
         self._policies: dict[int, tuple[dict[str, float], Policy]] = {}
         self._checkpoint: int | None = None
+        self._state: list[dict[str, Any]] = []
+        self._has_state = True
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -105,10 +107,17 @@ class Callbacks:
         self._call_all(lambda callback: callback.on_end(dict(summary)))
 
     def state(self) -> list[dict[str, Any]]:
-        """Return the state of each callback, in JSON values."""
-        return self._setup.processes.first(
-            lambda: [{"name": type(callback).__name__, "state": _state(callback)} for callback in self._callbacks]
-        )
+        """Return the state of each callback, in JSON values; once one of them has failed, those before it did.
+
+        The failure ends the run, whose last checkpoint needs states, too.
+        """
+        if self._has_state:
+            self._has_state = False
+            self._state = self._setup.processes.first(
+                lambda: [{"name": type(callback).__name__, "state": _state(callback)} for callback in self._callbacks]
+            )
+            self._has_state = True
+        return self._state
 
     def restore(self, states: Sequence[Mapping[str, Any]], env_steps: int) -> list[str]:
         """Restore the state of each callback from that of the same name.

@@ -64,7 +64,7 @@ class Evaluations:
                 improved = np.ones(scores.shape, bool)
             self.best = self._better(current, self.best, improved)
         if population.num_members == 1:
-            return record
+            return {**record, **{f"hyperparams/{name}": value for name, value in population.of(0).items()}}
         described = {} if selection is None else selection.describe(population)
         return {**record, **evaluated(population, scores, failures), **described}
 

@@ -420,7 +420,10 @@ def _budget_note(loop: TrainingLoop, before: int) -> str:
 
 def _result(setup: RunSetup, run_dir: Path, progress: Progress, summary: dict[str, Any]) -> Result:
     last = progress.history[-1]
-    evaluated = {name: last.get(f"hyperparams/{name}", values) for name, values in setup.population.hyperparams.items()}
+    evaluated = {
+        name: np.atleast_1d(last.get(f"hyperparams/{name}", values)).tolist()
+        for name, values in setup.population.hyperparams.items()
+    }
     population, last, trials = outcome(setup, setup.population.with_hyperparams(evaluated), progress.history)
     members = records.members(population, last, summary, shown_failures(progress.failures, last))
     score = records.score(last) if trials is None else trials.best(trials.finalists()).scores[-1]

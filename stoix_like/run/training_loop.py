@@ -76,7 +76,7 @@ class TrainingLoop:
         directory: RunDirectory | None = None,
     ) -> None:
         self.setup = setup
-        # A lone member's hyperparameters are in no record of an evaluation.
+        # Records of evaluations have those of a lone member as numbers.
         lone = setup.population.hyperparams if setup.population.num_members == 1 else {}
         self.progress = Progress(hyperparams={name: list(values) for name, values in lone.items()})
         self.writer = writer
@@ -160,6 +160,9 @@ class TrainingLoop:
             updates = 0 if isinstance(self._selection, Halving) else self.progress.updates
             local = end_episodes(local) if has_replay else count_from(self.state.shards.local, updates)
             rest = {**rest, "rollout_state": self.state.shards.rollout_state}
+        if self.setup.config.arch.on_nan == "ignore":
+            rest = {**rest, "healthy": rest["healthy"] | True}
+            self.progress.failures.clear()
         self._learner.state = to_state(items["shared"], rest, local)
         self._recording = Recording(self.setup, self.progress, self._logger, self.clock, self._videos)
         self._started -= self.progress.wall_seconds
@@ -167,7 +170,7 @@ class TrainingLoop:
         if self._callbacks:
             lost = self._callbacks.restore(host_state.get("callbacks", ()), checkpoint.step)
             self.missing += tuple(f"the callback {name}" for name in lost)
-        if "best" in items:
+        if "best" in items and self.setup.config.keeps_best:
             self.evaluations.restore(items["best"], host_state["best"])
         if self.history:
             # A run that ended in between, or that continues after all, has yet to make its last selection.
@@ -395,6 +398,7 @@ class TrainingLoop:
         if signals.agree(self.setup.processes) is None:
             return
         message = f"stopped after {self.env_steps:,} env steps, {self._save_now()}"
+        self.report_checkpoint()
         signals.leave(message if self.setup.processes.is_first else None)
 
     @contextlib.contextmanager
@@ -405,6 +409,8 @@ class TrainingLoop:
         except (HostEnvironmentError, CallbackError, LostDirectoryError) as error:
             saved = "nothing was saved" if not self._learner.has_started else self._save_now()
             message = f"{error}; stopped after {self.env_steps:,} env steps, {saved}"
+            with contextlib.suppress(CallbackError):
+                self.report_checkpoint()
             if signals.agree(self.setup.processes) is not None:
                 # The environment may hang, which a signal does not wait for.
                 signals.leave(message if self.setup.processes.is_first else None)

@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like import renamed_keys
-from stoix_like.errors import ConfigError, DamagedError
+from stoix_like.errors import ConfigError, DamagedError, first_line
 from stoix_like.processes import ALONE, Processes
-from stoix_like.storage import orbax
+from stoix_like.storage import orbax, replaced
 from stoix_like.storage.checksums import checksums
 from stoix_like.storage.contents import parse_json
 from stoix_like.storage.files import check_directory
@@ -104,7 +104,8 @@ class Writer:
             self._pending = step
             if step in manager.all_steps():
                 # The run stopped here between two evaluations; with the new budget, one of them is at this step.
-                manager.delete(step)
+                self._processes.first(lambda: replaced.set_aside(self.directory, step))
+                manager.reload()
             args = ocp.args.Composite(
                 **{name: ocp.args.StandardSave(leaves) for name, leaves in present.items()},
                 **{HOST_STATE: ocp.args.JsonSave({"text": text, "crc32": zlib.crc32(text.encode())})},
@@ -119,6 +120,7 @@ class Writer:
                 manager = self._open()
                 self._processes.together(manager.wait_until_finished)
                 self._pending, self._failing = None, False
+                self._processes.first(lambda: replaced.settle(self.directory))
                 if not self._usable:
                     self._read_back(step)
 
@@ -148,16 +150,13 @@ class Writer:
             present = steps(self.run_dir)
         except ConfigError:  # reported when a checkpoint is written
             return None
-        return max(filter(self._is_complete, present), default=None)
+        paths = {step: self.directory / str(step) for step in present}
+        return max((step for step, path in paths.items() if path.is_dir() and not path.is_symlink()), default=None)
 
     @property
     def usable(self) -> bool:
         """Whether there is a complete checkpoint, and none is known to be unreadable."""
         return self.newest is not None and self._usable is not False
-
-    def _is_complete(self, step: int) -> bool:
-        path = self.directory / str(step)
-        return path.is_dir() and not path.is_symlink()
 
     def _open(self) -> ocp.CheckpointManager:
         ocp = orbax.load()
@@ -175,6 +174,7 @@ class Writer:
     def _prepare(self) -> None:
         check_directory(self.directory)
         self.directory.mkdir(parents=True, exist_ok=True)
+        replaced.settle(self.directory)
         self._quarantine_irregular()
 
     def _quarantine_irregular(self) -> None:
@@ -230,9 +230,11 @@ class Writer:
                 raise
         except Exception as error:  # A failed checkpoint must not stop training.
             self._pending = None
+            if self._processes.is_first:
+                replaced.settle(self.directory)
             if not self._failing:
                 self._processes.say(
-                    f"cannot write a checkpoint to {self.directory}: {orbax.reason(error)}; training continues, and the"
+                    f"cannot write a checkpoint to {self.directory}: {first_line(error)}; training continues, and the"
                     " last good checkpoint stays"
                 )
             self._failing = True
@@ -297,7 +299,7 @@ def read_shapes(run_dir: Path, step: int, item: str) -> dict[str, jax.ShapeDtype
         leaves = ocp.StandardCheckpointHandler().metadata(directory).tree
         return {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in leaves.items()}
     except Exception as error:  # Orbax raises errors of any type for wrong bytes.
-        raise DamagedError(f"{directory}: {orbax.reason(error)}") from error
+        raise DamagedError(f"{directory}: {first_line(error)}") from error
 
 
 def read(
@@ -332,7 +334,7 @@ def read(
             arrays = iter([_matching(name, leaf, restored[name][leaf], shape) for leaf, shape in leaves.items()])
             found = checksums({name: restored[name]})[name]
         except Exception as error:  # What wrong bytes were restored to can have any type.
-            raise _damaged(run_dir, step, orbax.reason(error)) from error
+            raise _damaged(run_dir, step, first_line(error)) from error
         bad = [leaf for leaf, value in found.items() if value != written[name].get(leaf)]
         if bad:
             raise _damaged(run_dir, step, f"{name}.{bad[0]} differs from what was written")
@@ -355,6 +357,7 @@ def newest_readable(run_dir: Path, read_step: Callable[[int], T], processes: Pro
         ConfigError: every checkpoint is damaged; none of them is moved.
     """
     damaged: list[tuple[int, DamagedError]] = []
+    processes.first(lambda: replaced.settle(run_dir / DIRECTORY))
     for step in reversed(processes.first(lambda: steps(run_dir))):
         try:
             found = read_step(step)
@@ -457,8 +460,8 @@ def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
         raise
     except Exception as error:  # Orbax and its array store raise errors of any type for wrong bytes.
         if orbax.is_transient(error):
-            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {orbax.reason(error)}") from error
-        raise _damaged(run_dir, step, orbax.reason(error)) from error
+            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {first_line(error)}") from error
+        raise _damaged(run_dir, step, first_line(error)) from error
 
 
 def _check_files(run_dir: Path, step: int) -> None:
@@ -474,8 +477,8 @@ def _check_files(run_dir: Path, step: int) -> None:
                 raise _damaged(run_dir, step, f"{path.name} is neither a regular file nor a directory of a checkpoint")
     except OSError as error:
         if orbax.is_transient(error):
-            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {orbax.reason(error)}") from error
-        raise _damaged(run_dir, step, orbax.reason(error)) from error
+            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {first_line(error)}") from error
+        raise _damaged(run_dir, step, first_line(error)) from error
 
 
 def named(tree: Any) -> dict[str, Any]:

@@ -68,12 +68,6 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(status in str(error) for status in transient)
 
 
-def reason(error: Exception) -> str:
-    """Return the first line of an error."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
 class _Quiet(logging.Filter):
     """A filter for Orbax's progress messages, and for errors of its threads and tasks, which are reported here."""
 

@@ -303,7 +303,9 @@ def members(run: Run) -> list[Member]:
         ]
     if run.summary or not isinstance(run.last.get(RETURN), list):
         failure = read_failure(run.directory)
-        return [Member(run, 0, seed, {}, failure if DIVERGED in failure else None)]
+        found = {} if evolves(run) else {k: float(v) for k, v in run.last.items() if k.startswith(HYPERPARAMS)}
+        hyperparams = {name.removeprefix(HYPERPARAMS): value for name, value in found.items()}
+        return [Member(run, 0, seed, hyperparams, failure if DIVERGED in failure else None)]
     return _members_of_records(run)
 
 

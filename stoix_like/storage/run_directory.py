@@ -24,13 +24,13 @@ from stoix_like.signals import Signals
 from stoix_like.storage import mirror, remote, run_files, trust
 from stoix_like.storage.config_file import flatten, plain_config
 from stoix_like.storage.files import check_place, read_bytes, write_json, write_text
-from stoix_like.storage.run_files import CONFIG, ENVIRONMENT, FAILURE, LAYOUT_NUMBER, METRICS, SUMMARY
+from stoix_like.storage.run_files import CHECKPOINTS, CONFIG, ENVIRONMENT, FAILURE, LAYOUT_NUMBER, METRICS, SUMMARY
 
 # Shows that all processes of a run see one directory.
 _TOKEN = ".shared"
 P = ParamSpec("P")
 T = TypeVar("T")
-_FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, "multirun.yaml")
+_FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, CHECKPOINTS, "multirun.yaml")
 
 
 def by_first(method: Callable[P, T]) -> Callable[P, T]:

@@ -114,8 +114,24 @@ def is_locked(run_dir: Path) -> bool:
             return False
     except filelock.Timeout:
         return True
+    except PermissionError:
+        return _is_locked_by_another_user(path)
     except OSError:
-        return False  # A directory that cannot be written is not trained in.
+        return False  # A file system that cannot be written is not trained in.
+
+
+def _is_locked_by_another_user(path: Path) -> bool:
+    """Return whether a lock file that can be read alone is locked; False where that cannot be known."""
+    try:
+        import fcntl  # which Windows does not have
+
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        return False
+    return False
 
 
 def read_failure(run_dir: Path) -> str:

@@ -1,5 +1,6 @@
 """W&B before it starts."""
 
+import pathlib
 import sys
 
 import pytest
@@ -63,6 +64,16 @@ def test_wandb_without_credentials_is_refused_before_training(tmp_path, monkeypa
             check_available(config)
     else:
         check_available(config)
+
+
+def test_wandb_without_a_home_directory_may_have_credentials(monkeypatch):
+    def lost():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pathlib.Path, "home", lost)
+    check_available(LoggerConfig(wandb=WandbConfig(enabled=True)))
 
 
 def test_a_directory_named_wandb_is_not_the_package(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.callbacks import AddMetrics, Callback, EvaluatePolicy
+from stoix_like.callbacks import AddMetrics, Callback, EvaluatePolicy, StopAtReturn
 from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError
 from stoix_like.run import experiment
@@ -132,6 +132,32 @@ def test_an_exception_saves_and_names_the_callback(tmp_path):
     train(tmp_path / "whole")
     assert recorded(tmp_path / "failing") == recorded(tmp_path / "whole")
     assert not (tmp_path / "failing/failure.txt").exists()
+
+
+@pytest.mark.slow
+def test_a_state_that_fails_later_and_a_last_checkpoint_are_not_lost(tmp_path):
+    class Broken(Recorder):
+        def state(self):
+            return {"evaluations": {3} if self.evaluations == 3 else self.evaluations}
+
+    broken = Broken()
+    with pytest.raises(
+        CallbackError, match=r"Broken.state returned .* JSON values; stopped after 128 env steps, saved"
+    ):
+        train(tmp_path, callbacks=[broken])
+    assert broken.calls[-1] == ("checkpoint", 128, True)
+    again = Broken()
+    again.restore = lambda state: broken.calls.append(("restored", state))
+    stoix_like.resume(tmp_path, callbacks=[again])
+    assert broken.calls[-1] == ("restored", {"evaluations": 2})
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_the_callback_that_stopped_it(tmp_path):
+    stopped = train(tmp_path, callbacks=[StopAtReturn(-1e9)])
+    assert stopped.summary["env_steps"] == 0
+    assert stoix_like.resume(tmp_path, callbacks=[StopAtReturn(-1e9)]).summary["env_steps"] == 0
+    assert stoix_like.resume(tmp_path).summary["env_steps"] == 256
 
 
 @pytest.mark.slow

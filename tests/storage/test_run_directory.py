@@ -32,6 +32,12 @@ def test_a_configuration_is_written_where_nothing_else_lies(tmp_path):
     assert OmegaConf.load(path) == {"layout": LAYOUT_NUMBER, **RESOLVED}
 
 
+def test_checkpoints_of_an_earlier_run_are_not_taken_for_those_of_a_new_one(tmp_path):
+    (tmp_path / "checkpoints/320").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"already holds a run \(checkpoints\)"):
+        RunDirectory(tmp_path).check_new()
+
+
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path):
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"\.lock is not a regular file"), RunDirectory(tmp_path).locked():

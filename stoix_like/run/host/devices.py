@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh
 
 from stoix_like.arch_config import AnakinConfig, ArchConfig, DistributedConfig, SebulbaConfig
 from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
-from stoix_like.errors import ConfigError, multiples_near
+from stoix_like.errors import ConfigError, first_line, multiples_near
 from stoix_like.processes import ALONE, Processes
 from stoix_like.run.host import connection, heartbeat
 from stoix_like.storage.files import user_cache
@@ -291,7 +291,7 @@ def _start_backend() -> list[jax.Device]:
     # An AssertionError where jax knows the platform, but has no plugin for it.
     except (RuntimeError, AssertionError) as error:
         platforms = jax.config.values["jax_platforms"]
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else "no plugin for it is installed"
+        reason = first_line(error) if str(error).strip() else "no plugin for it is installed"
         raise ConfigError(
             f"JAX_PLATFORMS={platforms} cannot be used ({reason}): install 'stoix_like[cuda12]', [cuda13] or [tpu], or"
             " use JAX_PLATFORMS=cpu"

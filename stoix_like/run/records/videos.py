@@ -12,7 +12,6 @@ import jax
 
 from stoix_like.envs.factory import with_learned_rewards
 from stoix_like.envs.scenes.base import RecordedEpisode
-from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.loggers.video import DREAM
 from stoix_like.rendering.animation import write_animation
@@ -50,8 +49,7 @@ class Videos:
         assert setup.drawn_env is not None
         self._setup, self._env, self._directory = setup, setup.drawn_env, run_dir / DIRECTORY
         scene = self._env.scene()
-        if scene is None:
-            raise ConfigError(f"{setup.config.environment_name} has no drawing: use logger.video.every_evals=0")
+        assert scene is not None  # an environment to draw
         self._scene = scene
         max_steps = setup.config.arch.max_eval_steps
         self._recorder = Recorder(setup.build_system, self._env, max_steps)

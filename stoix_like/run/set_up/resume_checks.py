@@ -14,6 +14,7 @@ from yaml import YAMLError
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage.config_file import flatten
+from stoix_like.storage.recorded_runs import is_below
 from stoix_like.versions import versions
 
 # Written by Hydra.
@@ -56,13 +57,14 @@ def stopped_by(setup: RunSetup, host_state: Mapping[str, Any]) -> str | None:
         host_state: that of its newest checkpoint.
 
     Returns:
-        The name; None if nothing stopped it, or the conditions are others.
+        The name; None if nothing stopped it, the callback is gone, or the conditions are others.
     """
     name: str | None = host_state["progress"].get("stopped_by")
     now, then = setup.config.resolved, host_state["config"]
     flat_now, flat_then = dict(flatten(now)), dict(flatten(then))
     same = all(flat_now.get(key) == flat_then.get(key) for key in _STOPPING)
-    return name if same and now.get("callbacks") == then.get("callbacks") else None
+    present = any(type(callback).__name__ == name for callback in setup.callbacks)
+    return name if present and same and now.get("callbacks") == then.get("callbacks") else None
 
 
 def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
@@ -82,7 +84,7 @@ def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
     changed = [
         f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
         for key in sorted(now.keys() | then.keys())
-        if now.get(key) != then.get(key) and not _may_change(key)
+        if now.get(key) != then.get(key) and not is_below(key, CHANGEABLE)
     ]
     if changed:
         raise ConfigError(
@@ -106,7 +108,9 @@ def check_same_sweep(sweep_dir: Path, overrides: Sequence[str]) -> None:
         then = OmegaConf.select(OmegaConf.load(path), "hydra.overrides.task")
     except (OSError, ValueError, YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; choose another hydra.sweep.dir") from error
-    before, now = ([word for word in words if not _may_change(_key(word))] for words in (then or [], overrides))
+    before, now = (
+        [word for word in words if not is_below(_key(word), CHANGEABLE)] for words in (then or [], overrides)
+    )
     if before != now:
         raise ConfigError(
             f"hydra.sweep.dir={sweep_dir} holds the multirun of {' '.join(before) or 'the defaults'}: continue it with"
@@ -122,10 +126,16 @@ def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
         host_state: host state of the checkpoint.
 
     Raises:
-        ConfigError: names the keys that differ, or a budget that is already spent.
+        ConfigError: names the keys that differ, a budget that is already spent, or best parameters that are not there.
     """
     check_same_config(setup, host_state["config"])
     updates, plan = host_state["progress"]["updates"], setup.plan
+    if setup.config.keeps_best and host_state["progress"]["history"] and "best" not in host_state:
+        key = "arch.absolute_metric" if setup.config.arch.absolute_metric else "checkpoint.keep_best"
+        raise ConfigError(
+            f"{key}=true: the run has kept no best parameters so far, and those of earlier evaluations are gone: use"
+            " checkpoint.keep_best=false arch.absolute_metric=false, or start a new run"
+        )
     if host_state["num_shards"] != plan.num_shards:
         raise ConfigError(
             f"the run has {plan.num_shards} shard(s) here (devices × arch.update_batch_size), but its checkpoint has"
@@ -198,10 +208,6 @@ def _plain_defaults(group: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _plain_defaults(value, key)
         elif isinstance(field.default, bool | int | float | str | None):
             yield key, field.default
-
-
-def _may_change(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in CHANGEABLE)
 
 
 def _key(override: str) -> str:

@@ -15,10 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.errors import ConfigError, DamagedError, naming
-from stoix_like.run.host.saved_state import lacks_best
+from stoix_like.run.host.saved_state import returns_of
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage import checkpoint, remote, run_files
-from stoix_like.storage.recorded_runs import TRIALS
 
 # Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.
 _FIELDS = ("params", "slow_critic", "statistics", "return_statistics", "return_scale")
@@ -130,21 +129,14 @@ def replace(shared: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 def _source(run_dir: Path, step: int) -> Source:
     host_state = checkpoint.read_host_state(run_dir, step)
-    last = host_state["progress"]["history"][-1]
-    scores = np.asarray(last["eval/episode_return_mean"], float)
-    if TRIALS in last and (strata := host_state["progress"]["strata"]):
-        # Members that have started another trial of successive halving since the evaluation have no return.
-        scores = np.where(np.equal(strata, np.repeat(last[TRIALS], len(strata) // len(last[TRIALS]))), scores, np.nan)
-    steps, selected = np.full(scores.shape, step), np.zeros(scores.shape, bool)
-    if best := host_state.get("best"):
-        selected = ~lacks_best(host_state)
-        scores = np.where(selected, np.asarray(best["episode_return"], float), scores)
-        steps = np.where(selected, best["env_steps"], steps)
-    member = int(np.where(np.isnan(scores), -np.inf, scores).argmax()) if scores.ndim else None
+    with naming(f"{KEY}={run_dir}"):
+        found = returns_of(host_state, step, best=True)
+    member = found.best_member if found.returns.ndim else None
     place = () if member is None else member
-    item = "best" if selected[place] else "shared"
+    item = "shared" if found.lacking[place] else "best"
     shapes = checkpoint.read_shapes(run_dir, step, item)
-    return Source(run_dir, step, item, shapes, member, int(steps[place]))
+    env_steps = step if found.lacking[place] else int(np.asarray(host_state["best"]["env_steps"])[place])
+    return Source(run_dir, step, item, shapes, member, env_steps)
 
 
 def _check_fits(setup: RunSetup, source: Source) -> None:

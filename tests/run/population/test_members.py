@@ -12,13 +12,17 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.overrides import to_overrides
+from stoix_like.run import experiment
 from stoix_like.run.host.plan import spread_members
 from stoix_like.run.population.members import Population, float_fields, make_population
+from stoix_like.run.prepare import prepare
 from stoix_like.run.programs.functions import make_keys
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import evaluated
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.storage import checkpoint
+from stoix_like.storage.recorded_runs import members, read_run, settings
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support import toys
 from support.composed import compose_config
@@ -274,6 +278,34 @@ def test_a_diverged_member_is_frozen_and_the_others_continue(capsys):
     assert loop.progress.failures[1] == "train/reward became non-finite in update 7"
     assert capsys.readouterr().err.count("member 1 diverged and is frozen") == 1
     assert loop.history[-1]["train/reward"] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.slow
+def test_diverged_members_train_again_with_on_nan_ignore(tmp_path):
+    overrides = [*TOY, "arch.population.hyperparams={nan_at: [-1.0, 4.0]}"]
+
+    def loop(*more):
+        setup = set_up(parse_config(compose_config([*overrides, *more])))
+        return TrainingLoop(setup, MultiLogger([]), checkpoint.Writer(tmp_path, 1))
+
+    first = loop()
+    first.train()
+    first.writer.close()
+    assert list(first.progress.failures) == [1]
+    more = loop("arch.total_timesteps=320", "arch.num_evaluation=4", "arch.on_nan=ignore")
+    more.restore(checkpoint.read(tmp_path, 160, more.targets()))
+    more.train()
+    assert not more.progress.failures
+    assert more.state.healthy.all()
+    assert more.history[-1]["train/reward"] == [1.0, 1.0]
+
+
+def test_a_lone_member_records_its_hyperparameters(tmp_path):
+    config = parse_config(compose_config([*TOY, "arch.population.hyperparams={gain: [3.0]}"]))
+    run_dir = experiment.run(prepare(config, tmp_path / "run")).run_dir
+    (lone,) = members(read_run(run_dir))
+    assert lone.hyperparams == {"gain": 3.0}
+    assert settings(lone)["system.gain"] == 3.0
 
 
 def test_members_have_the_keys_of_their_seeds(monkeypatch):

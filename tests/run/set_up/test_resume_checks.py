@@ -7,6 +7,7 @@ import pytest
 import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.inference.load import load_shared, open_run
 from stoix_like.run import experiment
 from stoix_like.run.set_up import resume_checks
 from stoix_like.run.set_up.resume_checks import check_same_config, check_same_sweep
@@ -51,6 +52,17 @@ def test_resuming_with_another_configuration_is_refused(toy_run, overrides, mess
     overrides = [f"+{override}" if "gain" in override else override for override in overrides]
     with pytest.raises(ConfigError, match=message):
         experiment.resume(toy_run, overrides, trust=True)
+
+
+@pytest.mark.slow
+def test_best_parameters_are_given_up_but_not_begun_on_the_way(tmp_path, toy_run):
+    without = ["checkpoint.keep_best=false", "arch.absolute_metric=false"]
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    experiment.resume(run_dir, [*without, "arch.total_timesteps=400"], trust=True)
+    with pytest.raises(ConfigError, match="holds no best parameters"):
+        load_shared(open_run(run_dir, trust=True), "best")
+    with pytest.raises(ConfigError, match="checkpoint.keep_best=true: the run has kept no best parameters so far"):
+        experiment.resume(run_dir, ["checkpoint.keep_best=true", "arch.total_timesteps=480"], trust=True)
 
 
 def test_keys_that_the_run_did_not_have_keep_their_defaults():

@@ -1,0 +1,33 @@
+"""Checkpoints that another one of the same step replaces: kept until the new one is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+_ENDING = ".replaced"
+
+
+def set_aside(directory: Path, step: int) -> None:
+    """Give a checkpoint another name, under which it is none.
+
+    Args:
+        directory: of the checkpoints.
+        step: that of the checkpoint.
+    """
+    (directory / str(step)).rename(directory / f"{step}{_ENDING}")
+
+
+def settle(directory: Path) -> None:
+    """Delete what was set aside where its replacement is complete, and give it its name back where it is not.
+
+    Args:
+        directory: of the checkpoints; nothing is written there at the time.
+    """
+    for aside in directory.glob(f"*{_ENDING}"):
+        if aside.with_suffix("").exists():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                aside.rename(aside.with_suffix(""))
