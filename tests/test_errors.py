@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stoix_like.errors import ConfigError, MissingExtraError, install_command, install_hint, require
+from stoix_like.errors import ConfigError, MissingExtraError, first_line, install_command, install_hint, require
 
 ROOT = Path(__file__).parent.parent
 
@@ -41,3 +41,8 @@ def test_a_checkout_is_named(monkeypatch):
 def test_long_numbers_are_shortened_and_long_names_are_not():
     path = f"/scratch/{'run-2026_' * 20}/checkpoints"
     assert str(ConfigError(f"{path}: {10**200} is too large")) == f"{path}: {'1' + 59 * '0'}… is too large"
+
+
+def test_the_first_line_of_an_error_is_what_it_says_or_its_class():
+    assert first_line(ValueError("\nno arrays\nat 0x1")) == "no arrays"
+    assert first_line(KeyError()) == "KeyError"

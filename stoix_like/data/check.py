@@ -114,7 +114,8 @@ def _wrong_values(data: DataSet, action_space: Any) -> Iterator[str]:
     limits = (action_space.low, action_space.high) if isinstance(action_space, Mixed) else bounds(action_space)
     low, high = (np.asarray(bound, np.float64) for bound in limits)
     with np.errstate(invalid="ignore"):
-        slack = _TOLERANCE * np.fmax(1.0, high - low)
+        span = high - low
+    slack = _TOLERANCE * np.where(np.isfinite(span), np.fmax(1.0, span), 1.0)
     outside = (data.action < low - slack) | (data.action > high + slack)
     outside = outside.reshape(len(outside), -1).any(axis=1) & data.valid
     if outside.any():

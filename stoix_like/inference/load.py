@@ -23,14 +23,16 @@ from stoix_like.loggers.formats import format_number
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
 from stoix_like.run.host.devices import find_devices, make_mesh
-from stoix_like.run.host.saved_state import lacks_best, last_evaluation, returns_of
+from stoix_like.run.host.saved_state import lacks_best
 from stoix_like.run.population.halving import seeds_of
+from stoix_like.run.population.returns import last_evaluation, returns_of
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
 from stoix_like.storage.contents import reading
 from stoix_like.storage.recorded_runs import TRIALS
 from stoix_like.storage.run_files import ENVIRONMENT, read_environment
 from stoix_like.user_code import refusing
+from stoix_like.utils.jax_utils import append_dims
 
 _NONE_SELECTED = "last, as none was evaluated after an update"
 # Inference logs nothing, and copies nothing.
@@ -317,7 +319,7 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
 
 def _where(chosen: np.ndarray, these: jax.Array, those: jax.Array) -> jax.Array:
     """Select members along the first axis."""
-    return jnp.where(chosen.reshape(chosen.shape + (1,) * (these.ndim - chosen.ndim)), these, those)
+    return jnp.where(append_dims(chosen, these.ndim), these, those)
 
 
 def _targets(run: TrainedRun, host_state: Mapping[str, Any], item: str) -> dict[str, Any]:

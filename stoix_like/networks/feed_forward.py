@@ -245,8 +245,10 @@ class MultiNetwork(Network):
         """Return what `__call__` returns; on GPUs, equal modules are one with batched parameters."""
         if not on_gpu() or kwargs or units.is_recording() or len({repr(network) for network in self.networks}) > 1:
             return super().apply(variables, *args, rngs=rngs, **kwargs)
-        variables, num_networks = unpack(variables), len(self.networks)
-        each = [{kind: tree[f"networks_{i}"] for kind, tree in variables.items()} for i in range(num_networks)]
+        unpacked, num_networks = unpack(variables), len(self.networks)
+        each = [{kind: tree.get(f"networks_{i}") for kind, tree in unpacked.items()} for i in range(num_networks)]
+        if len(set(map(jax.tree.structure, each))) > 1:  # They share modules.
+            return super().apply(variables, *args, rngs=rngs)
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
         keys = jax.tree.map(lambda key: jax.random.split(key, num_networks), rngs)
         apply = self.networks[0].apply

@@ -15,7 +15,7 @@ from jax.nn import initializers
 from jaxtyping import Array, Float, Shaped
 
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer, parse_rnn_cell
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.jax_utils import Scalar, prepend_dims
 
 default_kernel_init = initializers.lecun_normal()
 
@@ -119,7 +119,7 @@ class NoisyLinear(nn.Module):
             bias = None if bias is None or sigma_bias is None else bias + sigma_bias * noise_out[0]
         inputs, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=self.dtype)
         y = jnp.dot(inputs, kernel, precision=self.precision)
-        return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + bias.shape)
+        return y if bias is None else y + prepend_dims(bias, y.ndim)
 
     def _parameter(self, name: str, init: Initializer | str, shape: tuple[int, ...]) -> Array:
         return self.param(name, parse_initializer(init), shape, self.param_dtype)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from stoix_like.networks.utils import parse_activation_fn
 from stoix_like.utils.accelerate.platform import on_cpu
-from stoix_like.utils.jax_utils import restore_float32
+from stoix_like.utils.jax_utils import prepend_dims, restore_float32
 
 _EPSILON = 1e-4
 
@@ -61,7 +61,7 @@ class BlockDense(nn.Module):
             product = jnp.stack([x[..., block, :] @ kernel[block] for block in range(blocks)], axis=-2)
         else:
             product = jnp.einsum("...bi,bij->...bj", x, kernel)
-        return product + bias.reshape((1,) * (x.ndim - 2) + bias.shape)
+        return product + prepend_dims(bias, x.ndim)
 
 
 class RSSM(nn.Module):

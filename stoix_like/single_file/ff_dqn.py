@@ -334,7 +334,8 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for name, default, kind in ((field.name, field.default, field.type) for field in fields(Config)):
         parser.add_argument(f"--{name}", type=partial(value, type(default)), default=default, help=str(kind))
-    return Config(**vars(parser.parse_args(arguments)))
+    config = Config(**vars(parser.parse_args(arguments)))
+    return config if config.num_updates > 0 else parser.error("--total_timesteps: fewer steps than one update takes")
 
 
 def main() -> None:

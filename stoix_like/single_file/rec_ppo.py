@@ -177,8 +177,7 @@ class Moments(NamedTuple):
 
     def merge(self, x: jax.Array) -> Moments:
         """Add a batch (Chan et al. 1979)."""
-        number = self.number + x.size
-        shift = jnp.mean(x - self.mean)
+        number, shift = self.number + x.size, jnp.mean(x - self.mean)
         squares = jnp.sum(jnp.square(x - self.mean - shift)) + jnp.square(shift) * self.number * x.size / number
         return Moments(number, self.mean + shift * x.size / number, self.squares + squares)
 
@@ -387,7 +386,8 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for name, default, kind in ((field.name, field.default, field.type) for field in fields(Config)):
         parser.add_argument(f"--{name}", type=partial(value, type(default)), default=default, help=str(kind))
-    return Config(**vars(parser.parse_args(arguments)))
+    config = Config(**vars(parser.parse_args(arguments)))
+    return config if config.num_updates > 0 else parser.error("--total_timesteps: fewer steps than one update takes")
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def mean_over(tree: PyTree, axis_names: Sequence[str]) -> PyTree:
 
 def _sum_in_order(tree: PyTree, axis_name: str) -> PyTree:
     """Sum over the devices of an axis in their order; all arrays of a type travel at once."""
-    leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, tree))
+    leaves, structure = jax.tree.flatten(jax.tree.map(_number, tree))
     sums: dict[int, jax.Array] = {}
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
         chosen = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
@@ -68,3 +68,9 @@ def _sum_in_order(tree: PyTree, axis_name: str) -> PyTree:
             sums[index] = total[start : start + leaves[index].size].reshape(leaves[index].shape)
             start += leaves[index].size
     return jax.tree.unflatten(structure, [sums[index] for index in range(len(leaves))])
+
+
+def _number(leaf: Any) -> jax.Array:
+    """Return an array that can be summed: booleans are counted, as by `psum`."""
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(jnp.int32) if leaf.dtype == jnp.bool_ else leaf

@@ -119,6 +119,19 @@ def prepend_dims(x: Shaped[Array | np.ndarray, "..."], num_dims: int) -> Shaped[
     return x.reshape((1,) * (num_dims - x.ndim) + x.shape)
 
 
+def append_dims(x: Shaped[Array | np.ndarray, "..."], num_dims: int) -> Shaped[Any, "..."]:
+    """Append dimensions of size 1, such as to flags of rows for all that a row has.
+
+    Args:
+        x: `[*rest]`.
+        num_dims: number of dimensions of the result, at least `x.ndim`.
+
+    Returns:
+        `[*rest, 1, ..., 1]`.
+    """
+    return x.reshape(x.shape + (1,) * (num_dims - x.ndim))
+
+
 def merge_leading_dims(x: Shaped[Array, "..."], num_dims: int) -> Shaped[Array, "..."]:
     """Flatten the leading dimensions of an array into one.
 

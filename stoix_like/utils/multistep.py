@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Real
 
 from stoix_like.utils.accelerate.platform import on_cpu
-from stoix_like.utils.jax_utils import Scalar, standardize
+from stoix_like.utils.jax_utils import Scalar, append_dims, standardize
 from stoix_like.utils.shapes import check_shapes
 
 # The letters are those of the layout [B, T]; with time_major all of these are [T, B] instead.
@@ -106,7 +106,7 @@ def _trace(lambda_: Any, truncation_t: Array | None, *like: Array) -> Array:
         check_shapes("r_t[*B] lambda_[*B]", (like[0], trace))
     if trace.ndim == 1:
         # `[T]` is one value per time step; plain broadcasting would align it with the batch where T = B.
-        trace = trace.reshape(-1, *(1,) * (like[0].ndim - 1))
+        trace = append_dims(trace, like[0].ndim)
     trace = jnp.broadcast_to(trace, like[0].shape)
     return trace if truncation_t is None else jnp.where(truncation_t.astype(bool), jnp.zeros_like(trace), trace)
 

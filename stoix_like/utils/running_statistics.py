@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree, Real
 
 from stoix_like.utils.collectives import sum_over
-from stoix_like.utils.jax_utils import Scalar, prepend_dims, two_sum
+from stoix_like.utils.jax_utils import Scalar, append_dims, prepend_dims, two_sum
 
 Path = tuple[Any, ...]
 """The path of a leaf: dict keys, sequence positions and attribute names, from the root down."""
@@ -368,7 +368,7 @@ def _batch_moments(
     if weights is None:
         weight = jnp.ones((), dtype)
     else:
-        weight = weights.astype(dtype).reshape(weights.shape + (1,) * old.mean.ndim)
+        weight = append_dims(weights.astype(dtype), data.ndim)
         # Data of weight zero may hold any value, NaN included.
         deviation = jnp.where(weight > 0, deviation, 0.0)
     shift = sum_over(jnp.sum(weight * deviation, batch_dims), axes) / added

@@ -23,7 +23,8 @@ def symlog(x: Float[Array, "..."]) -> Float[Array, "..."]:
     Returns:
         An array of the same shape.
     """
-    return jnp.sign(x) * jnp.log1p(jnp.abs(x))
+    above, below = _halves(x)
+    return jnp.where(x >= 0, jnp.log1p(above), -jnp.log1p(below))
 
 
 def symexp(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -37,7 +38,13 @@ def symexp(x: Float[Array, "..."]) -> Float[Array, "..."]:
     Returns:
         An array of the same shape.
     """
-    return jnp.sign(x) * jnp.expm1(jnp.abs(x))
+    above, below = _halves(x)
+    return jnp.where(x >= 0, jnp.expm1(above), -jnp.expm1(below))
+
+
+def _halves(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Return the magnitudes of positive and of negative numbers, for a derivative of 1 at 0, where |x| has none."""
+    return jnp.where(x >= 0, x, 0), jnp.where(x < 0, -x, 0)
 
 
 def symexp_atoms(num_atoms: int, limit: float = 20.0) -> Float[np.ndarray, "K"]:

@@ -26,6 +26,15 @@ def test_data_of_the_run_are_taken():
     check_data(data, OBSERVATIONS, ACTIONS, ENV)
 
 
+def test_the_finite_side_of_half_bounded_actions_is_checked():
+    data, space = make_data(), Box(-2.0, np.inf, (1,))
+    data.action[0] = 1e6
+    check_data(data, OBSERVATIONS, space, ENV)
+    data.action[3] = -5.0
+    with pytest.raises(ConfigError, match=r"the action \[-5.\] in row 3 is not between -2. and inf"):
+        check_data(data, OBSERVATIONS, space, ENV)
+
+
 def test_actions_of_several_parts_are_vectors():
     data = make_data()
     action = np.concatenate([data.action, np.ones_like(data.action)], axis=1)

@@ -38,6 +38,7 @@ from stoix_like.networks.inputs import (
 )
 from stoix_like.networks.torso import MLPTorso
 from support.compiled import run
+from support.platforms import take_accelerator_forms
 
 KEY = jax.random.key(0)
 
@@ -202,6 +203,15 @@ class TestComposition:
         assert values.shape == (2, 3, 2)
         assert (values[..., 0] != values[..., 1]).all()
 
+    def test_networks_that_share_modules_are_applied_one_by_one_on_gpus(self, monkeypatch):
+        torso = MLPTorso((4,))
+        network = MultiNetwork([FeedForwardCritic(ScalarCriticHead(), torso) for _ in range(2)])
+        params = jax.jit(network.init)(KEY, VIEW)
+        expected = jax.jit(network.apply)(params, VIEW)
+        take_accelerator_forms(monkeypatch)
+        found = jax.jit(network.apply)(params, VIEW)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
     def test_chained_torsos_accept_modules_and_configs(self):
         config = {"_target_": "stoix_like.networks.torso.MLPTorso", "layer_sizes": [7]}
         network = chained_torsos([config, MLPTorso((3,))], activation="tanh")
@@ -212,6 +222,12 @@ class TestComposition:
             assert network.layers[0].layer_sizes == (7,)
             hash(network)
             assert jax.jit(network.init_with_output)(KEY, VIEW)[0].shape == (2, 3, 3 if len(configs) == 2 else 7)
+
+
+@pytest.mark.parametrize("cell_type", ["mlstm", "gtrxl"])
+def test_heads_divide_the_width_of_a_cell(cell_type):
+    with pytest.raises(ValueError, match="num_heads=4 must divide features=30: use a divisor of it"):
+        ScannedRNN(30, cell_type).initialize_carry(2)
 
 
 @pytest.mark.parametrize(

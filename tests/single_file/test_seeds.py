@@ -33,3 +33,6 @@ def test_settings_of_the_command_line_have_the_types_of_the_defaults(system, cap
             with pytest.raises(SystemExit):
                 parse([f"--{name}", value])
             assert f"argument --{name}: invalid" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse(["--total_timesteps", "2"])
+    assert "--total_timesteps: fewer steps than one update takes" in capsys.readouterr().err

@@ -55,8 +55,3 @@ def test_paths_are_replaced_only_if_orbax_would_expand_them(tmp_path):
 )
 def test_errors_of_the_machine_are_told_from_damage(error, transient):
     assert orbax.is_transient(error) == transient
-
-
-def test_the_reason_of_an_error_is_its_first_line():
-    assert orbax.reason(ValueError("\nno arrays\nat 0x1")) == "no arrays"
-    assert orbax.reason(KeyError()) == "KeyError"

@@ -4,7 +4,7 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, PartitionSpec
 
 from stoix_like.networks.convolution import make_convolution
-from stoix_like.utils.collectives import mean_over
+from stoix_like.utils.collectives import mean_over, sum_over
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,11 @@ def test_the_devices_of_the_mesh_choose_the_form_and_not_those_of_this_machine(p
     assert f" {product}[" in program
     others = {"all_gather", "psum", "dot_general", "conv_general_dilated"} - {collective, product}
     assert [other for other in others if f" {other}" in program] == []
+
+
+def test_booleans_are_counted():
+    flags = jnp.array([True, True, False, True])
+    found = jax.vmap(lambda flag: (mean_over(flag, ("device",)), sum_over(flag, ("device",))), axis_name="device")(
+        flags
+    )
+    assert [float(part[0]) for part in found] == [0.75, 3.0]

@@ -14,7 +14,7 @@ from stoix_like.envs.spaces import Box, Dict, ObservationSpace
 from stoix_like.envs.worlds import OWN, WORLD
 from stoix_like.envs.wrappers.base import Wrapper, with_view
 from stoix_like.errors import ConfigError
-from stoix_like.utils.jax_utils import merge_leading_dims
+from stoix_like.utils.jax_utils import append_dims, merge_leading_dims
 
 AGENT_IDS = ("none", "one_hot")
 _KEY = "env.agent_ids"
@@ -126,7 +126,7 @@ def where_rows(condition: jax.Array, taken: Any, other: Any) -> Any:
 
     def select(one: jax.Array, two: jax.Array) -> jax.Array:
         chosen = condition if len(one) == len(condition) else condition[:: len(condition) // len(one)]
-        return jnp.where(chosen.reshape(chosen.shape + (1,) * (one.ndim - 1)), one, two)
+        return jnp.where(append_dims(chosen, one.ndim), one, two)
 
     return jax.tree.map(select, taken, other)
 

@@ -83,8 +83,13 @@ class MultiDiscreteHead(PolicyHead, nn.Module):
     uniform_mix: Scalar = 0.0
 
     def __post_init__(self) -> None:
-        """Check that the share of random actions is a probability."""
+        """Check the number of sub-actions, and that the share of random actions is a probability."""
         _check_share(self.uniform_mix)
+        if self.action_dim != len(self.number_of_dims_per_distribution):
+            raise ValueError(
+                f"action_dim={self.action_dim} is not the number of sub-actions: number_of_dims_per_distribution="
+                f"{tuple(self.number_of_dims_per_distribution)} has {len(self.number_of_dims_per_distribution)}"
+            )
         super().__post_init__()
 
     @nn.compact

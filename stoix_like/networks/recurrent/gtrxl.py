@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from stoix_like.networks.recurrent.parallel import ParallelCell, Unrolled, match_width, product
 from stoix_like.schema import at_least, between
-from stoix_like.utils.jax_utils import restore_float32
+from stoix_like.utils.jax_utils import prepend_dims, restore_float32
 
 # The longest wavelength of the encodings of distances, in steps / 2 pi.
 _LONGEST = 10_000.0
@@ -80,7 +80,7 @@ class GRUGate(nn.Module):
         y_r, y_z, y_g = jnp.split(restore_float32(dense(3 * width, name="from_output")(y), self.dtype), 3, axis=-1)
         x_r, x_z = jnp.split(restore_float32(dense(2 * width, name="from_input")(x), self.dtype), 2, axis=-1)
         bias = self.param("bias", initializers.constant(self.bias), (width,))
-        z = jax.nn.sigmoid(y_z + x_z - bias.reshape((1,) * (x.ndim - 1) + bias.shape))
+        z = jax.nn.sigmoid(y_z + x_z - prepend_dims(bias, x.ndim))
         candidate = restore_float32(dense(width, name="from_reset_input")(jax.nn.sigmoid(y_r + x_r) * x), self.dtype)
         return (1.0 - z) * x + z * jnp.tanh(y_g + candidate)
 
@@ -242,7 +242,7 @@ def _attend(sequence: _Sequence, positions: Array, biases: Array) -> Float[Array
     later = np.arange(len(keys)) - np.arange(num_steps)[:, None]
     in_window = (later >= 0) & (later < window)
     same = jnp.moveaxis(episode, 0, -1)[..., None] == jnp.moveaxis(episodes, 0, -1)[..., None, :]
-    seen = (same & in_window.reshape((1,) * (same.ndim - 2) + in_window.shape))[..., None, :, :]
+    seen = (same & prepend_dims(in_window, same.ndim))[..., None, :, :]
     scores = jnp.concatenate([jnp.where(seen, scores, -jnp.inf), own_score[..., None]], -1)
     weights = jax.nn.softmax(scores / np.sqrt(query.shape[-1]), -1).astype(dtype)
     found = product("...hts,s...hd->t...hd", weights[..., :-1], keys[..., 1, :, :])

@@ -16,7 +16,7 @@ from stoix_like.networks.feed_forward import Network
 from stoix_like.networks.recurrent import LinearCell, ParallelCell, linear_recurrence, step_gru, unroll_gru
 from stoix_like.networks.utils import parse_rnn_cell, plain_kwargs
 from stoix_like.utils.accelerate.platform import map_init
-from stoix_like.utils.jax_utils import restore_float32
+from stoix_like.utils.jax_utils import append_dims, restore_float32
 
 # Cells on top of each other that are one loop; fewer compile as fast, and faster code, one by one.
 _FEWEST_LOOPED = 3
@@ -181,7 +181,7 @@ def _reset(cell: Any, state: Any, resets: Array) -> Any:
     fresh = _initial_state(cell, resets.shape)
 
     def select(new: Array, old: Array) -> Array:
-        return jnp.where(resets.reshape(resets.shape + (1,) * (old.ndim - resets.ndim)), new, old)
+        return jnp.where(append_dims(resets, old.ndim), new, old)
 
     return jax.tree.map(select, fresh, state)
 

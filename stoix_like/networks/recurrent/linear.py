@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Inexact
 
-from stoix_like.utils.jax_utils import restore_float32
+from stoix_like.utils.jax_utils import prepend_dims, restore_float32
 
 State = Inexact[Array, "*batch H"]
 
@@ -137,8 +137,7 @@ class LRUCell(LinearCell):
         gain = jnp.sqrt(-jnp.expm1(2.0 * log_radius))
         real, imaginary = jnp.split(restore_float32(self.encode(x), self.dtype), 2, axis=-1)
         inputs = jax.lax.complex(real, imaginary)
-        wide = (1,) * (inputs.ndim - 1) + gain.shape
-        return jnp.broadcast_to(decay, inputs.shape), gain.reshape(wide) * inputs
+        return jnp.broadcast_to(decay, inputs.shape), prepend_dims(gain, inputs.ndim) * inputs
 
     def read(self, state: State, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
         """Return the output, `[..., features]`, for states `[..., H]`."""

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from stoix_like.networks.recurrent.parallel import ParallelCell, Unrolled, match_width, product
 from stoix_like.schema import between, one_of
-from stoix_like.utils.jax_utils import restore_float32
+from stoix_like.utils.jax_utils import prepend_dims, restore_float32
 
 
 class MatrixMemory(NamedTuple):
@@ -93,8 +93,7 @@ def _weights(start: MatrixMemory, steps: _Steps, rows: Array) -> _Weights:
     decay, episode = jnp.cumsum(steps.log_forget, axis=-1), jnp.cumsum(steps.reset, axis=-1)
     decay_after, episode_of = jnp.take(decay, rows, -1), jnp.take(episode, rows, -1)
     is_past = rows[:, None] >= jnp.arange(decay.shape[-1])[None]
-    seen = is_past.reshape((1,) * (decay.ndim - 1) + is_past.shape)
-    seen = seen & (episode_of[..., None] == episode[..., None, :])
+    seen = prepend_dims(is_past, decay.ndim + 1) & (episode_of[..., None] == episode[..., None, :])
     between_steps = jnp.where(seen, decay_after[..., None] - decay[..., None, :], -jnp.inf)
     largest = jnp.where(steps.reset, jnp.maximum(steps.log_input, steps.log_forget), steps.log_input)
     from_start = jnp.where(episode_of == 0, decay_after + start.stabilizer[..., None], -jnp.inf)

@@ -37,6 +37,13 @@ class ParallelCell(nn.Module):
     features: int
     dtype: Any = dataclasses.field(default=None, kw_only=True)
 
+    def __post_init__(self) -> None:
+        """Check that heads, of cells that have some, divide the width."""
+        heads = getattr(self, "num_heads", 1)
+        if self.features % heads:
+            raise ValueError(f"num_heads={heads} must divide features={self.features}: use a divisor of it")
+        super().__post_init__()
+
     def __call__(self, state: Any, x: Float[Array, "*batch D"]) -> tuple[Any, Float[Array, "*batch H"]]:
         """Return the next state and the output: a sequence of one step."""
         states, outputs, _ = self.unroll(state, x[None], jnp.zeros((1, *x.shape[:-1]), bool))

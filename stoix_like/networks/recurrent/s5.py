@@ -15,7 +15,7 @@ from jaxtyping import Array, Complex, Float
 from stoix_like.networks.recurrent.linear import LinearCell, State
 from stoix_like.networks.recurrent.parallel import match_width
 from stoix_like.schema import above, between
-from stoix_like.utils.jax_utils import restore_float32
+from stoix_like.utils.jax_utils import prepend_dims, restore_float32
 
 # The largest real part of an eigenvalue, so that states decay.
 _MAX_REAL = -1e-4
@@ -153,13 +153,13 @@ class S5Cell(LinearCell):
         gain = (decay - 1.0) / eigenvalues
         real, imaginary = jnp.split(restore_float32(self.encode(self._inputs(x)[1]), self.dtype), 2, axis=-1)
         inputs = jax.lax.complex(real, imaginary)
-        return jnp.broadcast_to(decay, inputs.shape), gain.reshape((1,) * (inputs.ndim - 1) + gain.shape) * inputs
+        return jnp.broadcast_to(decay, inputs.shape), prepend_dims(gain, inputs.ndim) * inputs
 
     def read(self, state: State, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
         """Return the output, `[..., H]`, for states `[..., P]`."""
         x, inputs = self._inputs(x)
         parts = jnp.concatenate([state.real, -state.imag], axis=-1)
-        skip = self.skip.reshape((1,) * (x.ndim - 1) + self.skip.shape)
+        skip = prepend_dims(self.skip, x.ndim)
         y = jax.nn.gelu(restore_float32(self.decode(parts), self.dtype) + skip * inputs)
         output = x + y * jax.nn.sigmoid(restore_float32(self.gate(y), self.dtype))
         return output if self.prenorm else self.norm(output)

@@ -10,9 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.architectures.types import LearnerState, Shard
-from stoix_like.errors import ConfigError
-from stoix_like.run.population.trials import interquartile_means
-from stoix_like.storage.recorded_runs import RETURN, TRIALS
+from stoix_like.utils.jax_utils import append_dims
 
 
 class Best(NamedTuple):
@@ -97,88 +95,6 @@ def lacks_best(host_state: Mapping[str, Any]) -> np.ndarray:
     return np.asarray(host_state["best"]["env_steps"]) <= host_state["progress"]["history"][0]["env_steps"]
 
 
-class Returns(NamedTuple):
-    """How the members of a checkpoint did in the evaluations of their parameters.
-
-    Attributes:
-        returns: `[]` or `[P]` mean evaluation return; NaN where the parameters were not evaluated.
-        lacking: likewise, for which members the parameters are the last ones, not the best.
-        trials: `[P]` numbers of the trials of successive halving that are under way; None without it.
-        ranks: `[P]`, the highest for the best member, where that is not the one of the highest return.
-    """
-
-    returns: np.ndarray
-    lacking: np.ndarray
-    trials: np.ndarray | None
-    ranks: np.ndarray | None
-
-    @property
-    def best_member(self) -> int:
-        """The best member, 0 without a population; the first one if none was evaluated."""
-        ranked = self.returns if self.ranks is None else self.ranks
-        return int(np.where(np.isnan(ranked), -np.inf, ranked).argmax())
-
-
-def last_evaluation(host_state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the record of the last evaluation before a checkpoint.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    history: list[Mapping[str, Any]] = host_state["progress"]["history"]
-    if not history:
-        raise ConfigError("the checkpoint is from before the first evaluation: resume the run first")
-    return history[-1]
-
-
-def returns_of(host_state: Mapping[str, Any], step: int, best: bool) -> Returns:
-    """Return how the members of a checkpoint did.
-
-    Args:
-        host_state: of the checkpoint.
-        step: its environment steps.
-        best: whether their parameters are the best ones, as far as there are any.
-
-    Raises:
-        ConfigError: the checkpoint is from before the first evaluation.
-    """
-    last, trials, ranks = last_evaluation(host_state), None, None
-    # A run that stopped between two evaluations did not evaluate its last parameters.
-    evaluated = last["env_steps"] == step
-    returns = np.full(np.shape(last[RETURN]), last[RETURN] if evaluated else np.nan, float)
-    if evaluated and (sources := last.get("population/continues")):
-        returns = returns[np.asarray(sources)]  # a member that was replaced has the parameters of another one
-    if TRIALS in last:
-        evaluated_trials = np.repeat(last[TRIALS], returns.size // len(last[TRIALS]))
-        trials = np.asarray(host_state["progress"]["strata"] or evaluated_trials)
-        # Members that have started another trial since the evaluation have no return.
-        returns = np.where(trials == evaluated_trials, returns, np.nan)
-    lacking = np.ones(returns.shape, bool)
-    if best and "best" in host_state:
-        lacking = lacks_best(host_state)
-        returns = np.where(lacking, returns, np.asarray(host_state["best"]["episode_return"], float))
-        ranks = None if trials is None else _ranks(returns, lacking, returns.size // len(last[TRIALS]))
-    return Returns(returns, lacking, trials, ranks)
-
-
-def _ranks(returns: np.ndarray, lacking: np.ndarray, seeds: int) -> np.ndarray:
-    """Rank the members of successive halving: by their trial, complete ones first, and then by their own return.
-
-    Args:
-        returns: `[P]`, of the best complete trial of each slot, or of its last one where it has none.
-        lacking: `[P]`, where it has none.
-        seeds: members of a slot.
-
-    Returns:
-        `[P]`, the highest rank for the best one.
-    """
-    own = np.where(np.isnan(returns), -np.inf, returns)
-    of_trial = np.repeat(interquartile_means(returns, seeds), seeds)
-    ranks = np.empty(returns.size)
-    ranks[np.lexsort((own, of_trial, ~lacking))] = np.arange(returns.size)
-    return ranks
-
-
 def select_members(these: Any, those: Any, chosen: jax.Array) -> Any:
     """Select some members of one tree, and the rest of another.
 
@@ -189,7 +105,7 @@ def select_members(these: Any, those: Any, chosen: jax.Array) -> Any:
     """
 
     def pick(one: jax.Array, other: jax.Array) -> jax.Array:
-        return jnp.where(chosen.reshape(chosen.shape + (1,) * (one.ndim - chosen.ndim)), one, other)
+        return jnp.where(append_dims(chosen, one.ndim), one, other)
 
     return jax.tree.map(pick, these, those)
 

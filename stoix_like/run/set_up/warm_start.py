@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.errors import ConfigError, DamagedError, naming
-from stoix_like.run.host.saved_state import returns_of
+from stoix_like.run.population.returns import returns_of
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage import checkpoint, remote, run_files
 

@@ -19,6 +19,7 @@ import rlax
 from jaxtyping import Array, Float
 
 from stoix_like.base_types import Axes, PyTree
+from stoix_like.utils.jax_utils import prepend_dims
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.weights import LIFETIME, RULE
 
@@ -187,4 +188,4 @@ def _dense(weights: Weights, name: str, x: jax.Array) -> jax.Array:
 
 
 def _affine(x: jax.Array, kernel: np.ndarray, bias: np.ndarray) -> jax.Array:
-    return jnp.dot(x, kernel) + jnp.asarray(bias).reshape((1,) * (x.ndim - 1) + (-1,))
+    return jnp.dot(x, kernel) + prepend_dims(jnp.asarray(bias), x.ndim)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import Observation, PyTree, SystemSpec, TimeStep, Trajectory, Transition
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, between
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.jax_utils import Scalar, append_dims
 from stoix_like.utils.replay.types import Step
 
 ReplayT = TypeVar("ReplayT", bound=Any)
@@ -258,6 +258,6 @@ def _chooser(chosen: jax.Array, axis: int) -> Callable[[jax.Array, jax.Array], j
     """Return a function that takes chosen samples `[B]` from one array, and the others from another."""
 
     def choose(one: jax.Array, other: jax.Array) -> jax.Array:
-        return jnp.where(chosen.reshape(-1, *(1,) * (one.ndim - axis - 1)), one.astype(other.dtype), other)
+        return jnp.where(append_dims(chosen, one.ndim - axis), one.astype(other.dtype), other)
 
     return choose

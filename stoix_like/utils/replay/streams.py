@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import Observation, PyTree, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX, between
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.jax_utils import Scalar, append_dims
 from stoix_like.utils.replay.config import BufferConfig
 from stoix_like.utils.replay.data import with_data
 
@@ -232,7 +232,7 @@ def make_stream_replay(
             (state.action, state.reward, state.latent),
             (action, reward, after),
         )
-        led, arrived = (jnp.where(_expand(is_first, x), jnp.zeros_like(x), x) for x in (led, arrived))
+        led, arrived = (jnp.where(append_dims(is_first, x.ndim), jnp.zeros_like(x), x) for x in (led, arrived))
         observed = Stream(flat(steps.observation), led, arrived, is_first, no, no)
         successor = Stream(flat(steps.next_observation), action, reward, no, ended, steps.terminated)
         num_added = jnp.cumsum(1 + ended.astype(jnp.int32), axis=0)
@@ -295,7 +295,7 @@ def _draw(
     starts, is_last = data.is_first(places), ~jnp.asarray(data.valid)[places]
     is_first, before = starts.at[0].set(True), data.take(places - 1, reward_scale)
     # The reward of a first entry within an episode is known, and a target.
-    led = jnp.where(_expand(is_first, before.action), jnp.zeros_like(before.action), before.action)
+    led = jnp.where(append_dims(is_first, before.action.ndim), jnp.zeros_like(before.action), before.action)
     arrived = jnp.where(starts, 0.0, before.reward)
     observation = jax.tree.map(lambda x: jnp.asarray(x)[places], data.observation)
     entries = Stream(observation, led, arrived, is_first, is_last, is_last & before.terminated)
@@ -359,8 +359,3 @@ def _unflatten(tree: PyTree, like: PyTree) -> PyTree:
 def _is_packed(like: Any) -> bool:
     """Return whether four entries of an array are stored as one number."""
     return bool(jnp.issubdtype(like.dtype, jnp.integer)) and like.dtype.itemsize == 1 and like.size % 4 == 0
-
-
-def _expand(flags: jax.Array, like: jax.Array) -> jax.Array:
-    """Return flags `[T, N]` with the trailing axes of `[T, N, ...]`."""
-    return flags.reshape(*flags.shape, *(1,) * (like.ndim - flags.ndim))

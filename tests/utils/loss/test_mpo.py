@@ -62,6 +62,7 @@ def test_mpo_losses_match_hand_computed_values():
     # With the whole batch, V-MPO equals MPO with the batch as samples.
     whole = ls.vmpo_temperature_loss(q, eta, 0.5, 1.0)
     np.testing.assert_allclose(whole[0], 0.5 + LOG2, rtol=1e-6)
+    assert ls.vmpo_temperature_loss(q, eta, 0.5, 1)[0] == whole[0]
     penalty, dual = ls.mpo_alpha_loss(jnp.array([1.0, 3.0]), jnp.float32(0.5), 0.1)
     np.testing.assert_allclose((penalty, dual), (1.0, 0.5 * (0.1 - 2.0)), rtol=1e-6)
 

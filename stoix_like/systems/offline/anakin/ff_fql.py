@@ -39,6 +39,7 @@ from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
+from stoix_like.utils.jax_utils import append_dims
 from stoix_like.utils.replay import Batch, ReplayConfig
 
 
@@ -191,9 +192,9 @@ class FQL(OffPolicyActorCritic[Config]):
         """Compute the loss of the flow (equation 6), and those of the policy (equation 8)."""
         start_key, time_key, noise_key = jax.random.split(key, 3)
         start, time = jax.random.normal(start_key, batch.action.shape), jax.random.uniform(time_key, batch.reward.shape)
-        place = start + _expand(time, start) * (batch.action - start)
+        place = start + append_dims(time, start.ndim) * (batch.action - start)
         errors = self.velocity(actor_params.flow, batch.observation, place, time) - (batch.action - start)
-        flow_loss = jnp.mean(_expand(batch.weight, errors) * jnp.square(errors))
+        flow_loss = jnp.mean(append_dims(batch.weight, errors.ndim) * jnp.square(errors))
         noise = jax.random.normal(noise_key, batch.action.shape)
         end = jax.lax.stop_gradient(self.follow(actor_params.flow, batch.observation, noise))
         action = self.actor.apply(actor_params.one_step, batch.observation, {"action": noise})
@@ -230,11 +231,6 @@ class FQL(OffPolicyActorCritic[Config]):
     @staticmethod
     def _with_time(place: jax.Array, time: jax.Array) -> jax.Array:
         return jnp.concatenate([place.reshape(len(place), -1), time[:, None]], axis=-1)
-
-
-def _expand(x: jax.Array, like: jax.Array) -> jax.Array:
-    """Return `[B]` with the trailing axes of `[B, ...]`."""
-    return x.reshape(-1, *(1,) * (like.ndim - 1))
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
