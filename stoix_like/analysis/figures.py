@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import html
 import io
-import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,9 @@ from matplotlib.figure import Figure
 from stoix_like.analysis import plots, population_plots
 from stoix_like.analysis.groups import AlgorithmRuns, sections
 from stoix_like.errors import ConfigError
-from stoix_like.storage.differences import BUDGETS, tell_apart
+from stoix_like.storage.differences import names_of_keys, words_of
 from stoix_like.storage.files import check_writable, write_bytes
-from stoix_like.storage.recorded_runs import Member, evolves, identity, settings
+from stoix_like.storage.recorded_runs import Member, differing_keys, evolves, identity
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 _WIDTH, _HEIGHT = 7.0, 4.2  # inches of one panel
@@ -67,6 +66,9 @@ def draw(algorithms: Sequence[AlgorithmRuns], kind: str, *, hyperparams: Sequenc
         panels = _lineage_panels(algorithms, hyperparams)
     elif kind in ("slices", "heatmap"):
         panels = population_panels(algorithms, kind, hyperparams, **options)
+        if not panels:
+            needed = "two hyperparameters that vary" if kind == "heatmap" else "hyperparameters that vary"
+            raise ConfigError(f"--kind {kind} needs a population with {needed}: these runs have none")
     elif kind == "curves":
         panels = [
             partial(plots.learning_curves, section, task, **options)
@@ -93,45 +95,52 @@ def population_panels(
         options: further arguments of the function of `plots` that draws.
 
     Raises:
-        ConfigError: there is nothing to draw.
+        ConfigError: these hyperparameters do not vary.
     """
     if kind == "heatmap" and hyperparams and len(hyperparams) != 2:
         raise ConfigError("--kind heatmap needs two hyperparameters: use --hyperparam twice")
     populations = _populations(algorithms)
-    everyone = list(itertools.chain.from_iterable(populations.values()))
+    everyone = [member for _, members in populations for member in members]
     for together in [hyperparams] if kind == "heatmap" else [[name] for name in hyperparams]:
         if everyone and together:
             population_plots.varying(everyone, together)
     panels: list[Callable[..., Any]] = []
-    tasks = [task for task, _ in populations]
-    words = tell_apart([members[0].run for members in populations.values()], tasks)
-    for task, members, differs in zip(tasks, populations.values(), words, strict=True):
-        known = members[0].hyperparams
+    for title, members in populations:
+        known = [name for name in members[0].hyperparams if len({member.hyperparams[name] for member in members}) > 1]
         names = [name for name in hyperparams or known if name in known]
-        options["title"] = " ".join(filter(None, (f"{members[0].run.system} on {task}", differs)))
+        options["title"] = title
         if kind == "slices":
             draw_slices = population_plots.hyperparameter_slices
             panels += [partial(draw_slices, members, name, **options) for name in names]
         elif len(names) > 1:
             # Without names of the caller, the first two.
             panels.append(partial(population_plots.heat_map, members, *names[:2], **options))
-    if not panels:
-        needed = "two hyperparameters that vary" if kind == "heatmap" else "hyperparameters that vary"
-        raise ConfigError(f"--kind {kind} needs a population with {needed}: these runs have none")
     return panels
 
 
-def _populations(algorithms: Sequence[AlgorithmRuns]) -> dict[tuple[str, str], list[Member]]:
-    """Return members by their task, what varies and the rest: each of their settings is an algorithm of its own."""
-    found: dict[tuple[str, str], list[Member]] = {}
+def _populations(algorithms: Sequence[AlgorithmRuns]) -> list[tuple[str, list[Member]]]:
+    """Join the settings of each population, which are algorithms of their own, and name them."""
+    found: dict[str, tuple[tuple[str, str], dict[str, Any], list[Member]]] = {}
     everyone = (
-        (task, member) for algorithm in algorithms for task in algorithm.tasks for member in algorithm.tasks[task]
+        (algorithm, task, member)
+        for algorithm in algorithms
+        for task, members in algorithm.tasks.items()
+        for member in members
+        if member.hyperparams
     )
-    for task, member in everyone:
-        if varied := [f"system.{name}" for name in member.hyperparams]:
-            rest = identity([varied, settings(member, ("env", *BUDGETS, *varied))])
-            found.setdefault((task, rest), []).append(member)
-    return found
+    for algorithm, task, member in everyone:
+        varied = [f"system.{name}" for name in member.hyperparams]
+        rest = {key: value for key, value in algorithm.settings.items() if key not in varied}
+        place = (member.run.system, task)
+        found.setdefault(identity([place, varied, rest]), (place, rest, []))[2].append(member)
+    keys = differing_keys([rest for _, rest, _ in found.values()])
+    rows = [(place, {key: rest.get(key) for key in keys}) for place, rest, _ in found.values()]
+    names = names_of_keys([row for _, row in rows])
+    words = [words_of(row, [other for there, other in rows if there == place], names) for place, row in rows]
+    return [
+        (" ".join([f"{place[0]} on {place[1]}", *differs]), members)
+        for (place, _, members), differs in zip(found.values(), words, strict=True)
+    ]
 
 
 def _lineage_panels(algorithms: Sequence[AlgorithmRuns], hyperparams: Sequence[str]) -> list[Callable[..., Any]]:

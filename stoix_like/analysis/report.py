@@ -125,12 +125,9 @@ def _curves(algorithms: Sequence[AlgorithmRuns]) -> str:
     ]
     several = (section for section in sections(algorithms) if len(section) > 1 and _differ(section))
     panels += [partial(plots.performance_profiles, section) for section in several]
-    varied = _varied(algorithms)
-    members = (member for algorithm in algorithms for member in algorithm.members)
-    if len(varied) == 2 and any(len(member.hyperparams) == 2 for member in members):
+    if len(_varied(algorithms)) == 2:
         panels += figures.population_panels(algorithms, "heatmap")
-    if varied:
-        panels += figures.population_panels(algorithms, "slices")
+    panels += figures.population_panels(algorithms, "slices")
     return "\n".join(_figure(panel) for panel in panels)
 
 

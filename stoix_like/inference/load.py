@@ -200,7 +200,7 @@ def load_shared(run: TrainedRun, which: str | int = "best") -> TrainedState:
     """
     run_dir, steps = run.run_dir, checkpoint.steps(run.run_dir)
     if not steps:
-        raise ConfigError(f"run_dir={run_dir} holds no checkpoint: evaluate a run that saved one")
+        raise ConfigError(f"run_dir={run_dir} holds no checkpoint: evaluate a run that saved one, or resume it first")
     which = str(which)  # environment steps may be a number
     if which not in ("best", "last") and which not in map(str, steps):
         raise ConfigError(f"which={which} is unknown: use best, last, or one of {', '.join(map(str, steps))}")

@@ -34,8 +34,9 @@ def tell_apart(runs: Sequence[Run], tasks: Sequence[str]) -> list[str]:
         places.setdefault((run.system, task), []).append(place)
     told: dict[int, str] = {}
     for alike in places.values():
-        ones = [samples(runs[place])[0] for place in alike]
-        varied = {f"system.{name}" for member in ones for name in member.hyperparams}
+        found = [samples(runs[place]) for place in alike]
+        ones = [members[0] for members in found]
+        varied = {f"system.{name}" for members in found if len(members) > 1 for name in members[0].hyperparams}
         chosen = [settings(member, ("env", "arch.population", *varied, *BUDGETS)) for member in ones]
         differing = differing_keys(chosen)
         rows = [{key: one.get(key) for key in differing} for one in chosen]

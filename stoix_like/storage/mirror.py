@@ -24,6 +24,7 @@ from pathlib import Path
 from stoix_like.config import CheckpointConfig
 from stoix_like.errors import ConfigError
 from stoix_like.storage import checkpoint, remote
+from stoix_like.storage.replaced import set_aside_steps
 from stoix_like.storage.run_files import CHECKPOINTS, FAILURE, SUMMARY
 from stoix_like.storage.store import Marker, Store, marker_name, reason
 
@@ -212,7 +213,8 @@ class Mirror:
         stored = self._known_checkpoints()
         # Until a local checkpoint is complete on the store, older ones there are the only ones.
         is_replaced = any(stored.get(step) is not None for step in present)
-        for step in stored.keys() - set(present) if is_replaced else ():
+        kept = {*present, *set_aside_steps(self._run_dir / CHECKPOINTS)}
+        for step in stored.keys() - kept if is_replaced else ():
             self._store.remove_checkpoint(step)
             del stored[step]
 

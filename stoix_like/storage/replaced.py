@@ -25,9 +25,15 @@ def settle(directory: Path) -> None:
     Args:
         directory: of the checkpoints; nothing is written there at the time.
     """
-    for aside in directory.glob(f"*{_ENDING}"):
-        if aside.with_suffix("").exists():
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
+    # A file system that fails here fails again where checkpoints are read or written, which is reported.
+    with contextlib.suppress(OSError):
+        for aside in () if directory.is_symlink() else list(directory.glob(f"*{_ENDING}")):
+            if aside.with_suffix("").exists():
+                shutil.rmtree(aside, ignore_errors=True)
+            else:
                 aside.rename(aside.with_suffix(""))
+
+
+def set_aside_steps(directory: Path) -> list[int]:
+    """Return the steps of the checkpoints that are set aside."""
+    return [int(aside.stem) for aside in directory.glob(f"*{_ENDING}") if aside.stem.isdecimal()]

@@ -30,7 +30,7 @@ from stoix_like.storage.run_files import CHECKPOINTS, CONFIG, ENVIRONMENT, FAILU
 _TOKEN = ".shared"
 P = ParamSpec("P")
 T = TypeVar("T")
-_FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, CHECKPOINTS, "multirun.yaml")
+_FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, "multirun.yaml")
 
 
 def by_first(method: Callable[P, T]) -> Callable[P, T]:
@@ -134,6 +134,12 @@ class RunDirectory:
                 raise ConfigError(
                     f"{key}={path} already holds a run ({name}): choose another directory, or resume the run"
                     f" with: stoix-like resume {path}"
+                )
+        with contextlib.suppress(OSError):
+            if next((path / CHECKPOINTS).iterdir(), None) is not None:
+                raise ConfigError(
+                    f"{key}={path} holds {CHECKPOINTS} of another run, without its {CONFIG}: choose another"
+                    " directory, or move them away"
                 )
         remote.check_new(address)
 

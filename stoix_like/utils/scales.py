@@ -44,7 +44,7 @@ def symexp(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 def _halves(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Return the magnitudes of positive and of negative numbers, for a derivative of 1 at 0, where |x| has none."""
-    return jnp.where(x >= 0, x, 0), jnp.where(x < 0, -x, 0)
+    return jnp.where(x >= 0, x, 0), jnp.where(x >= 0, 0, -x)
 
 
 def symexp_atoms(num_atoms: int, limit: float = 20.0) -> Float[np.ndarray, "K"]:

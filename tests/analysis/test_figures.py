@@ -1,5 +1,7 @@
 """Figures as files."""
 
+import json
+
 import pytest
 
 from stoix_like import cli
@@ -42,15 +44,30 @@ def test_populations_that_vary_other_hyperparameters_have_panels_of_their_own(tm
 
 
 def test_populations_of_other_settings_are_not_averaged(tmp_path):
-    for name, rate in (("a", 0.2), ("b", 0.3)):
-        write_run(tmp_path / name, (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]}, clip_eps=rate)
-    write_run(tmp_path / "c", (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]}, clip_eps=0.3, seed=2)
+    """Seeds of one population may be in several runs; those of other wrappers are another population."""
+    for name, seed, rate, frames in (("a", 0, 0.2, 1), ("b", 0, 0.3, 1), ("c", 2, 0.3, 1), ("d", 0, 0.3, 4)):
+        env_keys = {"frame_stack": frames}
+        varied = {"actor_lr": [0.1, 0.2]}
+        write_run(tmp_path / name, (1.0, 2.0), varied=varied, clip_eps=rate, seed=seed, env_keys=env_keys)
     drawn = figures.draw(analysis.read(tmp_path), "slices")
     found = {axes.get_title(): len(axes.collections[0].get_offsets()) for axes in drawn.axes}
-    assert found == {
-        "ppo/ff_ppo on gymnax/CartPole-v1 clip_eps=0.2": 2,
-        "ppo/ff_ppo on gymnax/CartPole-v1 clip_eps=0.3": 4,
+    assert {title.removeprefix("ppo/ff_ppo on gymnax/CartPole-v1 "): count for title, count in found.items()} == {
+        "clip_eps=0.2 frame_stack=1": 2,
+        "clip_eps=0.3 frame_stack=1": 4,
+        "clip_eps=0.3 frame_stack=4": 2,
     }
+
+
+def test_a_lone_member_is_no_population_that_varies(tmp_path):
+    run = write_run(tmp_path / "a")
+    records = [
+        json.loads(line) | {"hyperparams/actor_lr": 0.3} for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    with pytest.raises(ConfigError, match="needs a population with hyperparameters that vary"):
+        figures.draw(analysis.read(tmp_path), "slices")
+    report.write([tmp_path], tmp_path / "page.html")
+    assert "0.3" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(

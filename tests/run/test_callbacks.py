@@ -153,11 +153,12 @@ def test_a_state_that_fails_later_and_a_last_checkpoint_are_not_lost(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_the_callback_that_stopped_it(tmp_path):
+def test_a_run_goes_on_with_other_callbacks_than_the_one_that_stopped_it(tmp_path):
     stopped = train(tmp_path, callbacks=[StopAtReturn(-1e9)])
     assert stopped.summary["env_steps"] == 0
     assert stoix_like.resume(tmp_path, callbacks=[StopAtReturn(-1e9)]).summary["env_steps"] == 0
-    assert stoix_like.resume(tmp_path).summary["env_steps"] == 256
+    assert stoix_like.resume(tmp_path).summary["env_steps"] == 0
+    assert stoix_like.resume(tmp_path, callbacks=[Recorder()]).summary["env_steps"] == 256
 
 
 @pytest.mark.slow

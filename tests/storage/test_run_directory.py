@@ -34,8 +34,10 @@ def test_a_configuration_is_written_where_nothing_else_lies(tmp_path):
 
 def test_checkpoints_of_an_earlier_run_are_not_taken_for_those_of_a_new_one(tmp_path):
     (tmp_path / "checkpoints/320").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"already holds a run \(checkpoints\)"):
+    with pytest.raises(ConfigError, match=r"holds checkpoints of another run, without its config.yaml: choose"):
         RunDirectory(tmp_path).check_new()
+    (tmp_path / "checkpoints/320").rmdir()
+    RunDirectory(tmp_path).check_new()
 
 
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path):

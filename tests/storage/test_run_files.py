@@ -1,8 +1,11 @@
 """Run directories whose files are not what they should be."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import filelock
 import pytest
@@ -12,21 +15,22 @@ from stoix_like.storage import run_files
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs the rights to act for another user")
-def test_a_run_of_another_user_is_seen_to_train(tmp_path):
+def test_a_run_of_another_user_is_seen_to_train():
+    directory = Path(tempfile.mkdtemp(dir="/tmp"))  # which other users may enter, unlike that of pytest
+    directory.chmod(0o755)
     code = (
         "import os, pathlib; from stoix_like.storage.run_files import is_locked; os.setuid(65534);"
-        f" print(is_locked(pathlib.Path({str(tmp_path)!r})))"
+        f" print(is_locked(pathlib.Path({str(directory)!r})))"
     )
 
     def seen():
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
-    (tmp_path / ".lock").touch(0o644)
-    for parent in (tmp_path, *tmp_path.parents[:3]):
-        parent.chmod(0o755)
+    (directory / ".lock").touch(0o644)
     assert seen() == "False"
-    with filelock.FileLock(tmp_path / ".lock"):
+    with filelock.FileLock(directory / ".lock"):
         assert seen() == "True"
+    shutil.rmtree(directory)
 
 
 def test_a_summary_that_cannot_be_read_is_missing(tmp_path):

@@ -17,6 +17,7 @@ def test_symlog_matches_values_by_hand_and_symexp_inverts_it():
     np.testing.assert_allclose(symlog(x), [0.0, 1.0, -2.0, 1e-6, math.log(1e6 + 1.0)], rtol=1e-6)
     np.testing.assert_allclose(symexp(symlog(x)), x, rtol=1e-5)
     np.testing.assert_allclose(jax.vmap(jax.grad(symlog))(jnp.array([1.0, -3.0])), [0.5, 0.25])
+    assert np.isnan([symlog(jnp.array(jnp.nan)), symexp(jnp.array(jnp.nan))]).all()
     # At 0, both are the identity.
     assert jax.grad(symlog)(0.0) == jax.grad(symexp)(0.0) == 1.0
     np.testing.assert_allclose(jax.vmap(jax.grad(symexp))(jnp.array([1.0, -2.0])), np.exp([1.0, 2.0]), rtol=1e-6)

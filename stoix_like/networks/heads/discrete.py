@@ -67,7 +67,7 @@ class MultiDiscreteHead(PolicyHead, nn.Module):
     """A policy of independent sub-actions.
 
     Attributes:
-        action_dim: number of sub-actions.
+        action_dim: number of sub-actions, or of the choices of all of them.
         number_of_dims_per_distribution: number of choices of each sub-action.
         kernel_init: initialiser of the weights, or its name.
         uniform_mix: probability of a uniformly random legal action, in [0, 1], see `mix_uniform`.
@@ -85,10 +85,11 @@ class MultiDiscreteHead(PolicyHead, nn.Module):
     def __post_init__(self) -> None:
         """Check the number of sub-actions, and that the share of random actions is a probability."""
         _check_share(self.uniform_mix)
-        if self.action_dim != len(self.number_of_dims_per_distribution):
+        sizes = tuple(self.number_of_dims_per_distribution)
+        if self.action_dim not in (len(sizes), sum(sizes)):
             raise ValueError(
-                f"action_dim={self.action_dim} is not the number of sub-actions: number_of_dims_per_distribution="
-                f"{tuple(self.number_of_dims_per_distribution)} has {len(self.number_of_dims_per_distribution)}"
+                f"action_dim={self.action_dim} is not the number of sub-actions:"
+                f" number_of_dims_per_distribution={sizes} has {len(sizes)}, and {sum(sizes)} choices in all"
             )
         super().__post_init__()
 

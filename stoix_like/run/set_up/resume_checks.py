@@ -57,14 +57,16 @@ def stopped_by(setup: RunSetup, host_state: Mapping[str, Any]) -> str | None:
         host_state: that of its newest checkpoint.
 
     Returns:
-        The name; None if nothing stopped it, the callback is gone, or the conditions are others.
+        The name; None if nothing stopped it, or the conditions are others: so are other callbacks from Python.
     """
     name: str | None = host_state["progress"].get("stopped_by")
     now, then = setup.config.resolved, host_state["config"]
     flat_now, flat_then = dict(flatten(now)), dict(flatten(then))
     same = all(flat_now.get(key) == flat_then.get(key) for key in _STOPPING)
+    # The command line passes none: there, those of the run cannot have changed.
     present = any(type(callback).__name__ == name for callback in setup.callbacks)
-    return name if present and same and now.get("callbacks") == then.get("callbacks") else None
+    same &= present or not setup.config.custom_callbacks
+    return name if same and now.get("callbacks") == then.get("callbacks") else None
 
 
 def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:

@@ -58,6 +58,7 @@ def test_a_uniform_policy_over_legal_actions_is_mixed_in():
 
 
 def test_sub_actions_are_as_many_as_their_numbers_of_choices():
+    assert heads.MultiDiscreteHead(4, (2, 2)).action_dim == 4  # of all choices, as in Stoix
     with pytest.raises(ValueError, match=r"action_dim=3 is not the number of sub-actions: .*\(2, 2\) has 2"):
         heads.MultiDiscreteHead(3, (2, 2))
 
