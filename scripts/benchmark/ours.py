@@ -71,7 +71,8 @@ def train(overrides: list[str]) -> tuple[Run, float]:
     """Time a whole training run, with the agent's initialisation and without evaluations; the return is not timed."""
     setup = _set_up(overrides)
     programs, plan = _compile_programs(setup), setup.plan
-    steps = plan.num_updates * plan.steps_per_update * setup.population.num_members
+    # The random steps of the warm-up are timed, and counted by the peers, too.
+    steps = (plan.warmup_steps + plan.num_updates * plan.steps_per_update) * setup.population.num_members
     numbers = itertools.count()
 
     def run() -> dict[str, Any]:

@@ -58,7 +58,8 @@ def describe_machine() -> str:
     if accelerator["platform"] != "cpu":
         return accelerator["kind"]
     cpuinfo = Path("/proc/cpuinfo")
-    models = [line.split(": ")[1] for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.split(": ")[1] for line in lines if line.startswith("model name")]
     return f"{models[0] if models else platform.processor()}, {os.cpu_count()} cores"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from stoix_like.analysis.comparison import Settings, format_interval
 from stoix_like.analysis.groups import AlgorithmRuns, check_keys, group, read_evaluated
 from stoix_like.analysis.scores import episode_returns
-from stoix_like.analysis.statistics import Interval
+from stoix_like.analysis.statistics import Interval, interval
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import columns
 from stoix_like.storage.recorded_runs import is_below, samples
@@ -152,17 +152,13 @@ def _curve(
     drawn = [rng.integers(end - len(own), end, NUM_REPETITIONS) for end, own in zip(ends, seeds, strict=True)]
     # In random order, so that no setting is always played first, or wins ties.
     policies = rng.permuted(np.stack(drawn, -1), axis=-1)
-
-    def interval(values: np.ndarray) -> Interval:
-        low, high = np.quantile(values, [options.level / 2.0, 1.0 - options.level / 2.0])
-        return Interval(float(values.mean()), float(low), float(high))
-
+    best, chosen = means[policies].max(-1), means[play_ucb(returns, policies, episodes, rng)].T
     return SelectionCurve(
         task,
         label,
         {arm.label: float(own.mean()) for arm, own in zip(arms, np.split(means, ends[:-1]), strict=True)},
-        [interval(values) for values in means[play_ucb(returns, policies, episodes, rng)].T],
-        interval(means[policies].max(-1)),
+        [interval(values.mean(), values, options.level) for values in chosen],
+        interval(best.mean(), best, options.level),
     )
 
 

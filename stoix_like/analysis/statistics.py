@@ -62,7 +62,7 @@ def _aggregates(values: np.ndarray, target: float, level: float, seed: int) -> d
     resampled = np.concatenate([all_of(counts) for counts in resample_counts(values.shape, seed)])
     estimates = all_of(np.ones((1, flat.size)))[0]
     names = ("mean", "median", "iqm", "optimality_gap")
-    return {name: _interval(estimates[index], resampled[:, index], level) for index, name in enumerate(names)}
+    return {name: interval(estimates[index], resampled[:, index], level) for index, name in enumerate(names)}
 
 
 def resample_counts(shape: tuple[int, ...], seed: int, number: int | None = None) -> Iterator[np.ndarray]:
@@ -100,7 +100,8 @@ def trimmed_mean(values: np.ndarray, counts: np.ndarray, cut: int) -> np.ndarray
     return kept @ values[order] / (values.size - 2 * cut)
 
 
-def _interval(estimate: float, resampled: np.ndarray, level: float) -> Interval:
+def interval(estimate: float, resampled: np.ndarray, level: float) -> Interval:
+    """Return an estimate with the central share of resampled ones."""
     low, high = np.quantile(resampled, [level / 2.0, 1.0 - level / 2.0])
     return Interval(float(estimate), float(low), float(high))
 
@@ -122,7 +123,7 @@ def probability_of_improvement(x: np.ndarray, y: np.ndarray, level: float = 0.05
     wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
     counts = zip(resample_counts((len(x), 1), seed), resample_counts((len(y), 1), seed + 1), strict=True)
     resampled = [((first @ wins) * second).sum(-1) / wins.size for first, second in counts]
-    return _interval(wins.mean(), np.concatenate(resampled), level)
+    return interval(wins.mean(), np.concatenate(resampled), level)
 
 
 def welch(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -292,7 +293,7 @@ def difference(
         np.concatenate([counts @ sample / len(sample) for counts in resample_counts((len(sample), 1), seed + place)])
         for place, sample in enumerate([x - y] if paired else [x, y])
     ]
-    return _interval(estimate, resampled[0] if paired else resampled[0] - resampled[1], level)
+    return interval(estimate, resampled[0] if paired else resampled[0] - resampled[1], level)
 
 
 def seeds_needed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,17 +17,22 @@ from stoix_like.user_code import user_errors
 T = TypeVar("T")
 
 
-def check_scenario(suite: str, name: str, known: Iterable[str]) -> None:
+def check_scenario(
+    suite: str, name: str, known: Iterable[str], unsupported: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Check that a suite has a scenario.
 
     Args:
         suite: name of the suite.
         name: name of the scenario.
         known: names of the suite's scenarios.
+        unsupported: those that are not supported here, with the reason.
 
     Raises:
-        ConfigError: if the scenario is unknown; the message suggests similar names.
+        ConfigError: if the scenario is not supported, or unknown; the message suggests similar names.
     """
+    if name in unsupported:
+        raise ConfigError(f"env.scenario.name={name!r} is not supported: {unsupported[name]}")
     names = list(known)
     if name not in names:
         if not name:

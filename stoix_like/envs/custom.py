@@ -167,16 +167,10 @@ def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> Vecto
     """
     for i, wrapper in enumerate(wrappers):
         key = f"env.wrappers[{i}]"
-        kwargs = dict(wrapper)
-        target = kwargs.pop("_target_", None)
-        if not isinstance(target, str):
-            raise ConfigError(
-                f"{key}={dict(wrapper)} has no _target_, an import path: write {{_target_: my_module.MyWrapper, …}}"
-            )
-        wrapped = construct(import_object(target, f"{key}._target_", A_CLASS), kwargs, target, key, env)
+        wrapped = build_target(dict(wrapper), key, "my_module.MyWrapper", env)
         if not isinstance(wrapped, VectorEnvironment):
             raise ConfigError(
-                f"{key}._target_={target} returned a {type(wrapped).__name__}: use a subclass of"
+                f"{key}._target_={wrapper['_target_']} returned a {type(wrapped).__name__}: use a subclass of"
                 " stoix_like.envs.wrappers.Wrapper"
             )
         env = wrapped
@@ -203,13 +197,14 @@ def unused_methods(env: VectorEnvironment) -> tuple[str, ...]:
     )
 
 
-def build_target(entry: Any, key: str, example: str) -> Any:
+def build_target(entry: Any, key: str, example: str, *args: Any) -> Any:
     """Build an object from its block of the configuration.
 
     Args:
         entry: `_target_`, an import path, and arguments by name.
         key: the config key of the block, for messages.
         example: an import path, for messages.
+        *args: arguments by position.
 
     Returns:
         The object.
@@ -221,7 +216,7 @@ def build_target(entry: Any, key: str, example: str) -> Any:
     if not isinstance(target, str):
         raise ConfigError(f"{key}={entry} has no _target_, an import path: write {{_target_: {example}, …}}")
     kwargs = {name: value for name, value in entry.items() if name != "_target_"}
-    return construct(import_object(target, f"{key}._target_", A_CLASS), kwargs, target, key)
+    return construct(import_object(target, f"{key}._target_", A_CLASS), kwargs, target, key, *args)
 
 
 def import_path(env: Any) -> str | None:

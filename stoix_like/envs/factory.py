@@ -42,6 +42,9 @@ _FOR_ONE_PLAYER = (
     *("observation_delay", "observe_last_action", "observe_last_reward"),
 )
 
+# Wrappers that start or end episodes where the wrapped environments do not.
+_OF_EPISODES = (wrappers.RandomStarts, wrappers.RepeatActions, wrappers.TimeLimit)
+
 # Modes of automatic reset.
 AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], auto_reset.AutoReset]] = {
     "fresh": lambda env, config: auto_reset.FreshReset(env),
@@ -286,6 +289,13 @@ def make_drawn(config: EnvConfig, custom_env: Any = None, precision: str | None 
     return env
 
 
+def _find_wrapper(env: VectorEnvironment, kinds: tuple[type, ...]) -> VectorEnvironment | None:
+    """Return the outermost wrapper of one of some classes; None without one."""
+    while isinstance(env, wrappers.Wrapper) and not isinstance(env, kinds):
+        env = env.env
+    return env if isinstance(env, kinds) else None
+
+
 def _make_episodes(
     config: EnvConfig,
     custom_env: Any,
@@ -299,6 +309,11 @@ def _make_episodes(
     if env.on_host and (random_start_steps or config.action_repeat > 1):
         key = "env.random_start_steps" if random_start_steps else "env.action_repeat"
         raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")
+    if env.on_host and (found := _find_wrapper(env, _OF_EPISODES)) is not None:
+        instead = "use env.time_limit" if isinstance(found, wrappers.TimeLimit) else "leave it out"
+        raise ConfigError(
+            f"env.wrappers: {type(found).__name__} does not fit {config.env_name}, which resets itself: {instead}"
+        )
     if env.num_players == 2:
         _check_two_players(config)
         if evaluation:

@@ -322,6 +322,12 @@ def bounds(space: ArraySpace) -> tuple[Any, Any]:
     return 0, np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
 
 
+def plain_bound(bound: Any) -> np.ndarray | float:
+    """Return a bound as a number, or as float32 where entries have their own."""
+    array = np.asarray(bound, np.float32)
+    return array if array.ndim else float(array)
+
+
 def choices(space: Any) -> tuple[int, ...]:
     """Return the number of options of each discrete choice of an action; `()` for a `Box`."""
     if isinstance(space, Mixed):

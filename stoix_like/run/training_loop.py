@@ -149,7 +149,7 @@ class TrainingLoop:
         has_replay = "local" in items or not jax.tree.leaves(local)
         missing = {
             "its replay buffer": not has_replay,
-            "the episodes of its environments, which start anew": self.setup.env.on_host,
+            "the episodes of its environments, which start anew": self.setup.steps_on_host,
         }
         self.missing = tuple(name for name, is_missing in missing.items() if is_missing)
         rest = items["rollout_state"]
@@ -272,7 +272,7 @@ class TrainingLoop:
             most = 1 if self._profile is not None and self._profile.pending else self._updates_per_call
             num_updates = self._recording.fit(min(most, target - progress.updates), target)
             new_interval = progress.updates == progress.interval_start
-            before = self._learner.copy_without_replay() if self.setup.env.on_host else None
+            before = self._learner.copy_without_replay() if self.setup.steps_on_host else None
             self._learner.start()
             start = time.perf_counter()
             try:

@@ -157,7 +157,7 @@ def test_missing_package_error_names_the_extra(monkeypatch):
         make(EnvConfig("gymnax", ScenarioConfig("CartPole-v1")))
     monkeypatch.setitem(sys.modules, "envpool", None)
     monkeypatch.delitem(sys.modules, "stoix_like.envs.suites.envpool", raising=False)
-    with pytest.raises(MissingExtraError, match=r"env.env_name=envpool needs .*pip install .*\[envpool\]"):
+    with pytest.raises(MissingExtraError, match=r"env.vectorization=envpool needs .*pip install .*\[envpool\]"):
         make(EnvConfig("gymnasium", ScenarioConfig("CartPole-v1"), vectorization="envpool"))
     monkeypatch.setitem(sys.modules, "kinetix", None)
     monkeypatch.delitem(sys.modules, "stoix_like.envs.suites.kinetix", raising=False)
@@ -295,3 +295,15 @@ def test_the_device_that_mjx_logs_is_left_out(caplog):
         logging.info("Using JAX default device: %s.", "cpu:0")
         logging.info("another line")
     assert caplog.messages == ["another line"]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "instead"), [("TimeLimit", "use env.time_limit"), ("RandomStarts", "leave it out")]
+)
+@pytest.mark.parametrize("build", [make, make_eval])
+def test_environments_on_the_host_refuse_wrappers_that_start_or_end_episodes(wrapper, instead, build):
+    entry = {"_target_": f"stoix_like.envs.wrappers.{wrapper}"}
+    entry |= {"limit": 5} if wrapper == "TimeLimit" else {"max_steps": 5}
+    config = EnvConfig("gymnasium", ScenarioConfig("CartPole-v1"), wrappers=(entry,))
+    with pytest.raises(ConfigError, match=f"{wrapper} does not fit gymnasium, which resets itself: {instead}"):
+        build(config)

@@ -51,11 +51,12 @@ SUITES: dict[str, Suite] = {
 }
 
 
-def load_suite(name: str) -> ModuleType:
+def load_suite(name: str, setting: str | None = None) -> ModuleType:
     """Import the adapter of a suite.
 
     Args:
         name: name of the suite, a key of `SUITES`.
+        setting: the key and the value that ask for it, for messages; None for `env.env_name`.
 
     Returns:
         The module.
@@ -71,7 +72,7 @@ def load_suite(name: str) -> ModuleType:
         if missing in ("", "stoix_like") or (missing != suite.package and not suite.without_dependencies):
             raise
         then = suite.without_dependencies and f"pip install --no-deps {suite.without_dependencies}"
-        raise MissingExtraError(f"env.env_name={name}", missing, suite.extra, then=then) from error
+        raise MissingExtraError(setting or f"env.env_name={name}", missing, suite.extra, then=then) from error
 
 
 def list_scenarios() -> dict[str, list[str]]:

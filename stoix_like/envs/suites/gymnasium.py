@@ -175,12 +175,13 @@ def make(
     """
     options = options or HostOptions()
     if options.vectorization == "envpool":
-        envpool = load_suite("envpool")
+        envpool = load_suite("envpool", "env.vectorization=envpool")
         pool: VectorEnvironment = envpool.make(_without_module(name).removeprefix(_ATARI), kwargs, params, options)
         return pool
     is_atari = _without_module(name).startswith(_ATARI)
     stacked = {**_ATARI_PARAMS, **params}["stack_num"] if is_atari else 1
-    with _example(name, kwargs, params, options) as (env, call):
+    _check_registered(name)
+    with _example(partial(_make_one, name, kwargs, params, options), name, options) as (env, call):
         spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, is_atari, stacked)
         fps = call(lambda: _check_pictures(env, name)) if options.drawn else None
         # Its specification is all that a worker needs, so that workers import neither jax nor this package.
@@ -226,7 +227,10 @@ def adopt(
     def limited() -> gymnasium.Env[Any, Any]:
         return construct() if limit is None else TimeLimit(construct(), limit)
 
-    fps = _check_pictures(limited(), name) if options.drawn else None
+    fps = None
+    if options.drawn:
+        with _example(limited, name, options) as (one, call):
+            fps = call(lambda: _check_pictures(one, name))
     return _vectorized(limited, spec, options, fps)
 
 
@@ -337,10 +341,9 @@ def _for_worker(
 
 @contextlib.contextmanager
 def _example(
-    name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions
+    make_one: Callable[[], gymnasium.Env[Any, Any]], name: str, options: HostOptions
 ) -> Iterator[tuple[gymnasium.Env[Any, Any], Callable[[Callable[[], T]], T]]]:
     """Build an environment for a moment; yield it, and what makes its calls in time."""
-    _check_registered(name)
     thread = CallThread()
 
     def call(function: Callable[[], T]) -> T:
@@ -350,7 +353,7 @@ def _example(
             raise ConfigError(f"env.timeout={options.timeout:g}: building {name} takes longer, or hangs") from error
 
     try:
-        env = call(lambda: _make_one(name, kwargs, params, options))
+        env = call(make_one)
         try:
             yield env, call
         finally:

@@ -29,7 +29,7 @@ from stoix_like.envs.lazy_imports import deferred
 from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes import classic_control, minatar, views
 from stoix_like.envs.scenes.base import Scene
-from stoix_like.envs.spaces import Box, Discrete, Space
+from stoix_like.envs.spaces import Box, Discrete, Space, plain_bound
 from stoix_like.errors import ConfigError
 from stoix_like.user_code import refusing
 
@@ -79,7 +79,7 @@ class GymnaxEnvironment(Environment):
                 f" {list(declared.shape)}: make them agree",
             )
             low, high = np.min(low), np.max(high)
-        self.observation_space = Box(_bound(low), _bound(high), view.shape, view.dtype)
+        self.observation_space = Box(plain_bound(low), plain_bound(high), view.shape, view.dtype)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.reset`."""
@@ -130,9 +130,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     Raises:
         ConfigError: if the name, an argument or a parameter is unknown, or a value is invalid.
     """
-    if name in _UNSUPPORTED:
-        raise ConfigError(f"env.scenario.name={name!r} is not supported: {_UNSUPPORTED[name]}")
-    check_scenario("gymnax", name, scenarios())
+    check_scenario("gymnax", name, scenarios(), _UNSUPPORTED)
     env, _ = gymnax.make(name)
     if not kwargs:
         return adapt(env, params, name)
@@ -171,12 +169,7 @@ def _check_space(kind: str, space: Any, name: str) -> None:
         raise ConfigError(f"{name}: its {kind} space is a {type(space).__name__}: use Discrete or Box of gymnax")
 
 
-def _bound(bound: Any) -> np.ndarray | float:
-    array = np.asarray(bound, np.float32)
-    return array if array.ndim else float(array)
-
-
 def _convert_actions(space: Any) -> Space:
     if isinstance(space, gymnax_spaces.Discrete):
         return Discrete(space.n)
-    return Box(_bound(space.low), _bound(space.high), tuple(space.shape))
+    return Box(plain_bound(space.low), plain_bound(space.high), tuple(space.shape))

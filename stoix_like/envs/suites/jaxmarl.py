@@ -96,9 +96,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     Raises:
         ConfigError: if the name or an argument is unknown, or a value is invalid.
     """
-    if name in _UNSUPPORTED:
-        raise ConfigError(f"env.scenario.name={name!r} is not supported: {_UNSUPPORTED[name]}")
-    check_scenario("jaxmarl", name, scenarios())
+    check_scenario("jaxmarl", name, scenarios(), _UNSUPPORTED)
     check_names("env.params", params, [], name)
     scenario = _SCENARIOS[name]
     arguments = _fit(name, scenario, {"world": False, **kwargs})

@@ -34,7 +34,7 @@ from stoix_like.envs.environment import (
 )
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import RecordedEpisode, Scene, Update, entry_of
-from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, plain_bound
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX
@@ -162,7 +162,7 @@ class JumanjiAgents(JumanjiEnvironment):
             self.observation_space = world_space(self.observation_space, reset.observation.agent_view)
         action = self._env.action_spec
         if mask is None:
-            self.action_space = Box(_bound(action.minimum), _bound(action.maximum), action.shape[1:])
+            self.action_space = Box(plain_bound(action.minimum), plain_bound(action.maximum), action.shape[1:])
         else:
             self.action_space = Discrete(mask.shape[-1])
 
@@ -257,9 +257,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     Raises:
         ConfigError: if the name or an argument is unknown, or a value is invalid.
     """
-    if name in _UNSUPPORTED:
-        raise ConfigError(f"env.scenario.name={name!r} is not supported: {_UNSUPPORTED[name]}")
-    check_scenario("jumanji", name, scenarios())
+    check_scenario("jumanji", name, scenarios(), _UNSUPPORTED)
     check_names("env.params", params, [], name)
     entry = registration._REGISTRY[name]
     constructor = functools.partial(registration.load(entry.entry_point), **entry.kwargs)
@@ -318,7 +316,7 @@ def _convert_observations(spec: Any) -> ObservationSpace:
         return Box(0.0, 1.0, (int(spec.num_values),))
     if isinstance(spec, specs.Array):
         low, high = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
-        return Box(_bound(low), _bound(high), spec.shape, _view_dtype(spec))
+        return Box(plain_bound(low), plain_bound(high), spec.shape, _view_dtype(spec))
     entries = {name: entry for name, entry in vars(spec).items() if isinstance(entry, specs.Spec)}
     return Dict({name: _convert_observations(entry) for name, entry in entries.items() if name not in _NOT_VIEWED})
 
@@ -349,8 +347,3 @@ def _only_entry(entries: Any) -> Any:
     """Return the entry of a dictionary or a `Dict` that has only one, and others unchanged."""
     by_name = entries.spaces if isinstance(entries, Dict) else entries
     return next(iter(by_name.values())) if isinstance(by_name, dict) and len(by_name) == 1 else entries
-
-
-def _bound(bound: Any) -> np.ndarray | float:
-    array = np.asarray(bound, np.float32)
-    return array if array.ndim else float(array)

@@ -215,9 +215,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     Raises:
         ConfigError: if the name or an argument is unknown, a value is invalid, or the opponent is none.
     """
-    if name in _UNSUPPORTED:
-        raise ConfigError(f"env.scenario.name={name!r} is not supported: {_UNSUPPORTED[name]}")
-    check_scenario("pgx", name, scenarios())
+    check_scenario("pgx", name, scenarios(), _UNSUPPORTED)
     check_names("env.params", params, [], name)
     env = pgx.make(name)
     arguments = {key: value for key, value in kwargs.items() if key != "opponent"}

@@ -203,7 +203,9 @@ def reserve(num_devices: int) -> None:
         num_devices: the largest number of devices that a run of this process needs.
     """
     if not os.environ.get("JAX_NUM_CPU_DEVICES"):
-        _split_cpu(min(num_devices, _cpu_limit()))
+        # The backend may have started already, as in a notebook or a test: its devices are final.
+        with contextlib.suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", min(num_devices, _cpu_limit()))
 
 
 def set_deterministic() -> None:
@@ -315,14 +317,6 @@ def _cpu_limit() -> int:
         return int(forced)
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _split_cpu(count: int) -> None:
-    try:
-        jax.config.update("jax_num_cpu_devices", count)
-    except RuntimeError:
-        # The backend has started already, as in a notebook or a test: its devices are final.
-        return
 
 
 def _available(present: int, on_cpu: bool, limit: int) -> str:

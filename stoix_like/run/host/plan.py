@@ -45,6 +45,10 @@ class Plan(NamedTuple):
         """Agents of all environments of each shard."""
         return self.envs_per_shard * self.num_agents
 
+    def check(self, system: SystemConfig) -> None:
+        """Let a system check its hyperparameters against these sizes; see `SystemConfig.check`."""
+        system.check(checked_envs(system, self.envs_per_shard, self.num_agents), self.num_shards)
+
 
 def checked_envs(system: SystemConfig, envs_per_shard: int, num_agents: int) -> int:
     """Return the environments per shard that the sizes of a system must fit.

@@ -18,7 +18,7 @@ from stoix_like.architectures.types import LearnerState
 from stoix_like.callbacks import Callback, StopAtReturn, StopWithoutImprovement
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
-from stoix_like.run.host.plan import Plan, checked_envs
+from stoix_like.run.host.plan import Plan
 from stoix_like.run.host.saved_state import Best
 from stoix_like.run.population.members import KEY, Population, bounded, convert_values, draw, ends
 from stoix_like.run.population.selection import Selected
@@ -243,9 +243,7 @@ def _check_ranges(run: RunConfig, plan: Plan) -> None:
         for values in itertools.product(limits[one], limits[other]):
             setting = lowest | dict(zip((one, other), values, strict=True))
             try:
-                replace_values(run.system, setting).check(
-                    checked_envs(run.system, plan.envs_per_shard, plan.num_agents), plan.num_shards
-                )
+                plan.check(replace_values(run.system, setting))
             except ConfigError as error:
                 raise ConfigError(f"{KEY}.hyperparams: ends of ranges do not fit together: {error}") from error
 

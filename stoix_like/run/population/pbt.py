@@ -12,7 +12,7 @@ ended between the two makes it when it resumes.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,9 +26,8 @@ from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.processes import Processes
 from stoix_like.run.host.devices import placing
-from stoix_like.run.host.saved_state import Best
 from stoix_like.run.population.members import KEY, Population, bounded, convert_values, ends
-from stoix_like.run.population.selection import Selected
+from stoix_like.run.population.selection import Selected, Selection
 
 # No other random numbers of a run are drawn from the seed of a member and this number.
 _STREAM = 0x9B7
@@ -48,7 +47,7 @@ class Space(NamedTuple):
     is_log: bool
 
 
-class Evolution:
+class Evolution(Selection):
     """Exploitation and exploration; the program that copies members is compiled ahead of time.
 
     Args:
@@ -75,23 +74,6 @@ class Evolution:
     def is_due(self, evaluation: int) -> bool:
         """Return whether members are replaced after the evaluation with this number; the one at step 0 is number 0."""
         return evaluation > 0 and self._every is not None and evaluation % self._every == 0
-
-    def describe(self, population: Population) -> dict[str, Any]:
-        """Add nothing to the record of an evaluation."""
-        del population
-        return {}
-
-    def improved(
-        self,
-        population: Population,
-        scores: np.ndarray,
-        failures: Collection[int],
-        history: Sequence[Mapping[str, Any]],
-        best: Best,
-    ) -> np.ndarray | None:
-        """Let the return of each member decide; see `Selection`."""
-        del population, scores, failures, history, best
-        return None
 
     def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:
         """Replace the worst members by copies of the best ones, with other hyperparameters; see `Selection`."""

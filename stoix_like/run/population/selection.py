@@ -43,7 +43,9 @@ class Selection(Protocol):
         """Return whether there is a selection after the evaluation with this number; the one at step 0 is number 0."""
 
     def describe(self, population: Population) -> dict[str, Any]:
-        """Return what the record of an evaluation says about the members that were evaluated, JSON values."""
+        """Return what the record of an evaluation says about the members that were evaluated; by default, nothing."""
+        del population
+        return {}
 
     def improved(
         self,
@@ -63,8 +65,10 @@ class Selection(Protocol):
             best: the best parameters so far.
 
         Returns:
-            Booleans `[P]`; None: those whose return is at least as high.
+            Booleans `[P]`; None, as here: those whose return is at least as high.
         """
+        del population, scores, failures, history, best
+        return None
 
     def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:
         """Select.

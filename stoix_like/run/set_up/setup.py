@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from stoix_like.arch_config import SebulbaConfig
+from stoix_like.arch_config import OfflineConfig, SebulbaConfig
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes
 from stoix_like.architectures.types import Inputs
@@ -32,7 +32,7 @@ from stoix_like.networks.requirements import MisfitError, check_networks, unused
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
 from stoix_like.run.host.devices import RunDevices, devices_of, make_mesh, set_compile_cache
-from stoix_like.run.host.plan import Plan, checked_envs, make_plan, spread_members
+from stoix_like.run.host.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import halving, pbt
 from stoix_like.run.population.members import Population, count_members, make_population
 from stoix_like.run.set_up import memory_estimate
@@ -100,6 +100,11 @@ class RunSetup(NamedTuple):
     def most_truncations(self) -> int | None:
         """See `rollout.rollout`; None where all successors are needed, or where it is unknown."""
         return _most_truncations(self.config, self.env)
+
+    @property
+    def steps_on_host(self) -> bool:
+        """Whether training steps environments on the host."""
+        return self.env.on_host and not isinstance(self.config.arch, OfflineConfig)
 
     @property
     def parts(self) -> SystemParts:
@@ -370,10 +375,7 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
         pbt.spaces(config)
     for member in range(population.num_members if population.hyperparams else 0):
         try:
-            hyperparams: dict[str, Any] = population.of(member)
-            replace_values(config.system, hyperparams).check(
-                checked_envs(config.system, plan.envs_per_shard, plan.num_agents), plan.num_shards
-            )
+            plan.check(replace_values(config.system, population.of(member)))
         except ConfigError as error:
             raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
 
