@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stoix_like.analysis.learned import action_names
-from stoix_like.analysis.plots import new_axes
 from stoix_like.errors import ConfigError
 from stoix_like.inference.searches import SearchedEpisode
 
@@ -35,26 +34,16 @@ def draw_search(episode: SearchedEpisode, step: int = 0) -> Figure:
         raise ConfigError(f"step={step} is out of range: the episode has {length} steps, 0 to {length - 1}")
     figure, axes = plt.subplots(1, 3, figsize=(15.0, 4.2), layout="constrained")
     shown = _most_visited(episode, step)
-    root_probabilities(episode, step, shown, axes[0])
-    root_values(episode, step, shown, axes[1])
-    values_over_steps(episode, step, axes[2])
+    _root_probabilities(episode, step, shown, axes[0])
+    _root_values(episode, step, shown, axes[1])
+    _values_over_steps(episode, step, axes[2])
     figure.suptitle(f"{episode.name}: step {step} of an episode of {length}, return {episode.reward.sum():.4g}")
     return figure
 
 
-def root_probabilities(episode: SearchedEpisode, step: int, shown: np.ndarray, ax: Axes | None = None) -> Axes:
-    """Draw the probabilities of actions before and after a search, and their share of its visits.
-
-    Args:
-        episode: from `search_episode`.
-        step: number of the step.
-        shown: indices of the actions.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
-    """
-    axes, found = new_axes(ax), episode.found
+def _root_probabilities(episode: SearchedEpisode, step: int, shown: np.ndarray, axes: Axes) -> None:
+    """Draw the probabilities of actions before and after a search, and their share of its visits."""
+    found = episode.found
     shares = found.visits[step] / max(float(found.visits[step].sum()), 1.0)
     bars = ("before", found.prior[step], _PRIOR), ("visits", shares, _VISITS), ("after", found.weights[step], _WEIGHTS)
     places = np.arange(len(shown))
@@ -62,49 +51,29 @@ def root_probabilities(episode: SearchedEpisode, step: int, shown: np.ndarray, a
         axes.bar(places + offset, values[shown], 0.27, label=label, color=color)
     axes.set_ylabel("probability, or share of the visits")
     axes.legend(frameon=False)
-    return _name_actions(episode, step, shown, axes)
+    _name_actions(episode, step, shown, axes)
 
 
-def root_values(episode: SearchedEpisode, step: int, shown: np.ndarray, ax: Axes | None = None) -> Axes:
-    """Draw the values of the actions that a search visited, and the value of the state before and after it.
-
-    Args:
-        episode: from `search_episode`.
-        step: number of the step.
-        shown: indices of the actions.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
-    """
-    axes, found = new_axes(ax), episode.found
+def _root_values(episode: SearchedEpisode, step: int, shown: np.ndarray, axes: Axes) -> None:
+    """Draw the values of the actions that a search visited, and the value of the state before and after it."""
+    found = episode.found
     axes.plot(np.arange(len(shown)), found.action_values[step][shown], "o", color=_VISITS)
     axes.axhline(float(found.prior_value[step]), color=_PRIOR, linestyle="--", label="state, before")
     axes.axhline(float(found.value[step]), color=_WEIGHTS, label="state, after")
     axes.set_ylabel("value")
     axes.legend(frameon=False)
-    return _name_actions(episode, step, shown, axes)
+    _name_actions(episode, step, shown, axes)
 
 
-def values_over_steps(episode: SearchedEpisode, step: int, ax: Axes | None = None) -> Axes:
-    """Draw the values of the states of an episode before and after their searches.
-
-    Args:
-        episode: from `search_episode`.
-        step: number of the step to mark.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
-    """
-    axes, found = new_axes(ax), episode.found
+def _values_over_steps(episode: SearchedEpisode, step: int, axes: Axes) -> None:
+    """Draw the values of the states of an episode before and after their searches."""
+    found = episode.found
     axes.plot(found.prior_value, color=_PRIOR, label="before")
     axes.plot(found.value, color=_WEIGHTS, label="after")
     axes.axvline(step, color=_TAKEN, linewidth=0.8)
     axes.set_xlabel("step")
     axes.set_ylabel("value of the state")
     axes.legend(frameon=False)
-    return axes
 
 
 def _most_visited(episode: SearchedEpisode, step: int) -> np.ndarray:
@@ -113,7 +82,7 @@ def _most_visited(episode: SearchedEpisode, step: int) -> np.ndarray:
     return np.sort(most[(episode.found.visits[step] > 0)[most] | (episode.found.prior[step] > 0.0)[most]])
 
 
-def _name_actions(episode: SearchedEpisode, step: int, shown: np.ndarray, axes: Axes) -> Axes:
+def _name_actions(episode: SearchedEpisode, step: int, shown: np.ndarray, axes: Axes) -> None:
     candidates, names = episode.found.candidates, action_names(episode)
     if candidates is None:
         labels, taken = [names[index] for index in shown], episode.found.action[step] == shown
@@ -124,4 +93,3 @@ def _name_actions(episode: SearchedEpisode, step: int, shown: np.ndarray, axes: 
     axes.set_xticks(np.arange(len(shown)), labels, rotation=90 if len(shown) > 4 else 0)
     for label, is_taken in zip(axes.get_xticklabels(), taken, strict=True):
         label.set_color(_TAKEN if is_taken else "black")
-    return axes

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +59,7 @@ def plot(words: Sequence[str]) -> str:
     )
     kind.add(parser)
     parser.add_argument("--out", type=Path, required=True, help=f"the file: {kind.endings}")
-    args = parser.parse_args(rest)
+    args = parser.parse_args(rest, known)
     kind.draw(args)
     return f"drawn to {args.out}"
 
@@ -152,7 +151,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--score", default="final", help="final (default) or best evaluated return of each seed")
 
 
-def _draw_runs(args: argparse.Namespace, kind: str) -> None:
+def _draw_runs(args: argparse.Namespace) -> None:
     from stoix_like import analysis
     from stoix_like.analysis import figures
 
@@ -160,16 +159,16 @@ def _draw_runs(args: argparse.Namespace, kind: str) -> None:
     options = {name: value for name, value in vars(args).items() if name not in ("runs", "by", "out", "hyperparam")}
     given = {name: value for name, value in options.items() if value is not None}
     hyperparams = getattr(args, "hyperparam", ())
-    figures.save(figures.draw(analysis.read(args.runs, args.by), kind, hyperparams=hyperparams, **given), args.out)
+    figures.save(figures.draw(analysis.read(args.runs, args.by), hyperparams=hyperparams, **given), args.out)
 
 
-def _draw_policy(args: argparse.Namespace, function: str) -> None:
+def _draw_policy(args: argparse.Namespace) -> None:
     from stoix_like import analysis
     from stoix_like.analysis import figures
 
     figures.check_output(args.out)
     sliced = {"fixed": _numbers(args.fixed), "others": args.others} if hasattr(args, "fixed") else {}
-    draw: Callable[..., Any] = getattr(analysis, function)
+    draw: Callable[..., Any] = getattr(analysis, f"draw_{args.kind}")
     policy = load_policy(args)
     try:
         figure = draw(policy, args.features, visits=policy.play(args.episodes, args.seed), **sliced)
@@ -235,30 +234,16 @@ def _numbers(given: Sequence[str]) -> dict[str, float]:
 
 
 KINDS = {
-    "curves": PlotKind("learning curves by environment", _add_curves, partial(_draw_runs, kind="curves")),
-    "profiles": PlotKind("the share of runs above each return", add_selection, partial(_draw_runs, kind="profiles")),
-    "efficiency": PlotKind(
-        "the return over seeds and environments against steps", _add_efficiency, partial(_draw_runs, kind="efficiency")
-    ),
-    "slices": PlotKind(
-        "the return of a population over each hyperparameter", _add_population, partial(_draw_runs, kind="slices")
-    ),
-    "heatmap": PlotKind(
-        "the return of a population over two hyperparameters", _add_heatmap, partial(_draw_runs, kind="heatmap")
-    ),
-    "lineage": PlotKind(
-        "the hyperparameters of a population over time", _add_population, partial(_draw_runs, kind="lineage")
-    ),
-    "policy": PlotKind(
-        "a policy over features of the observation", _add_slice, partial(_draw_policy, function="draw_policy")
-    ),
-    "critic": PlotKind(
-        "a critic over features of the observation", _add_slice, partial(_draw_policy, function="draw_critic")
-    ),
+    "curves": PlotKind("learning curves by environment", _add_curves, _draw_runs),
+    "profiles": PlotKind("the share of runs above each return", add_selection, _draw_runs),
+    "efficiency": PlotKind("the return over seeds and environments against steps", _add_efficiency, _draw_runs),
+    "slices": PlotKind("the return of a population over each hyperparameter", _add_population, _draw_runs),
+    "heatmap": PlotKind("the return of a population over two hyperparameters", _add_heatmap, _draw_runs),
+    "lineage": PlotKind("the hyperparameters of a population over time", _add_population, _draw_runs),
+    "policy": PlotKind("a policy over features of the observation", _add_slice, _draw_policy),
+    "critic": PlotKind("a critic over features of the observation", _add_slice, _draw_policy),
     "trajectory": PlotKind(
-        "episodes of a policy, and histograms of rewards, actions and returns",
-        _add_trajectory,
-        partial(_draw_policy, function="draw_trajectory"),
+        "episodes of a policy, and histograms of rewards, actions and returns", _add_trajectory, _draw_policy
     ),
     "search": PlotKind("what the search of a step found, and the values over steps", _add_search, _draw_search),
     "dream": PlotKind(
