@@ -284,3 +284,14 @@ def test_a_failing_environment_stops_the_run_with_its_message(tmp_path):
 def test_invalid_settings_raise(changes, message):
     with pytest.raises(ConfigError, match=message):
         make(config(**changes) if "scenario" not in changes else EnvConfig("gymnasium", **changes))
+
+
+@pytest.mark.slow
+def test_what_was_learned_since_a_failure_is_dropped(monkeypatch):
+    """The 40th step of each environment fails, in training: 16 are those of the warm-up."""
+    monkeypatch.setenv("SCRIPTED_FAULT", "raise")
+    with training_loop(*DQN, "arch.total_timesteps=512") as dqn:
+        with pytest.raises(HostEnvironmentError, match="the simulator exploded"):
+            dqn.train()
+        assert int(dqn.state.shared.updates) == dqn.progress.updates
+        assert dqn.state.shards.local == ()

@@ -14,6 +14,7 @@ from stoix_like.envs import Box, Discrete, Vectorize
 from stoix_like.envs.environment import Environment, restart, transition
 from stoix_like.errors import ConfigError
 from stoix_like.inference.collect import _episodes
+from stoix_like.policies import visits
 from stoix_like.policies.visits import Player, Rows
 from stoix_like.versions import versions
 from support.countable_envs import KEY
@@ -246,3 +247,22 @@ def test_random_actions_are_legal_and_parts_stand_side_by_side(tmp_path):
     np.testing.assert_array_equal(
         read_data(tmp_path / "data.npz").observation.action_mask, data.observation.action_mask
     )
+
+
+def test_every_step_of_an_episode_draws_numbers_of_its_own():
+    system = SimpleNamespace(init_carry=lambda num_envs: ())
+    act = lambda shared, state, key: ((), jax.random.randint(key, (32,), 0, 2), ())  # noqa: E731
+    played = Player(Vectorize(Lasting()), system, act, 32, max_steps=256).play((), KEY)
+    long = played.valid.sum(axis=1) == 256
+    assert long.any()
+    assert not np.array_equal(played.action[long, :128], played.action[long, 128:256])
+
+
+def test_returns_of_agents_with_rewards_of_their_own_are_summed(monkeypatch):
+    monkeypatch.setattr(visits.Player, "__init__", lambda self, *args: None)
+    monkeypatch.setattr(visits.Player, "play", lambda self, shared, key: rows([3, 1], "terminated"))
+    system, found = SimpleNamespace(eval_act=None), []
+    for has_team in (False, True):
+        env = SimpleNamespace(num_agents=2, team_reward=has_team)
+        found += visits.play(env, system, (), 1, 9, 0).returns.tolist()
+    assert found == [28.0, 21.0]

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.evaluation import describe as describe_evaluation
 from stoix_like.inference.evaluation import evaluate
-from stoix_like.inference.ladder import describe, ladder
+from stoix_like.inference.ladder import _play, _Player, describe, ladder
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
 from support import nim
@@ -124,3 +125,15 @@ def test_the_command_prints_the_ladder(run, capsys):
     printed = capsys.readouterr().out
     assert "4 checkpoints, 5 matches of 4 games" in printed
     assert printed.splitlines()[2].split()[:4] == ["16", "0", "[0,", "0]"]
+
+
+def test_every_batch_of_a_match_has_games_of_its_own():
+    keys = []
+
+    def play(shared, hyperparams, key):
+        keys.append(tuple(jax.random.key_data(key).tolist()))
+        return np.zeros((2, 2))
+
+    player = _Player({}, np.zeros(1), {})
+    assert _play(play, player, player, 5, 2, jax.random.key(0)).shape == (2, 5)
+    assert len(set(keys)) == 3

@@ -11,6 +11,7 @@ import stoix_like
 from stoix_like.base_types import Observation
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.inference import replay_data
 from stoix_like.inference.replay_data import _find_buffer, _rows, read_replay
 from stoix_like.utils.replay import Step
 from stoix_like.utils.replay.frames import FrameReplayState
@@ -148,3 +149,22 @@ def test_buffers_that_say_too_little_are_refused(run, before, after, message, tm
     (copy / "config.yaml").write_text(text.replace(before, after))
     with pytest.raises(ConfigError, match=f"replay=True: .*{message}"):
         stoix_like.collect(copy, replay=True)
+
+
+@pytest.mark.parametrize("largest", [3, 4])
+def test_rewards_that_reach_the_bound_may_have_been_clipped(monkeypatch, largest):
+    none = np.zeros((1, 1, 4))
+    buffer = ring([[[0, 1, 2, 3]]], [[[1, 2, 3, 4]]], none, none, [0], [True])
+    state = SimpleNamespace(
+        env_steps=np.array(4), episode_return=np.array(1.0), ranks=None, hyperparams_of=lambda member: {}
+    )
+    monkeypatch.setattr(replay_data, "load_shared", lambda run, which: state)
+    monkeypatch.setattr(replay_data, "_read_local", lambda run: (buffer, 4))
+    words = ["system=q_learning/ff_dqn", f"system.max_abs_reward={largest}", "arch.total_num_envs=1"]
+    env = SimpleNamespace(num_agents=1)
+    run = SimpleNamespace(setup=SimpleNamespace(config=parse_config(compose_config(words)), env=env))
+    if largest == 3:
+        with pytest.raises(ConfigError, match="rewards reach system.max_abs_reward=3, which clips stored ones"):
+            read_replay(run, None)
+    else:
+        assert read_replay(run, None)[0].reward.max() == 3.0

@@ -6,6 +6,7 @@ import pytest
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import evaluations
+from stoix_like.run.learner import Learner
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support import toys
@@ -20,5 +21,14 @@ def test_a_summary_stores_a_limited_number_of_episode_returns(limit, stored, mon
     monkeypatch.setattr(evaluations, "MAX_EPISODE_RETURNS", limit)
     overrides = [*toys.overrides(), *POPULATION, "arch.num_eval_episodes=3", "arch.absolute_metric=true"]
     loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    play, numbers = Learner.play, []
+
+    def noted(self, number, *args):
+        numbers.append(int(number))
+        return play(self, number, *args)
+
+    monkeypatch.setattr(Learner, "play", noted)
     loop.train()
     assert np.shape(loop.summary()["absolute_episode_returns"]) == (2, stored)
+    # Before and after training, and ten times the best parameters: no two have the same start states.
+    assert len(numbers) == len(set(numbers)) == 2 + evaluations.ABSOLUTE_FACTOR

@@ -194,3 +194,23 @@ def test_an_offline_run_goes_on_online_with_its_data(tmp_path):
     result = stoix_like.train("q_learning/ff_dqn", words, run_dir=tmp_path / "two")
     first = result.history[0]["env_steps"]
     assert (first, result.history[-1]["env_steps"]) == (1024, 3968)
+
+
+def test_actions_and_returns_of_the_data_are_those_that_the_agent_learns(tmp_path):
+    """Torques are rescaled; with gamma = 1/2: 3 (1 + 2/2 + 4/4), 3 (2 + 4/2) and 3 * 4; none where it was truncated."""
+    rows = np.arange(7)
+    data = DataSet(
+        DataHeader(environment="gymnax/Pendulum-v1"),
+        Observation(np.zeros((7, 3), np.float32)),
+        np.array([2, -1, 0, 0, 1, -2, 0], np.float32)[:, None],
+        np.array([1, 2, 4, 0, 8, 16, 0], np.float32),
+        rows == 2,
+        rows == 5,
+        ~np.isin(rows, (3, 6)),
+    )
+    write_data(tmp_path / "data.npz", data.with_statistics())
+    words = ["arch=offline", "arch.num_devices=1", "env=gymnax/pendulum", "system=sac/ff_sac", "system.gamma=0.5"]
+    calibrated = ["system.cql_coef=1", "system.calibrated=true", "env.reward_scale=3"]
+    found = setup_of(*words, *calibrated, f"system.data={tmp_path}/data.npz").spec.data
+    np.testing.assert_array_equal(found.action[:, 0], [1, -0.5, 0, 0, 0.5, -1, 0])
+    np.testing.assert_array_equal(found.returns, [9, 12, 12, *[-np.inf] * 4])

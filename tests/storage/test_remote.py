@@ -189,3 +189,14 @@ def test_a_store_that_never_answers_is_refused(monkeypatch, capsys):
     with pytest.raises(ConfigError, match=f"{ADDRESS} cannot be read: NoAnswerError: no answer within 1.2 seconds"):
         remote.check_new(ADDRESS)
     assert capsys.readouterr().err == f"waiting for {ADDRESS} for 1 s\n"
+
+
+def test_a_working_copy_of_another_run_is_replaced(run, store, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copy(run)
+    directory = remote.working_copy(ADDRESS)
+    write_checkpoint(directory, 256)
+    fsspec.filesystem("faulty").pipe_file("/bucket/run/metrics.jsonl", b"of another run\n")
+    assert remote.working_copy(ADDRESS) == directory
+    assert {path.name for path in (directory / "checkpoints").iterdir()} == {"64", "128"}
+    assert (directory / "metrics.jsonl").read_text() == "of another run\n"

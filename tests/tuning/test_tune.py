@@ -158,3 +158,31 @@ def test_a_tuned_setting_is_reported_on_seeds_that_selected_nothing(tmp_path, ca
     assert len(again.fresh_returns) == len(again.default_returns) == 8
     with pytest.raises(ConfigError, match="holds another search, with another overrides and budget"):
         stoix_like.tune("probe/policy", budget="20000", overrides=[*RUN, "arch.seed=7"], directory=directory)
+
+
+class Staged(_Tuning):
+    """Trains nothing: the return of a setting is its learning rate."""
+
+    def _search(self):
+        study = optuna.create_study(direction="maximize")
+        for number in (2, 5, 1, 4, 3):
+            rate = {"params": {"system.actor_lr": number / 10}}
+            ranges = {"distributions": {"system.actor_lr": FloatDistribution(0.0, 1.0)}}
+            study.add_trial(optuna.trial.create_trial(value=float(number), **rate, **ranges))
+        return study
+
+    def _retrain(self, stage, settings, first_seed):
+        self.trained = getattr(self, "trained", {}) | {stage: [one["system.actor_lr"] for one in settings]}
+        return [[rate] * 8 for rate in self.trained[stage]]
+
+    def _write(self, result):
+        pass
+
+
+def test_the_best_trials_are_finalists_and_the_best_finalist_is_the_tuned_setting(tmp_path):
+    plan, config = BudgetStages(16, 2.0), parse_config(compose_config([]))
+    staged = Staged(tmp_path, Request([], {}, "1e9"), config, plan, [], {"system.actor_lr": 0.05})
+    found = staged.run()
+    assert staged.trained == {"finalists": [0.05, 0.5, 0.4, 0.3], "fresh": [0.05, 0.5]}
+    assert (found.params, found.improved) == ({"system.actor_lr": 0.5}, True)
+    assert (found.fresh_returns, found.default_returns) == ([0.5] * 8, [0.05] * 8)

@@ -13,6 +13,7 @@ from stoix_like.errors import ConfigError
 from support import nested
 from support.composed import compose_config
 from support.countable_envs import KEY, ZERO, Counter, play, ramp
+from support.masked import MaskedPair
 
 
 def views(timesteps):
@@ -166,3 +167,9 @@ def test_last_actions_and_rewards_join_other_views_in_a_dictionary():
         ConfigError, match="env.observe_last_reward=True adds an entry that the observation has already"
     ):
         wrappers.ObserveLastStep(env, False, True)
+
+
+def test_last_actions_of_several_choices_are_one_hot_each():
+    timesteps = play(wrappers.ObserveLastStep(Vectorize(MaskedPair()), True, False), [[1, 2]])
+    assert timesteps[0].observation.agent_view.tolist() == [0.0] * 7
+    assert timesteps[1].observation.agent_view[2:].tolist() == [0, 1, 0, 0, 1]

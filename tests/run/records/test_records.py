@@ -1,9 +1,13 @@
 """Statistics over members."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stoix_like.architectures.sums import FloatSum
 from stoix_like.run.records import records
 
 
@@ -27,3 +31,27 @@ def test_shifting_all_scores_shifts_the_aggregate(scores, shift):
     before, after = (records.aggregate(values, range(len(scores))) for values in (scores, [s + shift for s in scores]))
     for name, value in before.items():
         assert after[name] == pytest.approx(value + shift, abs=1e-6)
+
+
+def test_metrics_of_training_describe_the_episodes_that_finished():
+    def interval(number):
+        sums = SimpleNamespace(
+            number=SimpleNamespace(value=np.uint64(number)),
+            return_sum=FloatSum(np.float32(6), np.float32(0)),
+            return_min=np.float32(1),
+            return_max=np.float32(5),
+            length_sum=SimpleNamespace(value=np.uint64(8)),
+            measures={"won": FloatSum(np.float32(1), np.float32(0))},
+        )
+        return SimpleNamespace(metrics={"loss": np.float32(0.5)}, episodes=sums, diagnostics=None)
+
+    assert records.training(interval(2)) == {
+        "train/loss": 0.5,
+        "train/episodes": 2,
+        "train/episode_return_mean": 3,
+        "train/episode_return_min": 1,
+        "train/episode_return_max": 5,
+        "train/episode_length_mean": 4,
+        "train/won": 0.5,
+    }
+    assert records.training(interval(0))["train/episode_return_max"] is None

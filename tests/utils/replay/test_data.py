@@ -192,3 +192,21 @@ def test_systems_that_learn_from_windows_of_their_policy_refuse_data():
     config = parse_config(compose_config(["system=mpo/ff_mpo", "+system.data=some.npz"])).system
     with pytest.raises(ConfigError, match=r"system.data=some.npz: this system learns from windows of its own policy"):
         config.check(8, 1)
+
+
+def test_returns_are_scaled_as_rewards_and_unknown_in_the_buffer():
+    returns = np.array([10, 20, 30, *[-np.inf] * 4], np.float32)
+    data = DATA._replace(returns=returns)
+    batch = make(data=data, data_fraction=1.0, n_step=3, reward_scale=10.0).sample((), jax.random.key(0))
+    first = np.asarray(batch.observation.agent_view[:, 0]).astype(int)
+    np.testing.assert_array_equal(batch.returns, 10 * returns[first])
+    replay = make(data=data, data_fraction=0.5)
+    batch = replay.sample(filled(replay), jax.random.key(0))
+    is_buffer = np.asarray(batch.observation.agent_view[:, 0]) >= 1000
+    assert np.all(np.asarray(batch.returns)[is_buffer] == -np.inf)
+
+
+def test_of_a_prioritised_batch_one_sample_stays_that_of_the_buffer():
+    replay = make(Prioritised, data_fraction=jnp.asarray(1.0))
+    batch = replay.sample(filled(replay), jax.random.key(0), 1.0)
+    assert (np.asarray(batch.indices) >= 0).tolist() == [True, *[False] * 63]
