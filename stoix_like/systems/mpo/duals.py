@@ -104,7 +104,7 @@ def constrained_policy_loss(
     where the second term has a gradient of the policy alone, and the third of the multipliers alone. `decouple` returns
     the parts.
     Source: Abdolmaleki et al. 2018, "Relative entropy regularized policy iteration", section 4.2; Song et al. 2020
-    (V-MPO), equation 5.
+    (V-MPO), equation 5, which decouples the divergence alone, and here the policy loss as well, as in MPO.
 
     Args:
         config: hyperparameters.

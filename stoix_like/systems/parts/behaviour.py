@@ -57,7 +57,7 @@ def make_behaviour(config: BehaviourDistance, unit: jax.Array, axes: Axes) -> Be
 
     Source: Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, equations 3 to 5, with `bc_coef` = 1 / (A alpha), because its
     authors' code averages over the A entries of an action; Tarasov et al. 2023 (ReBRAC), arXiv:2305.09836, equations 4
-    and 5.
+    and 5, whose authors' policy climbs the minimum of the critics, and this one the first, as that of TD3.
 
     Args:
         config: hyperparameters; the floats may be traced.

@@ -103,7 +103,8 @@ def make_sampled_penalty(config: SampledConservatism | None, space: Any) -> Samp
         P = cql_coef sum_c mean(log sum_a exp Q_c(s, a) - Q_c(s, a_data))
 
     Source: Kumar et al. 2020 (CQL), arXiv:2006.04779, appendix F; Nakamoto et al. 2023 (Cal-QL), arXiv:2303.05479,
-    equation 5.1.
+    equation 5.1. The targets of SAC keep their bonus for entropy, which the authors' code leaves out by default, and
+    the squared errors of that have no factor of 1/2: `cql_coef` is half of its weight.
 
     Args:
         config: hyperparameters; the floats may be traced. None: off.

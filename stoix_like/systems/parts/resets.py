@@ -5,7 +5,7 @@ Source: Nikishin et al. 2022, The Primacy Bias in Deep Reinforcement Learning, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -32,7 +32,9 @@ from stoix_like.utils.training import is_schedule
 Path = tuple[Any, ...]
 
 NAME = "resets"
-_LEARNED = ("params", "opt_states", "opt_state")
+_OPTIMISERS = ("opt_states", "opt_state")
+# With what the rule of Disco103 knows of the agent.
+_LEARNED = ("params", *_OPTIMISERS, "lifetime", "moments")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,26 +134,27 @@ def _example(trajectory: Trajectory) -> TimeStep:
     return TimeStep(first.observation, first.reward, first.terminated, first.truncated, first.observation, episode)
 
 
-def _learned(shared: PyTree) -> dict[str, PyTree]:
-    return {name: getattr(shared, name) for name in shared._fields if name in _LEARNED}
-
-
-def _reset_all(shared: PyTree, fresh: PyTree) -> PyTree:
-    """Take everything that is learned from a new agent, but for the counts of schedules."""
+def _reset_all(shared: PyTree, fresh: PyTree, names: Collection[str] = _LEARNED) -> PyTree:
+    """Take everything that is learned, or some of it, from a new agent, but for the counts of schedules."""
 
     def keep_schedules(old: PyTree, new: PyTree) -> PyTree:
         return old if is_schedule(old) else new
 
     return shared._replace(
         **{
-            name: jax.tree.map(keep_schedules, old, getattr(fresh, name), is_leaf=is_schedule)
-            for name, old in _learned(shared).items()
+            name: jax.tree.map(keep_schedules, getattr(shared, name), getattr(fresh, name), is_leaf=is_schedule)
+            for name in shared._fields
+            if name in names
         }
     )
 
 
 def _reset_heads(shared: PyTree, fresh: PyTree) -> PyTree:
-    """Take the heads of all networks, and their moments, from a new agent."""
+    """Take the heads of all networks, and the optimisers, from a new agent.
+
+    Moments of heads alone would start at zero with the step count of the others, whose bias correction makes the first
+    steps several times as large as the learning rate.
+    """
     heads = [path for path, _ in jax.tree.leaves_with_path(shared.params) if _in_head(path)]
     if not heads:
         raise ConfigError(
@@ -161,9 +164,8 @@ def _reset_heads(shared: PyTree, fresh: PyTree) -> PyTree:
     def pick(path: Path, old: PyTree, new: PyTree) -> PyTree:
         return new if _in_head(path) else old
 
-    return shared._replace(
-        **{name: jax.tree.map_with_path(pick, old, getattr(fresh, name)) for name, old in _learned(shared).items()}
-    )
+    params = jax.tree.map_with_path(pick, shared.params, fresh.params)
+    return _reset_all(shared, fresh, _OPTIMISERS)._replace(params=params)
 
 
 def _in_head(path: Path) -> bool:

@@ -1,4 +1,8 @@
-"""Advantage-weighted regression with feed-forward networks (Peng et al. 2019, arXiv:1910.00177)."""
+"""Advantage-weighted regression with feed-forward networks (Peng et al. 2019, arXiv:1910.00177).
+
+Actor and critic take their steps together, on windows whose lambda-returns come from the critic of that step. The
+authors take all steps of the critic first, on returns of whole paths, and standardise advantages over the whole buffer.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ class BaseConfig(SystemConfig):
         gradients: gradient descent.
         labels: a teacher that labels what the policy visits (DAgger), or none.
         actor_lr: Adam learning rate of the policy.
-        normalize_observations: whether observations are normalised by the mean and the deviation of those of the data.
+        normalize_observations: whether observations are normalised by mean and deviation: offline those of the data,
+            otherwise running ones of what is played.
     """
 
     gradients: Gradients

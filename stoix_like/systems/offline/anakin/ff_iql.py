@@ -1,6 +1,8 @@
 """Implicit Q-learning (Kostrikov, Nair & Levine 2021, arXiv:2110.06169): values of actions of the data alone.
 
-Actions are continuous, or discrete, which the critics take one-hot.
+Actions are continuous, or discrete, which the critics take one-hot. State values, critics and policy are updated from
+the same parameters; the authors' code updates the state values first, and decays the policy's learning rate alone, by a
+cosine.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 
@@ -32,6 +32,17 @@ from stoix_like.utils.replay import SequenceBatch, make_sequence_replay
 
 
 @dataclass(frozen=True, kw_only=True)
+class CloningSequences(RecurrentReplayConfig):
+    """Hyperparameters of the sequences that are imitated.
+
+    Attributes:
+        store_next_observation: none; no successors are read.
+    """
+
+    store_next_observation: Literal[True] = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config(bc.BaseConfig):
     """Hyperparameters of recurrent behavioural cloning.
 
@@ -41,7 +52,7 @@ class Config(bc.BaseConfig):
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(bc.Config.network_heads)
-    replay: RecurrentReplayConfig
+    replay: CloningSequences
 
 
 class RecurrentBC(bc.BC[Config]):

@@ -1,7 +1,9 @@
 """Recurrent replay distributed DQN (Kapturowski et al. 2019, openreview.net/forum?id=r1lyTjAqYX).
 
 Double Q-learning of n-step returns on replayed sequences, on a rescaled value scale. The recurrent state before each
-sequence is that of the behaviour policy, brought up to date by a burn-in with the current parameters.
+sequence is that of the behaviour policy, brought up to date by a burn-in with the current parameters. All environments
+explore alike, with a share of random actions that is annealed; the actors of the paper have shares of their own, from
+0.4 to 7e-4.
 """
 
 from __future__ import annotations
