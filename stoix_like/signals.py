@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -53,6 +54,7 @@ class Signals:
         self._wake_up: tuple[socket.socket, socket.socket] | None = None
         self._previous_wake_up = -1
         self._arrived: list[int] = []
+        self._seen: float | None = None
         self._watch: threading.Thread | None = None
 
     @property
@@ -114,9 +116,14 @@ class Signals:
             outer._received, outer._agreed = found, True
         return found or None
 
-    def arrived(self) -> bool:
-        """Return whether a signal has arrived, even if the main thread has not called its handler yet."""
-        return self.received is not None or any(number in self._previous for number in self._arrived)
+    def waiting(self) -> float | None:
+        """Return the seconds since this first saw a signal, even if the main thread has not called its handler yet.
+
+        None before a signal.
+        """
+        if self._seen is None and (self.received is not None or any(one in self._previous for one in self._arrived)):
+            self._seen = time.monotonic()
+        return None if self._seen is None else time.monotonic() - self._seen
 
     def leave(self, message: str | None) -> NoReturn:
         """Exit, as the received signal asks.
@@ -213,10 +220,9 @@ def received() -> int | None:
     return None if Signals._active is None else Signals._active.received
 
 
-def arrived() -> bool:
-    """Return whether a signal has arrived for the active context, in any thread; see `Signals.arrived`."""
-    active = Signals._active
-    return active is not None and active.arrived()
+def waiting() -> float | None:
+    """Return for how long a signal has waited for the active context, in any thread; see `Signals.waiting`."""
+    return None if Signals._active is None else Signals._active.waiting()
 
 
 def stop_if_received(processes: Processes) -> None:

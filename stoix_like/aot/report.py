@@ -197,7 +197,7 @@ def compile_for(config: RunConfig, target: Target) -> Report:
     setup = set_up_for(config, target)
     programs, state = {}, None
     try:
-        if setup.env.on_host and not isinstance(config.arch, SebulbaConfig):
+        if setup.steps_on_host and not isinstance(config.arch, SebulbaConfig):
             raise ConfigError(
                 f"--for {target.name}: {config.environment_name} steps on the host, which its programs call, so they"
                 " compile only where they run: use arch=sebulba, or environments that run on the accelerator"

@@ -142,6 +142,11 @@ def make(config: EnvConfig, custom_env: Any = None, precision: str | None = None
         return resetting
     if config.auto_reset != "fresh":
         raise ConfigError(f"env.auto_reset={config.auto_reset!r}: {config.env_name} resets itself, use fresh")
+    if (found := _find_wrapper(env, _OF_EPISODES)) is not None:
+        instead = "use env.time_limit" if isinstance(found, wrappers.TimeLimit) else "leave it out"
+        raise ConfigError(
+            f"env.wrappers: {type(found).__name__} does not fit {config.env_name}, which resets itself: {instead}"
+        )
     randomization.check_wrappers(env, f"{config.env_name} starts its next episodes itself", "an environment in JAX")
     return auto_reset.HostReset(env)
 
@@ -309,11 +314,6 @@ def _make_episodes(
     if env.on_host and (random_start_steps or config.action_repeat > 1):
         key = "env.random_start_steps" if random_start_steps else "env.action_repeat"
         raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")
-    if env.on_host and (found := _find_wrapper(env, _OF_EPISODES)) is not None:
-        instead = "use env.time_limit" if isinstance(found, wrappers.TimeLimit) else "leave it out"
-        raise ConfigError(
-            f"env.wrappers: {type(found).__name__} does not fit {config.env_name}, which resets itself: {instead}"
-        )
     if env.num_players == 2:
         _check_two_players(config)
         if evaluation:

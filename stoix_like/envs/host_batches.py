@@ -234,7 +234,7 @@ class BatchThread:
 
     def _wait_for(self, function: Callable[[], T], timeout: float) -> T:
         try:
-            return self._thread.call(function, timeout, _stop_after_signal())
+            return self._thread.call(function, timeout, _stop_after_signal)
         except NoAnswerError as error:
             self._timeout = _HUNG_SECONDS
             if self._batch is not None:
@@ -247,18 +247,11 @@ class _NoAnswerToSignalError(NoAnswerError):
     """A batch still computes when a signal stops the run, whose scheduler soon ends the process."""
 
 
-def _stop_after_signal() -> Callable[[float], None]:
-    """Return a function that stops to wait, given the seconds so far, some time after a signal."""
-    first: float | None = None
-
-    def check(elapsed: float) -> None:
-        nonlocal first
-        if first is None and signals.arrived():
-            first = elapsed
-        if first is not None and elapsed - first >= _SIGNAL_SECONDS:
-            raise _NoAnswerToSignalError(f"no answer within {_SIGNAL_SECONDS:g} seconds of a signal that stops the run")
-
-    return check
+def _stop_after_signal(elapsed: float) -> None:
+    """Stop to wait some time after a signal, over all calls."""
+    del elapsed
+    if (waiting := signals.waiting()) is not None and waiting >= _SIGNAL_SECONDS:
+        raise _NoAnswerToSignalError(f"no answer within {_SIGNAL_SECONDS:g} seconds of a signal that stops the run")
 
 
 def _like(tree: T, spec: T) -> T:

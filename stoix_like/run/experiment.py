@@ -267,7 +267,10 @@ def _is_complete(setup: RunSetup, host_state: dict[str, Any]) -> bool:
 
 def _how_to_continue(host_state: dict[str, Any]) -> str:
     if (name := host_state["progress"].get("stopped_by")) is not None:
-        return f"{name} stopped it; change callbacks, arch.stop_at_return, or the budget, arch.total_timesteps=…"
+        return (
+            f"{name} stopped it; change callbacks (in Python, pass one of another class), arch.stop_at_return, or the"
+            " budget, arch.total_timesteps=…"
+        )
     return "set a larger budget, arch.total_timesteps=…"
 
 

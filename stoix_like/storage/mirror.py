@@ -161,12 +161,12 @@ class Mirror:
     def _changes(self) -> Iterator[tuple[str, _Version, Callable[[], None]]]:
         """Yield what differs from the store: its name, its local version, and what copies it."""
         # Those that are complete before the records are copied: no copy has a checkpoint that is ahead of them.
-        present = checkpoint.steps(self._run_dir)
+        aside, present = set_aside_steps(self._run_dir / CHECKPOINTS), checkpoint.steps(self._run_dir)
         for name in _plain_files(self._run_dir):
             yield from self._change(name, functools.partial(self._copy_file, name))
         for step in reversed(present):
             yield from self._change(f"{CHECKPOINTS}/{step}", functools.partial(self._copy_checkpoint, step))
-        yield _REST, {}, functools.partial(self._remove_others, present)
+        yield _REST, {}, functools.partial(self._remove_others, [*aside, *present])
 
     def _change(self, name: str, copy: Callable[[], None]) -> Iterator[tuple[str, _Version, Callable[[], None]]]:
         version = self._version(name)
@@ -213,8 +213,7 @@ class Mirror:
         stored = self._known_checkpoints()
         # Until a local checkpoint is complete on the store, older ones there are the only ones.
         is_replaced = any(stored.get(step) is not None for step in present)
-        kept = {*present, *set_aside_steps(self._run_dir / CHECKPOINTS)}
-        for step in stored.keys() - kept if is_replaced else ():
+        for step in stored.keys() - set(present) if is_replaced else ():
             self._store.remove_checkpoint(step)
             del stored[step]
 

@@ -23,7 +23,7 @@ from stoix_like.processes import ALONE, Processes
 from stoix_like.signals import Signals
 from stoix_like.storage import mirror, remote, run_files, trust
 from stoix_like.storage.config_file import flatten, plain_config
-from stoix_like.storage.files import check_place, read_bytes, write_json, write_text
+from stoix_like.storage.files import check_directory, check_place, read_bytes, write_json, write_text
 from stoix_like.storage.run_files import CHECKPOINTS, CONFIG, ENVIRONMENT, FAILURE, LAYOUT_NUMBER, METRICS, SUMMARY
 
 # Shows that all processes of a run see one directory.
@@ -135,6 +135,10 @@ class RunDirectory:
                     f"{key}={path} already holds a run ({name}): choose another directory, or resume the run"
                     f" with: stoix-like resume {path}"
                 )
+        try:
+            check_directory(path / CHECKPOINTS)
+        except OSError as error:
+            raise ConfigError(f"{key}={path}: {CHECKPOINTS} {error.strerror}: choose another directory") from error
         with contextlib.suppress(OSError):
             if next((path / CHECKPOINTS).iterdir(), None) is not None:
                 raise ConfigError(

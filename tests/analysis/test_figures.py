@@ -67,7 +67,7 @@ def test_a_lone_member_is_no_population_that_varies(tmp_path):
     with pytest.raises(ConfigError, match="needs a population with hyperparameters that vary"):
         figures.draw(analysis.read(tmp_path), "slices")
     report.write([tmp_path], tmp_path / "page.html")
-    assert "0.3" in (tmp_path / "page.html").read_text()
+    assert "<td>0.3</td>" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -298,12 +298,15 @@ def test_the_device_that_mjx_logs_is_left_out(caplog):
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "instead"), [("TimeLimit", "use env.time_limit"), ("RandomStarts", "leave it out")]
+    ("wrapper", "argument", "instead"),
+    [
+        ("TimeLimit", "limit", "use env.time_limit"),
+        ("RandomStarts", "max_steps", "leave it out"),
+        ("RepeatActions", "repeats", "leave it out"),
+    ],
 )
-@pytest.mark.parametrize("build", [make, make_eval])
-def test_environments_on_the_host_refuse_wrappers_that_start_or_end_episodes(wrapper, instead, build):
-    entry = {"_target_": f"stoix_like.envs.wrappers.{wrapper}"}
-    entry |= {"limit": 5} if wrapper == "TimeLimit" else {"max_steps": 5}
+def test_training_on_the_host_refuses_wrappers_that_start_or_end_episodes(wrapper, argument, instead):
+    entry = {"_target_": f"stoix_like.envs.wrappers.{wrapper}", argument: 5}
     config = EnvConfig("gymnasium", ScenarioConfig("CartPole-v1"), wrappers=(entry,))
     with pytest.raises(ConfigError, match=f"{wrapper} does not fit gymnasium, which resets itself: {instead}"):
-        build(config)
+        make(config)

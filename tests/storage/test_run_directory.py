@@ -38,6 +38,10 @@ def test_checkpoints_of_an_earlier_run_are_not_taken_for_those_of_a_new_one(tmp_
         RunDirectory(tmp_path).check_new()
     (tmp_path / "checkpoints/320").rmdir()
     RunDirectory(tmp_path).check_new()
+    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="checkpoints is a link, not a directory: choose another directory"):
+        RunDirectory(tmp_path).check_new()
 
 
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, get_origin
 
 import jax
 from jax.sharding import Mesh
@@ -16,6 +16,7 @@ from stoix_like.envs.spaces import ObservationSpace
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.devices import memory_of
 from stoix_like.run.host.plan import Plan
+from stoix_like.schema import flat_hints
 from stoix_like.utils.replay import BufferConfig, ReplayConfig
 
 
@@ -196,7 +197,8 @@ def _refuse(
     fitting = _fitting(config, plan, parts, part, available // members) if part.value else 0
     remedy = f"use at most {fitting}" if fitting > 0 else f"use a smaller {part.key}, or a larger machine"
     replay = config.system.find_part(ReplayConfig)
-    stores_twice = replay is not None and replay.store_next_observation
+    is_fixed = get_origin(flat_hints(type(config.system)).get("store_next_observation")) is Literal
+    stores_twice = replay is not None and replay.store_next_observation and not (is_fixed or replay.whole_windows)
     if part.name == "replay buffer" and stores_twice and getattr(space, "stacked", 1) == 1:
         remedy += ", or up to twice as many with system.store_next_observation=false"
     what = f"{part.key}={part.value} is too large" if part.value else f"the {part.key} is too large"

@@ -104,7 +104,7 @@ class RunSetup(NamedTuple):
     @property
     def steps_on_host(self) -> bool:
         """Whether training steps environments on the host."""
-        return self.env.on_host and not isinstance(self.config.arch, OfflineConfig)
+        return _steps_on_host(self.config, self.env)
 
     @property
     def parts(self) -> SystemParts:
@@ -275,10 +275,14 @@ def _assemble(
     )
 
 
+def _steps_on_host(config: RunConfig, env: VectorEnvironment) -> bool:
+    return env.on_host and not isinstance(config.arch, OfflineConfig)
+
+
 def _make_members(config: RunConfig, place: _Place, parts: SystemParts, env: VectorEnvironment) -> _Members:
     population = make_population(config)
     _check_members(config, population, place.plan)
-    halving.check(config, population, place.plan, env.on_host)
+    halving.check(config, population, place.plan, _steps_on_host(config, env))
     influence, varied, notes = Influence(), population.hyperparams, tuple[str, ...]()
     evolves = config.arch.population.evolves
     if varied and place.num_members > 1:

@@ -72,8 +72,9 @@ def with_resets(
 
     A reset follows the first update after which `reset_every` gradient steps are complete:
 
-    - `full`: new parameters and optimisers, of the temperature, too, and targets that are copies;
-    - `last_layers`: those of the heads alone, whose moments start at zero.
+    - `full`: new parameters and optimisers, of the temperature, too, targets that are copies, and what Disco103's rule
+      knows of the agent;
+    - `last_layers`: new heads and optimisers.
 
     Counters, schedules of learning rates, statistics and the replay buffer stay.
 

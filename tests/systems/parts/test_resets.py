@@ -31,6 +31,7 @@ class Shared(NamedTuple):
     params: Params
     opt_states: OptStates
     steps: jax.Array
+    lifetime: jax.Array  # of Disco103
 
 
 def critic(kernels, bias=0.0):
@@ -49,7 +50,7 @@ def shared_of(online, count, alpha):
     )
     schedule = optax.ScaleByScheduleState(jnp.asarray(count))
     params = Params(OnlineAndTarget(online, online), jnp.asarray(alpha))
-    return Shared(params, OptStates((moments, schedule)), jnp.asarray(count))
+    return Shared(params, OptStates((moments, schedule)), *(jnp.asarray(count) for _ in range(2)))
 
 
 # Two hidden layers of two units.
@@ -66,7 +67,7 @@ def test_a_full_reset_keeps_counters_and_schedules():
     jax.tree.map(np.testing.assert_array_equal, after.params, NEW.params)
     moments, schedule = after.opt_states.q_opt_state
     jax.tree.map(np.testing.assert_array_equal, moments, NEW.opt_states.q_opt_state[0])
-    assert (schedule.count, after.steps) == (7.0, 7.0)
+    assert (schedule.count, after.steps, after.lifetime) == (7.0, 7.0, 0.0)
 
 
 def test_a_reset_of_last_layers_takes_heads_and_optimisers():
@@ -77,7 +78,7 @@ def test_a_reset_of_last_layers_takes_heads_and_optimisers():
         np.testing.assert_array_equal(network["torso"]["Dense_0"]["kernel"], [[1, -1], [1, 1]])
     moments, schedule = after.opt_states.q_opt_state
     jax.tree.map(np.testing.assert_array_equal, moments, NEW.opt_states.q_opt_state[0])
-    assert (after.params.log_alpha, schedule.count, after.steps) == (0.5, 7.0, 7.0)
+    assert (after.params.log_alpha, schedule.count, after.steps, after.lifetime) == (0.5, 7.0, 7.0, 7.0)
 
 
 @dataclass(frozen=True, kw_only=True)

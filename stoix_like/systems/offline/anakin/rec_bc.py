@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import jax
 
@@ -33,13 +33,12 @@ from stoix_like.utils.replay import SequenceBatch, make_sequence_replay
 
 @dataclass(frozen=True, kw_only=True)
 class CloningSequences(RecurrentReplayConfig):
-    """Hyperparameters of the sequences that are imitated.
+    """Hyperparameters of the sequences that are imitated, of which no successors are read."""
 
-    Attributes:
-        store_next_observation: none; no successors are read.
-    """
-
-    store_next_observation: Literal[True] = True
+    @property
+    def num_steps(self) -> int:
+        """See `BlockReplayConfig`."""
+        return self.burn_in_length + self.sequence_length
 
 
 @dataclass(frozen=True, kw_only=True)
