@@ -100,11 +100,12 @@ def train(
     """
     started = time.perf_counter()
     # Imported here so that using a single loss function imports neither Hydra nor every environment.
-    from stoix_like.composition import compose_config
+    from stoix_like.composition import compose_config, run_dir_of
     from stoix_like.config import parse_config
     from stoix_like.envs.custom import as_overrides
     from stoix_like.run import experiment
     from stoix_like.run.prepare import prepare
+    from stoix_like.run.set_up.custom import as_tuple
 
     extra = [] if config_dir is None else [config_dir]
     given = [f"system={system}", *to_overrides(overrides)]
@@ -114,11 +115,11 @@ def train(
         given += [f"env={env}"] if isinstance(env, str) else as_overrides(env)
         env = None if isinstance(env, str) else env
     composed = compose_config(given, extra, return_hydra_config=True)
-    directory = Path(composed.hydra.run.dir if run_dir is None else run_dir)
+    directory = run_dir_of(composed) if run_dir is None else Path(run_dir)
     own = {
         "custom_env": env,
-        "custom_callbacks": tuple(callbacks),
-        "custom_loggers": tuple(loggers),
+        "custom_callbacks": as_tuple("callbacks", callbacks),
+        "custom_loggers": as_tuple("loggers", loggers),
     }
     return experiment.run(prepare(parse_config(composed)._replace(**own), directory, started))
 

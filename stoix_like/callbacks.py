@@ -109,6 +109,11 @@ class StopWithoutImprovement(Callback):
         self.evaluations, self.min_improvement = int(evaluations), float(min_improvement)
         self._best, self._waited = -math.inf, 0
 
+    def on_start(self, info: RunInfo) -> None:
+        """Start anew with each run that does not resume."""
+        if not info.history:
+            self._best, self._waited = -math.inf, 0
+
     def on_evaluation(self, record: Mapping[str, Any], policy: Policy) -> Response:
         """See `Callback.on_evaluation`."""
         score = _score(record)
@@ -154,6 +159,11 @@ class EvaluatePolicy(Callback):
     def __init__(self, function: Callable[[Policy], Mapping[str, Any]] | str, every_evals: int = 1) -> None:
         _check_count("every_evals", every_evals)
         self._function, self._every, self._number = _imported(function), int(every_evals), 0
+
+    def on_start(self, info: RunInfo) -> None:
+        """Start anew with each run that does not resume."""
+        if not info.history:
+            self._number = 0
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Policy) -> Response:
         """See `Callback.on_evaluation`."""

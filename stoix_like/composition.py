@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -44,6 +45,10 @@ def config_dir() -> Path:
     return packed if packed.is_dir() else package.parent / "configs"
 
 
+# Hydra has one state per process, whatever thread composes.
+_HYDRA = threading.RLock()
+
+
 def group_choices(group: str, config_dirs: Sequence[str | Path] = ()) -> list[str]:
     """List the choices of a group, such as `["gymnax", "gymnax/cartpole", …]` for `env`.
 
@@ -73,8 +78,10 @@ def compose_config(
         The composed configuration.
 
     Raises:
-        ConfigError: a group choice or a key is unknown, or an override is malformed.
+        ConfigError: a group choice or a key is unknown, an override is malformed, or a directory does not exist.
     """
+    if lost := [directory for directory in config_dirs if not Path(directory).is_dir()]:
+        raise ConfigError(f"config_dir={Path(lost[0]).resolve()} does not exist: use a directory of YAML files")
     overrides = complete_overrides(overrides, config_dirs)
     parsed = parse_overrides(overrides)
     with hydra_session():
@@ -200,6 +207,10 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
         words = [override for override in overrides if "=" not in override and not override.startswith("~")]
+        if "=" in (unread := getattr(error, "override", None) or ""):
+            key, _, value = unread.partition("=")
+            advice = "write $HOME in place of ~" if value.startswith("~") else f"quote the value, '{key}=\"{value}\"'"
+            raise ConfigError(f"{unread} cannot be read: {advice}") from error
         hint = words and unknown_keys.word_hint(words[0], group_choices("system"), group_choices("env"))
         raise ConfigError(
             f"'{words[0]}' is no override: {hint}" if hint else f"{first_line(error)} (write an override as key=value)"
@@ -221,11 +232,12 @@ def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
         ConfigError: a key does not exist, or an override is malformed.
     """
     config = config.copy()
-    for override in parse_overrides(overrides):
+    # A choice replaces the whole group: keys of it come after, in whatever order they are written.
+    for override in sorted(parse_overrides(overrides), key=lambda one: not _is_group_choice(one)):
         key, value = override.key_or_group, override.value()
         if override.is_sweep_override() or override.is_delete():
             raise ConfigError(f"{override.input_line}: only key=value is possible here, no sweep or deletion")
-        if key in ("logger", "checkpoint") and isinstance(value, str):
+        if _is_group_choice(override):
             config[key] = compose_config([f"{key}={value}"])[key]
             continue
         if key in GROUPS and not isinstance(value, dict):
@@ -241,6 +253,10 @@ def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
         except (OmegaConfBaseException, TypeError, ValueError) as error:
             raise ConfigError(f"{override.input_line} does not fit the configuration: {first_line(error)}") from error
     return config
+
+
+def _is_group_choice(override: Override) -> bool:
+    return override.key_or_group in ("logger", "checkpoint") and isinstance(override.value(), str)
 
 
 def expand_sweep(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> Iterator[list[str]]:
@@ -281,15 +297,34 @@ def _sweep_values(override: Override) -> list[str]:
 @contextlib.contextmanager
 def hydra_session() -> Iterator[None]:
     """Initialise Hydra with `config_dir()`, and restore the caller's Hydra at exit."""
-    outer = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(config_dir()), version_base="1.3"):
-            yield
-    finally:
+    with _HYDRA:
+        outer = GlobalHydra.instance().hydra
         GlobalHydra.instance().clear()
-        if outer is not None:
-            GlobalHydra.instance().initialize(outer)
+        try:
+            with initialize_config_dir(str(config_dir()), version_base="1.3"):
+                yield
+        finally:
+            GlobalHydra.instance().clear()
+            if outer is not None:
+                GlobalHydra.instance().initialize(outer)
+
+
+def run_dir_of(config: DictConfig, kind: str = "run") -> Path:
+    """Return the directory of a composed run, or of a sweep.
+
+    Args:
+        config: the configuration, with the group `hydra`.
+        kind: `run` or `sweep`.
+
+    Raises:
+        ConfigError: the key refers to one that does not exist.
+    """
+    try:
+        return Path(config.hydra[kind].dir)
+    except OmegaConfBaseException as error:
+        raise ConfigError(
+            f"hydra.{kind}.dir: {first_line(error)}: set what it refers to, or another directory"
+        ) from error
 
 
 def default_run_dir(config: DictConfig) -> Path:

@@ -1,5 +1,6 @@
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,6 +50,26 @@ def test_a_stopped_run_is_complete_until_its_conditions_change(tmp_path, capsys)
     stoix_like.resume(tmp_path / "stopped", ["callbacks=[]"])
     # Bit-identical to a run that never stopped.
     assert recorded(tmp_path / "stopped") == recorded(tmp_path / "whole") == without_times(whole.history)
+
+
+def test_a_callback_starts_anew_with_each_run_that_does_not_resume():
+    stop, calls = StopWithoutImprovement(1), []
+    evaluate = EvaluatePolicy(lambda policy: calls.append(policy) or {}, every_evals=2)
+    for history, stops, called in (((), [None, False], 1), ((), [None, False], 2), (({},), [False], 2)):
+        for callback in (stop, evaluate):
+            callback.on_start(SimpleNamespace(history=history))
+        records = [{"eval/episode_return_mean": 1.0}] * len(stops)
+        assert [stop.on_evaluation(record, None) for record in records] == stops
+        for record in records[:1]:
+            evaluate.on_evaluation(record, "policy")
+        assert len(calls) == called
+
+
+@pytest.mark.parametrize("arguments", [{"callbacks": StopAtReturn(1.0)}, {"loggers": StopAtReturn(1.0)}])
+def test_a_lone_callback_or_logger_is_no_list(tmp_path, arguments):
+    (name,) = arguments
+    with pytest.raises(ConfigError, match=rf"{name}=StopAtReturn is no list: pass {name}=\[…\]"):
+        stoix_like.train("ppo/ff_ppo", RUN, run_dir=tmp_path, **arguments)
 
 
 @pytest.mark.parametrize("count", [0, math.inf, math.nan, "abc", None])

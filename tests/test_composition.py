@@ -11,6 +11,7 @@ from stoix_like.composition import (
     expand_sweep,
     group_choices,
     override_config,
+    run_dir_of,
 )
 from stoix_like.config import GROUPS, parse_config
 from stoix_like.errors import ConfigError
@@ -158,6 +159,11 @@ def test_composing_restores_the_hydra_of_the_caller():
         (["env@arch=gymnax"], "env@arch"),
         ([f"system.gamma={'[' * 300}{']' * 300}"], r"system.gamma=\[+… is nested too deeply"),
         (["nonsense"], "write an override as key=value"),
+        (
+            ["arch.seed=1", "logger.wandb.name=lr=3"],
+            "logger.wandb.name=lr=3 cannot be read: quote the value, '.*=\"lr=3\"'",
+        ),
+        (["system.data=~/data.npz"], r"system.data=~/data.npz cannot be read: write \$HOME in place of ~"),
     ],
 )
 def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
@@ -266,6 +272,24 @@ def test_a_config_directory_of_the_user_adds_choices(tmp_path):
 def test_a_group_of_a_resumed_run_is_chosen_by_name(override):
     with pytest.raises(ConfigError, match=r"names no choice .* only logger and checkpoint can be chosen"):
         override_config(composed.compose_config([]), [override])
+
+
+def test_keys_of_a_chosen_group_keep_their_values_in_any_order():
+    words = ["logger.wandb.project=mine", "logger=wandb"]
+    for given in (words, words[::-1]):
+        found = override_config(composed.compose_config([]), given).logger.wandb
+        assert (found.project, found.enabled) == ("mine", True)
+
+
+def test_a_directory_that_refers_to_a_key_that_is_not_there_is_refused():
+    config = compose_config(["hydra.run.dir=runs/${system.learning_rate}"], (), True)
+    with pytest.raises(ConfigError, match="hydra.run.dir: Interpolation key .*learning_rate' not found: set what"):
+        run_dir_of(config)
+
+
+def test_a_config_directory_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=f"config_dir={tmp_path}/lost does not exist"):
+        compose_config(["system=mine"], [tmp_path / "lost"])
 
 
 def test_a_key_below_a_list_of_a_resumed_run_is_refused():

@@ -171,7 +171,8 @@ def _evaluate(args: argparse.Namespace) -> None:
 def _resume(args: argparse.Namespace) -> None:
     from stoix_like.run import experiment
 
-    if args.trust:
+    # What the command line names is the user's own, as in `train`.
+    if args.trust or any("_target_" in word for word in args.overrides):
         make_importable()
     experiment.resume(args.run_dir, args.overrides, args.trust, started=STARTED)
 

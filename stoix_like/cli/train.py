@@ -136,7 +136,7 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
     runs = [parse_config(config) for config in composed]
     if not args.multirun:
         return _prepare_alone(composed[0], runs[0])
-    _check_sweep_dir(Path(composed[0].hydra.sweep.dir), args.overrides)
+    _check_sweep_dir(composition.run_dir_of(composed[0], "sweep"), args.overrides)
     if not _starts_elsewhere(composed[0]):  # There, each run checks its own devices.
         if any(getattr(run.arch, "distributed", None) for run in runs):
             raise ConfigError(
@@ -149,9 +149,10 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
 
 def _prepare_alone(config: DictConfig, run: RunConfig) -> _LoneRun:
     """Prepare a run, and let Hydra write where it is written."""
+    from stoix_like.composition import run_dir_of
     from stoix_like.run.prepare import prepare
 
-    prepared = prepare(run, Path(config.hydra.run.dir), STARTED)
+    prepared = prepare(run, run_dir_of(config), STARTED)
     config.hydra.run.dir = str(prepared.directory.path)
     if prepared.resumes or not prepared.setup.processes.is_first:
         # Hydra's output is there already, or the first process writes it.

@@ -219,6 +219,8 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def _check(episodes: int, seed: int) -> None:
+    if not isinstance(episodes, int | np.integer):
+        raise ConfigError(f"episodes={episodes} must be an integer")
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be at least 1")
     if episodes > MAX_EPISODES:

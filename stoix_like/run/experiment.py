@@ -32,6 +32,7 @@ from stoix_like.run.records import records
 from stoix_like.run.records.recording import Progress
 from stoix_like.run.records.videos import Videos
 from stoix_like.run.set_up import warm_start
+from stoix_like.run.set_up.custom import as_tuple
 from stoix_like.run.set_up.resume_checks import check_same_config, check_unchanged, other_versions, stopped_by
 from stoix_like.run.set_up.setup import RunSetup, set_up
 from stoix_like.run.set_up.suggestions import tuned_experiment
@@ -207,7 +208,9 @@ def resume(
         run_dir = remote.working_copy(run_dir)
     run_dir = Path(run_dir).absolute()
     config = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
-    config = config._replace(custom_callbacks=tuple(callbacks), custom_loggers=tuple(loggers))
+    config = config._replace(
+        custom_callbacks=as_tuple("callbacks", callbacks), custom_loggers=as_tuple("loggers", loggers)
+    )
     if address is not None and getattr(config.arch, "distributed", None) is not None:
         raise ConfigError(
             f"arch.distributed: {address} is copied to one machine, and all processes have to share the directory: use"

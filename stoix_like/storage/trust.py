@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.machinery import PathFinder
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -166,8 +167,9 @@ def _is_own(path: Path) -> bool:
 def _make_record(pairs: Iterable[tuple[str, Any]]) -> _Record:
     """Describe the code that a configuration names, as it is imported in this process."""
     files = {name: path for name in _modules(pairs) if (path := _file_of(name)) is not None}
-    tops = (path for name, path in files.items() if "." not in name)
-    directories = {str(path.parents[1] if path.name == "__init__.py" else path.parent) for path in tops}
+    directories = {
+        str(path.parents[name.count(".") + path.name.startswith("__init__.")]) for name, path in files.items()
+    }
     return _Record(sorted(directories), {name: _digest(path) for name, path in files.items()})
 
 
@@ -197,12 +199,13 @@ def _file_of(name: str, directories: Sequence[str] = ()) -> Path | None:
     if name in sys.modules:
         found = getattr(sys.modules[name], "__file__", None)
         return None if found is None or name == "__main__" else Path(found).absolute()
-    spec, places = None, [*sys.path, *directories]
-    for depth in range(1, name.count(".") + 2):
-        # Unlike `importlib.util.find_spec`, it imports no package.
-        spec = PathFinder.find_spec(".".join(name.split(".")[:depth]), places)
-        places = [] if spec is None else list(spec.submodule_search_locations or ())
-    return None if spec is None or not spec.has_location or spec.origin is None else Path(spec.origin)
+    # As Python finds it, but without an import of the packages that contain it, which need no __init__.py.
+    stem = Path(*name.split("."))
+    for place, ending in itertools.product([*sys.path, *directories], all_suffixes()):
+        for path in (Path(place, stem, f"__init__{ending}"), Path(place, f"{stem}{ending}")):
+            if path.is_file():
+                return path.absolute()
+    return None
 
 
 def _digest(path: Path) -> str | None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import logging
+import os
 import sys
 import time
 import typing
@@ -115,7 +116,10 @@ def sweep(
         ConfigError: a setting is invalid, or the directory holds another sweep.
         TrainingError: no trial has a return.
     """
-    config = from_mapping(SweepConfig, {"space": as_json(space or {}), **settings}, "sweep")
+    given = {
+        key: os.fspath(value) if isinstance(value, os.PathLike) else plain(value) for key, value in settings.items()
+    }
+    config = from_mapping(SweepConfig, {"space": as_json(space or {}), **given}, "sweep")
     return run_sweep(config, [f"system={system}", *to_overrides(overrides)])
 
 

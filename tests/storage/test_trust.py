@@ -147,6 +147,24 @@ def test_modules_that_a_record_names_are_imported_while_they_are_what_they_were(
     trust.check_trusted(named, "config.yaml")
 
 
+@pytest.mark.parametrize("with_init", [False, True])
+def test_packages_of_ones_own_need_no_init(tmp_path, state, monkeypatch, with_init):
+    """Of `outer.inner.grid`, at most the outer one has a file."""
+    (tmp_path / "outer/inner").mkdir(parents=True)
+    (tmp_path / "outer/inner/grid.py").write_text("class Grid: pass\n")
+    if with_init:
+        (tmp_path / "outer/__init__.py").touch()
+    named = [("env._target_", "outer.inner.grid.Grid")]
+    monkeypatch.syspath_prepend(tmp_path)
+    trust.record_trusted(named)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
+    trust.check_trusted(named, "config.yaml")
+    assert sys.path[-1] == str(tmp_path)
+    (tmp_path / "outer/inner/grid.py").write_text("raise SystemExit('executed')")
+    with pytest.raises(ConfigError, match=r"the module outer.inner.grid has changed .*--trust"):
+        trust.check_trusted(named, "config.yaml")
+
+
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_modules_that_others_may_write_are_refused(state, module, depth):
     place = [module, *module.parents][depth]

@@ -8,6 +8,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import stoix_like
@@ -290,3 +291,9 @@ def test_a_sweep_that_is_killed_at_random_moments_equals_an_uninterrupted_one(tm
         assert table(directory) == table(tmp_path / "whole")
         if kills >= 20:
             break
+
+
+def test_paths_and_numbers_of_numpy_are_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["stoix_like.tuning.sweep"], "run_sweep", lambda config, overrides: config)
+    config = stoix_like.sweep("ppo/ff_ppo", space={"actor_lr": [1.0]}, trials=np.int64(4), dir=tmp_path)
+    assert (config.trials, config.dir) == (4, str(tmp_path))

@@ -13,6 +13,22 @@ from stoix_like.loggers import Logger
 _METHODS = ("start", "log", "finish", "close")
 
 
+def as_tuple(name: str, given: Any) -> tuple[Any, ...]:
+    """Return what is passed from Python as a sequence.
+
+    Args:
+        name: the argument: `callbacks`.
+        given: its value.
+
+    Raises:
+        ConfigError: it is no sequence.
+    """
+    try:
+        return tuple(given)
+    except TypeError:
+        raise ConfigError(f"{name}={type(given).__name__} is no list: pass {name}=[…]") from None
+
+
 def make_callbacks(config: RunConfig) -> list[Callback]:
     """Build the callbacks of a run: of `arch.stop_at_return`, of the configuration, and those passed from Python.
 
