@@ -45,7 +45,7 @@ def config_dir() -> Path:
     return packed if packed.is_dir() else package.parent / "configs"
 
 
-# Hydra has one state per process, whatever thread composes.
+# Hydra has one state per process, whatever thread composes; a launched job, which may train for days, does not hold it.
 _HYDRA = threading.RLock()
 
 
@@ -84,7 +84,7 @@ def compose_config(
         raise ConfigError(f"config_dir={Path(lost[0]).resolve()} does not exist: use a directory of YAML files")
     overrides = complete_overrides(overrides, config_dirs)
     parsed = parse_overrides(overrides)
-    with hydra_session():
+    with _HYDRA, hydra_session():
         try:
             return compose(PRIMARY, with_search(overrides, config_dirs), return_hydra_config=return_hydra_config)
         except yaml.YAMLError as error:
@@ -208,13 +208,23 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     except HydraException as error:
         words = [override for override in overrides if "=" not in override and not override.startswith("~")]
         if "=" in (unread := getattr(error, "override", None) or ""):
-            key, _, value = unread.partition("=")
-            advice = "write $HOME in place of ~" if value.startswith("~") else f"quote the value, '{key}=\"{value}\"'"
-            raise ConfigError(f"{unread} cannot be read: {advice}") from error
+            raise ConfigError(f"{unread} cannot be read: {_reading_advice(unread, error)}") from error
         hint = words and unknown_keys.word_hint(words[0], group_choices("system"), group_choices("env"))
         raise ConfigError(
             f"'{words[0]}' is no override: {hint}" if hint else f"{first_line(error)} (write an override as key=value)"
         ) from error
+
+
+def _reading_advice(override: str, error: HydraException) -> str:
+    """Return how to write an override that cannot be read; Hydra's reason where quotes would not help."""
+    key, _, value = override.partition("=")
+    if value.startswith("~"):
+        return "write $HOME in place of ~"
+    if set(value).isdisjoint("[]{}()'\","):
+        with contextlib.suppress(HydraException):
+            OverridesParser.create().parse_override(f'{key}="{value}"')
+            return f"quote the value, '{key}=\"{value}\"'"
+    return first_line(error)
 
 
 def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -297,16 +307,15 @@ def _sweep_values(override: Override) -> list[str]:
 @contextlib.contextmanager
 def hydra_session() -> Iterator[None]:
     """Initialise Hydra with `config_dir()`, and restore the caller's Hydra at exit."""
-    with _HYDRA:
-        outer = GlobalHydra.instance().hydra
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+            yield
+    finally:
         GlobalHydra.instance().clear()
-        try:
-            with initialize_config_dir(str(config_dir()), version_base="1.3"):
-                yield
-        finally:
-            GlobalHydra.instance().clear()
-            if outer is not None:
-                GlobalHydra.instance().initialize(outer)
+        if outer is not None:
+            GlobalHydra.instance().initialize(outer)
 
 
 def run_dir_of(config: DictConfig, kind: str = "run") -> Path:

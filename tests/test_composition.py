@@ -163,6 +163,7 @@ def test_composing_restores_the_hydra_of_the_caller():
             ["arch.seed=1", "logger.wandb.name=lr=3"],
             "logger.wandb.name=lr=3 cannot be read: quote the value, '.*=\"lr=3\"'",
         ),
+        (["arch.seed=[1,2"], r"arch.seed=\[1,2 cannot be read: (?!quote)"),
         (["system.data=~/data.npz"], r"system.data=~/data.npz cannot be read: write \$HOME in place of ~"),
     ],
 )

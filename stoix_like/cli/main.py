@@ -171,8 +171,7 @@ def _evaluate(args: argparse.Namespace) -> None:
 def _resume(args: argparse.Namespace) -> None:
     from stoix_like.run import experiment
 
-    # What the command line names is the user's own, as in `train`.
-    if args.trust or any("_target_" in word for word in args.overrides):
+    if args.trust:
         make_importable()
     experiment.resume(args.run_dir, args.overrides, args.trust, started=STARTED)
 
@@ -218,7 +217,7 @@ def _check_env(args: argparse.Namespace) -> None:
     from stoix_like.composition import compose_config
     from stoix_like.config import parse_config
     from stoix_like.envs import check_environment, make_eval
-    from stoix_like.envs.factory import make_scenario
+    from stoix_like.envs.factory import check_host_wrappers, make_scenario
     from stoix_like.errors import FaultyEnvironmentError
     from stoix_like.run.host.devices import set_compile_cache
 
@@ -231,7 +230,9 @@ def _check_env(args: argparse.Namespace) -> None:
     try:
         # On its own first: wrappers would report its faults as their own. Evaluation starts no process per environment.
         check_environment(make_scenario(env, evaluation=True), args.steps)
-        checked = check_environment(make_eval(env), args.steps)
+        evaluated = make_eval(env)
+        check_host_wrappers(evaluated, env)
+        checked = check_environment(evaluated, args.steps)
     except FaultyEnvironmentError as error:
         show(str(error))
         sys.exit(FAILED)

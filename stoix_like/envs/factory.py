@@ -142,11 +142,7 @@ def make(config: EnvConfig, custom_env: Any = None, precision: str | None = None
         return resetting
     if config.auto_reset != "fresh":
         raise ConfigError(f"env.auto_reset={config.auto_reset!r}: {config.env_name} resets itself, use fresh")
-    if (found := _find_wrapper(env, _OF_EPISODES)) is not None:
-        instead = "use env.time_limit" if isinstance(found, wrappers.TimeLimit) else "leave it out"
-        raise ConfigError(
-            f"env.wrappers: {type(found).__name__} does not fit {config.env_name}, which resets itself: {instead}"
-        )
+    check_host_wrappers(env, config)
     randomization.check_wrappers(env, f"{config.env_name} starts its next episodes itself", "an environment in JAX")
     return auto_reset.HostReset(env)
 
@@ -294,11 +290,24 @@ def make_drawn(config: EnvConfig, custom_env: Any = None, precision: str | None 
     return env
 
 
-def _find_wrapper(env: VectorEnvironment, kinds: tuple[type, ...]) -> VectorEnvironment | None:
-    """Return the outermost wrapper of one of some classes; None without one."""
-    while isinstance(env, wrappers.Wrapper) and not isinstance(env, kinds):
+def check_host_wrappers(env: VectorEnvironment, config: EnvConfig) -> None:
+    """Refuse wrappers that start or end episodes of environments on the host, which do so themselves.
+
+    Args:
+        env: environments, with their wrappers.
+        config: the environment.
+
+    Raises:
+        ConfigError: names the wrapper.
+    """
+    on_host = env.on_host
+    while isinstance(env, wrappers.Wrapper):
+        if on_host and isinstance(env, _OF_EPISODES):
+            instead = "use env.time_limit" if isinstance(env, wrappers.TimeLimit) else "leave it out"
+            raise ConfigError(
+                f"env.wrappers: {type(env).__name__} does not fit {config.env_name}, which resets itself: {instead}"
+            )
         env = env.env
-    return env if isinstance(env, kinds) else None
 
 
 def _make_episodes(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import itertools
 import json
 import os
 import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.machinery import all_suffixes
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,7 +179,11 @@ def _doubt(record: _Record) -> str | None:
         path = _file_of(name, record.directories)
         if path is None or _digest(path) != digest:
             return f"the module {name} has changed since you used it"
-        places += [path, path.parent]
+        places += [path, *path.parents[: name.count(".") + 1]]
+        parts = name.split(".")
+        for package in (".".join(parts[:depth]) for depth in range(1, len(parts))):
+            if package not in record.modules and _file_of(package, record.directories) is not None:
+                return f"the package {package} has changed since you used it"
     shared = next((place for place in places if _others_may_write(place)), None)
     return None if shared is None else f"other users may write to {shared}"
 
@@ -199,13 +202,13 @@ def _file_of(name: str, directories: Sequence[str] = ()) -> Path | None:
     if name in sys.modules:
         found = getattr(sys.modules[name], "__file__", None)
         return None if found is None or name == "__main__" else Path(found).absolute()
-    # As Python finds it, but without an import of the packages that contain it, which need no __init__.py.
-    stem = Path(*name.split("."))
-    for place, ending in itertools.product([*sys.path, *directories], all_suffixes()):
-        for path in (Path(place, stem, f"__init__{ending}"), Path(place, f"{stem}{ending}")):
-            if path.is_file():
-                return path.absolute()
-    return None
+    spec, places = None, [*sys.path, *directories]
+    for part in name.split("."):
+        # Unlike `importlib.util.find_spec`, it imports no package. By the last name alone: a package without a file
+        # asks for what contains it, which is not imported.
+        spec = PathFinder.find_spec(part, places)
+        places = [] if spec is None else list(spec.submodule_search_locations or ())
+    return None if spec is None or not spec.has_location or spec.origin is None else Path(spec.origin)
 
 
 def _digest(path: Path) -> str | None:

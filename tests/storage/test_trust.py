@@ -160,6 +160,10 @@ def test_packages_of_ones_own_need_no_init(tmp_path, state, monkeypatch, with_in
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
     trust.check_trusted(named, "config.yaml")
     assert sys.path[-1] == str(tmp_path)
+    (tmp_path / "outer/inner/__init__.py").touch()
+    with pytest.raises(ConfigError, match=r"the package outer.inner has changed .*--trust"):
+        trust.check_trusted(named, "config.yaml")
+    (tmp_path / "outer/inner/__init__.py").unlink()
     (tmp_path / "outer/inner/grid.py").write_text("raise SystemExit('executed')")
     with pytest.raises(ConfigError, match=r"the module outer.inner.grid has changed .*--trust"):
         trust.check_trusted(named, "config.yaml")
