@@ -23,16 +23,15 @@ from stoix_like.loggers.formats import format_number
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
 from stoix_like.run.host.devices import find_devices, make_mesh
-from stoix_like.run.host.saved_state import lacks_best
+from stoix_like.run.host.saved_state import lacks_best, select_members
 from stoix_like.run.population.halving import seeds_of
-from stoix_like.run.population.returns import last_evaluation, returns_of
+from stoix_like.run.population.returns import best_member, last_evaluation, returns_of
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
 from stoix_like.storage.contents import reading
 from stoix_like.storage.recorded_runs import TRIALS
 from stoix_like.storage.run_files import ENVIRONMENT, read_environment
 from stoix_like.user_code import refusing
-from stoix_like.utils.jax_utils import append_dims
 
 _NONE_SELECTED = "last, as none was evaluated after an update"
 # Inference logs nothing, and copies nothing.
@@ -253,8 +252,7 @@ def choose_member(state: TrainedState, member: int | str | None) -> int:
     if isinstance(member, str) and member.isdigit():
         member = int(member)
     if member in (None, "best"):
-        ranked = returns if state.ranks is None else state.ranks
-        return int(np.where(np.isnan(ranked), -np.inf, ranked).argmax())
+        return best_member(returns, state.ranks)
     if isinstance(member, bool) or not isinstance(member, int | np.integer) or not 0 <= member < returns.size:
         raise ConfigError(f"member={member} does not exist: use best, or 0 to {returns.size - 1}")
     return int(member)
@@ -291,7 +289,7 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
     if item == "best":
         best = found.host_state["best"]
         if lacking.any():
-            shared = jax.tree.map(lambda old, new: _where(lacking, new, old), shared, found.items["shared"])
+            shared = select_members(found.items["shared"], shared, jnp.asarray(lacking))
         env_steps = np.where(lacking, env_steps, best["env_steps"])
         number = len(history) - 1
         kept = "last" if run.setup.config.arch.keeps_last else "best"
@@ -315,11 +313,6 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
         for name, value in zip(what.flat, returns.flat, strict=True)
     ]
     return TrainedState(shared, env_steps, returns, hyperparams, selected, ranks, seeds)
-
-
-def _where(chosen: np.ndarray, these: jax.Array, those: jax.Array) -> jax.Array:
-    """Select members along the first axis."""
-    return jnp.where(append_dims(chosen, these.ndim), these, those)
 
 
 def _targets(run: TrainedRun, host_state: Mapping[str, Any], item: str) -> dict[str, Any]:

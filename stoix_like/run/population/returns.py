@@ -30,9 +30,19 @@ class Returns(NamedTuple):
 
     @property
     def best_member(self) -> int:
-        """The best member, 0 without a population; the first one if none was evaluated."""
-        ranked = self.returns if self.ranks is None else self.ranks
-        return int(np.where(np.isnan(ranked), -np.inf, ranked).argmax())
+        """See `best_member`."""
+        return best_member(self.returns, self.ranks)
+
+
+def best_member(returns: np.ndarray, ranks: np.ndarray | None) -> int:
+    """Return the index of the best member, 0 without a population; of the first one if none was evaluated.
+
+    Args:
+        returns: see `Returns`.
+        ranks: see `Returns`.
+    """
+    ranked = returns if ranks is None else ranks
+    return int(np.where(np.isnan(ranked), -np.inf, ranked).argmax())
 
 
 def last_evaluation(host_state: Mapping[str, Any]) -> Mapping[str, Any]:
