@@ -376,7 +376,7 @@ def _refusal(error: Exception, parsed: Sequence[Override], config_dirs: Sequence
         keys = [override.key_or_group for override in parsed]
         key = next((key for key in keys if f"{key}.".startswith(f"{missing}.")), missing)
         unknown = _all_unknown(parsed, config_dirs) or [UnknownKey(key, missing, cause.parent_node, "")]
-        return unknown_keys.refusal(unknown, group_choices("env", config_dirs))
+        return unknown_keys.refusal(unknown, *(group_choices(group, config_dirs) for group in ("system", "env")))
     if any(override.key_or_group.startswith("callbacks.") for override in parsed):
         return f"callbacks is a list: write 'callbacks=[{{_target_: …}}]' ({said})"
     lines = [override.input_line or "" for override in parsed]

@@ -36,6 +36,7 @@ _LEARNING_RATES = ("system.actor_lr", "system.critic_lr", "system.q_lr", "system
 _LAYERS = ("network.actor_network.pre_torso.layer_sizes", "network.critic_network.pre_torso.layer_sizes")
 _ACTIVATIONS = ("network.actor_network.pre_torso.activation", "network.critic_network.pre_torso.activation")
 ENVIRONMENT = ("env=gymnax/cartpole",)
+SYSTEM = ("system=ppo/ff_ppo",)
 _SCENARIO = "suite and environment, see stoix-like list envs"
 _SYSTEMS = "see stoix-like list systems"
 _RECURRENT = "recurrent systems are named rec_…; the cell: network=rnn"
@@ -138,7 +139,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("logger.base_exp_path", ("hydra.run.dir",), ""),
         ("logger.checkpointing.save_model", ("checkpoint.keep",), "checkpoints are written by default"),
         ("logger.checkpointing.load_model", ("arch.init_from",), "its parameters; arch.resume_from continues the run"),
-        ("system.system_name", ("system=ppo/ff_ppo",), _SYSTEMS),
+        ("system.system_name", SYSTEM, _SYSTEMS),
         ("env.solved_return_threshold", ("arch.stop_at_return",), "where set, the run stops there"),
         ("system.n_steps", ("system.n_step",), ""),
         (
@@ -279,9 +280,9 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
 
 # What people type without a framework in mind.
 _COMMON = (
-    ("algo", ("system=ppo/ff_ppo",), _SYSTEMS),
-    ("algorithm", ("system=ppo/ff_ppo",), _SYSTEMS),
-    ("agent", ("system=ppo/ff_ppo",), _SYSTEMS),
+    ("algo", SYSTEM, _SYSTEMS),
+    ("algorithm", SYSTEM, _SYSTEMS),
+    ("agent", SYSTEM, _SYSTEMS),
     ("environment", ENVIRONMENT, _SCENARIO),
     ("env_name", ENVIRONMENT, _SCENARIO),
     ("gym_id", ENVIRONMENT, _SCENARIO),

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from stoix_like import renamed_keys
 from stoix_like.envs.suites import SUITES
 from stoix_like.errors import listed, nearest
-from stoix_like.foreign_keys import ALGORITHMS, ENVIRONMENT, FOREIGN_KEYS, ForeignKey, rows_of
+from stoix_like.foreign_keys import ALGORITHMS, ENVIRONMENT, FOREIGN_KEYS, SYSTEM, ForeignKey, rows_of
 
 # `CartPole-v1`, `ALE/Pong-v5`, `my_package:MyEnv-v0`; not the choices of a suite of this package.
 GYMNASIUM_ID = re.compile(rf"(?!({'|'.join(SUITES)})/)[\w.:/-]+-v\d+")
@@ -52,18 +52,19 @@ def _find(override: Override, config: DictConfig) -> UnknownKey | None:
     return None
 
 
-def refusal(unknown: Sequence[UnknownKey], environments: Sequence[str]) -> str:
+def refusal(unknown: Sequence[UnknownKey], systems: Sequence[str], environments: Sequence[str]) -> str:
     """Say for each key what it may mean.
 
     Args:
         unknown: the keys, at least one.
+        systems: the choices of the group `system`.
         environments: the choices of the group `env`.
     """
-    hints = [f"'{one.key}': {_hint(one, environments)}" for one in unknown]
+    hints = [f"'{one.key}': {_hint(one, systems, environments)}" for one in unknown]
     return f"unknown key {hints[0]}" if len(hints) == 1 else "\n  ".join(["unknown keys:", *hints])
 
 
-def _hint(unknown: UnknownKey, environments: Sequence[str]) -> str:
+def _hint(unknown: UnknownKey, systems: Sequence[str], environments: Sequence[str]) -> str:
     key, missing, parent, text = unknown
     if renamed := renamed_keys.hint(key, text):
         return renamed
@@ -87,15 +88,19 @@ def _hint(unknown: UnknownKey, environments: Sequence[str]) -> str:
     ours = list(dict.fromkeys(name for row in rows for name in row.ours if name != key))
     here = [name for name in ours if not name.startswith(prefix) or name.partition("=")[0] in known]
     if here:
-        return _translation(unknown, rows[0], here, environments)
+        return _translation(unknown, rows[0], here, systems, environments)
     if ours:
         return f"systems that have it call it {listed(ours, 'and')}"
     elsewhere = [] if path else [name for name in known if name.rpartition(".")[2] == names[-1]]
     return nearest(names[-1], elsewhere) if elsewhere else nearest(key, siblings)
 
 
-def _translation(unknown: UnknownKey, row: ForeignKey, ours: Sequence[str], environments: Sequence[str]) -> str:
+def _translation(
+    unknown: UnknownKey, row: ForeignKey, ours: Sequence[str], systems: Sequence[str], environments: Sequence[str]
+) -> str:
     """Name our keys for one of another framework; with its value, where that keeps its meaning."""
+    if row.ours == SYSTEM and (hint := word_hint(unknown.text.strip("'\""), systems, environments)):
+        return hint
     if row.ours == ENVIRONMENT and (found := _environments(unknown.text, environments)):
         return f"use {listed(found, 'or')}"
     if len(ours) == 1 and not row.note and "=" not in ours[0] and unknown.text:

@@ -205,6 +205,8 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
         ),
         (["env_id=Hopper-v5"], "use env=Hopper-v5, env=brax/hopper or env=envpool/hopper"),
         (["num_seeds=5"], "unknown key 'num_seeds': use arch.population.size=5"),
+        (["algo=SAC"], "unknown key 'algo': use system=sac/ff_sac or system=sac/rec_sac"),
+        (["algo=unheard"], "unknown key 'algo': use system=ppo/ff_ppo .see stoix-like list systems"),
         (["use_lstm=true"], r"use system=ppo/rec_ppo \(recurrent systems are named rec_"),
         (["wandb=true"], "use logger=wandb"),
         (
