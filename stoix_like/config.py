@@ -19,7 +19,7 @@ from stoix_like.envs.custom import check_same
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.errors import ConfigError, first_line, nearest
 from stoix_like.loggers import LoggerConfig
-from stoix_like.schema import INT32_MAX, at_least, between, from_mapping, replace_values
+from stoix_like.schema import INT32_MAX, at_least, between, from_mapping, hints_of, replace_values
 from stoix_like.user_code import refusing
 from stoix_like.utils.replay.data import DataConfig
 
@@ -274,12 +274,12 @@ def schema_of(build: Build) -> type[SystemConfig]:
     """Return the class of hyperparameters, from the annotation of `build(config: Config, spec)`.
 
     Raises:
-        ConfigError: the annotation is no such class.
+        ConfigError: the annotation is no such class, or cannot be evaluated.
     """
     function: Any = build
     while isinstance(function, functools.partial):
         function = function.func
-    schema = typing.get_type_hints(function).get("config")
+    schema = hints_of(function).get("config")
     if not (isinstance(schema, type) and issubclass(schema, SystemConfig)):
         raise ConfigError(
             f"{function.__module__}.{function.__qualname__}: the annotation of the argument 'config' must be a subclass"

@@ -137,19 +137,29 @@ def replace_values(config: T, values: Mapping[str, Any]) -> T:
 
 
 @functools.cache
-def _hints(schema: Any) -> dict[str, Any]:
-    """Return the annotations of the fields of a dataclass, which take milliseconds to evaluate."""
-    return typing.get_type_hints(schema, include_extras=True)
+def hints_of(annotated: Any) -> dict[str, Any]:
+    """Evaluate the annotations of a class or function, which takes milliseconds.
+
+    Raises:
+        ConfigError: they name what their module does not have when it runs.
+    """
+    try:
+        return typing.get_type_hints(annotated, include_extras=True)
+    except NameError as error:
+        raise ConfigError(
+            f"the annotations of {annotated.__module__}.{annotated.__qualname__} cannot be evaluated ({error}): import"
+            " what they name outside of `if TYPE_CHECKING`"
+        ) from error
 
 
 @functools.cache
 def _places(schema: Any) -> dict[str, tuple[str, Any]]:
     """Return the field of the part, or an empty string, and the annotation of each key."""
-    hints = _hints(schema)
+    hints = hints_of(schema)
     places: dict[str, tuple[str, Any]] = {}
     for field in dataclasses.fields(schema):
         hint = hints[field.name]
-        if _is_part(hint) and any(map(_is_part, _hints(hint).values())):
+        if _is_part(hint) and any(map(_is_part, hints_of(hint).values())):
             raise TypeError(f"{schema.__name__}.{field.name} is a part that has parts: list them beside each other")
         found = {key: (field.name, inner) for key, inner in flat_hints(hint).items()} if _is_part(hint) else {}
         found = found or {field.name: ("", hint)}
@@ -188,7 +198,7 @@ def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
             renamed = renamed_keys.hint(f"{path}.{key}")
             raise ConfigError(f"unknown key '{path}.{key}': {renamed or nearest(str(key), known)}")
     dataclass_type: Any = schema
-    hints, filled = _hints(dataclass_type), {}
+    hints, filled = hints_of(dataclass_type), {}
     for field in dataclasses.fields(schema):  # type: ignore[arg-type]
         name = field.name
         if _is_part(hints[name]):

@@ -55,6 +55,14 @@ def test_a_build_without_an_annotated_config_is_refused(build):
         parse_config(compose_config([]), build)
 
 
+def test_a_build_whose_annotations_cannot_be_evaluated_is_refused():
+    def build(config: ff_ppo.Config, spec: "EnvSpec") -> None:  # noqa: F821
+        del config, spec
+
+    with pytest.raises(ConfigError, match=r"build cannot be evaluated \(name 'EnvSpec' is not defined\): import"):
+        parse_config(compose_config([]), build)
+
+
 def test_build_may_be_a_partial():
     run = parse_config(compose_config([]), functools.partial(ff_ppo.build))
     assert isinstance(run.system, ff_ppo.Config)

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 from flax.core import FrozenDict
@@ -113,7 +113,7 @@ def _check_cell_kwargs(arguments: Mapping[str, Any], key: str) -> FrozenDict[str
         raise ConfigError(f"{key}={given} must be options by name: use {key}={{name: value}}, or null")
     cell, kwargs = parse_rnn_cell(cell_type), plain_kwargs(given)
     fields = {} if cell.__module__.startswith("flax.") else {field.name: field for field in dataclasses.fields(cell)}
-    hints = get_type_hints(cell, include_extras=True) if fields else {}
+    hints = schema.hints_of(cell) if fields else {}
     converted = {}
     for name, value in kwargs.items():
         if name not in fields.keys() - _OF_ALL_CELLS:
