@@ -16,6 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 from stoix_like.architectures.axes import make_axes, map_over_shards, partition_specs
 from stoix_like.architectures.types import (
     NO_INPUTS,
+    Given,
     Hyperparams,
     Inputs,
     IntervalMetrics,
@@ -44,11 +45,13 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
     update_with = make_update(build, env, axes, spec)
     shards_of_state: Any = LearnerState(None, 0, None, None)
 
-    def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, inputs: Inputs) -> LearnerState:
+    def init(
+        hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, given: Given, inputs: Inputs
+    ) -> LearnerState:
         program = ShardProgram(build(hyperparams, inputs), env, axes, spec, inputs)
         init_shard = partial(program.init_shard, update=update_with(hyperparams, inputs))
-        mapped = map_over_shards(init_shard, axes, (None, 0), shards_of_state, num_shards=len(shard_keys))
-        return mapped(key, shard_keys)
+        mapped = map_over_shards(init_shard, axes, (None, 0, None), shards_of_state, num_shards=len(shard_keys))
+        return mapped(key, shard_keys, given)
 
     def train(
         state: LearnerState, hyperparams: Hyperparams, num_updates: jax.Array, new_interval: jax.Array, inputs: Inputs
@@ -78,8 +81,16 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
     state_specs: Any = LearnerState(one, each, one, one)
     # shard_map cannot check replication through a vmapped axis name (jax 0.10 to 0.12).
     over_devices = partial(jax.shard_map, mesh=mesh, check_vma=False)
+    mapped_init = over_devices(init, in_specs=(one, one, each, one, everywhere), out_specs=state_specs)
+
+    def init_with(
+        hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, inputs: Inputs, given: Given | None = None
+    ) -> LearnerState:
+        state: LearnerState = mapped_init(hyperparams, key, shard_keys, given or {}, inputs)
+        return state
+
     return Program(
-        init=jax.jit(over_devices(init, in_specs=(one, one, each, everywhere), out_specs=state_specs)),
+        init=jax.jit(init_with),
         train=jax.jit(
             over_devices(
                 train, in_specs=(state_specs, one, everywhere, everywhere, everywhere), out_specs=(state_specs, one)
@@ -93,7 +104,9 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
 def _of_members(init: Callable[..., LearnerState]) -> Callable[..., LearnerState]:
     """Map `init` over the members of a population, which share their inputs."""
 
-    def init_members(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, inputs: Inputs) -> LearnerState:
-        return map_init(partial(init, inputs=inputs))(hyperparams, key, shard_keys)
+    def init_members(
+        hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, given: Given, inputs: Inputs
+    ) -> LearnerState:
+        return map_init(partial(init, inputs=inputs))(hyperparams, key, shard_keys, given)
 
     return init_members

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,8 @@ from stoix_like.base_types import Metrics
 
 Hyperparams = dict[str, Any]
 """Per-member hyperparameters by name; traced inside a program."""
+Given = Mapping[str, jax.Array]
+"""Leaves of the shared state by name that a warm-up plays with, in place of new ones, see `jax_utils.named`."""
 
 
 class Inputs(NamedTuple):
@@ -156,7 +159,7 @@ class Program(NamedTuple):
     `number` and `inputs`.
 
     Attributes:
-        init: `(hyperparams, key, shard_keys [num_shards], inputs) -> LearnerState`, warm-up included.
+        init: `(hyperparams, key, shard_keys [num_shards], inputs, given={}) -> LearnerState`, warm-up included.
         train: `(LearnerState, hyperparams, num_updates [], new_interval [], inputs) -> (LearnerState, metrics)`;
             `new_interval` resets the sums; otherwise the current interval continues. Donates the state.
         rollouts: `(LearnerState, hyperparams, number []) -> scalar`, rollouts from a state, to measure their time.

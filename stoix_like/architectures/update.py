@@ -16,6 +16,7 @@ from stoix_like.architectures.rollout import Rollout, rollout
 from stoix_like.architectures.sums import FloatSum, add_float, sum_nothing
 from stoix_like.architectures.types import (
     NO_INPUTS,
+    Given,
     Hyperparams,
     Inputs,
     IntervalMetrics,
@@ -30,6 +31,7 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.systems.diagnostics import batch_of, diagnose
 from stoix_like.utils.accelerate.packing import fori_loop, pack_params, unpack
+from stoix_like.utils.jax_utils import replace_named
 
 Collect = Callable[[Any, Any, jax.Array], tuple[Any, Rollout]]
 """`(shared, rollout_state, key) -> (rollout_state, rollout)`."""
@@ -56,12 +58,13 @@ class ShardProgram(NamedTuple):
     spec: ProgramSpec
     inputs: Inputs = NO_INPUTS
 
-    def init_shard(self, key: jax.Array, shard_key: jax.Array, update: Update) -> LearnerState:
+    def init_shard(self, key: jax.Array, shard_key: jax.Array, given: Given, update: Update) -> LearnerState:
         """Initialise one shard, and run the warm-up.
 
         Args:
             key: key of the agent, the same for every shard.
             shard_key: key of this shard.
+            given: what the warm-up plays with; a rollout stores more than random steps, such as results of searches.
             update: from `make_update`, for the names and shapes of its metrics.
 
         Returns:
@@ -73,6 +76,7 @@ class ShardProgram(NamedTuple):
         state = start_episodes(self.env, self.system, jax.random.split(reset_key, self.spec.num_envs))
         # The shared state must not depend on the observations of this shard.
         agent = self.system.init(key, jax.tree.map(jnp.zeros_like, state.timestep))
+        agent = agent._replace(shared=replace_named(agent.shared, given))
         if self.spec.warmup_steps:
             keys = jax.random.split(warmup_key, self.spec.warmup_steps // self.spec.rollout_length)
             (agent, state), _ = jax.lax.scan(self._warm_up, (agent, state), keys)

@@ -13,6 +13,7 @@ from stoix_like.inference.load import TrainedRun, choose_member, load_shared
 from stoix_like.schema import get_value
 from stoix_like.storage import checkpoint
 from stoix_like.systems.parts.teacher import Kickstarting, TeacherConfig
+from stoix_like.utils.jax_utils import named, path_name
 from stoix_like.utils.replay import ReplayConfig, Step
 from stoix_like.utils.replay.frames import FrameReplayState
 
@@ -102,10 +103,14 @@ def _read_local(run: TrainedRun) -> tuple[Any, int]:
         stored = checkpoint.read_shapes(run.run_dir, step, "local")
 
         def target(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
-            shape = stored[jax.tree_util.keystr(path, simple=True, separator=".")].shape
+            # Arrays without elements are not stored.
+            shape = stored[path_name(path)].shape if leaf.size else (*leading, *leaf.shape)
             return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding)
 
-        shapes = jax.tree_util.tree_map_with_path(target, jax.eval_shape(init, jax.random.key(0)))
+        of_a_shard = jax.eval_shape(init, jax.random.key(0))
+        name, leaf = next(iter(named(of_a_shard).items()))
+        leading = stored[name].shape[: len(stored[name].shape) - leaf.ndim]
+        shapes = jax.tree_util.tree_map_with_path(target, of_a_shard)
         return jax.device_get(checkpoint.read(run.run_dir, step, {"local": shapes}).items["local"]), step
     except (DamagedError, LookupError) as error:
         raise ConfigError(f"replay=True: {run.run_dir} holds no replay buffer that can be read: {error}") from error

@@ -11,9 +11,10 @@ from stoix_like.architectures.types import IntervalMetrics, LearnerState
 from stoix_like.envs.spaces import Box
 from stoix_like.processes import Processes
 from stoix_like.run.set_up.setup import RunSetup
-from stoix_like.storage.checkpoint import Writer, named
+from stoix_like.storage.checkpoint import Writer
 from stoix_like.storage.files import replaced
 from stoix_like.storage.run_files import PARAMETERS
+from stoix_like.utils.jax_utils import named
 
 
 def divergences(

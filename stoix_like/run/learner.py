@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.architectures.types import LearnerState
+from stoix_like.architectures.types import Given, LearnerState
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.interpreter import no_collection
 from stoix_like.run.host.saved_state import to_items
@@ -46,11 +46,17 @@ class Learner:
         """Whether there is a state."""
         return self._state is not None
 
-    def start(self) -> LearnerState:
-        """Return the state; the first call initialises it."""
+    def start(self, given: Given | None = None) -> LearnerState:
+        """Return the state; the first call initialises it.
+
+        Args:
+            given: what the warm-up plays with, in place of a new agent.
+        """
         if self._state is None:
+            warm = given and self._setup.config.system.warmup_steps
             with self._clock("initialisation"):
-                state: LearnerState = self.programs.init(self.hyperparams, self._keys.agent, self._keys.shards)
+                init = self.programs.init_given(given) if warm else self.programs.init
+                state: LearnerState = init(self.hyperparams, self._keys.agent, self._keys.shards)
                 jax.block_until_ready(state)
                 self._check(self._setup.env)
             self._state = state

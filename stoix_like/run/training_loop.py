@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +35,7 @@ from stoix_like.signals import Signals, stop_if_received
 from stoix_like.storage.checkpoint import Checkpoint, Writer
 from stoix_like.storage.recorded_runs import DIVERGED
 from stoix_like.storage.run_directory import RunDirectory
+from stoix_like.utils.jax_utils import named, replace_named
 from stoix_like.utils.replay import count_from, end_episodes
 from stoix_like.versions import versions
 
@@ -155,6 +155,7 @@ class TrainingLoop:
         rest = items["rollout_state"]
         if self.missing:
             self._learner.take_new_starts(self.progress.updates)
+            self._learner.start(named(items["shared"]))
             # The episodes, too, so that the last step of the warm-up is followed by its own next step.
             # Trials of successive halving have a share of data of their own, from the start of each.
             updates = 0 if isinstance(self._selection, Halving) else self.progress.updates
@@ -185,8 +186,9 @@ class TrainingLoop:
         Raises:
             ConfigError: the checkpoint is damaged.
         """
-        arrays = self.setup.processes.together(source.read)
-        self._learner.state = self.state._replace(shared=warm_start.replace(self.state.shared, arrays))
+        given = warm_start.place(self.setup.processes.together(source.read), self._learner.programs.state.shared)
+        state = self._learner.start(given)
+        self._learner.state = state._replace(shared=replace_named(state.shared, given))
 
     def train(self) -> None:
         """Spend the rest of the budget, then evaluate the best parameters once more.
@@ -371,7 +373,7 @@ class TrainingLoop:
             "num_updates": self.setup.plan.num_updates,
             "contents": dict(self.setup.contents),
             "versions": versions(),
-            "progress": dataclasses.asdict(self.progress),
+            "progress": vars(self.progress),
         }
         if self._callbacks:
             host_state["callbacks"] = self._callbacks.state()

@@ -30,6 +30,7 @@ from stoix_like.storage.checksums import checksums
 from stoix_like.storage.contents import parse_json
 from stoix_like.storage.files import check_directory
 from stoix_like.storage.run_files import CHECKPOINTS
+from stoix_like.utils.jax_utils import named
 
 if TYPE_CHECKING:
     import orbax.checkpoint as ocp
@@ -479,19 +480,6 @@ def _check_files(run_dir: Path, step: int) -> None:
         if orbax.is_transient(error):
             raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {first_line(error)}") from error
         raise _damaged(run_dir, step, first_line(error)) from error
-
-
-def named(tree: Any) -> dict[str, Any]:
-    """Return the arrays of a tree by their path, such as `params.actor_params.params.Dense_0.kernel`.
-
-    Args:
-        tree: arrays or their shapes; those without elements, which the array format cannot hold, are left out.
-    """
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        if leaf.size
-    }
 
 
 def _empty(target: jax.ShapeDtypeStruct) -> jax.Array:

@@ -419,3 +419,22 @@ def periodically(
     zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), metrics)
     after: tuple[Any, Any] = apply_where((count + 1) % period == 0, taken, (operand, zeros))
     return after
+
+
+def path_name(path: Any) -> str:
+    """Return the name of a leaf by its path from jax, such as `params.actor_params.params.Dense_0.kernel`."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def named(tree: PyTree) -> dict[str, Any]:
+    """Return the leaves of a tree by name, see `path_name`.
+
+    Args:
+        tree: arrays or their shapes; those without elements, which no file of arrays can hold, are left out.
+    """
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if leaf.size}
+
+
+def replace_named(tree: PyTree, leaves: Mapping[str, Any]) -> PyTree:
+    """Replace leaves of a tree by name, see `path_name`."""
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: leaves.get(path_name(path), leaf), tree)

@@ -47,6 +47,17 @@ def test_warmup_passes_random_actions_to_observe_only():
     assert 65 < float(state.shards.local.action_sum[0]) < 135
 
 
+@pytest.mark.parametrize("population", [1, 2])
+def test_warm_up_plays_with_the_leaves_that_are_given(population):
+    program = recorder_program(warmup_steps=6, population=population)
+    keys = jax.random.split(jax.random.key(0), population) if population > 1 else jax.random.key(0)
+    shard_keys = jax.random.split(jax.random.key(1), (population, 1) if population > 1 else 1)
+    updates = jnp.asarray([7, 8], jnp.int32) if population > 1 else jnp.asarray(7, jnp.int32)
+    state = program.init({}, keys, shard_keys, NO_INPUTS, {"updates": updates})
+    assert state.shards.local.acted_after.ravel().tolist() == updates.ravel().tolist()
+    assert np.all(state.shared["reward"] == 0.0)
+
+
 def test_episode_sums_include_only_finished_episodes():
     episodes = EpisodeMetrics(
         episode_return=jnp.asarray([[1.0, 5.0], [2.0, 7.0]]),

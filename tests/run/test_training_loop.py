@@ -22,6 +22,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import FAILED, read_run
+from stoix_like.utils.jax_utils import named
 from support import toys
 from support.comparisons import assert_same_state, without_times
 from support.composed import compose_config
@@ -123,7 +124,7 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
     assert read_run(tmp_path / "lost").status == FAILED
     whole = restored(tmp_path / "run")
     with np.load(tmp_path / "lost/parameters.npz") as arrays:
-        chex.assert_trees_all_equal(dict(arrays), checkpoint.named(whole.state.shared))
+        chex.assert_trees_all_equal(dict(arrays), named(whole.state.shared))
 
 
 @pytest.mark.optimized
@@ -138,7 +139,7 @@ def test_a_signal_with_a_failing_writer_writes_the_parameters(tmp_path, monkeypa
     assert "cannot write a checkpoint" in error
     assert "stopped after 112 env steps, without a usable checkpoint: its parameters and stat" in error
     with np.load(tmp_path / "parameters.npz") as arrays:
-        chex.assert_trees_all_equal(dict(arrays), checkpoint.named(loop.state.shared))
+        chex.assert_trees_all_equal(dict(arrays), named(loop.state.shared))
 
 
 @pytest.mark.optimized

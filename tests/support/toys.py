@@ -31,6 +31,7 @@ class ObservedSums(NamedTuple):
 
     steps: jax.Array
     action_sum: jax.Array
+    acted_after: jax.Array
 
 
 def build(config: Config, spec: SystemSpec) -> System:
@@ -42,20 +43,25 @@ def make_recorder(axes: Axes, config: Any = None) -> System:
     """Build a system that sums its inputs.
 
     `shared` sums the mean rewards of all shards (with `forget_mean`, of one shard); `local` counts the steps passed to
-    `observe`. `act` always returns 0, so that any other action is from the warm-up.
+    `observe`, and keeps the number of updates of the agent that last acted. `act` always returns 0, so that any other
+    action is from the warm-up.
     """
     config = config or Config(rollout_length=3)
 
     def init(key: jax.Array, timestep: Any) -> Agent:
         shared = {"reward": jnp.zeros(()), "updates": jnp.zeros((), jnp.int32)}
-        return Agent(shared, ObservedSums(jnp.zeros((), jnp.int32), jnp.zeros(())))
+        return Agent(shared, ObservedSums(jnp.zeros((), jnp.int32), jnp.zeros(()), jnp.zeros((), jnp.int32)))
 
     def act(shared: Any, state: Any, key: jax.Array) -> Any:
-        return state.carry + 1, jnp.zeros(state.timestep.reward.shape, jnp.int32), {"carry": state.carry}
+        return state.carry + 1, jnp.zeros(state.timestep.reward.shape, jnp.int32), {
+            "carry": state.carry,
+            "updates": jnp.full(state.timestep.reward.shape, shared["updates"]),
+        }
 
     def observe(agent: Agent, trajectory: Any) -> Agent:
-        action, local = trajectory.transitions.action, agent.local
-        return agent._replace(local=ObservedSums(local.steps + action.size, local.action_sum + jnp.sum(action)))
+        steps, local = trajectory.transitions, agent.local
+        sums = local.steps + steps.action.size, local.action_sum + jnp.sum(steps.action)
+        return agent._replace(local=ObservedSums(*sums, jnp.max(steps.extras["updates"])))
 
     def update(agent: Agent, trajectory: Any, key: jax.Array) -> Any:
         reward = config.gain * jnp.mean(trajectory.transitions.reward)

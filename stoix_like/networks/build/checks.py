@@ -111,7 +111,8 @@ def _check_cell_kwargs(arguments: Mapping[str, Any], key: str) -> FrozenDict[str
     cell_type, key = arguments["cell_type"], f"{key}.cell_kwargs"
     if not isinstance(given := arguments["cell_kwargs"], Mapping | SimpleNamespace | None):
         raise ConfigError(f"{key}={given} must be options by name: use {key}={{name: value}}, or null")
-    cell, kwargs = parse_rnn_cell(cell_type), plain_kwargs(given)
+    cell: Any = parse_rnn_cell(cell_type)
+    kwargs = plain_kwargs(given)
     fields = {} if cell.__module__.startswith("flax.") else {field.name: field for field in dataclasses.fields(cell)}
     hints = schema.hints_of(cell) if fields else {}
     converted = {}

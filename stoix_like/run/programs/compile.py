@@ -13,7 +13,7 @@ import jax
 from stoix_like.arch_config import SebulbaConfig
 from stoix_like.architectures import sebulba
 from stoix_like.architectures.axes import POPULATION_AXIS
-from stoix_like.architectures.types import Inputs, LearnerState
+from stoix_like.architectures.types import LearnerState
 from stoix_like.assembly import inputs_of
 from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.loggers.formats import columns
@@ -81,6 +81,7 @@ class CompiledRun(NamedTuple):
 
     Attributes:
         init: see `architectures.types.Program`; it and the others have their inputs.
+        init_given: `(given) -> (hyperparams, key, shard_keys) -> LearnerState`, which compiles when it is called.
         train: see `architectures.types.Program`.
         running: `(num_updates) -> context`, within which a run trains the updates that are left.
         host_metrics: returns the metrics of the host's side of training since the start of the interval.
@@ -97,6 +98,7 @@ class CompiledRun(NamedTuple):
     """
 
     init: Callable[..., Any]
+    init_given: Callable[..., Any]
     train: Callable[..., Any]
     running: Callable[[int], contextlib.AbstractContextManager[None]]
     host_metrics: Callable[[], dict[str, float]]
@@ -137,6 +139,7 @@ def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
     pipeline = _make_pipeline(setup, arch, compiled) if isinstance(arch, SebulbaConfig) else None
     return CompiledRun(
         init=compiled["init"],
+        init_given=compiled["init_given"],
         train=pipeline.train if pipeline else compiled["train"],
         running=pipeline.running if pipeline else lambda _: contextlib.nullcontext(),
         host_metrics=pipeline.metrics if pipeline else dict,
@@ -153,12 +156,12 @@ def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
 
 def _compile(setup: RunSetup, compiler: Compiler) -> tuple[dict[str, Any], RunKeys, LearnerState]:
     """Trace and compile the programs; return them with the keys of the run and the shapes of the learner state."""
-    args, waiting = {}, {}
+    args, functions, waiting = {}, {}, {}
     for name, function, given in run_programs(setup):
-        args[name], waiting[name] = given, compiler.start(name, function, *given)
+        args[name], functions[name], waiting[name] = given, function, compiler.start(name, function, *given)
     # They have a program of their own, which compiles here while threads compile the others.
     keys = make_keys(setup)
-    compiled = {name: wait() for name, wait in waiting.items()}
+    compiled = {"init_given": functions["init"], **{name: wait() for name, wait in waiting.items()}}
     state: LearnerState = args["learn" if "learn" in compiled else "train"][0]
     return compiled, keys, state
 
@@ -168,12 +171,16 @@ def _with_inputs(setup: RunSetup, compiled: Mapping[str, Any]) -> dict[str, Any]
     inputs = jax.device_put(inputs_of(setup.spec), jax.tree.map(lambda leaf: leaf.sharding, input_shapes(setup)))
     taking = {name: compiled[name] for name in ("init", "train", "learn", "restart") if name in compiled}
     taking = {name: program if name == "init" else placing(program) for name, program in taking.items()}
-    return {**compiled, **{name: _last(program, inputs) for name, program in taking.items()}}
+    return {
+        **compiled,
+        **{name: _last(program, inputs) for name, program in taking.items()},
+        "init_given": lambda given: _last(compiled["init_given"], inputs, given),
+    }
 
 
-def _last(program: Callable[..., Any], inputs: Inputs) -> Callable[..., Any]:
-    """Return a program with its last argument."""
-    return lambda *args: program(*args, inputs)
+def _last(program: Callable[..., Any], *last: Any) -> Callable[..., Any]:
+    """Return a program with its last arguments."""
+    return lambda *args: program(*args, *last)
 
 
 def _make_pipeline(setup: RunSetup, arch: SebulbaConfig, compiled: Mapping[str, Any]) -> Pipeline:

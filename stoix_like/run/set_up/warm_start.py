@@ -18,6 +18,7 @@ from stoix_like.errors import ConfigError, DamagedError, naming
 from stoix_like.run.population.returns import returns_of
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage import checkpoint, remote, run_files
+from stoix_like.utils.jax_utils import named
 
 # Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.
 _FIELDS = ("params", "slow_critic", "statistics", "return_statistics", "return_scale")
@@ -105,26 +106,22 @@ def find(setup: RunSetup) -> Source | None:
     raise ConfigError(f"{KEY}={run_dir} holds no readable checkpoint: use a run that saved one")
 
 
-def replace(shared: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Replace parameters and statistics of an agent.
+def place(arrays: Mapping[str, np.ndarray], shared: Any) -> dict[str, jax.Array]:
+    """Place parameters and statistics of an agent on the devices.
 
     Args:
-        shared: the agent's shared state, with a leading population axis for several members.
         arrays: from `Source.read`; all members start from them.
+        shared: shapes and shardings of the agent's shared state, with a leading population axis for several members.
 
     Returns:
-        The new shared state, in buffers that may be donated.
+        The arrays by name, in buffers that may be donated.
     """
 
-    def pick(path: Any, leaf: jax.Array) -> jax.Array:
-        name = _name(path)
-        if name not in arrays:
-            return leaf
-        value = np.broadcast_to(arrays[name], leaf.shape)
-        # Copied by a program: a buffer that the host may share must not be donated.
-        return jax.jit(jnp.copy, out_shardings=leaf.sharding)(value)
+    def copied(value: np.ndarray, like: Any) -> jax.Array:
+        # By a program: a buffer that the host may share must not be donated.
+        return jax.jit(jnp.copy, out_shardings=like.sharding)(np.broadcast_to(value, like.shape))
 
-    return jax.tree_util.tree_map_with_path(pick, shared)
+    return {name: copied(arrays[name], like) for name, like in named(shared).items() if name in arrays}
 
 
 def _source(run_dir: Path, step: int) -> Source:
@@ -174,11 +171,7 @@ def _shapes(setup: RunSetup) -> Shapes:
         return setup.build_system().init(key, timestep).shared
 
     shapes = jax.eval_shape(init, jax.random.key(0))
-    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
+    return named(shapes)
 
 
 def _is_taken_over(path: str) -> bool:

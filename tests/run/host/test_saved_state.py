@@ -15,21 +15,25 @@ pytestmark = pytest.mark.optimized
 
 @pytest.mark.slow
 def test_a_run_resumed_without_its_replay_buffer_is_marked_as_not_exact(tmp_path):
-    loop = toy_loop(tmp_path, "checkpoint.replay=false")
+    options = ["checkpoint.replay=false", "+system.warmup_steps=4"]
+    loop = toy_loop(tmp_path, *options)
     loop.train()
     loop.writer.close()
-    resumed = restored(tmp_path, "checkpoint.replay=false", "arch.total_timesteps=480")
+    resumed = restored(tmp_path, *options, "arch.total_timesteps=480")
     assert resumed.missing
     # Episodes continue those of the new replay buffer, so that its last steps are followed by their own next steps.
     # They have start states of their own.
     for other in (loop, toy_loop(tmp_path / "new")):
         with pytest.raises(AssertionError):
             assert_same_state(resumed.state.shards.rollout_state, other.state.shards.rollout_state)
-    again = restored(tmp_path, "checkpoint.replay=false", "arch.total_timesteps=480")
+    again = restored(tmp_path, *options, "arch.total_timesteps=480")
     assert_same_state(resumed.state.shards.rollout_state, again.state.shards.rollout_state)
     # The recorder counts the steps it observed: 4 environments × 80 steps, which the checkpoint does not contain.
     assert loop.state.shards.local.steps.tolist() == [320]
-    assert resumed.state.shards.local.steps.tolist() == [0]
+    # A new warm-up, in which the trained agent acts.
+    assert resumed.state.shards.local.steps.tolist() == [16]
+    assert loop.state.shards.local.acted_after.tolist() == [loop.progress.updates - 1]
+    assert resumed.state.shards.local.acted_after.tolist() == [loop.progress.updates]
     assert_same_state(resumed.state.shared, loop.state.shared)
 
 
