@@ -8,9 +8,19 @@ from typing import Any
 import numpy as np
 from jax.dtypes import canonicalize_dtype
 
-from stoix_like.data.dataset import RETURNS, DataHeader, DataSet
+from stoix_like.data.dataset import RETURNS, DataHeader, DataSet, parts_of
 from stoix_like.data.files import KEY
-from stoix_like.envs.spaces import ActionSpace, Dict, Mixed, ObservationSpace, Tuple, bounds, choices, entries
+from stoix_like.envs.spaces import (
+    ActionSpace,
+    Dict,
+    Mixed,
+    ObservationSpace,
+    Tuple,
+    bounds,
+    choices,
+    entries,
+    first_choices,
+)
 from stoix_like.errors import ConfigError
 
 # Of the distance between the bounds of actions, or of one, as rescaled actions are rounded; and of returns.
@@ -74,7 +84,7 @@ def _wrong_arrays(data: DataSet, observation_space: ObservationSpace, action_spa
         **dict.fromkeys(("terminated", "truncated", "valids"), ((), np.bool_)),
     }
     for path, array in data.arrays().items():
-        name = path.replace("/", ".")
+        name = ".".join(parts_of(path))
         shape, dtype = expected[name]
         if array.shape[1:] != tuple(shape):
             yield f"{name} has the shape {array.shape[1:]} per row, and in the run it is {tuple(shape)}: record it so"
@@ -129,7 +139,7 @@ def _illegal_actions(data: DataSet, action_space: Any) -> Iterator[str]:
     mask, sizes = data.observation.action_mask, choices(action_space)
     if mask is None or not sizes:
         return
-    chosen = data.action.reshape(len(data.action), -1)
+    chosen = (data.action - first_choices(action_space)[None]).reshape(len(data.action), -1)
     if isinstance(action_space, Mixed):
         chosen = chosen[:, ~action_space.is_continuous]
     starts = np.cumsum((0, *sizes[:-1]))

@@ -171,7 +171,7 @@ class DataSet(NamedTuple):
                 raise ValueError(f"{name} has {len(array):,} rows, and valids has {len(arrays['valids']):,}")
         view: Any = arrays.get("observations", {})
         for name in (name for name in arrays if name.startswith("observations/")):
-            *parents, last = name.split("/")[1:]
+            *parents, last = parts_of(name)[1:]
             node = view
             for parent in parents:
                 node = node.setdefault(parent, {})
@@ -184,10 +184,19 @@ class DataSet(NamedTuple):
 
 
 def paths(nest: Any, name: str) -> dict[str, Any]:
-    """Return the arrays of nested dictionaries by their path, such as `observations/joint/pos`."""
+    """Return the arrays of nested dictionaries by their path, such as `observations/joint/pos`.
+
+    Slashes within names are written as in JSON pointers (RFC 6901): `~1`, and tildes `~0`.
+    """
     if not isinstance(nest, Mapping):
         return {name: nest}
-    return {path: leaf for key in sorted(nest) for path, leaf in paths(nest[key], f"{name}/{key}").items()}
+    own = {key: str(key).replace("~", "~0").replace("/", "~1") for key in sorted(nest)}
+    return {path: leaf for key in own for path, leaf in paths(nest[key], f"{name}/{own[key]}").items()}
+
+
+def parts_of(path: str) -> list[str]:
+    """Return the names that `paths` joined."""
+    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")]
 
 
 def from_steps(

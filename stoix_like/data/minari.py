@@ -15,7 +15,7 @@ import numpy as np
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import check_new
 from stoix_like.data.layouts import MINARI_FILES, MINARI_KEY
-from stoix_like.envs.spaces import ActionSpace, Box, Dict, Discrete, Mixed, ObservationSpace, Tuple
+from stoix_like.envs.spaces import ActionSpace, Box, Dict, Discrete, Mixed, ObservationSpace, Tuple, first_choices
 from stoix_like.errors import ConfigError, require
 
 # The version whose layout is written.
@@ -129,6 +129,6 @@ def _space(space: Any) -> dict[str, Any]:
             "high": high,
         }
     if isinstance(space, Discrete):
-        return {"type": "Discrete", "dtype": "int64", "start": 0, "n": int(space.n)}
+        return {"type": "Discrete", "dtype": "int64", "start": int(space.start), "n": int(space.n)}
     sizes = [int(size) for size in space.nvec]
-    return {"type": "MultiDiscrete", "dtype": "int64", "nvec": sizes, "start": [0] * len(sizes)}
+    return {"type": "MultiDiscrete", "dtype": "int64", "nvec": sizes, "start": first_choices(space).tolist()}

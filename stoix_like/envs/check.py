@@ -14,8 +14,19 @@ from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs import custom
 from stoix_like.envs.auto_reset import AutoResetState, HostReset, PoolReset, PoolStore, Start
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
-from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, bounds, choices
-from stoix_like.envs.wrappers import AgentRows, JoinActions
+from stoix_like.envs.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    Mixed,
+    MultiDiscrete,
+    Tuple,
+    bounds,
+    choices,
+    entries,
+    first_choices,
+)
+from stoix_like.envs.wrappers import AgentRows, CountFromZero, JoinActions
 from stoix_like.envs.wrappers.agents import has_agent_rows
 from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError, first_line, raised_at
 from stoix_like.user_code import user_errors
@@ -211,6 +222,10 @@ def _space_faults(env: VectorEnvironment) -> Iterator[str]:
             found = "missing" if space is None else f"a {type(space).__module__}.{type(space).__name__}"
             names = ", ".join(kind.__name__ for kind in allowed)
             yield f"{name} is {found}: use one of stoix_like.envs: {names}"
+        elif kinds is not None:
+            for entry in entries(space, name).values():
+                if not isinstance(entry, Dict) and first_choices(entry).any():
+                    yield f"{name} has {_describe(entry)}: observe integers from 0"
 
 
 def _agent_faults(env: VectorEnvironment) -> Iterator[str]:
@@ -266,7 +281,9 @@ def _interface_faults(env: VectorEnvironment, strict: bool) -> Iterator[str]:
 
 def _place(env: VectorEnvironment, name: str) -> str:
     """Return where a method of the environment is defined, as in ` (/home/me/my_env.py:12)`; empty if unknown."""
-    custom_env: Any = env.env if isinstance(env, JoinActions) else env
+    custom_env: Any = env
+    while isinstance(custom_env, CountFromZero | JoinActions):
+        custom_env = custom_env.env
     method = getattr(custom_env.env if isinstance(custom_env, Vectorize) else custom_env, name, None)
     code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
     return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
@@ -291,6 +308,12 @@ def _result_faults(env: VectorEnvironment, result: Any, name: str, strict: bool)
             yield f"{field} of {name} is a {type(observation).__name__}: wrap it in stoix_like.base_types.Observation"
             continue
         yield from _view_faults(env.observation_space, observation.agent_view, f"{field}.agent_view of {name}", strict)
+        mask, size = observation.action_mask, sum(choices(env.action_space))
+        if field == "observation" and mask is not None and size and mask.shape[1:] != (size,):
+            yield (
+                f"action_mask of {name} is {_aval(mask, 1)}, but {_describe(env.action_space)} needs"
+                f" bool[{size}], True where an action is legal"
+            )
 
 
 def _view_faults(space: Any, view: Any, name: str, strict: bool) -> Iterator[str]:

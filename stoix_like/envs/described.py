@@ -11,7 +11,7 @@ import numpy as np
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment, restart
 from stoix_like.envs.legends import Feature, Legend
-from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple
+from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, first_choices
 
 # The key of the number that all entries of an array of bounds are.
 _EVERYWHERE = "everywhere"
@@ -121,9 +121,11 @@ def _plain(space: Any) -> dict[str, Any]:
         case Mixed():
             return {"kind": "Mixed", "space": _plain(space.space)}
         case Discrete():
-            return {"kind": "Discrete", "n": int(space.n), "dtype": str(jnp.dtype(space.dtype))}
+            dtype = str(jnp.dtype(space.dtype))
+            return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": dtype}
         case MultiDiscrete():
-            return {"kind": "MultiDiscrete", "nvec": [*map(int, space.nvec)], "dtype": str(jnp.dtype(space.dtype))}
+            nvec, dtype = [*map(int, space.nvec)], str(jnp.dtype(space.dtype))
+            return {"kind": "MultiDiscrete", "nvec": nvec, "start": first_choices(space).tolist(), "dtype": dtype}
         case Box():
             bounds = {"low": _plain_bound(space.low), "high": _plain_bound(space.high)}
             form = {"shape": [*map(int, space.shape)], "dtype": str(jnp.dtype(space.dtype)), "stacked": space.stacked}
@@ -149,9 +151,10 @@ def _space_of(plain: dict[str, Any]) -> Any:
         case "Mixed":
             return Mixed(_space_of(plain["space"]))
         case "Discrete":
-            return Discrete(int(plain["n"]), jnp.dtype(plain["dtype"]))
+            return Discrete(int(plain["n"]), jnp.dtype(plain["dtype"]), int(plain.get("start", 0)))
         case "MultiDiscrete":
-            return MultiDiscrete(tuple(map(int, plain["nvec"])), jnp.dtype(plain["dtype"]))
+            nvec, start = (tuple(map(int, plain.get(name, ()))) for name in ("nvec", "start"))
+            return MultiDiscrete(nvec, jnp.dtype(plain["dtype"]), start or None)
         case "Box":
             shape, dtype = tuple(map(int, plain["shape"])), jnp.dtype(plain["dtype"])
             low, high = (_bound_of(plain[end], sign * np.inf, shape, dtype) for end, sign in (("low", -1), ("high", 1)))

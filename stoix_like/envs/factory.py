@@ -433,11 +433,7 @@ def make_scenario(
     options = HostOptions(config.vectorization, config.time_limit, evaluation, config.timeout, drawn)
     if config.env_name == custom.OWN:
         env = custom.make(config._target_, custom_env, config.kwargs, config.params, options)
-        env = custom.wrap(_rows_of_agents(env, config), config.wrappers)
-        # Vector environments of a user's own may have a fixed number, unlike the trial of the check.
-        if not evaluation and isinstance(env.unwrapped, Vectorize):
-            check_interface(env)
-        return env
+        return _with_wrappers(env, config, evaluation)
     if config._target_:
         raise ConfigError(
             f"env._target_={config._target_} does not fit env.env_name={config.env_name}: use env={custom.OWN}"
@@ -453,8 +449,19 @@ def make_scenario(
         arguments = (*arguments, options)
     if suite.has_assets:
         arguments = (*arguments, config.assets)
-    env = _rows_of_agents(wrappers.join_actions(module.make(*arguments)), config)
-    return custom.wrap(env, config.wrappers)
+    return _with_wrappers(wrappers.join_actions(module.make(*arguments)), config, evaluation)
+
+
+def _with_wrappers(env: VectorEnvironment, config: EnvConfig, evaluation: bool) -> VectorEnvironment:
+    """Apply the custom wrappers; check and convert what they and environments of a user's own return."""
+    env = custom.wrap(_rows_of_agents(env, config), config.wrappers)
+    is_own = config.env_name == custom.OWN and not env.on_host
+    # Vector environments of a user's own may have a fixed number, unlike the trial of the check.
+    if not (isinstance(env.unwrapped, Vectorize) if is_own else config.wrappers):
+        return env
+    if not evaluation:
+        check_interface(env)
+    return wrappers.as_declared(env)
 
 
 def _rows_of_agents(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:

@@ -46,7 +46,7 @@ def make_spec(
 
 
 def native_actions(space: gymnasium.Space[Any], actions: PyTree) -> PyTree:
-    """Convert actions to the dtype and the first element of the environment's space.
+    """Convert actions to the dtype of the environment's space.
 
     Args:
         space: space of one action.
@@ -59,8 +59,7 @@ def native_actions(space: gymnasium.Space[Any], actions: PyTree) -> PyTree:
         return {name: native_actions(part, actions[name]) for name, part in space.spaces.items()}
     if isinstance(space, gymnasium.spaces.Tuple):
         return tuple(native_actions(*each) for each in zip(space.spaces, actions, strict=True))
-    start = space.start if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete) else 0
-    return actions.astype(space.dtype) + start if np.any(start) else actions.astype(space.dtype)
+    return actions.astype(space.dtype)
 
 
 def _convert_observations(
@@ -107,9 +106,9 @@ def _convert_actions(name: str, space: gymnasium.Space[Any]) -> Space | Dict | T
         case gymnasium.spaces.Tuple():
             return Tuple([_convert_actions(name, part) for part in space.spaces])
         case gymnasium.spaces.Discrete():
-            return Discrete(int(space.n))
+            return Discrete(int(space.n), start=int(space.start))
         case gymnasium.spaces.MultiDiscrete() if space.nvec.ndim == 1:
-            return MultiDiscrete(tuple(space.nvec.tolist()))
+            return MultiDiscrete(tuple(space.nvec.tolist()), start=tuple(space.start.tolist()))
         case gymnasium.spaces.Box() if np.issubdtype(space.dtype, np.floating):
             return _within(space)
     raise ConfigError(

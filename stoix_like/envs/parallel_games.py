@@ -22,7 +22,7 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment, HostSpec
 from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep
-from stoix_like.envs.spaces import Box, Dict, Discrete, Space, Tuple
+from stoix_like.envs.spaces import Box, Dict, Discrete, Space, Tuple, first_choices
 from stoix_like.errors import ConfigError
 
 _VIEW, _MASK = "view", "mask"
@@ -106,6 +106,8 @@ def _array_space(spec: HostSpec) -> Space:
         raise ConfigError(
             f"{spec.name} acts in a {type(spec.action_space).__name__}: use Discrete, MultiDiscrete or Box"
         )
+    if first_choices(spec.action_space).any():
+        raise ConfigError(f"{spec.name} acts in {spec.action_space}: count actions from 0, by a wrapper of the game")
     return spec.action_space
 
 

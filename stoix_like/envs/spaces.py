@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,14 +16,15 @@ from stoix_like.errors import ConfigError
 
 @dataclass(frozen=True)
 class Discrete:
-    """The integers `0 … n - 1`."""
+    """The integers `start … start + n - 1`; policies count actions from 0, see `wrappers.CountFromZero`."""
 
     n: int
     dtype: Any = jnp.int32
+    start: int = 0
 
     def __repr__(self) -> str:
         """Return the space as gymnasium writes it."""
-        return f"Discrete({self.n})"
+        return f"Discrete({self.n}{f', start={self.start}' if self.start else ''})"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,16 +42,21 @@ class Discrete:
             The element, a scalar.
         """
         if mask is None:
-            return jax.random.randint(key, (), 0, self.n, self.dtype)
-        return _choose(key, mask).astype(self.dtype)
+            return jax.random.randint(key, (), self.start, self.start + self.n, self.dtype)
+        return (_choose(key, mask) + self.start).astype(self.dtype)
 
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Integer vectors with entry `i` in `0 … nvec[i] - 1`."""
+    """Integer vectors with entry `i` in `start[i] … start[i] + nvec[i] - 1`; without `start`, from 0."""
 
     nvec: tuple[int, ...]
     dtype: Any = jnp.int32
+    start: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not any(self.start or ()):
+            object.__setattr__(self, "start", None)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,10 +74,12 @@ class MultiDiscrete:
             The element, `[len(nvec)]`.
         """
         if mask is None:
-            return jax.random.randint(key, self.shape, 0, jnp.asarray(self.nvec), self.dtype)
+            low, high = bounds(self)
+            return jax.random.randint(key, self.shape, low, high + 1, self.dtype)
         parts = jnp.split(mask, np.cumsum(self.nvec)[:-1])
         keys = jax.random.split(key, len(parts))
-        return jnp.stack([_choose(*each) for each in zip(keys, parts, strict=True)]).astype(self.dtype)
+        chosen = jnp.stack([_choose(*each) for each in zip(keys, parts, strict=True)])
+        return (chosen + first_choices(self)).astype(self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +123,8 @@ class Box:
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Draw one element.
 
-        Floats are uniform in a bounded box, and otherwise standard normal, clipped to the bounds. Integers are uniform.
+        Floats are uniform in a bounded box, and otherwise standard normal, clipped to the bounds. Integers and flags
+        are uniform, without bounds among the numbers of 32 bits.
 
         Args:
             key: a typed PRNG key.
@@ -125,8 +134,13 @@ class Box:
             The element, an array of `shape`.
         """
         del mask
+        if jnp.issubdtype(self.dtype, jnp.bool_):
+            return jax.random.bernoulli(key, 0.5, self.shape)
         if jnp.issubdtype(self.dtype, jnp.integer):
-            first, last = np.asarray(self.low, np.int64), np.asarray(self.high, np.int64)
+            info = np.iinfo(self.dtype)
+            least, largest = max(info.min, -(2**31)), min(info.max, 2**31 - 2)
+            ends = (np.clip(np.asarray(bound, np.float64), least, largest) for bound in (self.low, self.high))
+            first, last = (end.astype(np.int32) for end in ends)
             return jax.random.randint(key, self.shape, first, last + 1).astype(self.dtype)
         low = jnp.broadcast_to(jnp.asarray(self.low, self.dtype), self.shape)
         high = jnp.broadcast_to(jnp.asarray(self.high, self.dtype), self.shape)
@@ -237,7 +251,7 @@ class Mixed:
 
     @property
     def low(self) -> np.ndarray:
-        """Lower bounds, `[D]`; 0 for choices."""
+        """Lower bounds, `[D]`; the first one for choices."""
         return self._bounds(0)
 
     @property
@@ -286,17 +300,15 @@ class Mixed:
         """Convert vectors `[..., D]` to elements of `space`."""
         return jax.tree.unflatten(self._structure, self.split(vector))
 
-    def rescaled(self) -> Mixed:
-        """Return the space with bounds -1 and 1 for each bounded `Box`."""
+    def map(self, change: Callable[[Any], Any]) -> Mixed:
+        """Return the space with other parts, of the same shapes."""
 
-        def rescale(space: Any) -> Any:
+        def changed(space: Any) -> Any:
             if isinstance(space, Dict):
-                return Dict({name: rescale(part) for name, part in space.spaces.items()})
-            if isinstance(space, Tuple):
-                return Tuple([rescale(part) for part in space.spaces])
-            return replace(space, low=-1.0, high=1.0) if isinstance(space, Box) and space.bounded else space
+                return Dict({name: changed(part) for name, part in space.spaces.items()})
+            return Tuple([changed(part) for part in space.spaces]) if isinstance(space, Tuple) else change(space)
 
-        return Mixed(rescale(self.space))
+        return Mixed(changed(self.space))
 
 
 def _named(space: Any, name: str = "") -> dict[str, Any]:
@@ -319,7 +331,16 @@ def bounds(space: ArraySpace) -> tuple[Any, Any]:
     """Return the smallest and the largest values of the entries of an element, which broadcast to its shape."""
     if isinstance(space, Box):
         return space.low, space.high
-    return 0, np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
+    first = first_choices(space)
+    return first, first + np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
+
+
+def first_choices(space: Space) -> np.ndarray:
+    """Return the first option of each entry of an action that is a choice, and 0 for the others, of its shape."""
+    if isinstance(space, Mixed):
+        return np.concatenate([first_choices(part).ravel() for part in space.parts])
+    start = 0 if isinstance(space, Box) or space.start is None else space.start
+    return np.broadcast_to(np.asarray(start, np.int32), space.shape)
 
 
 def plain_bound(bound: Any) -> np.ndarray | float:

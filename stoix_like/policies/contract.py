@@ -9,7 +9,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, element_names, entries
+from stoix_like.envs.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    Mixed,
+    MultiDiscrete,
+    Tuple,
+    element_names,
+    entries,
+    first_choices,
+)
 from stoix_like.errors import ConfigError
 from stoix_like.policies.exportable import Exportable
 from stoix_like.policies.formats.reals import real_shape
@@ -108,5 +118,5 @@ def _bounds(space: Any) -> dict[str, Any]:
     if isinstance(space, Box):
         return {"low": space.low, "high": space.high}
     if isinstance(space, Discrete):
-        return {"n": space.n}
-    return {"nvec": space.nvec} if isinstance(space, MultiDiscrete) else {}
+        return {"n": space.n, "start": space.start}
+    return {"nvec": space.nvec, "start": first_choices(space)} if isinstance(space, MultiDiscrete) else {}

@@ -148,7 +148,7 @@ def test_choices_are_checked_against_their_number():
     data = make_data()
     data = data._replace(action=np.array([[0, 2]] * 7, np.int32))
     check_data(data, OBSERVATIONS, MultiDiscrete((1, 3)), ENV)
-    with pytest.raises(ConfigError, match=r"the action \[0 2\] in row 0 is not between 0. and \[0. 1.\]"):
+    with pytest.raises(ConfigError, match=r"the action \[0 2\] in row 0 is not between \[0. 0.\] and \[0. 1.\]"):
         check_data(data, OBSERVATIONS, MultiDiscrete((1, 2)), ENV)
     data = data._replace(
         action=np.zeros(7, np.int32), observation=data.observation._replace(action_mask=np.ones((7, 2)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation
-from stoix_like.data.dataset import DataHeader, DataSet, from_steps
+from stoix_like.data.dataset import DataHeader, DataSet, from_steps, parts_of, paths
 from support.recorded_data import make_data
 
 
@@ -72,6 +72,13 @@ def test_arrays_have_the_paths_of_nested_observations():
     assert again.observation.agent_view["joint"]["pos"] is data.observation.agent_view["joint"]["pos"]
     with pytest.raises(KeyError, match="observations"):
         DataSet.from_arrays(data.header, {"valids": data.valid})
+
+
+def test_names_may_have_slashes():
+    nest = {"arm/~pos": np.zeros((2, 3)), "arm": {"pos": np.ones(2)}}
+    found = paths(nest, "observations")
+    assert list(found) == ["observations/arm/pos", "observations/arm~1~0pos"]
+    assert [parts_of(path) for path in found] == [["observations", "arm", "pos"], ["observations", "arm/~pos"]]
 
 
 def test_headers_are_read_as_they_were_written():

@@ -211,7 +211,7 @@ FAULTS = {
     NotANumber: "the observation is NaN or infinite after some actions",
     Infinite: "the observation is NaN or infinite after some actions",
     IntegerActions: r"action_space is a Box of int32: use MultiDiscrete for integers",
-    BadMask: r"action_mask is bool\[.*3\], but Discrete\(2\) needs bool\[2\]",
+    BadMask: r"action_mask of reset is bool\[3\], but Discrete\(2\) needs bool\[2\]",
     NoLegalAction: "action_mask is all False in some state",
     MaskAppears: "the time step has another structure after step than after reset",
     GrowingState: r"the state\['t'\] is int32\[\] after reset and float32\[\] after step",

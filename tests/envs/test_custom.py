@@ -87,6 +87,24 @@ def test_wrappers_of_ones_own_count_in_the_episode_return():
     assert float(walk_right(env, 4)[-1].episode.episode_return[0]) == 13.0
 
 
+@pytest.mark.parametrize("env", ["env=gymnax/cartpole", "env=gymnasium/cartpole"])
+def test_wrappers_are_checked_as_environments_are(env):
+    config = composed(env, "env.wrappers=[{_target_: support.custom_envs.WholeRewards}]").env
+    with pytest.raises(
+        FaultyEnvironmentError, match=r"reward of step is int32.*return a scalar of dtype float32 \(.*py"
+    ):
+        make(config)
+
+
+def test_masks_of_a_wrong_length_are_refused():
+    class Masked(custom_envs.Corridor):
+        def observe(self, place):
+            return super().observe(place)._replace(action_mask=jnp.ones(3, bool))
+
+    with pytest.raises(FaultyEnvironmentError, match=r"action_mask of reset is bool\[3\].* needs bool\[2\]"):
+        make(EnvConfig(env_name="own"), Masked)
+
+
 def test_wrappers_that_episodes_on_the_host_pass_by_are_refused():
     shifted = "env.wrappers=[{_target_: support.custom_envs.OwnReset}]"
     with pytest.raises(ConfigError, match="gymnasium starts its next episodes itself without calling OwnReset.reset"):

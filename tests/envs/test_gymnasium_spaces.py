@@ -6,7 +6,7 @@ import pytest
 
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, wrappers
 from stoix_like.envs.custom import make
-from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
+from stoix_like.envs.gymnasium_spaces import make_spec
 from stoix_like.envs.host import HostEnvironment
 from stoix_like.errors import ConfigError
 
@@ -74,11 +74,28 @@ def test_views_are_made_of_observations_with_any_batch_axes():
 
 
 def test_discrete_actions_start_where_the_environment_counts_from():
-    space = gymnasium.spaces.Discrete(3, start=-1)
-    assert make_spec("suite/name", gymnasium.spaces.Discrete(2), space).action_space == Discrete(3)
-    actions = native_actions(space, np.array([0, 1, 2], np.int32))
-    np.testing.assert_array_equal(actions, [-1, 0, 1])
-    assert all(action in space for action in actions)
+    taken = []
+
+    class Lever(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(3, start=-1)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            taken.append(action)
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    env = make("", Lever, {}, {})
+    assert (env.action_space, env.unwrapped.action_space) == (Discrete(3), Discrete(3, start=-1))
+    keys = jax.random.split(jax.random.key(0), 3)
+    state, _ = env.reset(keys)
+    env.step(keys, state, jnp.array([0, 1, 2]))
+    env.check()
+    env.release(state)
+    assert [int(action) for action in taken] == [-1, 0, 1]
+    assert all(action in Lever.action_space for action in taken)
+    np.testing.assert_array_equal(env.native_action(jnp.array([0, 1, 2])), [-1, 0, 1])
 
 
 def test_dictionaries_and_tuples_of_actions_reach_the_environment():

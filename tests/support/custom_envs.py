@@ -139,6 +139,15 @@ class AddReward(Wrapper):
         return state, timestep._replace(reward=timestep.reward + self.amount)
 
 
+class WholeRewards(Wrapper):
+    """A wrapper whose rewards are integers, which no compiled rollout accepts."""
+
+    def step(self, keys, state, action):
+        """See `VectorEnvironment.step`."""
+        state, timestep = self.env.step(keys, state, action)
+        return state, timestep._replace(reward=timestep.reward.astype(jnp.int32))
+
+
 def not_a_wrapper(env):
     """Return no environment."""
     return None

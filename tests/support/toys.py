@@ -53,10 +53,14 @@ def make_recorder(axes: Axes, config: Any = None) -> System:
         return Agent(shared, ObservedSums(jnp.zeros((), jnp.int32), jnp.zeros(()), jnp.zeros((), jnp.int32)))
 
     def act(shared: Any, state: Any, key: jax.Array) -> Any:
-        return state.carry + 1, jnp.zeros(state.timestep.reward.shape, jnp.int32), {
-            "carry": state.carry,
-            "updates": jnp.full(state.timestep.reward.shape, shared["updates"]),
-        }
+        return (
+            state.carry + 1,
+            jnp.zeros(state.timestep.reward.shape, jnp.int32),
+            {
+                "carry": state.carry,
+                "updates": jnp.full(state.timestep.reward.shape, shared["updates"]),
+            },
+        )
 
     def observe(agent: Agent, trajectory: Any) -> Agent:
         steps, local = trajectory.transitions, agent.local

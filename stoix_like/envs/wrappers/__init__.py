@@ -2,6 +2,7 @@
 
 from stoix_like.envs.wrappers.actions import (
     ClipActions,
+    CountFromZero,
     JoinActions,
     RandomStarts,
     RepeatActions,
@@ -15,11 +16,13 @@ from stoix_like.envs.wrappers.episodes import ClipReward, RecordEpisode, ScaleRe
 from stoix_like.envs.wrappers.last_step import ObserveLastStep
 from stoix_like.envs.wrappers.observations import (
     AddTime,
+    AsDeclared,
     ClipObservation,
     CountSteps,
     FlattenObservation,
     SelectEntries,
     StackFrames,
+    as_declared,
 )
 from stoix_like.envs.wrappers.partial import DelayObservation, FlickerObservation, NoisyObservation, mask_entries
 from stoix_like.envs.wrappers.precision import MatmulPrecision
@@ -27,9 +30,11 @@ from stoix_like.envs.wrappers.precision import MatmulPrecision
 __all__ = [
     "AddTime",
     "AgentRows",
+    "AsDeclared",
     "ClipActions",
     "ClipObservation",
     "ClipReward",
+    "CountFromZero",
     "CountSteps",
     "CountingWrapper",
     "DelayObservation",
@@ -52,6 +57,7 @@ __all__ = [
     "StickyActions",
     "TimeLimit",
     "Wrapper",
+    "as_declared",
     "join_actions",
     "mask_entries",
 ]

@@ -12,9 +12,9 @@ import numpy as np
 
 from stoix_like.base_types import TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
-from stoix_like.envs.spaces import Box, Dict, Mixed, Space, Tuple, choices
+from stoix_like.envs.spaces import Box, Dict, Mixed, Space, Tuple, choices, first_choices
 from stoix_like.envs.wrappers.agents import all_agents, of_first_agent, where_rows
-from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper
+from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper, unstacked
 
 # Folded into the keys of a step, so that a repetition and the step itself draw independent numbers.
 _STICKY_STREAM, _REPEAT_STREAM = 0x571C, 0x2E9E
@@ -38,9 +38,38 @@ class JoinActions(Wrapper):
         return self._mixed.element(action)
 
 
+class CountFromZero(Wrapper):
+    """A wrapper that takes discrete actions counted from 0.
+
+    Args:
+        env: environments whose action space has a `start`, or parts with one.
+    """
+
+    keeps_ends: ClassVar[bool] = True
+
+    def __init__(self, env: VectorEnvironment) -> None:
+        super().__init__(env)
+        space: Any = env.action_space
+        self._first = first_choices(space)[None]
+
+        def from_zero(part: Any) -> Any:
+            return part if isinstance(part, Box) else replace(part, start=type(part).start)
+
+        self.action_space = space.map(from_zero) if isinstance(space, Mixed) else from_zero(space)
+
+    def inner_action(self, action: jax.Array) -> jax.Array:
+        """Add the first options."""
+        return action + self._first.astype(action.dtype)
+
+    def outer_action(self, action: np.ndarray) -> np.ndarray:
+        """Subtract the first options."""
+        return action - self._first.astype(action.dtype)
+
+
 def join_actions(env: VectorEnvironment) -> VectorEnvironment:
-    """Apply `JoinActions` to environments whose actions are dictionaries or tuples; return others as they are."""
-    return JoinActions(env) if isinstance(env.action_space, Dict | Tuple) else env
+    """Apply `JoinActions` and `CountFromZero` where actions are dictionaries or tuples, or do not start at 0."""
+    env = JoinActions(env) if isinstance(env.action_space, Dict | Tuple) else env
+    return CountFromZero(env) if first_choices(env.action_space).any() else env
 
 
 class StickyState(NamedTuple):
@@ -96,6 +125,7 @@ class RepeatActions(Wrapper):
 
     def __init__(self, env: VectorEnvironment, repeats: int) -> None:
         super().__init__(env)
+        self.observation_space = unstacked(env.observation_space)
         self.repeats = repeats
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
@@ -134,6 +164,7 @@ class RandomStarts(Wrapper):
 
     def __init__(self, env: VectorEnvironment, max_steps: int) -> None:
         super().__init__(env)
+        self.observation_space = unstacked(env.observation_space)
         self.max_steps = max_steps
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
@@ -185,7 +216,7 @@ class RescaleActions(Wrapper):
         super().__init__(env)
         space = env.action_space
         if isinstance(space, Mixed):
-            self.action_space = space.rescaled()
+            self.action_space = space.map(_rescaled)
             scaled = (space.low != self.action_space.low) | (space.high != self.action_space.high)
             low, high = np.where(scaled, space.low, -1.0), np.where(scaled, space.high, 1.0)
             self._middle, self._half_range = _halves(low.astype(space.dtype), high.astype(space.dtype))
@@ -201,10 +232,7 @@ class RescaleActions(Wrapper):
         return self._middle + self._half_range * action
 
     def outer_action(self, action: np.ndarray) -> np.ndarray:
-        """Rescale actions from the bounds of the wrapped environments, the inverse of `inner_action`.
-
-        Entries of one value only become 0.
-        """
+        """Rescale actions from the bounds of the wrapped environments; entries of one value only become 0."""
         return (action - self._middle) / np.where(self._half_range > 0.0, self._half_range, 1.0)
 
 
@@ -229,6 +257,10 @@ class ClipActions(Wrapper):
     def inner_action(self, action: jax.Array) -> jax.Array:
         """Clip actions to the bounds of the action space."""
         return jnp.clip(action, self._low, self._high)
+
+
+def _rescaled(part: Any) -> Any:
+    return replace(part, low=-1.0, high=1.0) if isinstance(part, Box) and part.bounded else part
 
 
 def _halves(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stoix_like.base_types import PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.scenes.base import Scene
+from stoix_like.envs.spaces import Box
 
 
 class Wrapper(VectorEnvironment):
@@ -141,6 +144,10 @@ class Wrapper(VectorEnvironment):
         """
         return action
 
+    def outer_action(self, action: np.ndarray) -> np.ndarray:
+        """Convert actions of the wrapped environments, the inverse of `inner_action` as far as there is one."""
+        return action
+
     def inner_state(self, state: State) -> State:
         """Return the state of the wrapped environments."""
         return state
@@ -229,6 +236,11 @@ class RewardWrapper(Wrapper):
     @abstractmethod
     def reward(self, reward: jax.Array) -> jax.Array:
         """Convert rewards `[N]` of the wrapped environments."""
+
+
+def unstacked(space: Any) -> Any:
+    """Return an observation space whose stacks are not those of successive steps."""
+    return replace(space, stacked=1) if isinstance(space, Box) else space
 
 
 def with_observation(timestep: TimeStep, **changes: PyTree) -> TimeStep:

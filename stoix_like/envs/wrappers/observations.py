@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +13,56 @@ import numpy as np
 from stoix_like.base_types import PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import Legend
-from stoix_like.envs.spaces import ArraySpace, Box, Dict, ObservationSpace, bounds, entries
+from stoix_like.envs.spaces import ArraySpace, Box, Dict, ObservationSpace, bounds, choices, entries
 from stoix_like.envs.wrappers.base import (
     CountingWrapper,
     ObservationWrapper,
     StatefulWrapper,
+    Wrapper,
     with_observation,
     with_view,
 )
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import as_floats
+
+
+class AsDeclared(Wrapper):
+    """A wrapper that converts views to the dtypes of `observation_space`, and action masks to booleans.
+
+    Masks of actions without choices are dropped.
+
+    Args:
+        env: the environments to wrap.
+    """
+
+    keeps_ends: ClassVar[bool] = True
+
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
+        """See `Wrapper.on_start`."""
+        return env_state, self._converted(timestep)
+
+    def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        env_state, timestep = self.env.step(keys, state, action)
+        return env_state, self._converted(timestep)
+
+    def _converted(self, timestep: TimeStep) -> TimeStep:
+        view, mask, _ = timestep.observation
+        view = self._as_declared(self.observation_space, view)
+        mask = mask.astype(bool) if mask is not None and choices(self.action_space) else None
+        return with_observation(timestep, agent_view=view, action_mask=mask)
+
+    def _as_declared(self, space: ObservationSpace, view: PyTree) -> PyTree:
+        if isinstance(space, Dict):
+            return {name: self._as_declared(part, view[name]) for name, part in space.spaces.items()}
+        return view.astype(space.dtype)
+
+
+def as_declared(env: VectorEnvironment) -> VectorEnvironment:
+    """Apply `AsDeclared` to environments whose observations it changes; return others as they are."""
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), env.num_agents))
+    before, after = (jax.eval_shape(each.reset, keys)[1].observation for each in (env, AsDeclared(env)))
+    return env if before == after else AsDeclared(env)
 
 
 class FlattenObservation(ObservationWrapper):
@@ -230,6 +270,12 @@ def _box_of_shape(space: ObservationSpace, reshape: Callable[[np.ndarray], np.nd
             f"observation_space={space} is not a Box: observe a one-hot vector, or leave out env.flatten_observation"
             " and env.frame_stack"
         )
-    bounds = (np.broadcast_to(np.asarray(bound, space.dtype), space.shape) for bound in (space.low, space.high))
+    bounds = (np.broadcast_to(_bound(bound, space.dtype), space.shape) for bound in (space.low, space.high))
     low, high = (reshape(bound) for bound in bounds)
     return Box(low, high, low.shape, space.dtype)
+
+
+def _bound(bound: np.ndarray | float, dtype: Any) -> np.ndarray:
+    """Return a bound in its dtype; integers may have infinite ones."""
+    array = np.asarray(bound)
+    return array.astype(dtype) if np.isfinite(array).all() else array

@@ -19,7 +19,7 @@ from stoix_like.base_types import PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import VELOCITIES
 from stoix_like.envs.spaces import Box, Dict
-from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper, with_view
+from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper, unstacked, with_view
 from stoix_like.envs.wrappers.observations import SelectEntries, float_box
 from stoix_like.errors import ConfigError, nearest
 
@@ -114,7 +114,8 @@ class NoisyObservation(_RandomViews):
         low, high = (
             np.where(self._scale > 0.0, end, bound) for bound, end in ((space.low, -np.inf), (space.high, np.inf))
         )
-        self.observation_space = replace(space, low=low.astype(space.dtype), high=high.astype(space.dtype))
+        bounds = low.astype(space.dtype), high.astype(space.dtype)
+        self.observation_space = unstacked(replace(space, low=bounds[0], high=bounds[1]))
 
     def view(self, key: jax.Array, view: jax.Array) -> jax.Array:
         """See `_RandomViews.view`."""

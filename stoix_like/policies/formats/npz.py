@@ -3,7 +3,7 @@
 ```
 x_0 = clip((observation - mean) / std, -clip, clip)
 x_i+1 = activations[i](norm(x_i kernel_i + bias_i))
-action = argmax x_n,  or  clip(middle + half_range x_n, low, high)
+action = first + argmax x_n,  or  clip(middle + half_range x_n, low, high)
 ```
 """
 
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.envs.spaces import Box, entries
+from stoix_like.envs.spaces import Box, entries, first_choices
 from stoix_like.errors import ConfigError
 from stoix_like.networks import heads, inputs
 from stoix_like.networks.base import FeedForwardActor
@@ -152,8 +152,9 @@ def _layers(policy: Exportable, modules: list[tuple[nn.Module, Any]]) -> _Arrays
 
 def _output(policy: Exportable, head: Any) -> _Arrays:
     """Return how an action follows from the output of the last layer."""
+    own: Any = policy.action_space
     if isinstance(head, _DISCRETE):
-        return {"output": "argmax"}
+        return {"output": "argmax", "first": first_choices(own)}
     space: Any = policy.inner_action_space
     shape, largest = space.shape, np.finfo(np.float32).max
     low, high = (np.asarray(jnp.broadcast_to(bound, shape), np.float32) for bound in (space.low, space.high))
@@ -165,7 +166,7 @@ def _output(policy: Exportable, head: Any) -> _Arrays:
     )
     if not space.bounded:  # not rescaled; clipped actions of a partly bounded space say nothing about the slope
         lower, upper = low, high
-    slope = (upper - lower) / (high - low)
+    slope = (upper - lower) / np.where(high > low, high - low, 1.0)  # entries of one value have one action
     # Of the squashed output; otherwise the output is the action.
     first, last = (head.minimum, head.maximum) if _is_squashed(head) else (-1.0, 1.0)
     middle, half_range = (np.broadcast_to(np.float32(value), shape) for value in _middle_and_half(first, last))

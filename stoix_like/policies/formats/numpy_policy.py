@@ -51,7 +51,7 @@ def load(file: Any) -> Callable[..., np.ndarray]:
         if policy["output"] == "argmax":
             if action_mask is not None:
                 x = np.where(action_mask | ~action_mask.any(-1, keepdims=True), x, -np.inf)
-            return x.argmax(-1).astype(np.int32)
+            return (x.argmax(-1) + policy.get("first", 0)).astype(np.int32)
         x = policy["middle"] + policy["half_range"] * x.reshape(len(x), *policy["middle"].shape)
         return np.clip(x, policy["low"], policy["high"])
 

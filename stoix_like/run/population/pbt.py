@@ -137,9 +137,11 @@ def _choose(scores: jax.Array, key: jax.Array, count: int) -> jax.Array:
 
 
 def _copy(state: LearnerState, sources: jax.Array) -> LearnerState:
-    # Each member keeps its episodes, its keys and its replay buffer.
-    shared = jax.tree.map(lambda leaf: leaf[sources], state.shared)
-    return state._replace(shared=shared, healthy=state.healthy[sources])
+    # Each member keeps its episodes, its keys, also those of its next reset, and its replay buffer.
+    def copied(leaf: jax.Array) -> jax.Array:
+        return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf[sources]
+
+    return state._replace(shared=jax.tree.map(copied, state.shared), healthy=state.healthy[sources])
 
 
 def _perturb(

@@ -18,7 +18,6 @@ from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import KEY, content_hash, data_shapes, read_data, read_header
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.factory import EnvConfig
-from stoix_like.envs.wrappers.actions import RescaleActions
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.memory_estimate import gib
 from stoix_like.schema import INT32_MAX, get_value
@@ -175,10 +174,7 @@ def _observed(recorded: Observation, env: VectorEnvironment, path: str) -> Obser
 
 def _agent_actions(env: Any, action: np.ndarray) -> np.ndarray:
     """Return actions in the units of the agent, from those of the environment."""
-    if env is env.unwrapped:
-        return action
-    inner = _agent_actions(env.env, action)
-    return env.outer_action(inner) if isinstance(env, RescaleActions) else inner
+    return action if env is env.unwrapped else env.outer_action(_agent_actions(env.env, action))
 
 
 def _notes(header: DataHeader, config: RunConfig) -> Iterator[str]:

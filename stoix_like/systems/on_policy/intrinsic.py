@@ -252,7 +252,8 @@ class _RND(_Bonus):
         return jnp.mean(self._errors(params["predictor"], target, batch.next_observation))
 
     def as_task(self, steps: Transition) -> Transition:
-        # The first observation of the next episode follows the end of one.
+        # The first observation of the next episode follows the end of one; after the last step of the rollout, where
+        # it is not known, the last observation of the episode stands for it.
         following = jax.tree.map(
             lambda first, successor: jnp.concatenate([first[1:], successor[-1:]]),
             steps.observation,

@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs import Box, Discrete, Vectorize, wrappers
+from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, Vectorize, wrappers
+from stoix_like.envs.spaces import bounds
 from support.countable_envs import KEY, Counter, play, ramp, taken
 
 
@@ -49,6 +50,29 @@ def test_action_wrappers_reject_discrete_actions(wrapper):
 def test_rescale_actions_rejects_unbounded_actions():
     with pytest.raises(ValueError, match="bounded"):
         wrappers.RescaleActions(ramp(action_space=Box(0.0, np.inf, (1,))))
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "inner"),
+    [
+        (Discrete(3, start=-1), 2, 1),
+        (MultiDiscrete((2, 3), start=(4, 0)), [1, 2], [5, 2]),
+        # In the order of jax: arm, lever.
+        (Dict({"lever": Discrete(2, start=7), "arm": Box(-1.0, 1.0, (1,))}), [0.5, 1.0], [0.5, 8.0]),
+    ],
+)
+def test_actions_are_counted_from_zero(space, action, inner):
+    env = wrappers.join_actions(ramp(action_space=space))
+    assert isinstance(env, wrappers.CountFromZero)
+    found = env.inner_action(jnp.asarray([action]))
+    assert found.dtype == env.action_space.dtype
+    np.testing.assert_array_equal(found, [inner])
+    np.testing.assert_array_equal(env.outer_action(np.asarray([inner])), [action])
+    low, high = (env.action_space.low, env.action_space.high) if isinstance(space, Dict) else bounds(env.action_space)
+    drawn = np.asarray(jax.vmap(env.action_space.sample)(jax.random.split(KEY, 100)))
+    assert (drawn >= low).all()
+    assert (drawn <= high).all()
+    assert np.min(low) == (-1 if isinstance(space, Dict) else 0)
 
 
 def test_native_action_undoes_action_wrappers():

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stoix_like.base_types import Observation
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, Vectorize, wrappers
 from stoix_like.errors import ConfigError
 from support import nested
@@ -25,6 +26,53 @@ def test_frames_are_stacked_on_the_last_axis():
     # The oldest frame first; the reset fills the stack.
     for view, frames in zip(views, [(0, 0, 0), (0, 0, 1), (0, 1, 2), (1, 2, 3)], strict=True):
         np.testing.assert_array_equal(view, np.tile(np.repeat(frames, 2), (2, 1)))
+
+
+class Careless(Counter):
+    """Observes an integer and a mask of numbers, and declares floats."""
+
+    observation_space = Dict({"count": Box(-100.0, 100.0, (2,))})
+
+    def observe(self, count, action):
+        view = {"count": jnp.array([count, action], jnp.int32)}
+        return Observation(view, jnp.asarray(jnp.arange(10) > count, jnp.int8))
+
+
+def test_observations_are_converted_to_what_is_declared():
+    assert wrappers.as_declared(plain := Vectorize(Counter(masked=True))) is plain
+    env = wrappers.as_declared(Vectorize(Careless()))
+    for timestep in play(env, [1, 9]):
+        for observation in (timestep.observation, timestep.next_observation):
+            view, mask, _ = observation
+            assert (view["count"].dtype, mask.dtype) == (jnp.float32, bool)
+    assert play(wrappers.AddTime(wrappers.FlattenObservation(env), 4), [1])[1].observation.agent_view[2] == 0.75
+
+
+def test_masks_without_choices_are_dropped():
+    counter = Counter(masked=True)
+    counter.action_space = Box(0.0, 9.0, ())
+    assert play(wrappers.as_declared(Vectorize(counter)), [])[0].observation.action_mask is None
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda env: wrappers.RepeatActions(env, 2),
+        lambda env: wrappers.RandomStarts(env, 2),
+        lambda env: wrappers.NoisyObservation(env, 0.1),
+        lambda env: wrappers.FlickerObservation(env, 0.1),
+    ],
+)
+def test_stacks_that_are_not_of_successive_steps_are_stored_whole(wrap):
+    env = wrappers.StackFrames(ramp(), 3)
+    assert (env.observation_space.stacked, wrap(env).observation_space.stacked) == (3, 1)
+
+
+def test_integers_without_bounds_are_stacked():
+    counter = Counter()
+    counter.observation_space = Box(0, np.inf, (2,), np.int32)
+    space = wrappers.StackFrames(Vectorize(counter), 2).observation_space
+    assert (space.low.tolist(), space.high.tolist(), space.dtype) == ([0] * 4, [np.inf] * 4, np.int32)
 
 
 def test_count_steps_sets_the_step_count():

@@ -5,6 +5,7 @@ import signal
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -52,7 +53,8 @@ def select(scores, *, healthy=None, count=2, records=1, **settings):
     size = len(scores)
     own = jnp.arange(size)
     healthy = jnp.ones(size, bool) if healthy is None else jnp.asarray(healthy, bool)
-    state = LearnerState({"params": own * 10.0}, {"local": own}, healthy, ())
+    shared = {"params": own * 10.0, "key": jax.random.split(jax.random.key(0), size)}
+    state = LearnerState(shared, {"local": own}, healthy, ())
     hyperparams = {"lr": (1e-1,) + (1e-2,) * (size - 1), "ent": (1.0,) * size}
     members = Population(tuple(range(size)), hyperparams, (0,) * size)
     config = PBTConfig(**{"every_evals": 1, "fraction": count / size, "resample_probability": 0.0, **settings})
@@ -75,6 +77,8 @@ def test_the_worst_members_continue_as_changed_copies_of_the_best():
     assert set(sources[[1, 3]]) <= {0, 4}
     np.testing.assert_array_equal(state.shared["params"], 10.0 * sources)
     np.testing.assert_array_equal(state.shards["local"], np.arange(6))
+    # Copies draw other resets than their sources.
+    assert len(np.unique(jax.random.key_data(state.shared["key"]), axis=0)) == 6
     lr, ent = np.asarray(hyperparams["lr"]), np.asarray(hyperparams["ent"])
     np.testing.assert_array_equal(ent[[0, 2, 4, 5]], 1.0)
     for member in (1, 3):

@@ -15,20 +15,23 @@ from support.off_policy_runs import algorithm, timestep
 SMALL = ["system.rollout_length=4", "system.n_step=2", "system.total_batch_size=8"]
 
 
-def test_random_actions_of_the_warmup_end_the_trace():
-    """The policy's own action keeps its log-probability; another action has an unknown, and so an infinite one."""
+@pytest.mark.parametrize("random", [False, True])
+def test_random_actions_of_the_warmup_end_the_trace(random):
+    """The policy's own actions keep their log-probabilities; those of a random rollout are unknown, and so infinite.
+
+    One of them may be the policy's own action by chance.
+    """
     mpo = algorithm("mpo/ff_mpo", *SMALL, "arch.total_num_envs=2")
     step = timestep([0, 0], [False, False])
     agent = jax.jit(mpo.init)(jax.random.key(0), step)
     keys = jax.random.split(jax.random.key(2), 2)
     _, action, extras = jax.jit(mpo.act)(agent.shared, RolloutState((), step, keys), jax.random.key(1))
-    taken = action.at[1].add(0.5)
+    taken = action.at[1].add(0.5) if random else action
     flags = step.terminated
     steps = Transition(step.observation, taken, step.reward, flags, flags, step.observation, flags, extras)
     agent = jax.jit(mpo.observe)(Agent(*agent), Trajectory(jax.tree.map(lambda x: x[None], steps), ()))
     stored = np.asarray(agent.local.buffer.experience.extras)[:, 0]
-    np.testing.assert_allclose(stored[0], extras[1][0])
-    assert stored[1] == np.inf
+    np.testing.assert_allclose(stored, [np.inf, np.inf] if random else extras[1])
 
 
 @pytest.mark.parametrize(("extras", "loss"), [([np.inf, 0.0], 5.3125), ([0.0, np.inf], 4.5)])

@@ -146,9 +146,9 @@ class MPO(OffPolicyActorCritic[Config]):
         """Add the rollout to the replay buffer, with log-probabilities as extras, and to the statistics."""
         steps = trajectory.transitions
         chosen, log_prob = steps.extras
-        same = (chosen == steps.action).reshape(*log_prob.shape, -1).all(-1)
-        # Random actions of the warm-up are not those of the policy: an infinite log-probability ends the trace.
-        steps = steps._replace(extras=jnp.where(same, log_prob, jnp.inf))
+        # A rollout of the warm-up has random actions in place of those of the policy: an infinite log-probability ends
+        # the trace.
+        steps = steps._replace(extras=jnp.where(jnp.all(chosen == steps.action), log_prob, jnp.inf))
         return super().observe(agent, trajectory._replace(transitions=steps))
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
