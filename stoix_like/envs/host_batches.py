@@ -222,7 +222,9 @@ class BatchThread:
         """Take one step in each environment; return its outcome in the shapes and types of `spec`."""
         outcome = _like(self.call(lambda envs: envs.step(actions)), spec)
         _refuse(_not_finite, outcome.reward, "reward")
-        _refuse(np.isnan, (outcome.observation, outcome.next_observation), "observation")
+        # Where no episode ended, both are the same arrays.
+        views = jax.tree.leaves((outcome.observation, outcome.next_observation))
+        _refuse(np.isnan, list({id(leaf): leaf for leaf in views}.values()), "observation")
         return outcome
 
     def close(self) -> None:
@@ -276,9 +278,7 @@ def _not_finite(array: Any) -> Any:
 def _refuse(is_bad: Callable[[Any], Any], tree: PyTree, what: str) -> None:
     """Raise an error that names the first environment whose arrays `[N, ...]` have a bad value."""
     for leaf in jax.tree.leaves(tree):
-        # NaN is the minimum and the maximum of whatever contains it.
-        if np.issubdtype(leaf.dtype, np.floating) and leaf.size and (is_bad(leaf.min()) or is_bad(leaf.max())):
-            bad = is_bad(leaf)
+        if np.issubdtype(leaf.dtype, np.floating) and (bad := is_bad(leaf)).any():
             index = int(bad.reshape(len(leaf), -1).any(axis=1).argmax())
             value = "NaN" if np.isnan(leaf[index]).any() else leaf[index][bad[index]].flat[0]
             raise HostEnvironmentError(f"environment {index} of {len(leaf)} returned {value} in its {what}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,6 +19,9 @@ from stoix_like.run.programs.compile import compile_run
 from stoix_like.run.programs.functions import make_keys, restart_size, traced_hyperparams, with_new_starts
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.set_up.setup import RunSetup
+
+# One program: jax compiles an operation outside of one for every shape, in every process.
+_copied = jax.jit(partial(jax.tree.map, jnp.copy))
 
 
 class Learner:
@@ -136,7 +140,7 @@ class Learner:
         shards = self.state.shards
         if self._setup.config.system.has_replay:
             shards = shards._replace(local=())
-        return jax.tree.map(jnp.copy, self.state._replace(shards=shards))
+        return _copied(self.state._replace(shards=shards))
 
     def targets(self) -> dict[str, Any]:
         """Return the shapes and layouts of the items of a checkpoint, also of those that the next one leaves out."""

@@ -122,9 +122,9 @@ class Experiment(NamedTuple):
     keys: frozenset[str]
 
 
-def experiments() -> list[Experiment]:
+def experiments() -> Iterator[Experiment]:
     """Read the experiments of this package."""
-    return [_read_experiment(name) for name in group_choices("experiment")]
+    return map(_read_experiment, group_choices("experiment"))
 
 
 def tuned_experiment(system: str, task: str) -> str | None:
@@ -186,6 +186,7 @@ def about(group: str, name: str) -> str:
     return " ".join(line.removeprefix("# ") for line in lines if not line.startswith("# @"))
 
 
+@functools.cache  # many experiments have one base
 def _load(group: str, name: str) -> dict[str, Any]:
     # Reading all experiments in Python would take a tenth of a start.
     found: dict[str, Any] = yaml.load(_path(group, name).read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Metrics, PyTree
 from stoix_like.utils.accelerate.packing import unpack
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.jax_utils import Scalar, apply_where
 from stoix_like.utils.training import advance_schedules
 
 Step = Callable[[PyTree, PyTree], tuple[PyTree, Metrics]]
@@ -72,10 +72,11 @@ def make_kl_stop(target_kl: Scalar | None, axes: Axes) -> Stop:
         def guarded(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Metrics]:
             _, like = jax.eval_shape(evaluate, carry, inputs)
 
-            def skip(carry: PyTree, _: PyTree) -> tuple[PyTree, Metrics]:
-                return carry, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-
-            return jax.lax.cond(carry[1], evaluate, skip, carry, inputs)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+            after: tuple[PyTree, Metrics] = apply_where(
+                carry[1], lambda both: evaluate(both[0], inputs), (carry, nothing)
+            )
+            return after
 
         return guarded
 
