@@ -26,14 +26,14 @@ class Shapes(NamedTuple):
     Attributes:
         agent: `Agent` after its initialisation.
         one_env: `RolloutState` of a single environment to train in.
-        two_envs: the same of two environments, to tell what grows with their number.
+        several_envs: the same of all environments of a shard, but at least two, to tell what grows with their number.
         episode: `RolloutState` of a single environment to evaluate in.
         step_of_one_env: observation, successor, action and extras of one step.
     """
 
     agent: Agent
     one_env: RolloutState
-    two_envs: RolloutState
+    several_envs: RolloutState
     episode: RolloutState
     step_of_one_env: Any
 
@@ -164,7 +164,7 @@ def _parts(config: RunConfig, plan: Plan, mesh: Mesh, shapes: Shapes) -> tuple[_
     batches, num_envs, num_steps = config.arch.update_batch_size, plan.envs_per_shard, config.system.rollout_length
     shards = plan.num_shards
     episodes = -(-config.arch.num_eval_episodes // mesh.shape[DEVICE_AXIS])
-    per_env = _bytes(shapes.two_envs) - _bytes(shapes.one_env)
+    per_env = (_bytes(shapes.several_envs) - _bytes(shapes.one_env)) // max(num_envs - 1, 1)
     start_states = _bytes(shapes.one_env) - per_env
     buffer = config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
     unit = 1 if buffer is None else buffer.buffer_unit(plan.rows_per_shard, shards, num_steps)

@@ -399,14 +399,16 @@ def _shapes(setup: SystemParts, train_env: VectorEnvironment) -> memory_estimate
         def start(env: VectorEnvironment, num_envs: int) -> RolloutState:
             return start_episodes(env, system, jax.random.split(key, num_envs * env.num_agents))
 
-        state = start(train_env, setup.spec.num_envs // train_env.num_agents)
+        num_envs = setup.spec.num_envs // train_env.num_agents
+        state = start(train_env, num_envs)
         agent = system.init(key, state.timestep)
         system.eval_act(agent.shared, state, key)
         one = start(train_env, 1)
         _, action, extras = system.act(agent.shared, one, key)
         whole = _most_truncations(setup.config, train_env) is None
         step = (one.timestep.observation, one.timestep.next_observation if whole else (), action, extras)
-        return memory_estimate.Shapes(agent, one, start(train_env, 2), start(setup.env, 1), step)
+        several = state if num_envs > 1 else start(train_env, 2)
+        return memory_estimate.Shapes(agent, one, several, start(setup.env, 1), step)
 
     try:
         return jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
