@@ -51,7 +51,7 @@ def test_every_mode_of_automatic_reset_gives_the_transitions_that_happened(kind,
         actions = rng.integers(3, size=(T, N))
         steps = []
         for action in actions:
-            step = batch.step(action)
+            step = batch.step(action - 1)  # they start at -1
             steps.append(jax.tree.map(np.array, step))
     finally:
         batch.close()
