@@ -259,7 +259,7 @@ def draw_trajectory(policy: Policy, features: Sequence[str] = (), *, visits: Vis
 def _action_histograms(policy: Policy, visits: Visits) -> list[Any]:
     names = action_names(policy)
     if isinstance(policy.action_space, Discrete):
-        return [partial(histogram, visits.action, "action", names=names)]
+        return [partial(histogram, visits.action - policy.action_space.start, "action", names=names)]
     columns = _columns(visits.action, visits.reward.shape).T[:_MAX_PANELS]
     return [partial(histogram, *both) for both in zip(columns, names, strict=False)]
 

@@ -224,7 +224,7 @@ def _space_faults(env: VectorEnvironment) -> Iterator[str]:
             yield f"{name} is {found}: use one of stoix_like.envs: {names}"
         elif kinds is not None:
             for entry in entries(space, name).values():
-                if not isinstance(entry, Dict) and first_choices(entry).any():
+                if isinstance(entry, Discrete | MultiDiscrete) and first_choices(entry).any():
                     yield f"{name} has {_describe(entry)}: observe integers from 0"
 
 
@@ -492,4 +492,4 @@ def _describe(space: Any) -> str:
     if isinstance(space, Box):
         low, high = np.min(space.low), np.max(space.high)
         return f"Box({low:.6g} … {high:.6g}, {np.dtype(space.dtype)}{list(space.shape)})"
-    return str(space) if not isinstance(space, Discrete) else f"Discrete({space.n})"
+    return str(space)

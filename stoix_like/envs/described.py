@@ -166,5 +166,6 @@ def _bound_of(plain: Any, infinity: float, shape: tuple[int, ...], dtype: Any) -
     array = np.asarray(plain[_EVERYWHERE] if isinstance(plain, dict) else plain, np.float64)
     array = np.where(np.isnan(array), infinity, array)
     if isinstance(plain, dict | list):
-        return np.broadcast_to(array.astype(dtype), shape)
+        # Integers may have infinite bounds.
+        return np.broadcast_to(array.astype(dtype) if np.isfinite(array).all() else array, shape)
     return array.item()

@@ -2,7 +2,8 @@
 
 Wrappers apply in one order, and those that are off are left out:
 
-    suite → domain randomisation → rows of agents → custom wrappers → random starts (training) → sticky actions
+    suite → actions joined and counted from 0 → domain randomisation → rows of agents → custom wrappers
+          → dtypes as declared → random starts (training) → sticky actions
           → action repeat → time limit → rescaled actions → clipped actions
           → flattened observations → selected entries → masked entries → noise → delay → flicker
           → clipped observations → frame stack → remaining time → last action and reward → step count
@@ -320,6 +321,7 @@ def _make_episodes(
 ) -> VectorEnvironment:
     """Apply the wrappers that training and evaluation share, and random starts, which nothing above counts."""
     env = make_scenario(config, custom_env, evaluation, drawn)
+    env = wrappers.as_declared(env) if _is_checked(env, config) else env
     if env.on_host and (random_start_steps or config.action_repeat > 1):
         key = "env.random_start_steps" if random_start_steps else "env.action_repeat"
         raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")
@@ -453,15 +455,19 @@ def make_scenario(
 
 
 def _with_wrappers(env: VectorEnvironment, config: EnvConfig, evaluation: bool) -> VectorEnvironment:
-    """Apply the custom wrappers; check and convert what they and environments of a user's own return."""
-    env = custom.wrap(_rows_of_agents(env, config), config.wrappers)
-    is_own = config.env_name == custom.OWN and not env.on_host
-    # Vector environments of a user's own may have a fixed number, unlike the trial of the check.
-    if not (isinstance(env.unwrapped, Vectorize) if is_own else config.wrappers):
-        return env
-    if not evaluation:
+    """Apply the custom wrappers; check what they and environments of a user's own return."""
+    env = wrappers.join_actions(custom.wrap(_rows_of_agents(env, config), config.wrappers))
+    if not evaluation and _is_checked(env, config):
         check_interface(env)
-    return wrappers.as_declared(env)
+    return env
+
+
+def _is_checked(env: VectorEnvironment, config: EnvConfig) -> bool:
+    """Return whether environments or wrappers are a user's own, and may be checked."""
+    if config.env_name != custom.OWN or env.on_host:
+        return bool(config.wrappers)
+    # Vector environments of a user's own may have a fixed number, unlike the trial of the check.
+    return isinstance(env.unwrapped, Vectorize)
 
 
 def _rows_of_agents(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:

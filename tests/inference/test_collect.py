@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import stoix_like
+from stoix_like.analysis import learned
 from stoix_like.base_types import Observation
 from stoix_like.data.files import content_hash, read_data
 from stoix_like.envs import Box, Discrete, Vectorize
@@ -15,6 +16,7 @@ from stoix_like.envs.environment import Environment, restart, transition
 from stoix_like.errors import ConfigError
 from stoix_like.inference.collect import _episodes
 from stoix_like.policies import visits
+from stoix_like.policies.formats import numpy_policy
 from stoix_like.policies.visits import Player, Rows
 from stoix_like.versions import versions
 from support.countable_envs import KEY
@@ -266,3 +268,27 @@ def test_returns_of_agents_with_rewards_of_their_own_are_summed(monkeypatch):
         env = SimpleNamespace(num_agents=2, team_reward=has_team)
         found += visits.play(env, system, (), 1, 9, 0).returns.tolist()
     assert found == [28.0, 21.0]
+
+
+@pytest.mark.slow
+def test_actions_keep_the_start_that_the_environment_counts_from(tmp_path, monkeypatch):
+    """The environment refuses actions outside of `Discrete(3, start=-1)`."""
+    given = ["env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "arch.num_eval_episodes=2"]
+    options = [*given, "arch.total_timesteps=64", "arch.num_evaluation=1", "arch.total_num_envs=2", "logger=silent"]
+    run_dir = stoix_like.train("ppo/ff_ppo", [*options, "system.rollout_length=16"], run_dir=tmp_path / "run").run_dir
+    data = stoix_like.collect(run_dir, 60, policy="random", out=tmp_path / "data.npz")
+    assert set(data.action.tolist()) == {-1, 0, 1}
+    offline = [*given, "arch=offline", "arch.num_evaluation=1", f"system.data={tmp_path / 'data.npz'}"]
+    stoix_like.train("offline/bc", [*offline, "arch.total_timesteps=8", "logger=silent"], run_dir=tmp_path / "bc")
+    policy = stoix_like.load_policy(run_dir)
+    assert policy.action_space == Discrete(3, start=-1)
+    views = data.observation.agent_view
+    actions, _ = policy.predict(views)
+    assert set(actions.tolist()) <= {-1, 0, 1}
+    np.testing.assert_array_equal(numpy_policy.load(policy.export(tmp_path / "policy.npz"))(views), actions)
+    played = policy.play(2)
+    drawn = []
+    monkeypatch.setattr(learned, "histogram", lambda values, *args, **kwargs: drawn.append(values))
+    for draw in learned._action_histograms(policy, played):
+        draw()
+    assert 0 <= drawn[0].min() <= drawn[0].max() <= 2

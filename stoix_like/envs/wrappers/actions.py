@@ -12,9 +12,10 @@ import numpy as np
 
 from stoix_like.base_types import TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
-from stoix_like.envs.spaces import Box, Dict, Mixed, Space, Tuple, choices, first_choices
+from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Space, Tuple, choices, first_choices
 from stoix_like.envs.wrappers.agents import all_agents, of_first_agent, where_rows
 from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper, unstacked
+from stoix_like.utils.jax_utils import prepend_dims
 
 # Folded into the keys of a step, so that a repetition and the step itself draw independent numbers.
 _STICKY_STREAM, _REPEAT_STREAM = 0x571C, 0x2E9E
@@ -50,7 +51,7 @@ class CountFromZero(Wrapper):
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
         space: Any = env.action_space
-        self._first = first_choices(space)[None]
+        self._first = first_choices(space)
 
         def from_zero(part: Any) -> Any:
             return part if isinstance(part, Box) else replace(part, start=type(part).start)
@@ -59,17 +60,18 @@ class CountFromZero(Wrapper):
 
     def inner_action(self, action: jax.Array) -> jax.Array:
         """Add the first options."""
-        return action + self._first.astype(action.dtype)
+        return action + prepend_dims(self._first, action.ndim).astype(action.dtype)
 
     def outer_action(self, action: np.ndarray) -> np.ndarray:
         """Subtract the first options."""
-        return action - self._first.astype(action.dtype)
+        return action - prepend_dims(self._first, action.ndim).astype(action.dtype)
 
 
 def join_actions(env: VectorEnvironment) -> VectorEnvironment:
     """Apply `JoinActions` and `CountFromZero` where actions are dictionaries or tuples, or do not start at 0."""
     env = JoinActions(env) if isinstance(env.action_space, Dict | Tuple) else env
-    return CountFromZero(env) if first_choices(env.action_space).any() else env
+    counts = isinstance(env.action_space, Discrete | MultiDiscrete | Mixed)
+    return CountFromZero(env) if counts and first_choices(env.action_space).any() else env
 
 
 class StickyState(NamedTuple):

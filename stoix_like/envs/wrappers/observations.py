@@ -27,9 +27,9 @@ from stoix_like.utils.jax_utils import as_floats
 
 
 class AsDeclared(Wrapper):
-    """A wrapper that converts views to the dtypes of `observation_space`, and action masks to booleans.
+    """A wrapper that converts integers and flags to floats where `observation_space` has these, and masks to booleans.
 
-    Masks of actions without choices are dropped.
+    Bytes, which networks scale, stay as they are. Masks of actions without choices are dropped.
 
     Args:
         env: the environments to wrap.
@@ -55,7 +55,8 @@ class AsDeclared(Wrapper):
     def _as_declared(self, space: ObservationSpace, view: PyTree) -> PyTree:
         if isinstance(space, Dict):
             return {name: self._as_declared(part, view[name]) for name, part in space.spaces.items()}
-        return view.astype(space.dtype)
+        is_float = jnp.issubdtype(view.dtype, jnp.floating) or view.dtype == jnp.uint8
+        return view.astype(space.dtype) if jnp.issubdtype(space.dtype, jnp.floating) and not is_float else view
 
 
 def as_declared(env: VectorEnvironment) -> VectorEnvironment:
