@@ -54,6 +54,10 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
     text, message = _written_of(summary, repo, directory)
     hub = _hub()
     newest = f"{checkpoint.DIRECTORY}/{steps[-1]}"
+    # The client would upload what links point to.
+    checkpoint.check_files(directory, steps[-1])
+    if links := [name for name in _FILES if (directory / name).is_symlink()]:
+        raise ConfigError(f"run_dir={directory}: {links[0]} is a symbolic link: replace it by a file")
     try:
         api = hub.HfApi(library_name="stoix_like")
         api.create_repo(repo, private=private, exist_ok=True)

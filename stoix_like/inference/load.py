@@ -209,6 +209,9 @@ def load_shared(run: TrainedRun, which: str | int = "best") -> TrainedState:
                 return _read(run, step, which)
         except DamagedError as error:
             print(f"skipping the damaged checkpoint at {step:,} env steps: {error}", file=sys.stderr)
+    # A run that trains replaces its checkpoints meanwhile.
+    if which in ("best", "last") and checkpoint.steps(run_dir)[-1:] > steps[-1:]:
+        return load_shared(run, which)
     raise ConfigError(f"which={which}: all matching checkpoints of {run_dir} are damaged: use another one")
 
 

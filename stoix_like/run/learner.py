@@ -19,6 +19,7 @@ from stoix_like.run.programs.compile import compile_run
 from stoix_like.run.programs.functions import make_keys, restart_size, traced_hyperparams, with_new_starts
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.utils.jax_utils import replace_named
 
 # One program: jax compiles an operation outside of one for every shape, in every process.
 _copied = jax.jit(partial(jax.tree.map, jnp.copy))
@@ -65,6 +66,11 @@ class Learner:
                 self._check(self._setup.env)
             self._state = state
         return self._state
+
+    def start_from(self, given: Given) -> None:
+        """Initialise the state, with leaves of the shared state from elsewhere."""
+        state = self.start(given)
+        self._state = state._replace(shared=replace_named(state.shared, given))
 
     @property
     def state(self) -> LearnerState:

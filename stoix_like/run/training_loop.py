@@ -35,7 +35,7 @@ from stoix_like.signals import Signals, stop_if_received
 from stoix_like.storage.checkpoint import Checkpoint, Writer
 from stoix_like.storage.recorded_runs import DIVERGED
 from stoix_like.storage.run_directory import RunDirectory
-from stoix_like.utils.jax_utils import named, replace_named
+from stoix_like.utils.jax_utils import named
 from stoix_like.utils.replay import count_from, end_episodes
 from stoix_like.versions import versions
 
@@ -186,9 +186,8 @@ class TrainingLoop:
         Raises:
             ConfigError: the checkpoint is damaged.
         """
-        given = warm_start.place(self.setup.processes.together(source.read), self._learner.programs.state.shared)
-        state = self._learner.start(given)
-        self._learner.state = state._replace(shared=replace_named(state.shared, given))
+        arrays = self.setup.processes.together(lambda: warm_start.read(self.setup, source))
+        self._learner.start_from(warm_start.place(arrays, self._learner.programs.state.shared))
 
     def train(self) -> None:
         """Spend the rest of the budget, then evaluate the best parameters once more.

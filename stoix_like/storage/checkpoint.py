@@ -182,7 +182,7 @@ class Writer:
         """Move older checkpoints with links or special files away: Orbax reads the newest and deletes the oldest."""
         for step in steps(self.run_dir):
             try:
-                _check_files(self.run_dir, step)
+                check_files(self.run_dir, step)
             except DamagedError as error:
                 print(f"{error}; moved to {quarantine(self.run_dir, step)}", file=sys.stderr)
 
@@ -446,7 +446,7 @@ def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
     """Open one checkpoint, and translate whatever goes wrong while it is read."""
     ocp = orbax.load()
     directory = run_dir.absolute() / DIRECTORY
-    _check_files(run_dir, step)
+    check_files(run_dir, step)
     options = ocp.CheckpointManagerOptions(read_only=True)
     if (count := jax.process_count()) > 1:
         # Each process reads on its own, so that none waits for one that fails.
@@ -465,7 +465,7 @@ def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
         raise _damaged(run_dir, step, first_line(error)) from error
 
 
-def _check_files(run_dir: Path, step: int) -> None:
+def check_files(run_dir: Path, step: int) -> None:
     """Refuse a checkpoint that contains links, which would be followed, or special files, which would block."""
     pending = [run_dir / DIRECTORY / str(step)]
     try:

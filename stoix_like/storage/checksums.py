@@ -45,21 +45,28 @@ def _sum_on_device(leaf: jax.Array) -> jax.Array:
     """Sum block by block: all words at once would take several times the memory of a uint8 replay buffer."""
     # Arrays are sharded along their first two axes only.
     lead = leaf.shape[:2]
-    count = math.prod(lead)
-    rows = leaf.reshape(*lead, -1)
-    length = rows.shape[-1]
-    block = min(length, max(1, WORDS_PER_BLOCK // count))
-    row = jnp.arange(count, dtype=jnp.uint32).reshape(*lead, 1)
+    count, length = math.prod(lead), math.prod(leaf.shape[2:])
+    # Blocks are counted in entries, such as observations: more words than 32 bits can count may follow each other.
+    width = 1
+    for size in reversed(leaf.shape[2:]):
+        if width * size > max(1, WORDS_PER_BLOCK // count):
+            break
+        width *= size
+    rows = leaf.reshape(*lead, length // width, width)
+    block = min(length // width, max(1, WORDS_PER_BLOCK // (count * width)))
+    row = jnp.arange(count, dtype=jnp.uint32).reshape(*lead, 1, 1)
+    within = jnp.arange(width, dtype=jnp.uint32).reshape(*(1 for _ in lead), 1, width)
 
     def add(index: jax.Array, total: jax.Array) -> jax.Array:
         # The last block overlaps the one before it, so that all blocks have the same length.
-        start = jnp.minimum(index * block, length - block)
-        words = jax.lax.dynamic_slice_in_dim(rows, start, block, axis=-1)
+        start = jnp.minimum(index * block, length // width - block)
+        words = jax.lax.dynamic_slice_in_dim(rows, start, block, axis=-2)
         if words.dtype != jnp.bool_:
             words = jax.lax.bitcast_convert_type(words, jnp.dtype(f"uint{min(8 * words.dtype.itemsize, 32)}"))
-        words = words.reshape(*lead, block, -1).sum(-1, dtype=jnp.uint32)
-        position = start + jnp.arange(block).reshape(*(1 for _ in lead), block)
-        odd = 2 * (row * np.uint32(length) + position.astype(jnp.uint32)) + 1
-        return total + jnp.sum(jnp.where(position >= index * block, words * odd, 0), dtype=jnp.uint32)
+        words = words.reshape(*lead, block, width, -1).sum(-1, dtype=jnp.uint32)
+        entry = start + jnp.arange(block).reshape(*(1 for _ in lead), block, 1)
+        position = entry.astype(jnp.uint32) * np.uint32(width) + within
+        odd = 2 * (row * np.uint32(length % 2**32) + position) + 1
+        return total + jnp.sum(jnp.where(entry >= index * block, words * odd, 0), dtype=jnp.uint32)
 
-    return jax.lax.fori_loop(0, -(-length // block), add, jnp.zeros((), jnp.uint32))
+    return jax.lax.fori_loop(0, -(-(length // width) // block), add, jnp.zeros((), jnp.uint32))

@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
+from stoix_like.composition import parse_overrides
 from stoix_like.envs import wrappers
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import sending_loggers
 from stoix_like.storage.contents import read_json
 from stoix_like.storage.files import read_bytes, write_text
+from stoix_like.unknown_keys import flatten
 
 _MAX_RECORD_BYTES = 2**20
 _MAX_MODULE_BYTES = 2**24
@@ -130,7 +132,7 @@ def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -
 
 def _destinations(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[str]:
     """Yield where a configuration sends data that the command line does not name."""
-    given = {word.lstrip("+").partition("=")[0] for word in overrides}
+    given = set(_named_keys(overrides))
     mirror = config.get(_MIRROR)
     if mirror is not None and not given & {"checkpoint", _MIRROR}:
         yield f"{_MIRROR}={mirror} copies the run elsewhere (use {_MIRROR}={mirror} to allow it, =null to do without)"
@@ -138,6 +140,13 @@ def _destinations(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterat
         key = f"logger.{name}.enabled"
         if not given & {"logger", key, f"logger.{name}.mode"}:
             yield f"{key}=true sends data to another machine (use {key}=true to allow it, {key}=false to do without)"
+
+
+def _named_keys(overrides: Sequence[str]) -> Iterator[str]:
+    """Yield the keys that overrides set; of a dictionary, which is merged into a group, those that it contains."""
+    for override in parse_overrides(overrides):
+        key, value = override.key_or_group, override.value()
+        yield from (inner for inner in flatten(value, key) if inner != key) if isinstance(value, dict) else [key]
 
 
 def _recorded(pairs: Iterable[tuple[str, Any]]) -> _Record | None:
@@ -191,8 +200,10 @@ def _doubt(record: _Record) -> str | None:
 def _modules(pairs: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """Yield the foreign modules that a configuration names, and the packages that contain them."""
     for key, value in pairs:
+        # Of a callback whose class is refused already.
+        is_function = key.startswith("callbacks.") and key.endswith(".function") and isinstance(value, str)
         names_code = key in ("system.module", "env.scenario.name", *_FUNCTIONS) or key.endswith("_target_")
-        if names_code and next(_refusals([(key, value)]), None) is not None:
+        if is_function or (names_code and next(_refusals([(key, value)]), None) is not None):
             parts = str(value).partition(":")[0].split(".")
             yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 

@@ -67,11 +67,11 @@ REFUSED = {
     "budget": (["arch.total_timesteps=1e18"], "arch.total_timesteps=1000000000000000000 is out of range"),
     "indices": (
         [DQN, "system.total_buffer_size=1e12"],
-        "system.total_buffer_size=1000000000000 is too large for .* use at most 2147483584$",
+        "system.total_buffer_size=1000000000000 is too large for .* use at most 1073741824$",
     ),
     "priorities": (
         ["system=q_learning/ff_rainbow", "system.total_buffer_size=2e9"],
-        "total_buffer_size=2000000000 is too large for .* use at most 1073741824$",
+        "total_buffer_size=2000000000 is too large for .* use at most 16777216$",
     ),
     "network": (
         ["network.actor_network.pre_torso.layer_sizes=[1000000,1000000]"],

@@ -6,7 +6,7 @@ import pytest
 from stoix_like.storage import checksums as sums
 from support.compiled import run
 
-SHAPES = [(), (0,), (7,), (3, 5), (2, 3, 11), (1, 2, 5, 9)]
+SHAPES = [(), (0,), (7,), (3, 5), (2, 3, 11), (1, 2, 5, 9), (1, 1, 7, 3), (1, 1, 4, 3, 2), (2, 1, 5, 1, 2)]
 VALUES = np.random.default_rng(0)
 
 
@@ -34,6 +34,11 @@ def test_a_flipped_bit_changes_the_checksum(place):
     before = sums.checksums({"local": {"x": jnp.asarray(array)}})
     array.reshape(-1)[place] ^= 4
     assert sums.checksums({"local": {"x": jnp.asarray(array)}}) != before
+
+
+def test_arrays_with_more_words_than_32_bits_count_have_a_checksum():
+    """Compiling needs none of their 2.5 GB."""
+    sums._sum_on_device.lower(jax.ShapeDtypeStruct((1, 1, 50_000, 128, 128, 3), jnp.uint8)).compile()
 
 
 @pytest.mark.parametrize("dtype", [jnp.uint8, jnp.float32])

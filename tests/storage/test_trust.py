@@ -59,6 +59,10 @@ def test_a_run_that_sends_data_needs_a_word_unless_this_user_trained_it(tmp_path
     with pytest.raises(ConfigError, match="checkpoint.mirror=s3://bucket/run copies the run elsewhere"):
         config_file.read_config(tmp_path / "other")
     config_file.read_config(tmp_path / "other", ["checkpoint.mirror=null"])
+    # A dictionary is merged into the group, and leaves what it does not name.
+    with pytest.raises(ConfigError, match="checkpoint.mirror=s3://bucket/run copies the run elsewhere"):
+        config_file.read_config(tmp_path / "other", ["checkpoint={keep: 3}"])
+    config_file.read_config(tmp_path / "other", ["checkpoint={mirror: null}"])
     for overrides in ([], ["logger.wandb.project=x"]):
         with pytest.raises(ConfigError, match="config.yaml: logger.wandb.enabled=true sends data .* --trust"):
             config_file.read_config(directory, overrides)

@@ -106,6 +106,29 @@ def find(setup: RunSetup) -> Source | None:
     raise ConfigError(f"{KEY}={run_dir} holds no readable checkpoint: use a run that saved one")
 
 
+def read(setup: RunSetup, source: Source) -> dict[str, np.ndarray]:
+    """Read the parameters and statistics, see `Source.read`; of a newer checkpoint if this one has been replaced.
+
+    Args:
+        setup: the run.
+        source: from `find`, before the programs compiled; the other run may train meanwhile, and remove checkpoints.
+
+    Returns:
+        Arrays by path, without a population axis.
+
+    Raises:
+        ConfigError: the checkpoint is damaged.
+    """
+    try:
+        return source.read()
+    except ConfigError:
+        newer = find(setup)
+        if newer is None or newer.step <= source.step:
+            raise
+        print(f"instead of a checkpoint that is no longer there: {newer.note}", file=sys.stderr)
+        return newer.read()
+
+
 def place(arrays: Mapping[str, np.ndarray], shared: Any) -> dict[str, jax.Array]:
     """Place parameters and statistics of an agent on the devices.
 

@@ -110,8 +110,8 @@ def vmpo_temperature_loss(
     for axis in axis_names:  # in turn: jax cannot gather over several vmapped axes at once
         everything = jax.lax.all_gather(everything, axis).reshape(-1)
     rising = jnp.sort(everything)
-    kept = jnp.clip(_whole(jnp.asarray(top_fraction, jnp.float32) * rising.size), 1, rising.size).astype(jnp.int32)
-    least = rising[rising.size - kept]
+    kept = _whole(jnp.asarray(top_fraction, jnp.float32) * rising.size).astype(jnp.int32)
+    least = rising[rising.size - jnp.clip(kept, 1, rising.size)]
     num_top = jnp.sum(everything >= least)
     log_sum = jax.nn.logsumexp(everything / temperature, where=everything >= least)
     loss = temperature * (epsilon + log_sum - jnp.log(num_top))

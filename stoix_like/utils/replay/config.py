@@ -136,8 +136,9 @@ class ReplayConfig(BufferConfig):
             raise ConfigError(
                 "system.store_next_observation=false: this system needs the successor of every step: use true"
             )
-        # A sum tree has twice as many nodes as steps.
-        largest, rollout = 2**30 if self.prioritised else INT32_MAX, config.rollout_length
+        # Places in the ring are sums of two indices. Priorities are searched by a uniform float32: more windows than it
+        # has values would never be drawn.
+        largest, rollout = 2**24 if self.prioritised else 2**30, config.rollout_length
         self._check_totals(num_envs, num_shards, rollout, largest)
         if self.only_data:
             return

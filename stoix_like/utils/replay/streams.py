@@ -58,7 +58,7 @@ class StreamReplayConfig(BufferConfig):
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check that sequences fit, and that the first update finds one of each environment; see `Part`."""
         length, period, rollout = self.sequence_length, self.latent_period, config.rollout_length
-        self._check_totals(num_envs, num_shards, rollout, INT32_MAX)
+        self._check_totals(num_envs, num_shards, rollout, 2**30)
         if self.only_data:
             return
         if length % period:

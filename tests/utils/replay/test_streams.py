@@ -305,7 +305,7 @@ INVALID = {
     "large": (
         {"total_buffer_size": 5 * 10**9},
         2,
-        r"total_buffer_size=5000000000 is too large .* use at most 4294967292",
+        r"total_buffer_size=5000000000 is too large .* use at most 2147483648",
     ),
 }
 
