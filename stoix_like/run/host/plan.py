@@ -10,6 +10,7 @@ from stoix_like.base_types import SystemConfig
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX
+from stoix_like.systems.parts.optimiser import Gradients
 from stoix_like.utils.replay import BufferConfig, ReplayConfig
 
 
@@ -211,6 +212,12 @@ def _check_counters(config: RunConfig, envs_per_shard: int, num_updates: int) ->
         raise ConfigError(
             f"arch.total_timesteps={arch.total_timesteps}: {num_updates:,} updates of {system.rollout_length} steps per"
             f" environment are more than 32-bit counters can count: use at most {largest}"
+        )
+    gradients, steps = system.find_part(Gradients), num_updates * system.gradient_steps
+    if gradients is not None and gradients.decay_learning_rates and steps > INT32_MAX:
+        raise ConfigError(
+            f"system.decay_learning_rates={gradients.decay_learning_rates}: {steps:,} gradient steps are more than"
+            " 32-bit counters can count: use false, or fewer of them (system.epochs)"
         )
 
 
