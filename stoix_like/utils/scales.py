@@ -23,8 +23,8 @@ def symlog(x: Float[Array, "..."]) -> Float[Array, "..."]:
     Returns:
         An array of the same shape.
     """
-    above, below = _halves(x)
-    return jnp.where(x >= 0, jnp.log1p(above), -jnp.log1p(below))
+    # Not by |x|, which has the derivative 0 at 0.
+    return jnp.log1p(jnp.maximum(x, 0.0)) - jnp.log1p(jnp.maximum(-x, 0.0))
 
 
 def symexp(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -38,13 +38,7 @@ def symexp(x: Float[Array, "..."]) -> Float[Array, "..."]:
     Returns:
         An array of the same shape.
     """
-    above, below = _halves(x)
-    return jnp.where(x >= 0, jnp.expm1(above), -jnp.expm1(below))
-
-
-def _halves(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Return the magnitudes of positive and of negative numbers, for a derivative of 1 at 0, where |x| has none."""
-    return jnp.where(x >= 0, x, 0), jnp.where(x >= 0, 0, -x)
+    return jnp.expm1(jnp.maximum(x, 0.0)) - jnp.expm1(jnp.maximum(-x, 0.0))
 
 
 def symexp_atoms(num_atoms: int, limit: float = 20.0) -> Float[np.ndarray, "K"]:

@@ -58,7 +58,7 @@ def make_recorder(axes: Axes, config: Any = None) -> System:
             jnp.zeros(state.timestep.reward.shape, jnp.int32),
             {
                 "carry": state.carry,
-                "updates": jnp.full(state.timestep.reward.shape, shared["updates"]),
+                "updates": jnp.full(state.timestep.reward.shape, (shared or {}).get("updates", 0)),
             },
         )
 

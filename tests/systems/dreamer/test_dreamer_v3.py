@@ -37,7 +37,7 @@ def test_the_train_ratio_determines_the_gradient_steps():
     with pytest.raises(
         ConfigError, match=r"makes 64 replayed steps .* no multiple of .*use system.total_batch_size=8 or"
     ):
-        config("system.total_batch_size=1000000000", "system.total_buffer_size=2000000000").check(4, 1)
+        config("system.total_batch_size=1000000000", "system.total_buffer_size=1000000000").check(4, 1)
     with pytest.raises(ConfigError, match=r"return_percentile_low=95.0 must be less than"):
         config("system.return_percentile_low=95").check(4, 1)
     with pytest.raises(ConfigError, match=r"system.momentum_decay=1.0 is out of range: it must be in \[0.0, 1.0\)"):

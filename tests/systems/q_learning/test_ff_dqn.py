@@ -191,7 +191,7 @@ INVALID = {
         ["system=q_learning/ff_dqn", "env=gymnax/pendulum"],
         "system=q_learning/ff_dqn does not fit the bounded cont.*Pendulum-v1",
     ),
-    "memory": (["system=q_learning/ff_dqn", "system.total_buffer_size=2e9"], "total_buffer_size.*GiB per device"),
+    "memory": (["system=q_learning/ff_dqn", "system.total_buffer_size=1e9"], "total_buffer_size.*GiB per device"),
 }
 
 
