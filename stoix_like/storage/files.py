@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import filelock
+
 from stoix_like.errors import ConfigError
 
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -190,3 +192,29 @@ def check_directory(path: Path) -> None:
         raise OSError(errno.ELOOP, "is a link, not a directory", str(path))
     if path.exists() and not path.is_dir():
         raise OSError(errno.ENOTDIR, "is not a directory", str(path))
+
+
+@contextlib.contextmanager
+def locked(path: Path, refusal: str) -> Iterator[None]:
+    """Hold a lock file, which the operating system releases at exit.
+
+    Args:
+        path: the file.
+        refusal: what to say where another process holds it.
+
+    Raises:
+        ConfigError: another process holds the lock, or the file is no regular one.
+    """
+    # The lock would be created at the target of a link.
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ConfigError(f"{path} is not a regular file: remove it")
+    # `run_files.is_locked` holds it for a moment.
+    lock = filelock.FileLock(path, timeout=0.2, poll_interval=0.02)
+    try:
+        lock.acquire()
+    except filelock.Timeout:  # an OSError, too
+        raise ConfigError(refusal) from None
+    try:
+        yield
+    finally:
+        lock.release()

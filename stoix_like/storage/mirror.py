@@ -25,7 +25,7 @@ from stoix_like.config import CheckpointConfig
 from stoix_like.errors import ConfigError
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.replaced import set_aside_steps
-from stoix_like.storage.run_files import CHECKPOINTS, FAILURE, SUMMARY
+from stoix_like.storage.run_files import CHECKPOINTS, FAILURE, LOCK, SUMMARY
 from stoix_like.storage.store import Marker, Store, marker_name, reason
 
 SECONDS_BETWEEN_PASSES = 5.0
@@ -33,7 +33,7 @@ _SECONDS_BETWEEN_RETRIES_AT_THE_END = 1.0
 _SECONDS_OF_SILENCE = 2.0  # at the end
 # A run that resumes removes them.
 _REMOVABLE = (SUMMARY, FAILURE)
-_OWN_TO_THE_MACHINE = (".lock", ".shared", remote.OWNER)
+_OWN_TO_THE_MACHINE = (LOCK, ".shared", remote.OWNER)
 _DIRECTORIES_TO_SKIP = (CHECKPOINTS, checkpoint.QUARANTINE)
 # The name of what is to be removed, among those of what is to be copied.
 _REST = ""

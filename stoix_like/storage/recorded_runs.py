@@ -18,6 +18,7 @@ from stoix_like.storage.config_file import plain_config
 from stoix_like.storage.contents import NUMBER, check_form, reading
 from stoix_like.storage.run_files import (
     CONFIG,
+    LOCK,
     METRICS,
     SUMMARY,
     UPDATES,
@@ -483,6 +484,6 @@ def is_below(key: str, prefixes: Iterable[str]) -> bool:
 def started(run: Run) -> datetime.datetime:
     """Return when the run started: when its directory was created, as far as the file system knows."""
     hydra = run.directory / ".hydra/overrides.yaml"
-    source = hydra if hydra.exists() else run.directory / ".lock"
+    source = hydra if hydra.exists() else run.directory / LOCK
     source = source if source.exists() else run.directory / CONFIG
     return datetime.datetime.fromtimestamp(source.stat().st_mtime).astimezone()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import filelock
 from omegaconf import OmegaConf
 
 from stoix_like.config import LAYOUT, CheckpointConfig
@@ -23,8 +22,17 @@ from stoix_like.processes import ALONE, Processes
 from stoix_like.signals import Signals
 from stoix_like.storage import mirror, remote, run_files, trust
 from stoix_like.storage.config_file import flatten, plain_config
-from stoix_like.storage.files import check_directory, check_place, read_bytes, write_json, write_text
-from stoix_like.storage.run_files import CHECKPOINTS, CONFIG, ENVIRONMENT, FAILURE, LAYOUT_NUMBER, METRICS, SUMMARY
+from stoix_like.storage.files import check_directory, check_place, locked, read_bytes, write_json, write_text
+from stoix_like.storage.run_files import (
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    FAILURE,
+    LAYOUT_NUMBER,
+    LOCK,
+    METRICS,
+    SUMMARY,
+)
 
 # Shows that all processes of a run see one directory.
 _TOKEN = ".shared"
@@ -189,22 +197,12 @@ class RunDirectory:
         Raises:
             ConfigError: another process holds the lock, or the directory cannot be written.
         """
-        path = self.path / ".lock"
-        # The lock would be created at the target of a link.
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            raise ConfigError(f"{path} is not a regular file: remove it")
-        # `is_locked` holds it for a moment.
-        lock = filelock.FileLock(path, timeout=0.2, poll_interval=0.02)
-        with self._refused_if_unwritable():
-            self.path.mkdir(parents=True, exist_ok=True)
-            try:
-                lock.acquire()
-            except filelock.Timeout:  # an OSError, too
-                raise ConfigError(f"{self.path} is in use: another process is training there") from None
-        try:
+        with contextlib.ExitStack() as stack:
+            with self._refused_if_unwritable():
+                self.path.mkdir(parents=True, exist_ok=True)
+                refusal = f"{self.path} is in use: another process is training there"
+                stack.enter_context(locked(self.path / LOCK, refusal))
             yield
-        finally:
-            lock.release()
 
     @by_first
     def write_config(

@@ -19,6 +19,7 @@ from stoix_like.storage.files import open_regular, read_bytes
 # pathlib turns the two slashes into one. A single letter is a drive.
 ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+?)/*")
 CONFIG = "config.yaml"
+LOCK = ".lock"
 LAYOUT_NUMBER = 2
 """The form of the files of a run, see `config.LAYOUT`."""
 ENVIRONMENT = "environment.json"
@@ -106,7 +107,7 @@ def is_locked(run_dir: Path) -> bool:
     Args:
         run_dir: the directory; nothing is created in it.
     """
-    path = run_dir / ".lock"
+    path = run_dir / LOCK
     if path.is_symlink() or not path.is_file():
         return False
     try:

@@ -27,8 +27,9 @@ from stoix_like.run.set_up.influence import find_influence
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.contents import parse_json, reading
-from stoix_like.storage.files import check_place, write_json
+from stoix_like.storage.files import check_place, locked, write_json
 from stoix_like.storage.recorded_runs import flatten
+from stoix_like.storage.run_files import LOCK
 from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
 from stoix_like.tuning.halving import HALVING, Halvings, divide
 from stoix_like.tuning.parameters import KEY, Parameter, as_json, parse_space
@@ -310,7 +311,7 @@ class Sweep:
         """Make room for the corrected command of a sweep that was refused before its first run."""
         if (self.directory / "runs").exists():
             return
-        for name in (SETTINGS, STUDY):
+        for name in (SETTINGS, STUDY, LOCK):
             (self.directory / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # another process writes there
             for directory in self._created:
@@ -323,14 +324,16 @@ class Sweep:
             The result.
 
         Raises:
-            ConfigError: a run cannot be trained; without any that could, nothing is left of the sweep.
+            ConfigError: a run cannot be trained, and without any that could, nothing is left of the sweep; or another
+                process sweeps in its directory.
             TrainingError: no trial has a return.
         """
-        try:
-            return self._run()
-        except ConfigError:
-            self._remove_if_untrained()
-            raise
+        with locked(self.directory / LOCK, f"sweep.dir={self.directory} is in use: another process sweeps there"):
+            try:
+                return self._run()
+            except ConfigError:
+                self._remove_if_untrained()
+                raise
 
     def _run(self) -> SweepResult:
         jobs, fresh_seeds = self.search.next_jobs(), self.config.fresh_seeds

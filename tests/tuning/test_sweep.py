@@ -8,6 +8,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import filelock
 import numpy as np
 import pytest
 
@@ -119,6 +120,15 @@ def test_sweeps_that_cannot_run_are_refused(tmp_path, monkeypatch, capsys, given
     assert exit_.value.code == REFUSED
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_second_process_is_refused_and_leaves_the_sweep(tmp_path):
+    sweep = Sweep.__new__(Sweep)
+    sweep.directory = tmp_path
+    (tmp_path / STUDY).touch()
+    with filelock.FileLock(tmp_path / ".lock"), pytest.raises(ConfigError, match="is in use: another process sweeps"):
+        sweep.run()
+    assert (tmp_path / STUDY).exists()
 
 
 def test_a_sweep_that_learns_from_nothing_says_so(tmp_path, capsys):
