@@ -156,7 +156,16 @@ def _nest(group: Any) -> Any:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    with require("h5py", f"the file {path.name}", "minari").File(path, "r") as file:
+    """Open a file of HDF5 that holds all of its arrays: others may name any file that this user can read."""
+    h5py: Any = require("h5py", f"the file {path.name}", "minari")
+
+    def lies_elsewhere(name: str, found: Any) -> str | None:
+        linked = isinstance(found, h5py.ExternalLink)
+        return name if linked or getattr(found, "external", None) or getattr(found, "is_virtual", False) else None
+
+    with h5py.File(path, "r") as file:
+        if name := file.visititems_links(lies_elsewhere) or file.visititems(lies_elsewhere):
+            raise ConfigError(f"{name} lies in another file: copy it into this one")
         yield file
 
 
