@@ -20,7 +20,7 @@ from stoix_like.data.check import check_data
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import check_file, write_data
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.spaces import Box, Dict, Mixed, Tuple, entries
+from stoix_like.envs.spaces import Box, Dict, Mixed, Tuple, element_names, entries
 from stoix_like.errors import ConfigError
 from stoix_like.inference import replay_data
 from stoix_like.inference.load import TrainedRun, load_member, open_run
@@ -96,9 +96,10 @@ def collect(
     if out is not None:
         (minari.check_minari if format == "minari" else check_file)(Path(out))
     run = open_run(run_dir, trust, env)
-    slashed = [name for name in entries(run.setup.env.observation_space) if "/" in name]
-    if slashed and format == "minari":
-        raise ConfigError(f"format=minari separates names by slashes, and the run observes {slashed[0]}: use npz")
+    spaces = run.setup.env.observation_space, run.setup.env.unwrapped.action_space
+    names = [*entries(spaces[0]), *element_names(spaces[1])]
+    if out is not None and format == "minari" and (slashed := [name for name in names if "/" in name]):
+        raise ConfigError(f"format=minari separates names by slashes, and the run has {slashed[0]}: use npz")
     space = run.setup.env.action_space
     if noise and not (space.is_continuous.any() if isinstance(space, Mixed) else isinstance(space, Box)):
         raise ConfigError(f"noise={noise:g} has no effect on {run.setup.config.environment_name}: use policy=mix:0.3")
@@ -115,7 +116,6 @@ def collect(
     acted = "replay" if replay else f"{policy}+noise:{noise:g}" if noise else policy
     header = dataclasses.replace(_identity(run, acted), notes=(note, *data.header.notes), path=str(out or ""))
     data = data._replace(header=header).with_statistics()
-    spaces = run.setup.env.observation_space, run.setup.env.unwrapped.action_space
     check_data(data, *spaces, header.environment, key="out")
     if out is not None and format == "minari":
         minari.write_minari(out, data, *spaces)

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.errors import ConfigError, DamagedError, MissingExtraError
 from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.contents import read_json, reading
@@ -55,7 +55,10 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
     hub = _hub()
     newest = f"{checkpoint.DIRECTORY}/{steps[-1]}"
     # The client would upload what links point to.
-    checkpoint.check_files(directory, steps[-1])
+    try:
+        checkpoint.check_files(directory, steps[-1])
+    except DamagedError as error:
+        raise ConfigError(f"run_dir={directory}: {error}") from error
     if links := [name for name in _FILES if (directory / name).is_symlink()]:
         raise ConfigError(f"run_dir={directory}: {links[0]} is a symbolic link: replace it by a file")
     try:

@@ -217,9 +217,8 @@ class Sweep:
         self.runner = runner or Runner(self.directory, self.overrides, config.launcher)
         self._check_settings(shapes)
         self._created: list[Path] = []
-        self._check_directory()
         logging.getLogger("optuna").setLevel(logging.WARNING)
-        self.study = open_study(self.directory / STUDY)
+        self._check_directory()
         self.search = self._make_search(shapes)
 
     def _check_settings(self, shapes: Sequence[Shape] | None) -> None:
@@ -285,7 +284,24 @@ class Sweep:
 
     def _check_directory(self) -> None:
         """Create the directory, or check that it holds the same sweep."""
-        path = self.directory / SETTINGS
+        if not (self.directory / SETTINGS).exists():
+            # A process that is killed while it writes a file leaves a hidden one.
+            if self.directory.is_dir() and not all(file.name.startswith(".") for file in self.directory.iterdir()):
+                raise ConfigError(
+                    f"sweep.dir={self.directory} is not empty and holds no sweep: choose another directory"
+                )
+            check_place(self.directory, "sweep.dir")
+            self._created = [one for one in (self.directory, *self.directory.parents) if not one.exists()]
+            self.directory.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            self._check_recorded(self.directory / SETTINGS)
+            self.study = open_study(self.directory / STUDY)
+
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        return locked(self.directory / LOCK, f"sweep.dir={self.directory} is in use: another process sweeps there")
+
+    def _check_recorded(self, path: Path) -> None:
+        """Record what the sweep is, or compare it with what is recorded."""
         settings = {"overrides": self.overrides, **dataclasses.asdict(self.config)}
         changeable = _CHANGEABLE_IN_HALVING if self.config.sampler == HALVING else _CHANGEABLE
         fixed = {name: value for name, value in settings.items() if name not in changeable}
@@ -299,12 +315,6 @@ class Sweep:
                     f" directory; only {', '.join(changeable[:-2])} and {changeable[-2]} may change"
                 )
             return
-        # A process that is killed while it writes a file leaves a hidden one.
-        if self.directory.is_dir() and not all(file.name.startswith(".") for file in self.directory.iterdir()):
-            raise ConfigError(f"sweep.dir={self.directory} is not empty and holds no sweep: choose another directory")
-        check_place(self.directory, "sweep.dir")
-        self._created = [one for one in (self.directory, *self.directory.parents) if not one.exists()]
-        self.directory.mkdir(parents=True, exist_ok=True)
         write_json(path, settings)
 
     def _remove_if_untrained(self) -> None:
@@ -328,7 +338,9 @@ class Sweep:
                 process sweeps in its directory.
             TrainingError: no trial has a return.
         """
-        with locked(self.directory / LOCK, f"sweep.dir={self.directory} is in use: another process sweeps there"):
+        with self._locked():
+            if not (self.directory / SETTINGS).exists():
+                raise ConfigError(f"sweep.dir={self.directory} was removed by another process: try again")
             try:
                 return self._run()
             except ConfigError:

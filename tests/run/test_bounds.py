@@ -77,10 +77,6 @@ REFUSED = {
         ["system=ddpg/ff_td3", "env=gymnax/pendulum", "system.decay_learning_rates=true", "arch.total_timesteps=4e9"],
         "decay_learning_rates=True: 3,999,998,976 gradient steps are more .* use false, or fewer of them",
     ),
-    "sample": (
-        ["system.standardize_advantages=minibatch", "system.num_minibatches=1024"],
-        "standardize_advantages=minibatch makes the advantage of a single sample 0, .* use false, or more samples",
-    ),
     "network": (
         ["network.actor_network.pre_torso.layer_sizes=[1000000,1000000]"],
         "the network is too large: the run needs at least .* use a smaller network",

@@ -21,7 +21,7 @@ from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.storage import recorded_runs
 from stoix_like.tuning.study import SAMPLERS
-from stoix_like.tuning.sweep import STUDY, Sweep
+from stoix_like.tuning.sweep import SETTINGS, STUDY, Sweep
 from support import killed_sweeps
 from support.trained_runs import SMALL
 
@@ -125,7 +125,8 @@ def test_sweeps_that_cannot_run_are_refused(tmp_path, monkeypatch, capsys, given
 def test_a_second_process_is_refused_and_leaves_the_sweep(tmp_path):
     sweep = Sweep.__new__(Sweep)
     sweep.directory = tmp_path
-    (tmp_path / STUDY).touch()
+    for name in (STUDY, SETTINGS):
+        (tmp_path / name).touch()
     with filelock.FileLock(tmp_path / ".lock"), pytest.raises(ConfigError, match="is in use: another process sweeps"):
         sweep.run()
     assert (tmp_path / STUDY).exists()

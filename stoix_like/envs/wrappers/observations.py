@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import PyTree, TimeStep
+from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import ArraySpace, Box, Dict, ObservationSpace, bounds, choices, entries
@@ -27,15 +27,20 @@ from stoix_like.utils.jax_utils import as_floats
 
 
 class AsDeclared(Wrapper):
-    """A wrapper that converts integers and flags to floats where `observation_space` has these, and masks to booleans.
+    """A wrapper that lets views and `observation_space` have the same dtypes, and masks be booleans.
 
-    Bytes, which networks scale, stay as they are. Masks of actions without choices are dropped.
+    Integers and flags become floats where these are declared. Otherwise, the space has the dtype of the view: bytes,
+    which networks scale, and floats stay as they are. Masks of actions without choices are dropped.
 
     Args:
         env: the environments to wrap.
     """
 
     keeps_ends: ClassVar[bool] = True
+
+    def __init__(self, env: VectorEnvironment) -> None:
+        super().__init__(env)
+        self.observation_space = _agreed(env.observation_space, _observed(env).agent_view)
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
         """See `Wrapper.on_start`."""
@@ -48,22 +53,36 @@ class AsDeclared(Wrapper):
 
     def _converted(self, timestep: TimeStep) -> TimeStep:
         view, mask, _ = timestep.observation
-        view = self._as_declared(self.observation_space, view)
+        dtypes = [space.dtype for space in entries(self.observation_space).values()]
+        leaves, structure = jax.tree.flatten(view)
+        converted = [leaf.astype(dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
+        view = jax.tree.unflatten(structure, converted)
         mask = mask.astype(bool) if mask is not None and choices(self.action_space) else None
         return with_observation(timestep, agent_view=view, action_mask=mask)
 
-    def _as_declared(self, space: ObservationSpace, view: PyTree) -> PyTree:
-        if isinstance(space, Dict):
-            return {name: self._as_declared(part, view[name]) for name, part in space.spaces.items()}
-        is_float = jnp.issubdtype(view.dtype, jnp.floating) or view.dtype == jnp.uint8
-        return view.astype(space.dtype) if jnp.issubdtype(space.dtype, jnp.floating) and not is_float else view
-
 
 def as_declared(env: VectorEnvironment) -> VectorEnvironment:
-    """Apply `AsDeclared` to environments whose observations it changes; return others as they are."""
+    """Apply `AsDeclared` to environments that it changes; return others as they are."""
+    wrapped = AsDeclared(env)
+    same = _observed(env) == _observed(wrapped) and str(env.observation_space) == str(wrapped.observation_space)
+    return env if same else wrapped
+
+
+def _observed(env: VectorEnvironment) -> Observation:
+    """Return the shapes of observations."""
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), env.num_agents))
-    before, after = (jax.eval_shape(each.reset, keys)[1].observation for each in (env, AsDeclared(env)))
-    return env if before == after else AsDeclared(env)
+    return jax.eval_shape(env.reset, keys)[1].observation
+
+
+def _agreed(space: ObservationSpace, view: PyTree) -> ObservationSpace:
+    """Return a space with the dtypes that its views are converted to."""
+    if isinstance(space, Dict):
+        return Dict({name: _agreed(part, view[name]) for name, part in space.spaces.items()})
+    is_float = jnp.issubdtype(view.dtype, jnp.floating) or view.dtype == jnp.uint8
+    converts = jnp.issubdtype(space.dtype, jnp.floating) and not is_float
+    # Arrays of jax have 32 bits where a space has 64.
+    keeps = converts or view.dtype == jax.dtypes.canonicalize_dtype(space.dtype)
+    return space if keeps else replace(space, dtype=view.dtype)
 
 
 class FlattenObservation(ObservationWrapper):

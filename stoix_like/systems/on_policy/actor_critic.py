@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -25,6 +26,7 @@ from stoix_like.base_types import (
     Trajectory,
     Transition,
 )
+from stoix_like.errors import ConfigError
 from stoix_like.systems.algorithm import Algorithm
 from stoix_like.systems.on_policy.intrinsic import Intrinsic, IntrinsicReward, intrinsic_key, make_intrinsic
 from stoix_like.systems.on_policy.networks import ActorCriticNetworks, OnPolicyTransition, make_networks
@@ -225,6 +227,11 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         """
         if self.config.standardize_advantages not in where:
             return advantage
+        if advantage.size * math.prod(map(jax.lax.axis_size, self.axes.names)) == self.num_policies:
+            raise ConfigError(
+                f"system.standardize_advantages={self.config.standardize_advantages} makes the advantage of a single"
+                " sample 0, from which nothing is learned: use false, or more samples"
+            )
         if self.num_policies == 1:
             return standardize(advantage, self.axes.names)
         by_policy = advantage.reshape(-1, self.num_policies)

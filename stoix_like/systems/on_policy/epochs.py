@@ -51,13 +51,6 @@ class MinibatchConfig(Part):
                 f"system.num_minibatches={self.num_minibatches} must divide the per-shard batch of {batch:,}"
                 f" (system.rollout_length {config.rollout_length} × {num_envs} envs): use a divisor of {batch}"
             )
-        where = getattr(config, "standardize_advantages", False)
-        samples = (batch // self.num_minibatches if where == "minibatch" else batch) * num_shards
-        if where and samples == 1:
-            raise ConfigError(
-                f"system.standardize_advantages={where} makes the advantage of a single sample 0, from which nothing is"
-                " learned: use false, or more samples"
-            )
 
 
 def minibatch_epochs(

@@ -54,7 +54,7 @@ class BufferConfig(DataConfig):
         if self.buffer_size(num_envs, num_shards, rollout_length) // num_shards > largest:
             unit = self.buffer_unit(num_envs, num_shards, rollout_length)
             raise ConfigError(
-                f"system.total_buffer_size={self.total_buffer_size} is too large for the 32-bit indices of"
+                f"system.total_buffer_size={self.total_buffer_size} is too large for the indices of"
                 f" {num_shards} shard(s): use at most {largest * num_shards // unit * unit}"
             )
         if self.total_batch_size % num_shards:
@@ -138,8 +138,8 @@ class ReplayConfig(BufferConfig):
             )
         # Places in the ring are sums of two indices. Priorities are searched by a uniform float32: more windows than it
         # has values would never be drawn.
-        largest, rollout = 2**24 if self.prioritised else 2**30, config.rollout_length
-        self._check_totals(num_envs, num_shards, rollout, largest)
+        largest, rollout = 2**24 * self.block_length if self.prioritised else 2**30, config.rollout_length
+        self._check_totals(num_envs, num_shards, rollout, min(largest, 2**30))
         if self.only_data:
             return
         total_envs = num_envs * num_shards

@@ -48,6 +48,20 @@ def test_observations_are_converted_to_what_is_declared():
     assert play(wrappers.AddTime(wrappers.FlattenObservation(env), 4), [1])[1].observation.agent_view[2] == 0.75
 
 
+@pytest.mark.parametrize(
+    ("declared", "seen"), [(np.float32, jnp.uint8), (jnp.uint8, jnp.float32), (np.int32, np.int16)]
+)
+def test_a_space_has_the_dtype_of_views_that_are_not_converted(declared, seen):
+    counter = Counter()
+    counter.observation_space = Box(0, 100, (2,), declared)
+    counter.observe = lambda count, action: Observation(jnp.array([count, action], seen))
+    env = wrappers.as_declared(Vectorize(counter))
+    assert (env.observation_space.dtype, play(env, [1])[1].observation.agent_view.dtype) == (seen, seen)
+    if seen != jnp.float32:
+        with pytest.raises(ConfigError, match="needs observations that are arrays of floats"):
+            wrappers.AddTime(env, 4)
+
+
 def test_masks_without_choices_are_dropped():
     counter = Counter(masked=True)
     counter.action_space = Box(0.0, 9.0, ())

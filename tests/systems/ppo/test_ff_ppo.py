@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import stoix_like
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import Axes, Observation
@@ -268,3 +269,15 @@ def test_ppo_solves_cartpole():
     overrides = ["env=gymnax/cartpole", "arch.seed=0", "arch.total_timesteps=1.5e5", "arch.num_evaluation=3"]
     loop = trained([*overrides, "arch.compile_cache=false"])
     assert loop.summary()["absolute/episode_return_mean"] >= 475
+
+
+@pytest.mark.parametrize("options", [["system.rollout_length=1"], ["system.rollout_length=2", "minibatch"]])
+def test_advantages_of_a_single_sample_are_not_standardised(tmp_path, options):
+    """They would be 0."""
+    if "minibatch" in options:
+        options = [options[0], "system.num_minibatches=2", "system.standardize_advantages=minibatch"]
+    else:
+        options = [*options, "system.num_minibatches=1"]
+    small = ["arch.total_num_envs=1", "arch.total_timesteps=8", "arch.num_evaluation=1", "logger=silent"]
+    with pytest.raises(ConfigError, match="makes the advantage of a single sample 0, .*: use false, or more samples"):
+        stoix_like.train("ppo/ff_ppo", [*small, *options], run_dir=tmp_path / "run")
