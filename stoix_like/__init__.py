@@ -115,7 +115,7 @@ def train(
         given += [f"env={env}"] if isinstance(env, str) else as_overrides(env)
         env = None if isinstance(env, str) else env
     composed = compose_config(given, extra, return_hydra_config=True)
-    directory = run_dir_of(composed) if run_dir is None else Path(run_dir)
+    directory = run_dir_of(composed) if run_dir is None else Path(run_dir).expanduser()
     own = {
         "custom_env": env,
         "custom_callbacks": as_tuple("callbacks", callbacks),

@@ -242,7 +242,7 @@ def local_copy(run_dir: str | Path, items: tuple[str, ...] = ()) -> Path:
         ConfigError: the store cannot be read, or holds no run.
     """
     if not is_address(run_dir):
-        return Path(run_dir)
+        return Path(run_dir).expanduser()
     inside = (*items, "host_state", "_CHECKPOINT_METADATA")
 
     def wanted(name: str) -> bool:

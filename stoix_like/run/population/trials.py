@@ -128,31 +128,28 @@ class Trials:
                 complete in its place.
         """
         current = [self.by_number[number] for number in self._current]
-        can_complete = left >= self.rules.evaluations
-        return [
-            trial.slot
-            for trial in current
-            if trial.diverged or self.is_complete(trial) or (can_complete and self._loses(trial))
-        ]
+        levels = {len(trial.scores) for trial in current} if left >= self.rules.evaluations else set()
+        least = {level: self._least(level) for level in levels.intersection(self.rules.levels)}
 
-    def _loses(self, trial: Trial) -> bool:
-        score, level = trial.scores[-1], len(trial.scores)
-        if level not in self.rules.levels:
-            return False
+        def loses(trial: Trial) -> bool:
+            score = trial.scores[-1]
+            # Equal results go on together: they are no reason to stop either of them.
+            return len(trial.scores) in least and (score == -math.inf or score < least[len(trial.scores)])
+
+        return [trial.slot for trial in current if trial.diverged or self.is_complete(trial) or loses(trial)]
+
+    def _least(self, level: int) -> float:
+        """Return the least result at a rung with which a trial goes on."""
         results = sorted(self._results[level], reverse=True)
-        # Equal results go on together: they are no reason to stop either of them.
-        return score == -math.inf or score < results[max(1, len(results) // self.rules.eta) - 1]
+        return results[max(1, len(results) // self.rules.eta) - 1]
 
     def finalists(self) -> list[Trial]:
         """Return the best complete trial of each slot; of a slot without any, its last trial."""
-        found = []
-        for number in self._current:
-            last = self.by_number[number]
-            complete = [
-                trial for trial in self.by_number.values() if trial.slot == last.slot and self.is_complete(trial)
-            ]
-            found.append(max(complete, key=lambda trial: trial.scores[-1], default=last))
-        return found
+        complete: dict[int, list[Trial]] = {}
+        for trial in filter(self.is_complete, self.by_number.values()):
+            complete.setdefault(trial.slot, []).append(trial)
+        lasts = (self.by_number[number] for number in self._current)
+        return [max(complete.get(last.slot, ()), key=lambda trial: trial.scores[-1], default=last) for last in lasts]
 
     def best(self, among: Sequence[Trial]) -> Trial:
         """Return the best of some trials: complete ones before all others, and those that diverged last."""
