@@ -70,6 +70,19 @@ def test_push_refuses_an_odd_summary_before_it_creates_a_repository(tmp_path, mo
         hub.push(tmp_path, "me/policy")
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints/1000/best/file"])
+def test_push_refuses_links_which_the_client_would_follow(tmp_path, monkeypatch, name):
+    run_dir, secret = tmp_path / "run", tmp_path / "secret"
+    (run_dir / "checkpoints/1000/best").mkdir(parents=True)
+    write_config(run_dir, {})
+    (run_dir / "summary.json").write_text(json.dumps(SUMMARY))
+    secret.write_text("secret")
+    (run_dir / name).symlink_to(secret)
+    monkeypatch.setattr(hub.checkpoint, "steps", lambda directory: [1000])
+    with pytest.raises(ConfigError, match="link"):
+        hub.push(run_dir, "me/policy")
+
+
 def command(*arguments, **environment):
     own = {**os.environ, "HF_TOKEN": "hf_test", "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
     program = [sys.executable, "-m", "stoix_like", *map(str, arguments)]

@@ -284,3 +284,8 @@ def test_all_network_configurations_of_this_package_are_trusted():
     for network in group_choices("network"):
         values = parse_config(compose_config([f"network={network}"])).resolved["network"]
         trust.check_trusted(config_file.flatten({"network": values}), "here")
+
+
+def test_functions_of_callbacks_are_recorded():
+    pairs = [("callbacks.0._target_", "stoix_like.callbacks.AddMetrics"), ("callbacks.0.function", "my_metrics.more.f")]
+    assert {"my_metrics", "my_metrics.more"} <= set(trust._modules(pairs))
