@@ -34,44 +34,42 @@ class AsDeclared(Wrapper):
 
     Args:
         env: the environments to wrap.
+        view: the shapes of their views `[N, ...]`.
     """
 
     keeps_ends: ClassVar[bool] = True
 
-    def __init__(self, env: VectorEnvironment) -> None:
+    def __init__(self, env: VectorEnvironment, view: PyTree) -> None:
         super().__init__(env)
-        self.observation_space = _agreed(env.observation_space, _observed(env).agent_view)
+        self.observation_space = _agreed(env.observation_space, view)
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
         """See `Wrapper.on_start`."""
-        return env_state, self._converted(timestep)
+        return env_state, with_observation(timestep, **self.converted(timestep.observation)._asdict())
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state, action)
-        return env_state, self._converted(timestep)
+        return env_state, with_observation(timestep, **self.converted(timestep.observation)._asdict())
 
-    def _converted(self, timestep: TimeStep) -> TimeStep:
-        view, mask, _ = timestep.observation
+    def converted(self, observation: Observation) -> Observation:
+        """Convert observations `[N, ...]` of the wrapped environments."""
+        view, mask, _ = observation
         dtypes = [space.dtype for space in entries(self.observation_space).values()]
         leaves, structure = jax.tree.flatten(view)
         converted = [leaf.astype(dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
         view = jax.tree.unflatten(structure, converted)
         mask = mask.astype(bool) if mask is not None and choices(self.action_space) else None
-        return with_observation(timestep, agent_view=view, action_mask=mask)
+        return observation._replace(agent_view=view, action_mask=mask)
 
 
 def as_declared(env: VectorEnvironment) -> VectorEnvironment:
     """Apply `AsDeclared` to environments that it changes; return others as they are."""
-    wrapped = AsDeclared(env)
-    same = _observed(env) == _observed(wrapped) and str(env.observation_space) == str(wrapped.observation_space)
-    return env if same else wrapped
-
-
-def _observed(env: VectorEnvironment) -> Observation:
-    """Return the shapes of observations."""
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), env.num_agents))
-    return jax.eval_shape(env.reset, keys)[1].observation
+    observed = jax.eval_shape(env.reset, keys)[1].observation
+    wrapped = AsDeclared(env, observed.agent_view)
+    same = jax.eval_shape(wrapped.converted, observed) == observed
+    return env if same and str(env.observation_space) == str(wrapped.observation_space) else wrapped
 
 
 def _agreed(space: ObservationSpace, view: PyTree) -> ObservationSpace:
