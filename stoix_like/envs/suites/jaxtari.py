@@ -43,6 +43,7 @@ from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.wrappers import TimeLimit
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX
+from stoix_like.utils.jax_utils import named
 
 _KINDS = ("objects", "pixels")
 
@@ -139,8 +140,7 @@ class JaxtariEnvironment(Environment):
 
     def _features(self) -> Iterator[Feature]:
         objects, place = jax.eval_shape(self._objects, jax.eval_shape(self.reset, jax.random.key(0))[0]), 0
-        for path, leaf in jax.tree_util.tree_leaves_with_path(objects):
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
+        for name, leaf in named(objects).items():
             for index in np.ndindex(leaf.shape):
                 yield Feature(name + (f"[{','.join(map(str, index))}]" if index else ""), (place,))
                 place += 1
