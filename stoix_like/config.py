@@ -19,7 +19,7 @@ from stoix_like.envs.custom import check_same
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.errors import ConfigError, first_line, nearest
 from stoix_like.loggers import LoggerConfig
-from stoix_like.schema import INT32_MAX, at_least, between, from_mapping, hints_of, replace_values
+from stoix_like.schema import INT32_MAX, MAX_SECONDS, between, from_mapping, hints_of, replace_values
 from stoix_like.user_code import refusing
 from stoix_like.utils.replay.data import DataConfig
 
@@ -56,7 +56,7 @@ class CheckpointConfig:
     keep_best: bool
     replay: bool
     mirror: str | None = None
-    mirror_wait: Annotated[float, at_least(0)] = 120.0
+    mirror_wait: Annotated[float, between(0, MAX_SECONDS)] = 120.0
 
 
 class RunConfig(NamedTuple):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stoix_like.config import parse_config
@@ -141,6 +142,21 @@ def test_four_processes_train_as_one_with_four_devices(tmp_path: Path, args: tup
 
 
 @pytest.mark.clusters
+def test_every_process_places_its_data_and_its_teacher(tmp_path: Path) -> None:
+    """A mapped file and a restored policy are copied to the devices of each process, and are the same in all."""
+    teacher, data, mapped = tmp_path / "teacher", tmp_path / "data.npz", tmp_path / "mapped.npz"
+    train(teacher, *PPO)
+    (collected,) = finish(start("collect", str(teacher), "--steps=200", f"--out={data}"))
+    assert collected[0] == 0, collected
+    with np.load(data) as arrays:
+        np.savez(mapped, **arrays)
+    for index, args in enumerate([(*DQN, f"system.data={mapped}"), (*PPO, f"system.teacher={teacher}")]):
+        train(tmp_path / f"two{index}", *args, processes=2)
+        train(tmp_path / f"one{index}", *args, "arch.num_devices=2")
+        assert metrics(tmp_path / f"two{index}") == metrics(tmp_path / f"one{index}")
+
+
+@pytest.mark.clusters
 def test_lost_process_ends_the_others_and_the_run_resumes_with_another_number_of_processes(tmp_path: Path) -> None:
     args = (*DQN, "arch.total_timesteps=49152", "arch.num_evaluation=12")
     train(tmp_path / "whole", *args, "arch.num_devices=2")
@@ -257,9 +273,10 @@ def test_the_processes_wait_for_the_mirror_of_the_first_one(tmp_path: Path) -> N
     ("args", "only_last", "message"),
     [
         ((), ("arch.seed=1",), "process 1 has other values of arch.seed than process 0"),
+        ((), ("logger.every_updates=2",), "process 1 has other values of logger.every_updates than process 0"),
         (("arch.num_devices=3",), (), "arch.num_devices=3 counts the devices of all 2 processes"),
     ],
-    ids=["other seed", "odd number of devices"],
+    ids=["other seed", "other records", "odd number of devices"],
 )
 def test_what_does_not_fit_is_refused_by_all_processes(
     tmp_path: Path, args: tuple[str, ...], only_last: tuple[str, ...], message: str

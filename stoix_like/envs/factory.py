@@ -31,7 +31,7 @@ from stoix_like.envs.stagger import make_stagger
 from stoix_like.envs.suites import SUITES, load_suite
 from stoix_like.envs.wrappers.agents import AGENT_IDS, has_agent_rows
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
+from stoix_like.schema import INT32_MAX, MAX_SECONDS, Range, above, at_least, between, one_of
 from stoix_like.user_code import name_of, refusing
 
 # mujoco-mjx logs the device whenever it puts a model or data on it, which would bury the progress of a run.
@@ -81,7 +81,7 @@ class EnvConfig:
     params: dict[str, Any] = field(default_factory=dict)
     assets: str | None = None
     vectorization: Annotated[str, one_of("sync", "async", "envpool")] = "sync"
-    timeout: Annotated[float, above(0.0)] = 300.0
+    timeout: Annotated[float, Range(0.0, MAX_SECONDS, without_low=True)] = 300.0
     auto_reset: Annotated[str, one_of(*AUTO_RESETS)] = "fresh"
     pool_size: Annotated[int, between(1, 2**24)] = 128
     reset_ratio: Annotated[int, between(1, INT32_MAX)] = 4

@@ -69,8 +69,8 @@ class BatchRenorm(nn.Module):
 
     def __post_init__(self) -> None:
         """Check that the momentum is a weight and that the warm-up can be counted."""
-        if not 0.0 <= self.momentum <= 1.0:
-            raise ValueError(f"momentum={self.momentum} must be in [0, 1]: use 0.99")
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum={self.momentum} must be in [0, 1): use 0.99")
         if not 0 <= self.warmup_steps <= _MAX_COUNT:
             raise ValueError(f"warmup_steps={self.warmup_steps} must be in 0 … {_MAX_COUNT}: use 100000")
         super().__post_init__()

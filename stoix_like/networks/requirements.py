@@ -113,6 +113,8 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
             if getattr(group, unread, None) is not None:
                 _refuse(f"{key}.{name}.{unread} is set, but system={system_name} is not recurrent")
         head, torso = needed[path], needed[f"{torso_of}.pre_torso"]
+        if requirement.layer_norm and not getattr(torso, "layer_sizes", True):
+            _refuse(f"{key}.{torso_of}.pre_torso has no layers, but system={system_name} needs layer normalisation")
         if requirement.layer_norm and not getattr(torso, "use_layer_norm", True):
             _refuse(
                 f"{key}.{torso_of}.pre_torso.use_layer_norm=false, but system={system_name} needs layer normalisation"

@@ -330,16 +330,25 @@ def read(
     args = {name: ocp.args.StandardRestore(leaves) for name, leaves in shapes.items()}
     restored = processes.together(lambda: _restore(run_dir, step, args))
     items: dict[str, Any] = {}
+    damage: DamagedError | None = None
     for name, leaves in shapes.items():
         try:
             arrays = iter([_matching(name, leaf, restored[name][leaf], shape) for leaf, shape in leaves.items()])
             found = checksums({name: restored[name]})[name]
         except Exception as error:  # What wrong bytes were restored to can have any type.
-            raise _damaged(run_dir, step, first_line(error)) from error
+            damage = damage or _damaged(run_dir, step, first_line(error))
+            continue
         bad = [leaf for leaf, value in found.items() if value != written[name].get(leaf)]
         if bad:
-            raise _damaged(run_dir, step, f"{name}.{bad[0]} differs from what was written")
+            damage = damage or _damaged(run_dir, step, f"{name}.{bad[0]} differs from what was written")
         items[name] = jax.tree.map(lambda leaf, rest=arrays: next(rest) if leaf.size else _empty(leaf), trees[name])
+
+    def report() -> None:
+        if damage is not None:
+            raise damage
+
+    # A replicated array may be read wrongly by one process alone.
+    processes.together(report)
     return Checkpoint(step, items, text[HOST_STATE])
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from flax.core import FrozenDict
@@ -31,6 +31,9 @@ _SIZES = frozenset(
 
 # The most of what is built one by one, or computed on the host.
 _MOST = {"num_layers": 1000, "num_blocks": 1000, "blocks_per_group": 1000, "num_atoms": 100_000}
+_LEAST = {"num_atoms": 2}
+_RANGES = {"min_scale": schema.at_least(0.0), "init_scale": schema.above(0.0), "max_scale": schema.above(0.0)}
+_ORDERED = (("vmin", "vmax"), ("min_scale", "max_scale"), ("min_log_scale", "max_log_scale"))
 # Fields of cells that `ScannedRNN` sets.
 _OF_ALL_CELLS = frozenset(("features", "dtype", "parent", "name"))
 
@@ -78,8 +81,9 @@ def check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], ke
         if name not in known and not takes_any:
             raise ConfigError(f"{key}.{name} is not an argument of {path}: {nearest(str(name), known)}")
         optional = name in known and defaults[name] is None
-        if name in _SIZES and not _positive(value) and not (optional and value is None):
-            raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use integers of at least 1")
+        least = _LEAST.get(name, 1)
+        if name in _SIZES and not _positive(value, least) and not (optional and value is None):
+            raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use integers of at least {least}")
         if name in _MOST and value is not None and np.max(value, initial=0) > _MOST[name]:
             raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use at most {_MOST[name]}")
         value = convert(hints.get(name, Any), value, f"{key}.{name}", defaults.get(name))
@@ -88,17 +92,28 @@ def check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], ke
                 _PARSERS[name](value)
             except ConfigError as error:
                 raise ConfigError(f"{key}.{name}={error}") from None
+        if name in _RANGES and isinstance(value, (int, float)):
+            schema.convert(Annotated[float, _RANGES[name]], value, f"{key}.{name}")
         converted[name] = value
+    _check_order(defaults | converted, key)
     if converted.keys() >= {"cell_type", "hidden_state_dim"} and "cell_kwargs" in known:
         converted["cell_kwargs"] = _check_cell_kwargs({"cell_kwargs": None} | converted, key)
     return converted
 
 
-def _positive(sizes: Any) -> bool:
+def _check_order(arguments: Mapping[str, Any], key: str) -> None:
+    """Refuse ranges that are empty."""
+    for low, high in _ORDERED:
+        smallest, largest = arguments.get(low), arguments.get(high)
+        if isinstance(smallest, (int, float)) and isinstance(largest, (int, float)) and smallest >= largest:
+            raise ConfigError(f"{key}.{low}={smallest:g} must be less than {high}={largest:g}: use a smaller {low}")
+
+
+def _positive(sizes: Any, least: int) -> bool:
     if isinstance(sizes, tuple):
-        return all(_positive(size) for size in sizes)
+        return all(_positive(size, least) for size in sizes)
     whole = isinstance(sizes, int) or (isinstance(sizes, float) and sizes.is_integer())
-    return whole and not isinstance(sizes, bool) and sizes >= 1
+    return whole and not isinstance(sizes, bool) and sizes >= least
 
 
 def _check_cell_kwargs(arguments: Mapping[str, Any], key: str) -> FrozenDict[str, Any]:

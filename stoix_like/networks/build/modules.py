@@ -44,6 +44,8 @@ _EXTENDING_INPUTS = ("ActionInput", "ActionOnehotInput", "StepCountInput", "Tors
 
 
 # Where the classes of each kind of part are; not imported here, because they import this module.
+# What action spaces say, and a configuration can only repeat.
+_SIZES_OF_ACTIONS = {"action_dim", "number_of_dims_per_distribution"}
 _KINDS = {"head": "stoix_like.networks.heads", "torso": "stoix_like.networks.torso"}
 
 
@@ -255,7 +257,14 @@ def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
     if context.action is not None:
         if not fits(target, context.action):
             raise MisfitError(f"{key}={path} does not fit {describe(context.action)}", _advice(context.action))
-        arguments = accepted(target, action_facts(context.action)) | arguments
+        facts = accepted(target, action_facts(context.action))
+        for name in _SIZES_OF_ACTIONS & facts.keys() & arguments.keys():
+            if arguments[name] != facts[name]:
+                raise ConfigError(
+                    f"{key}.{name}={plain(arguments[name])} does not fit {describe(context.action)}: leave it out, it"
+                    f" is {plain(facts[name])}"
+                )
+        arguments = facts | arguments
     if context.observation is not None and not isinstance(context.observation, Dict):
         arguments = accepted(target, observation_facts(context.observation)) | arguments
     if context.dtype is not None and not any(part.endswith("_head") for part in key.split(".")):

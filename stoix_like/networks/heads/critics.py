@@ -18,6 +18,9 @@ from stoix_like.networks.utils import Initializer
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.scales import symexp_atoms
 
+# exp(88.7) is the largest float32; products of atoms and probabilities stay finite, too.
+_MAX_LIMIT = 80.0
+
 
 class ScalarCriticHead(nn.Module):
     """A single value.
@@ -81,9 +84,11 @@ class SymexpCriticHead(nn.Module):
     kernel_init: Initializer | str = "zeros"
 
     def __post_init__(self) -> None:
-        """Check that there are atoms on both sides of 0."""
+        """Check that there are atoms on both sides of 0, all of them finite in float32."""
         if self.num_atoms < 2:
             raise ValueError(f"num_atoms={self.num_atoms} must be at least 2: use 255")
+        if not 0.0 < self.limit <= _MAX_LIMIT:
+            raise ValueError(f"limit={self.limit} must be in (0, {_MAX_LIMIT:g}]: use 20")
         super().__post_init__()
 
     @nn.compact

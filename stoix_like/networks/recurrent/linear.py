@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Inexact
 
+from stoix_like.schema import Range
 from stoix_like.utils.jax_utils import prepend_dims, restore_float32
 
 State = Inexact[Array, "*batch H"]
+
+_RADIUS = Range(0.0, 1.0, without_low=True, without_high=True)
 
 
 def linear_recurrence(
@@ -110,9 +113,9 @@ class LRUCell(LinearCell):
         max_phase: largest initial angle of lambda, in radians per step.
     """
 
-    min_radius: float = 0.9
-    max_radius: float = 0.999
-    max_phase: float = math.pi / 10.0
+    min_radius: Annotated[float, _RADIUS] = 0.9
+    max_radius: Annotated[float, _RADIUS] = 0.999
+    max_phase: Annotated[float, Range(0.0, math.pi, without_low=True)] = math.pi / 10.0
 
     def setup(self) -> None:
         """Create the parameters and layers."""

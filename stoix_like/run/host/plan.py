@@ -9,7 +9,7 @@ from stoix_like.arch_config import OfflineConfig, SebulbaConfig
 from stoix_like.base_types import SystemConfig
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError, multiples_near
-from stoix_like.schema import INT32_MAX
+from stoix_like.schema import INT32_MAX, flat_hints, get_value
 from stoix_like.systems.parts.optimiser import Gradients
 from stoix_like.utils.replay import BufferConfig, ReplayConfig
 
@@ -132,6 +132,7 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
             *_notes(config, spent, trial_updates, steps_per_update, trial_evaluations),
             *_trial_notes(config, warmup_steps, evaluations[-1] * steps_per_update),
             *_replay_notes(config, rows, num_shards, num_agents),
+            *_period_notes(config, trial_updates),
             *_lag_notes(config),
         ),
         trial_updates=trial_updates,
@@ -285,6 +286,17 @@ def _replay_notes(config: RunConfig, rows_per_shard: int, num_shards: int, num_a
         return notes
     unit = buffer.buffer_unit(*sizes)
     return *notes, f"system.total_buffer_size={given:,} rounded down to {size:,}: a multiple of {unit:,}"
+
+
+def _period_notes(config: RunConfig, num_updates: int) -> tuple[str, ...]:
+    """Name periods of gradient steps that the run does not last."""
+    system, steps, found = config.system, num_updates * config.system.gradient_steps, []
+    periods = {"target_update_period": "target networks stay as they start", "reset_every": "nothing is reset"}
+    for name, what in periods.items():
+        period = get_value(system, name) if name in flat_hints(type(system)) else None
+        if period is not None and period >= steps:
+            found.append(f"system.{name}={period:,} of {steps:,} gradient steps in all: {what}")
+    return tuple(found)
 
 
 def _lag_notes(config: RunConfig) -> tuple[str, ...]:

@@ -20,10 +20,9 @@ from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.plan import Plan
 from stoix_like.run.host.saved_state import Best
-from stoix_like.run.population.members import KEY, Population, bounded, convert_values, draw, ends
+from stoix_like.run.population.members import KEY, Population, bounded, check_ends, convert_values, draw, ends
 from stoix_like.run.population.selection import Selected
 from stoix_like.run.population.trials import Rules, Trials, interquartile_means
-from stoix_like.schema import replace_values
 from stoix_like.storage.recorded_runs import TRIALS
 
 Restart = Callable[[LearnerState, Population, Sequence[int]], LearnerState]
@@ -215,9 +214,12 @@ def _check_rungs(run: RunConfig, plan: Plan) -> None:
     config, rules = run.arch.population.halving, make_rules(run, plan)
     levels = (*rules.levels, rules.evaluations)
     if any(low >= high for low, high in itertools.pairwise(levels)):
+        least = config.eta**config.rungs
+        by_budget = f"arch.total_timesteps for {least} updates"
+        more = f"arch.num_evaluation={least}" if least <= plan.trial_updates else by_budget
         raise ConfigError(
-            f"{_HALVING}.rungs={config.rungs} are too many for {rules.evaluations} evaluation(s) of a trial: set"
-            f" arch.num_evaluation={config.eta**config.rungs} or fewer rungs"
+            f"{_HALVING}.rungs={config.rungs} are too many for {rules.evaluations} evaluation(s) of a trial of"
+            f" {plan.trial_updates} updates: set {more}, or fewer rungs"
         )
 
 
@@ -231,21 +233,13 @@ def _check_seeds(run: RunConfig, population: Population, plan: Plan) -> None:
 
 
 def _check_ranges(run: RunConfig, plan: Plan) -> None:
-    """Let the system check the ends of all ranges, each with those of every other one."""
     limits = {}
     for name, (key, distribution) in _distributions(run).items():
         draw(np.random.default_rng(0), key, distribution, 1)
         ((kind, arguments),) = distribution.items()
         values = convert_values(run.system, name, arguments if kind == "choice" else ends(f"{key}.{kind}", arguments))
         limits[name] = min(values), max(values)
-    lowest: dict[str, Any] = {name: low for name, (low, _) in limits.items()}
-    for one, other in itertools.combinations_with_replacement(limits, 2):
-        for values in itertools.product(limits[one], limits[other]):
-            setting = lowest | dict(zip((one, other), values, strict=True))
-            try:
-                plan.check(replace_values(run.system, setting))
-            except ConfigError as error:
-                raise ConfigError(f"{KEY}.hyperparams: ends of ranges do not fit together: {error}") from error
+    check_ends(run, limits, plan.check)
 
 
 def _distributions(run: RunConfig) -> dict[str, tuple[str, Any]]:

@@ -15,7 +15,7 @@ from stoix_like.arch_config import MAX_MEMBERS, PopulationConfig
 from stoix_like.base_types import SystemConfig
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError, multiples_near, nearest
-from stoix_like.schema import convert, flat_hints
+from stoix_like.schema import convert, flat_hints, replace_values
 
 KEY = "arch.population"
 
@@ -290,6 +290,26 @@ def ends(key: str, arguments: Sequence[Any], above_zero: bool = False) -> tuple[
     if above_zero and low <= 0:
         raise ConfigError(f"{key}={list(arguments)} must start above 0")
     return low, high
+
+
+def check_ends(run: RunConfig, limits: Mapping[str, tuple[Any, Any]], check: Callable[[SystemConfig], None]) -> None:
+    """Let the system check the ends of all ranges, each with those of every other one.
+
+    Args:
+        run: the typed configuration.
+        limits: by name, the ends of the range of a hyperparameter.
+        check: raises a ConfigError for hyperparameters that the system refuses.
+
+    Raises:
+        ConfigError: ends of two ranges do not fit together.
+    """
+    lowest: dict[str, Any] = {name: low for name, (low, _) in limits.items()}
+    for one, other in itertools.combinations_with_replacement(limits, 2):
+        for values in itertools.product(limits[one], limits[other]):
+            try:
+                check(replace_values(run.system, lowest | {one: values[0], other: values[1]}))
+            except ConfigError as error:
+                raise ConfigError(f"{KEY}.hyperparams: ends of ranges do not fit together: {error}") from error
 
 
 def convert_values(system: SystemConfig, name: str, values: Sequence[Any]) -> tuple[float, ...]:

@@ -9,6 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Sharding
 
 from stoix_like.arch_config import SebulbaConfig
 from stoix_like.architectures import sebulba
@@ -168,7 +171,8 @@ def _compile(setup: RunSetup, compiler: Compiler) -> tuple[dict[str, Any], RunKe
 
 def _with_inputs(setup: RunSetup, compiled: Mapping[str, Any]) -> dict[str, Any]:
     """Copy the inputs to the devices, once, and return the programs, which take none any more."""
-    inputs = jax.device_put(inputs_of(setup.spec), jax.tree.map(lambda leaf: leaf.sharding, input_shapes(setup)))
+    shapes = input_shapes(setup)
+    inputs = jax.tree.map(lambda leaf, shape: _replicate(leaf, shape.sharding), inputs_of(setup.spec), shapes)
     taking = {name: compiled[name] for name in ("init", "train", "learn", "restart") if name in compiled}
     taking = {name: program if name == "init" else placing(program) for name, program in taking.items()}
     return {
@@ -176,6 +180,16 @@ def _with_inputs(setup: RunSetup, compiled: Mapping[str, Any]) -> dict[str, Any]
         **{name: _last(program, inputs) for name, program in taking.items()},
         "init_given": lambda given: _last(compiled["init_given"], inputs, given),
     }
+
+
+def _replicate(leaf: Any, sharding: Sharding) -> jax.Array:
+    """Copy an array to all devices; each process copies its own to its devices, and sends nothing to others."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(leaf, sharding)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(_replicate(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
 def _last(program: Callable[..., Any], *last: Any) -> Callable[..., Any]:

@@ -34,7 +34,7 @@ from stoix_like.rendering.animation import check_writer
 from stoix_like.run.host.devices import RunDevices, devices_of, make_mesh, set_compile_cache
 from stoix_like.run.host.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import halving, pbt
-from stoix_like.run.population.members import Population, count_members, make_population
+from stoix_like.run.population.members import Population, check_ends, count_members, make_population
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.custom import make_callbacks, make_custom_loggers
 from stoix_like.run.set_up.influence import Influence, find_influence
@@ -139,8 +139,10 @@ def set_up(config: RunConfig, started: float | None = None, device_memory: int |
         config = config.with_mirror(normalised(resume_from))
     check_available(config.logger)
     devices = devices_of(config.arch)
-    _check_same(config, devices.processes)
-    return devices.processes.together(lambda: _set_up(config, devices, started, device_memory))
+    _check_same(_shared_by_processes(config), devices.processes)
+    setup = devices.processes.together(lambda: _set_up(config, devices, started, device_memory))
+    _check_same(setup.contents, devices.processes)
+    return setup
 
 
 def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memory: int | None) -> RunSetup:
@@ -297,9 +299,20 @@ def _make_members(config: RunConfig, place: _Place, parts: SystemParts, env: Vec
     return _Members(population, influence, callbacks, notes)
 
 
-def _check_same(config: RunConfig, processes: Processes) -> None:
-    """Refuse processes that differ in what they would train; the first one alone logs."""
-    own = {key: repr(value) for key, value in flatten({**config.resolved, "logger": None, "versions": versions()})}
+def _shared_by_processes(config: RunConfig) -> dict[str, str]:
+    """Return by key what all processes of a run must agree on; the first one alone logs, and calls callbacks."""
+    logger = config.logger
+    # What the programs record, and when all processes read arrays for a video.
+    recorded = {"every_updates": logger.every_updates, "diagnostics": logger.diagnostics}
+    recorded |= {"video.every_evals": logger.video.every_evals}
+    passed = {"callbacks from Python": [type(callback).__name__ for callback in config.custom_callbacks]}
+    compared = {**config.resolved, "logger": recorded, "versions": versions(), **passed}
+    return {key: repr(value) for key, value in flatten(compared)}
+
+
+def _check_same(own: Mapping[str, str], processes: Processes) -> None:
+    """Refuse processes that differ in what they would run."""
+    own = dict(own)
     first = processes.first(lambda: own)
 
     def check() -> None:
@@ -376,7 +389,12 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
     if selection.every_evals is not None:
         if population.num_members == 1:
             raise ConfigError("arch.population.pbt.every_evals needs several members: set arch.population.size=16")
-        pbt.spaces(config)
+        if selection.every_evals >= plan.trial_evaluations:
+            raise ConfigError(
+                f"arch.population.pbt.every_evals={selection.every_evals} selects at none of {plan.trial_evaluations}"
+                " evaluation(s), the last of which is the result: use fewer, or null"
+            )
+        check_ends(config, {name: space[:2] for name, space in pbt.spaces(config).items()}, plan.check)
     for member in range(population.num_members if population.hyperparams else 0):
         try:
             plan.check(replace_values(config.system, population.of(member)))

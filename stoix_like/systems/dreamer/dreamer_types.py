@@ -38,12 +38,10 @@ class TrainRatioConfig(StreamReplayConfig):
             return
         steps, batch = config.rollout_length * num_envs * num_shards, self.total_batch_size * self.sequence_length
         if self.train_ratio * steps % batch:
-            near, sequences = round(self.train_ratio * steps / batch), self.train_ratio * steps // self.sequence_length
+            near = max(1, round(self.train_ratio * steps / batch))
             advice = f"a multiple of {batch} for arch.total_num_envs × system.rollout_length × system.train_ratio"
-            if near and near * batch % steps == 0:
+            if near * batch % steps == 0:
                 advice = f"system.train_ratio={near * batch // steps}"
-            elif near == 0 and sequences:
-                advice = f"system.total_batch_size={sequences} or less"
             raise ConfigError(
                 f"system.train_ratio={self.train_ratio} makes {self.train_ratio * steps:,} replayed steps per update of"
                 f" {steps:,}, no multiple of {batch:,} (total_batch_size × sequence_length): use {advice}"

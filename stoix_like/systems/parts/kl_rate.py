@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import Axes, Distribution, Metrics, PyTree, SystemConfig
+from stoix_like.base_types import Axes, Distribution, Metrics, PyTree
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, above
 from stoix_like.systems.parts.optimiser import Gradients
@@ -36,7 +36,7 @@ class KLRate(Part):
     min_lr: Annotated[float, above(0.0)] = 1e-5
     max_lr: Annotated[float, above(0.0)] = 1e-2
 
-    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Refuse bounds in the wrong order, and a second rule for the learning rates; see `Part.check`."""
         if self.desired_kl is None:
             return
@@ -47,6 +47,11 @@ class KLRate(Part):
             )
         if self.min_lr > self.max_lr:
             raise ConfigError(f"system.min_lr={self.min_lr} must not exceed system.max_lr={self.max_lr}")
+        if not self.min_lr <= (rate := config.actor_lr) <= self.max_lr:
+            raise ConfigError(
+                f"system.actor_lr={rate}, from which system.desired_kl={self.desired_kl} adapts it, must lie between"
+                f" system.min_lr={self.min_lr} and system.max_lr={self.max_lr}"
+            )
 
 
 class LearningRate(NamedTuple):

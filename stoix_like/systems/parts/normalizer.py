@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Observation, PyTree, Transition
+from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, above
 from stoix_like.utils import running_statistics
 from stoix_like.utils.jax_utils import Scalar
@@ -165,6 +166,15 @@ class ReplayNormalisation(Part):
     normalize_observations: bool = False
     normalize_rewards: bool = False
     max_scaled_return: Annotated[float, above(0.0)] = 5.0
+
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Refuse a factor that the scale of the rewards takes back; see `Part.check`."""
+        factor = config.reward_scale
+        if self.normalize_rewards and isinstance(factor, float) and factor != 1.0:
+            raise ConfigError(
+                f"system.reward_scale={factor:g} has no effect with system.normalize_rewards=true, which divides"
+                " rewards by their own scale: use 1"
+            )
 
 
 def make_return_scaler(

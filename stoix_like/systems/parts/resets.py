@@ -53,6 +53,11 @@ class PeriodicResets(Part):
         """See `Part.check`."""
         if self.reset_every is None and self.reset != "full":
             raise ConfigError(f"system.reset={self.reset} has no effect: set system.reset_every to gradient steps")
+        if self.reset_every is not None and self.reset_every <= (steps := config.gradient_steps):
+            raise ConfigError(
+                f"system.reset_every={self.reset_every} would start each update, of {steps} gradient step(s), anew: use"
+                f" more than {steps}"
+            )
 
 
 class Resets(NamedTuple):
@@ -70,7 +75,8 @@ def with_resets(
 ) -> System:
     """Build a system, with periodic resets of its networks where a part of its hyperparameters sets them.
 
-    A reset follows the first update after which `reset_every` gradient steps are complete:
+    A reset precedes the first update before which `reset_every` gradient steps are complete, so that networks that have
+    learned nothing are neither evaluated nor what a run ends with:
 
     - `full`: new parameters and optimisers, of the temperature, too, targets that are copies, and what Disco103's rule
       knows of the agent;
@@ -111,9 +117,7 @@ def with_resets(
         return agent._replace(shared=with_part(agent.shared, NAME, Resets(jnp.zeros((), jnp.int32), reset_key)))
 
     def update(agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        agent, metrics = system.update(agent, trajectory, key)
         resets = get_part(agent.shared, NAME)
-        resets = resets._replace(steps=resets.steps + member.gradient_steps)
 
         def renew(before: tuple[PyTree, Resets]) -> tuple[PyTree, Resets]:
             shared, (steps, reset_key) = before
@@ -122,7 +126,9 @@ def with_resets(
             return reset(shared, new), Resets(steps % every, reset_key)
 
         shared, resets = apply_where(resets.steps >= every, renew, (agent.shared, resets))
-        return agent._replace(shared=with_part(shared, NAME, resets)), metrics
+        agent, metrics = system.update(agent._replace(shared=shared), trajectory, key)
+        resets = resets._replace(steps=resets.steps + member.gradient_steps)
+        return agent._replace(shared=with_part(agent.shared, NAME, resets)), metrics
 
     return system._replace(init=init, update=update)
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from stoix_like.base_types import Axes, SystemConfig
 from stoix_like.errors import ConfigError
-from stoix_like.schema import Part, above, between
+from stoix_like.schema import Part, Range, above, between
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class ReturnScaleConfig(Part):
         min_return_range: smallest distance of the percentiles that advantages are divided by.
     """
 
-    return_decay: Annotated[float, between(0.0, 1.0)]
+    return_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
     return_percentile_low: Annotated[float, between(0.0, 100.0)]
     return_percentile_high: Annotated[float, between(0.0, 100.0)]
     min_return_range: Annotated[float, above(0.0)]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import OnlineAndTarget, PyTree
-from stoix_like.schema import Part, between
+from stoix_like.schema import Part, Range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class SoftTarget(Part):
         tau: Polyak step size of the target parameters (soft update).
     """
 
-    tau: Annotated[float, between(0.0, 1.0)]
+    tau: Annotated[float, Range(0.0, 1.0, without_low=True)]
 
 
 class TargetParameters(NamedTuple):

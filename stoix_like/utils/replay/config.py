@@ -65,10 +65,16 @@ class BufferConfig(DataConfig):
         batch, share = self.total_batch_size // num_shards, self.data_fraction
         # Of a share that is traced, or changes over the run, the program takes what it rounds to.
         fixed = self.data is not None and self.final_data_fraction is None and isinstance(share, float)
-        if fixed and 0.0 < share * batch <= 0.5:
+        number = round(share * batch) if fixed else None
+        if number == 0:
             raise ConfigError(
                 f"system.data_fraction={share:g} of {batch} sample(s) of a shard rounds to none: use at least"
                 f" {1 / batch:g}, or a larger system.total_batch_size"
+            )
+        if number == batch and share < 1.0:
+            raise ConfigError(
+                f"system.data_fraction={share:g} of {batch} sample(s) of a shard rounds to all: use at most"
+                f" {1 - 1 / batch:g}, a larger system.total_batch_size, or 1 to sample nothing else"
             )
 
 

@@ -1,5 +1,7 @@
 """Runs that are refused before they are compiled."""
 
+import re
+
 import pytest
 
 from stoix_like.config import parse_config
@@ -71,3 +73,70 @@ def test_what_does_not_fit_sebulba_is_refused(overrides, message):
         overrides = toys.overrides(module="support.keeper", rollout_length=LENGTH, warmup_steps=5)
     with pytest.raises(ConfigError, match=message):
         set_up(parse_config(compose_config([*RUN, *overrides])))
+
+
+TRIALS = ["arch.population.size=8", "arch.population.hyperparams={actor_lr: {log_uniform: [1e-4, 1e-2]}}"]
+CRITIC, ACTOR = "network.critic_network.critic_head", "network.actor_network"
+LRU = ["system=ppo/rec_ppo", "network=rnn", f"{ACTOR}.rnn_layer.cell_type=lru"]
+SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_dqn", "env=gymnax/cartpole"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        # 8 environments make 8 gradient steps per update.
+        ([*DQN, "system.reset_every=8"], "system.reset_every=8 would start each update, of 8 gradient step(s), anew"),
+        (
+            ["system.desired_kl=0.01", "system.decay_learning_rates=false", "system.actor_lr=1e-6"],
+            "system.actor_lr=1e-06",
+        ),
+        ([*SAC, "system.tau=0"], "system.tau=0.0 is out of range: it must be in (0.0, 1.0]"),
+        ([*SAC, "system.init_alpha=1e-50"], "system.init_alpha=1e-50 is out of range: in 32 bits it is 0"),
+        ([*SAC, "system.normalize_rewards=true", "system.reward_scale=0.1"], "system.reward_scale=0.1 has no effect"),
+        ([*SAC, f"{ACTOR}.action_head.min_scale=-1"], "action_head.min_scale=-1.0 is out of range"),
+        (["network=mlp_hl_gauss", f"{CRITIC}.vmin=20"], "critic_head.vmin=20 must be less than vmax=10"),
+        (["network=mlp_hl_gauss", f"{CRITIC}.num_atoms=1"], "num_atoms=1 is out of range: use integers of at least 2"),
+        (["network=mlp_symexp", f"+{CRITIC}.limit=100"], "limit=100.0 must be in (0, 80]"),
+        ([*LRU, f"{ACTOR}.rnn_layer.cell_kwargs={{max_radius: 1.5}}"], "max_radius=1.5 is out of range"),
+        ([*DQN, f"+{ACTOR}.action_head.action_dim=3"], "action_dim=3 does not fit 2 discrete actions: leave it out"),
+        (["system=q_learning/ff_pqn", f"{ACTOR}.pre_torso.layer_sizes=[]"], "pre_torso has no layers"),
+        (
+            ["system=sac/ff_crossq", "env=gymnax/pendulum", "system.total_batch_size=1", "arch.num_devices=1"],
+            "one sample each",
+        ),
+        ([*TRIALS, "arch.population.pbt.every_evals=20"], "pbt.every_evals=20 selects at none of 20 evaluation(s)"),
+        (
+            [*TRIALS, "arch.population.halving.rounds=4", "arch.total_timesteps=4096"],
+            "set arch.total_timesteps for 9 updates",
+        ),
+        (
+            [
+                *("system=q_learning/ff_c51", "env=gymnax/cartpole", "arch.population.size=2"),
+                *(
+                    "arch.population.hyperparams={vmin: [-10, -10], vmax: [10, 10]}",
+                    "arch.population.pbt.every_evals=1",
+                ),
+                "arch.population.pbt.bounds={vmin: {uniform: [-50, 50]}, vmax: {uniform: [-50, 50]}}",
+            ],
+            "arch.population.hyperparams: ends of ranges do not fit together: system.vmin",
+        ),
+        (["system=dreamer/dreamer_v3", "system.train_ratio=1"], "use system.train_ratio="),
+        (["env=gymnasium/cartpole", "env.timeout=1e7"], "env.timeout=10000000.0 is out of range"),
+    ],
+)
+def test_values_that_would_train_wrongly_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        set_up(parse_config(compose_config([*overrides, "arch.num_devices=1"])))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([*SAC, "system.ent_coef=0.01"], "system.ent_coef=0.01 has no effect with system.autotune=true"),
+        ([*DQN, "system.target_update_period=10000000"], "system.target_update_period=10,000,000 of"),
+        ([*DQN, "system.reset_every=10000000"], "system.reset_every=10,000,000 of"),
+    ],
+)
+def test_what_has_no_effect_is_noted(overrides, message):
+    notes = set_up(parse_config(compose_config([*overrides, "arch.num_devices=1"]))).plan.notes
+    assert any(note.startswith(message) for note in notes), notes

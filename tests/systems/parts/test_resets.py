@@ -105,9 +105,12 @@ def build_counting(config, spec):
     return System(init, None, None, update, None, None)
 
 
-@pytest.mark.parametrize(("ages", "expected"), [((6, 0), [4, 8]), ((6, 9), [4, 7]), ((0, 0), [8, 8])])
+@pytest.mark.parametrize(("ages", "expected"), [((6, 0), [4, 8]), ((6, 9), [4, 7]), ((2, 0), [8, 8])])
 def test_members_are_reset_at_their_own_times(ages, expected):
-    """Eight updates with resets every ten: at an age of 6, four are left after the reset; at 9, seven; at 0, none."""
+    """Eight updates with resets every ten: at an age of 6, four are left after the reset; at 9, seven.
+
+    At 0, none is due, and at 2, the next update would start anew: what was learned is what the run ends with.
+    """
     config, zeros = Config(rollout_length=1, resets=PeriodicResets(reset_every=10)), jnp.zeros((1, 1))
     observation, false = Observation(zeros[..., None]), zeros.astype(bool)
     steps = Transition(observation, zeros, zeros, false, false, observation, false, ())
@@ -125,7 +128,7 @@ def test_members_are_reset_at_their_own_times(ages, expected):
     for _ in range(8):
         shared = jax.jit(jax.vmap(update))(shared, rates)
     assert shared.params.tolist() == expected
-    assert shared.parts[resets.NAME].steps.tolist() == [(age + 8) % 10 for age in ages]
+    assert shared.parts[resets.NAME].steps.tolist() == [(age + 7) % 10 + 1 for age in ages]
 
 
 SMALL = [

@@ -40,7 +40,7 @@ from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DISTRIBUTION, HeadRequirement
 from stoix_like.networks.rssm import Latent
-from stoix_like.schema import above, at_least, between
+from stoix_like.schema import Range, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.dreamer.dreamer_types import (
     DreamerParams,
@@ -99,7 +99,7 @@ class Config(SystemConfig):
     vf_coef: Annotated[float, at_least(0.0)]
     replay_vf_coef: Annotated[float, at_least(0.0)]
     slow_critic_coef: Annotated[float, at_least(0.0)]
-    tau: Annotated[float, between(0.0, 1.0)]
+    tau: Annotated[float, Range(0.0, 1.0, without_low=True)]
 
 
 @dataclass(frozen=True)

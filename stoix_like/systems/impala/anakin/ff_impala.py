@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import optax
 
 from stoix_like.base_types import SystemSpec
-from stoix_like.schema import Part, above, between, one_of
+from stoix_like.schema import Part, Range, above, between, one_of
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.actor_critic import make_parts
 from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
@@ -31,7 +31,7 @@ class RMSPropGradients(Gradients):
     """
 
     optimiser: Annotated[str, one_of("rmsprop", "adam", "radam", "adamw", "muon")]
-    rms_decay: Annotated[float, between(0.0, 1.0)]
+    rms_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
     rms_eps: Annotated[float, above(0.0)]
 
 

@@ -30,7 +30,7 @@ from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
-from stoix_like.schema import INT32_MAX, above, at_least, between
+from stoix_like.schema import INT32_MAX, Range, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.conservatism import Conservatism, make_penalty
@@ -76,7 +76,7 @@ class BaseConfig(SystemConfig):
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
     q_lr: Annotated[float, above(0.0)]
-    tau: Annotated[float, between(0.0, 1.0)]
+    tau: Annotated[float, Range(0.0, 1.0, without_low=True)]
     target_update_period: Annotated[int | None, between(0, INT32_MAX)] = None
     max_abs_reward: Annotated[float, above(0.0)]
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Loss, Metrics, PyTree, SystemSpec
+from stoix_like.errors import ConfigError
 from stoix_like.networks.normalisation import STATISTICS
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import Range
@@ -36,6 +37,15 @@ class Config(ff_sac.BaseConfig):
         "q_network.critic_head": HeadRequirement(VALUE, batch_norm=True),
     }
     adam_b1: Annotated[float, Range(0.0, 1.0, without_high=True)]
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Refuse batches of one sample, whose normalised features are 0; see `SystemConfig.check`."""
+        super().check(num_envs, num_shards)
+        if self.replay.total_batch_size == num_shards:
+            raise ConfigError(
+                f"system.total_batch_size={num_shards} leaves {num_shards} shard(s) one sample each, and shards"
+                f" normalise their own batches: use {32 * num_shards} or more"
+            )
 
 
 class CrossQ(ff_sac.SAC[Config]):

@@ -46,6 +46,9 @@ from stoix_like.utils.jax_utils import Scalar, periodically
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss
 from stoix_like.utils.replay import Batch, ReplayConfig
 
+# That of the configuration files, which a learned temperature does not read.
+_DEFAULT_ENT_COEF = 0.2
+
 
 @dataclass(frozen=True, kw_only=True)
 class BaseConfig(SystemConfig):
@@ -97,12 +100,18 @@ class BaseConfig(SystemConfig):
 
     def notes(self, action_space: Space) -> tuple[str, ...]:
         """See `SystemConfig.notes`."""
-        if self.autotune or self.init_alpha == 1.0:
-            return super().notes(action_space)
-        return (
-            f"system.init_alpha={self.init_alpha:g} has no effect with system.autotune=false: the temperature is"
-            f" system.ent_coef={self.ent_coef:g}",
-        )
+        notes = super().notes(action_space)
+        if self.autotune and self.ent_coef != _DEFAULT_ENT_COEF:
+            notes += (
+                f"system.ent_coef={self.ent_coef:g} has no effect with system.autotune=true, which learns the"
+                f" temperature from system.init_alpha={self.init_alpha:g}",
+            )
+        if not self.autotune and self.init_alpha != 1.0:
+            notes += (
+                f"system.init_alpha={self.init_alpha:g} has no effect with system.autotune=false: the temperature is"
+                f" system.ent_coef={self.ent_coef:g}",
+            )
+        return notes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,8 @@ class Config(ff_sac.BaseConfig):
     def notes(self, action_space: Any) -> tuple[str, ...]:
         """See `entropy_notes`."""
         name = "init_alpha" if self.autotune else "ent_coef"
-        return self.atoms.entropy_notes(name, getattr(self, name), self.gamma, action_space)
+        entropy = self.atoms.entropy_notes(name, getattr(self, name), self.gamma, action_space)
+        return super().notes(action_space) + entropy
 
 
 class CategoricalSAC(ff_sac.SAC[Config]):
