@@ -330,22 +330,29 @@ def read(
     args = {name: ocp.args.StandardRestore(leaves) for name, leaves in shapes.items()}
     restored = processes.together(lambda: _restore(run_dir, step, args))
     items: dict[str, Any] = {}
-    damage: DamagedError | None = None
-    for name, leaves in shapes.items():
+
+    def matching() -> dict[str, Iterator[Any]]:
         try:
-            arrays = iter([_matching(name, leaf, restored[name][leaf], shape) for leaf, shape in leaves.items()])
-            found = checksums({name: restored[name]})[name]
+            return {
+                name: iter([_matching(name, leaf, restored[name][leaf], shape) for leaf, shape in leaves.items()])
+                for name, leaves in shapes.items()
+            }
         except Exception as error:  # What wrong bytes were restored to can have any type.
-            damage = damage or _damaged(run_dir, step, first_line(error))
-            continue
+            raise _damaged(run_dir, step, first_line(error)) from error
+
+    arrays = processes.together(matching)
+    damaged: list[str] = []
+    for name in shapes:
+        found = checksums({name: restored[name]})[name]
         bad = [leaf for leaf, value in found.items() if value != written[name].get(leaf)]
-        if bad:
-            damage = damage or _damaged(run_dir, step, f"{name}.{bad[0]} differs from what was written")
-        items[name] = jax.tree.map(lambda leaf, rest=arrays: next(rest) if leaf.size else _empty(leaf), trees[name])
+        damaged += [f"{name}.{leaf}" for leaf in bad]
+        items[name] = jax.tree.map(
+            lambda leaf, rest=arrays[name]: next(rest) if leaf.size else _empty(leaf), trees[name]
+        )
 
     def report() -> None:
-        if damage is not None:
-            raise damage
+        if damaged:
+            raise _damaged(run_dir, step, f"{damaged[0]} differs from what was written")
 
     # A replicated array may be read wrongly by one process alone.
     processes.together(report)

@@ -33,7 +33,8 @@ _SIZES = frozenset(
 _MOST = {"num_layers": 1000, "num_blocks": 1000, "blocks_per_group": 1000, "num_atoms": 100_000}
 _LEAST = {"num_atoms": 2}
 _RANGES = {"min_scale": schema.at_least(0.0), "init_scale": schema.above(0.0), "max_scale": schema.above(0.0)}
-_ORDERED = (("vmin", "vmax"), ("min_scale", "max_scale"), ("min_log_scale", "max_log_scale"))
+# Lower and upper ends, and whether they may be equal.
+_ORDERED = (("vmin", "vmax", False), ("min_scale", "max_scale", True), ("min_log_scale", "max_log_scale", True))
 # Fields of cells that `ScannedRNN` sets.
 _OF_ALL_CELLS = frozenset(("features", "dtype", "parent", "name"))
 
@@ -103,9 +104,11 @@ def check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], ke
 
 def _check_order(arguments: Mapping[str, Any], key: str) -> None:
     """Refuse ranges that are empty."""
-    for low, high in _ORDERED:
+    for low, high, may_equal in _ORDERED:
         smallest, largest = arguments.get(low), arguments.get(high)
-        if isinstance(smallest, (int, float)) and isinstance(largest, (int, float)) and smallest >= largest:
+        if not isinstance(smallest, (int, float)) or not isinstance(largest, (int, float)) or smallest < largest:
+            continue
+        if smallest > largest or not may_equal:
             raise ConfigError(f"{key}.{low}={smallest:g} must be less than {high}={largest:g}: use a smaller {low}")
 
 

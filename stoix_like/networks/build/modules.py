@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from stoix_like.envs.spaces import Box, Dict, ObservationSpace, Space, action_facts, describe, fits
+from stoix_like.envs.spaces import Box, Dict, MultiDiscrete, ObservationSpace, Space, action_facts, describe, fits
 from stoix_like.errors import ConfigError, nearest, raised_at, reason
 from stoix_like.networks.build.arguments import convert, plain
 from stoix_like.networks.build.checks import accepted, check_arguments, parameters_of
@@ -258,8 +258,10 @@ def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
         if not fits(target, context.action):
             raise MisfitError(f"{key}={path} does not fit {describe(context.action)}", _advice(context.action))
         facts = accepted(target, action_facts(context.action))
-        for name in _SIZES_OF_ACTIONS & facts.keys() & arguments.keys():
-            if arguments[name] != facts[name]:
+        # Of several sub-actions, a head may be told the choices of all of them, and checks that itself.
+        told = _SIZES_OF_ACTIONS - ({"action_dim"} if isinstance(context.action, MultiDiscrete) else set())
+        for name in told & facts.keys() & arguments.keys():
+            if hasattr(target, "action_spaces") and arguments[name] != facts[name]:
                 raise ConfigError(
                     f"{key}.{name}={plain(arguments[name])} does not fit {describe(context.action)}: leave it out, it"
                     f" is {plain(facts[name])}"

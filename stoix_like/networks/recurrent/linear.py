@@ -11,12 +11,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Inexact
 
-from stoix_like.schema import Range
+from stoix_like.schema import Range, between
 from stoix_like.utils.jax_utils import prepend_dims, restore_float32
 
 State = Inexact[Array, "*batch H"]
 
-_RADIUS = Range(0.0, 1.0, without_low=True, without_high=True)
+_RADIUS = between(0.0, 1.0)
+# The logarithms of a radius of 0 or 1 are infinite.
+_MIN_SQUARED, _MAX_SQUARED = 1e-6, 1.0 - 1e-6
 
 
 def linear_recurrence(
@@ -115,7 +117,7 @@ class LRUCell(LinearCell):
 
     min_radius: Annotated[float, _RADIUS] = 0.9
     max_radius: Annotated[float, _RADIUS] = 0.999
-    max_phase: Annotated[float, Range(0.0, math.pi, without_low=True)] = math.pi / 10.0
+    max_phase: Annotated[float, Range(0.0, 2.0 * math.pi, without_low=True)] = math.pi / 10.0
 
     def setup(self) -> None:
         """Create the parameters and layers."""
@@ -128,7 +130,7 @@ class LRUCell(LinearCell):
     def _init_nu(self, key: Array, shape: tuple[int, ...]) -> Array:
         """Draw |lambda|^2 uniformly between the squared radii."""
         squared = jax.random.uniform(key, shape, minval=self.min_radius**2, maxval=self.max_radius**2)
-        return jnp.log(-0.5 * jnp.log(squared))
+        return jnp.log(-0.5 * jnp.log(jnp.clip(squared, _MIN_SQUARED, _MAX_SQUARED)))
 
     def _init_theta(self, key: Array, shape: tuple[int, ...]) -> Array:
         return jnp.log(jax.random.uniform(key, shape, minval=1e-3 * self.max_phase, maxval=self.max_phase))

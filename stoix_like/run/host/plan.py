@@ -291,10 +291,14 @@ def _replay_notes(config: RunConfig, rows_per_shard: int, num_shards: int, num_a
 def _period_notes(config: RunConfig, num_updates: int) -> tuple[str, ...]:
     """Name periods of gradient steps that the run does not last."""
     system, steps, found = config.system, num_updates * config.system.gradient_steps, []
-    periods = {"target_update_period": "target networks stay as they start", "reset_every": "nothing is reset"}
-    for name, what in periods.items():
+    # The last reset precedes the last update.
+    periods = {
+        "target_update_period": (steps, "target networks stay as they start"),
+        "reset_every": (steps - system.gradient_steps, "nothing is reset"),
+    }
+    for name, (most, what) in periods.items():
         period = get_value(system, name) if name in flat_hints(type(system)) else None
-        if period is not None and period >= steps:
+        if period is not None and period > most:
             found.append(f"system.{name}={period:,} of {steps:,} gradient steps in all: {what}")
     return tuple(found)
 

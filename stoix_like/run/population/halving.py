@@ -238,7 +238,7 @@ def _check_ranges(run: RunConfig, plan: Plan) -> None:
         draw(np.random.default_rng(0), key, distribution, 1)
         ((kind, arguments),) = distribution.items()
         values = convert_values(run.system, name, arguments if kind == "choice" else ends(f"{key}.{kind}", arguments))
-        limits[name] = min(values), max(values)
+        limits[name] = key, min(values), max(values)
     check_ends(run, limits, plan.check)
 
 

@@ -292,24 +292,27 @@ def ends(key: str, arguments: Sequence[Any], above_zero: bool = False) -> tuple[
     return low, high
 
 
-def check_ends(run: RunConfig, limits: Mapping[str, tuple[Any, Any]], check: Callable[[SystemConfig], None]) -> None:
+def check_ends(
+    run: RunConfig, limits: Mapping[str, tuple[str, Any, Any]], check: Callable[[SystemConfig], None]
+) -> None:
     """Let the system check the ends of all ranges, each with those of every other one.
 
     Args:
         run: the typed configuration.
-        limits: by name, the ends of the range of a hyperparameter.
+        limits: by name, the key of the range of a hyperparameter, and its ends.
         check: raises a ConfigError for hyperparameters that the system refuses.
 
     Raises:
         ConfigError: ends of two ranges do not fit together.
     """
-    lowest: dict[str, Any] = {name: low for name, (low, _) in limits.items()}
+    lowest: dict[str, Any] = {name: low for name, (_, low, _) in limits.items()}
     for one, other in itertools.combinations_with_replacement(limits, 2):
-        for values in itertools.product(limits[one], limits[other]):
+        for values in itertools.product(limits[one][1:], limits[other][1:]):
             try:
                 check(replace_values(run.system, lowest | {one: values[0], other: values[1]}))
             except ConfigError as error:
-                raise ConfigError(f"{KEY}.hyperparams: ends of ranges do not fit together: {error}") from error
+                keys = " and ".join(dict.fromkeys((limits[one][0], limits[other][0])))
+                raise ConfigError(f"an end of {keys} does not fit: {error}") from error
 
 
 def convert_values(system: SystemConfig, name: str, values: Sequence[Any]) -> tuple[float, ...]:

@@ -34,7 +34,7 @@ from stoix_like.rendering.animation import check_writer
 from stoix_like.run.host.devices import RunDevices, devices_of, make_mesh, set_compile_cache
 from stoix_like.run.host.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import halving, pbt
-from stoix_like.run.population.members import Population, check_ends, count_members, make_population
+from stoix_like.run.population.members import Population, bounded, check_ends, count_members, make_population
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.custom import make_callbacks, make_custom_loggers
 from stoix_like.run.set_up.influence import Influence, find_influence
@@ -394,7 +394,9 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
                 f"arch.population.pbt.every_evals={selection.every_evals} selects at none of {plan.trial_evaluations}"
                 " evaluation(s), the last of which is the result: use fewer, or null"
             )
-        check_ends(config, {name: space[:2] for name, space in pbt.spaces(config).items()}, plan.check)
+        keys = bounded(config.arch.population, selection.bounds, "arch.population.pbt.bounds")
+        ranges = {name: (keys[name][0], space.low, space.high) for name, space in pbt.spaces(config).items()}
+        check_ends(config, ranges, plan.check)
     for member in range(population.num_members if population.hyperparams else 0):
         try:
             plan.check(replace_values(config.system, population.of(member)))

@@ -38,10 +38,17 @@ class TrainRatioConfig(StreamReplayConfig):
             return
         steps, batch = config.rollout_length * num_envs * num_shards, self.total_batch_size * self.sequence_length
         if self.train_ratio * steps % batch:
-            near = max(1, round(self.train_ratio * steps / batch))
+            near = round(self.train_ratio * steps / batch)
+            sequences, rest = divmod(self.train_ratio * steps, self.sequence_length)
             advice = f"a multiple of {batch} for arch.total_num_envs × system.rollout_length × system.train_ratio"
-            if near * batch % steps == 0:
+            if near and near * batch % steps == 0:
                 advice = f"system.train_ratio={near * batch // steps}"
+            elif near == 0 and sequences and rest == 0:
+                fewer = self.online_sequences > sequences
+                online = f" system.online_sequences={sequences}" if fewer else ""
+                advice = f"system.total_batch_size={sequences}{online}, for one gradient step per update"
+            elif near == 0 and batch % steps == 0:
+                advice = f"system.train_ratio={batch // steps}, or a smaller system.total_batch_size"
             raise ConfigError(
                 f"system.train_ratio={self.train_ratio} makes {self.train_ratio * steps:,} replayed steps per update of"
                 f" {steps:,}, no multiple of {batch:,} (total_batch_size × sequence_length): use {advice}"

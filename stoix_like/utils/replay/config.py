@@ -66,15 +66,15 @@ class BufferConfig(DataConfig):
         # Of a share that is traced, or changes over the run, the program takes what it rounds to.
         fixed = self.data is not None and self.final_data_fraction is None and isinstance(share, float)
         number = round(share * batch) if fixed else None
-        if number == 0:
+        if number == 0 and share > 0.0:
             raise ConfigError(
                 f"system.data_fraction={share:g} of {batch} sample(s) of a shard rounds to none: use at least"
                 f" {1 / batch:g}, or a larger system.total_batch_size"
             )
         if number == batch and share < 1.0:
             raise ConfigError(
-                f"system.data_fraction={share:g} of {batch} sample(s) of a shard rounds to all: use at most"
-                f" {1 - 1 / batch:g}, a larger system.total_batch_size, or 1 to sample nothing else"
+                f"system.data_fraction={share:g} of {batch} sample(s) of a shard rounds to all: use a larger"
+                " system.total_batch_size, a smaller share, or 1 to sample nothing else"
             )
 
 

@@ -118,9 +118,12 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
                 ),
                 "arch.population.pbt.bounds={vmin: {uniform: [-50, 50]}, vmax: {uniform: [-50, 50]}}",
             ],
-            "arch.population.hyperparams: ends of ranges do not fit together: system.vmin",
+            "an end of arch.population.pbt.bounds.vmin does not fit: system.vmin=-50.0 must be less than system.vmax=-50.0",
         ),
-        (["system=dreamer/dreamer_v3", "system.train_ratio=1"], "use system.train_ratio="),
+        (
+            ["system=dreamer/dreamer_v3", "system.train_ratio=1"],
+            "use system.total_batch_size=2 system.online_sequences=2",
+        ),
         (["env=gymnasium/cartpole", "env.timeout=1e7"], "env.timeout=10000000.0 is out of range"),
     ],
 )

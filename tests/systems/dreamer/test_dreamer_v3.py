@@ -35,7 +35,7 @@ def test_the_train_ratio_determines_the_gradient_steps():
         config("system.train_ratio=3").check(4, 1)
     # A batch of which an update replays a small part is what is wrong, not the ratio.
     with pytest.raises(
-        ConfigError, match=r"makes 64 replayed steps .* no multiple of .*use system.total_batch_size=8 or"
+        ConfigError, match=r"makes 64 replayed steps .* no multiple of .*use system.total_batch_size=8,"
     ):
         config("system.total_batch_size=1000000000", "system.total_buffer_size=1000000000").check(4, 1)
     with pytest.raises(ConfigError, match=r"return_percentile_low=95.0 must be less than"):

@@ -27,10 +27,11 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.envs.spaces import Discrete
+from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
-from stoix_like.schema import INT32_MAX, Range, above, at_least, between
+from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.conservatism import Conservatism, make_penalty
@@ -76,9 +77,17 @@ class BaseConfig(SystemConfig):
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
     q_lr: Annotated[float, above(0.0)]
-    tau: Annotated[float, Range(0.0, 1.0, without_low=True)]
+    tau: Annotated[float, between(0.0, 1.0)]
     target_update_period: Annotated[int | None, between(0, INT32_MAX)] = None
     max_abs_reward: Annotated[float, above(0.0)]
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check that the target network follows; see `SystemConfig.check`."""
+        super().check(num_envs, num_shards)
+        if self.tau == 0.0 and not self.target_update_period:
+            raise ConfigError(
+                "system.tau=0 leaves the target network as it starts: use 0.005, or a system.target_update_period"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,8 +119,8 @@ class TargetCritics(Part):
     """Hyperparameters of the targets of an ensemble of critics.
 
     Attributes:
-        num_target_critics: number of critics, drawn at random for each gradient step by each shard, whose minimum is the
-            target. With fewer than `num_critics`, the policy maximises the mean of all critics instead of their minimum.
+        num_target_critics: number of critics, which each shard draws at random for each gradient step, whose minimum is
+            the target. With fewer than `num_critics`, the policy maximises the mean of all critics and not the minimum.
     """
 
     num_target_critics: Annotated[int, between(1, 1000)]
