@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from stoix_like.architectures.acting import start_episodes
+from stoix_like.architectures.acting import game_keys, start_episodes
 from stoix_like.base_types import RolloutState, SearchOutput
 from stoix_like.config import RunConfig
 from stoix_like.envs.legends import Legend
@@ -101,12 +101,12 @@ def search_episode(
     def step(shared: Any, state: RolloutState, key: jax.Array) -> tuple[RolloutState, SearchOutput]:
         search_key, env_key = jax.random.split(key)
         found = search(shared, state, search_key)
-        env_state, timestep = env.step(env_key[None], state.env_state, found.action)
+        env_state, timestep = env.step(game_keys(env, env_key), state.env_state, found.action)
         return RolloutState(env_state, timestep, state.carry), found
 
     with contextlib.closing(env):
         start_key, key = jax.random.split(jax.random.key(seed))
-        state = jax.jit(lambda key: start_episodes(env, system, key[None]))(start_key)
+        state = jax.jit(lambda key: start_episodes(env, system, game_keys(env, key)))(start_key)
         steps, rewards, shared = [], [], jax.device_put(chosen.shared)
         for number in range(setup.config.arch.max_eval_steps):
             state, found = step(shared, state, jax.random.fold_in(key, number))

@@ -39,6 +39,13 @@ def fit_elo(scores: np.ndarray, games: np.ndarray, prior_games: float = 1.0) -> 
 def elo_intervals(outcomes: list[tuple[int, int, np.ndarray]], num_players: int, num_resamples: int) -> np.ndarray:
     """Compute 95 % percentile bootstrap intervals of ratings, resampling the pairs of games of each match.
 
+    Pairs that all have one score s say nothing about their spread: the score of such a match is drawn from the Bayesian
+    bootstrap, with half a pair lost and half a pair won beside its G pairs.
+
+        w_s s + w_1,   (w_s, w_0, w_1) ~ Dirichlet(G, 1/2, 1/2)
+
+    Source: Rubin 1981, The Bayesian Bootstrap.
+
     Args:
         outcomes: for each match, its two players, and `[G]` the mean score of the first one in each pair of games with
             the same opening.
@@ -46,14 +53,22 @@ def elo_intervals(outcomes: list[tuple[int, int, np.ndarray]], num_players: int,
         num_resamples: number of resamples.
 
     Returns:
-        `[2, K]`, the ends of the intervals, in points of Elo above the first player.
+        `[2, K]`, the ends of the intervals, which contain the rating, in points of Elo above the first player.
     """
     rng = np.random.default_rng(0)
     fits = []
     for _ in range(num_resamples):
-        drawn = [(i, j, pairs[rng.integers(len(pairs), size=len(pairs))]) for i, j, pairs in outcomes]
+        drawn = [(i, j, _resample(pairs, rng)) for i, j, pairs in outcomes]
         fits.append(fit_elo(*tabulate(drawn, num_players)))
-    return np.percentile(fits, [2.5, 97.5], axis=0)
+    (low, high), rating = np.percentile(fits, [2.5, 97.5], axis=0), fit_elo(*tabulate(outcomes, num_players))
+    return np.stack([np.minimum(low, rating), np.maximum(high, rating)])
+
+
+def _resample(pairs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    if (pairs != pairs[0]).any():
+        return pairs[rng.integers(len(pairs), size=len(pairs))]
+    share, _, won = rng.dirichlet([len(pairs), 0.5, 0.5])
+    return np.full(len(pairs), share * pairs[0] + won)
 
 
 def tabulate(outcomes: list[tuple[int, int, np.ndarray]], num_players: int) -> tuple[np.ndarray, np.ndarray]:

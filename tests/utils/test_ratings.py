@@ -33,6 +33,17 @@ def test_the_prior_keeps_ratings_of_unbeaten_players_finite():
     assert 800 < ratings[1] < 1200
 
 
+@pytest.mark.parametrize("pairs", [[1.0], [1.0] * 50, [0.5] * 50, [0.0] * 2])
+def test_equal_pairs_have_intervals_that_shrink_with_their_number(pairs):
+    """Resampling them would give intervals of no width, however few there are."""
+    outcomes = [(0, 1, np.asarray(pairs))]
+    low, high = elo_intervals(outcomes, 2, 400)
+    rating = fit_elo(*tabulate(outcomes, 2))[1]
+    assert low[1] <= rating <= high[1]
+    assert high[1] - low[1] > (200 if len(pairs) < 3 else 10)
+    assert high[1] - low[1] < (100 if pairs == [0.5] * 50 else 2000)
+
+
 def test_intervals_contain_the_ratings_and_shrink():
     rng = np.random.default_rng(1)
     widths = []

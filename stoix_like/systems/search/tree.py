@@ -18,6 +18,9 @@ from stoix_like.base_types import PyTree, SearchOutput, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, Range, above, at_least, between, one_of
 
+# A prior that rounds to 0 stays that of a legal action.
+_TINY = 1e-30
+
 RecurrentFn = Callable[[PyTree, jax.Array, jax.Array, PyTree], tuple[mctx.RecurrentFnOutput, PyTree]]
 """`(params, key, action [N], node) -> (output, node)`: the node that an action leads to, and the way there."""
 
@@ -94,6 +97,9 @@ def search(
         Actions `[N]`, their probabilities `[N, K]`, which the policy learns, and the tree.
     """
     illegal = is_illegal(root.prior_logits)
+    if config.search_method == "puct" and not greedy:
+        noise_key, key = jax.random.split(key)
+        root = with_noise(config, root, illegal, noise_key)
     depth = None if config.max_depth is None else min(config.max_depth, num_simulations)
     arguments = (params, key, root, recurrent_fn, num_simulations, illegal, depth)
     with jax.numpy_rank_promotion("allow"):
@@ -110,12 +116,20 @@ def search(
             )
         return mctx.muzero_policy(
             *arguments,
-            dirichlet_fraction=0.0 if greedy else config.dirichlet_fraction,
-            dirichlet_alpha=config.dirichlet_alpha,
+            dirichlet_fraction=0.0,
             pb_c_init=config.pb_c_init,
             pb_c_base=config.pb_c_base,
             temperature=0.0 if greedy else config.search_temperature,
         )
+
+
+def with_noise(config: SearchConfig, root: mctx.RootFnOutput, illegal: jax.Array, key: jax.Array) -> mctx.RootFnOutput:
+    """Mix Dirichlet noise over legal actions into the prior of the root; mctx draws it over all of them."""
+    lowest, logits = jnp.finfo(root.prior_logits.dtype).min, root.prior_logits
+    noise = jax.random.loggamma(key, config.dirichlet_alpha, logits.shape, logits.dtype)
+    noise = jax.nn.softmax(jnp.where(illegal, lowest, noise))
+    prior = (1.0 - config.dirichlet_fraction) * jax.nn.softmax(logits) + config.dirichlet_fraction * noise
+    return root.replace(prior_logits=jnp.where(illegal, lowest, jnp.log(jnp.maximum(prior, _TINY))))
 
 
 def is_illegal(prior_logits: jax.Array) -> jax.Array:

@@ -21,7 +21,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_DISTRIBUTI
 from stoix_like.schema import one_of
 from stoix_like.systems.parts.action_vectors import as_vector, unit
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
-from stoix_like.utils.loss import hl_gauss_loss_per_example, two_hot_loss_per_example
+from stoix_like.utils.loss import hl_gauss_loss_per_example, is_outside, two_hot_loss_per_example
 
 SCALE = rlax.SIGNED_HYPERBOLIC_PAIR
 """The scale of rewards and values, h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x."""
@@ -133,6 +133,10 @@ class LatentModel:
     def value_loss(self, params: PyTree, latent: jax.Array, target: jax.Array) -> jax.Array:
         """Compute the cross-entropies `[T, B]` of the values of latent states and their targets."""
         return self._loss(self.critic.apply(params["critic"], latent), target)
+
+    def clipped(self, params: PyTree, latent: jax.Array, target: jax.Array) -> jax.Array:
+        """Compute which targets `[T, B]` of values lie outside of the atoms, see `is_outside`."""
+        return is_outside(SCALE.apply(target), self.critic.apply(params["critic"], latent).values)
 
     def reward_loss(self, params: PyTree, latent: jax.Array, target: jax.Array) -> jax.Array:
         """Compute the cross-entropies `[T, B]` of the rewards that led to latent states and their targets."""

@@ -118,7 +118,7 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
                 ),
                 "arch.population.pbt.bounds={vmin: {uniform: [-50, 50]}, vmax: {uniform: [-50, 50]}}",
             ],
-            "an end of arch.population.pbt.bounds.vmin does not fit: system.vmin=-50.0 must be less than system.vmax=-50.0",
+            "an end of arch.population.pbt.bounds.vmin does not fit: system.vmin=-50.0 must be less",
         ),
         (
             ["system=dreamer/dreamer_v3", "system.train_ratio=1"],

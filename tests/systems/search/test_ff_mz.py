@@ -122,6 +122,10 @@ class Known:
         del params
         return latent[..., 0] * jnp.arange(1.0, len(target) + 1)[:, None]
 
+    def clipped(self, params, latent, target):
+        del params, latent
+        return jnp.zeros(target.shape)
+
     def reward_loss(self, params, latent, target):
         return 0.0 * self.value_loss(params, latent, target) + 1.0
 
@@ -207,6 +211,25 @@ def test_reanalysed_sequences_have_new_targets(muzero):
     np.testing.assert_allclose(found.value[:, 1], [10.0, 20.0, 30.0, 40.0, 50.0])
     np.testing.assert_allclose(found.weights[:, 0, 0], [0.0, 0.1, 0.2, 0.3, 0.4], rtol=1e-6)
     np.testing.assert_allclose(found.weights[:, 1], 0.5)
+
+
+def test_sequences_drawn_by_priority_are_reanalysed_wherever_they_stand(muzero):
+    """A batch that is drawn by priority has the order of the buffer: which sequences are searched again is random."""
+    one = batch_of((), (2,))
+    batch = jax.tree.map(lambda x: jnp.concatenate([x, x], axis=1), one)
+    views = 0.1 * jnp.arange(5.0)[:, None, None] * jnp.ones((5, 2, 4))
+    batch = batch._replace(steps=batch.steps._replace(observation=Observation(views)))
+    fields = {field.name: getattr(muzero, field.name) for field in dataclasses.fields(muzero)}
+    replay_config = dataclasses.replace(muzero.config.replay, prioritised=True)
+    fields["config"] = dataclasses.replace(muzero.config, replay=replay_config)
+    searched = Searched(**{**fields, "reanalyse_size": 1})
+    chosen = set()
+    for seed in range(16):
+        found = searched.reanalyse(SearchShared((), (), (), ()), batch, jax.random.key(seed)).steps.extras
+        new = np.asarray(found.value[0]) == 100.0
+        assert new.sum() == 1
+        chosen.add(int(new.argmax()))
+    assert chosen == {0, 1}
 
 
 def test_the_root_alone_knows_the_legal_actions(muzero):

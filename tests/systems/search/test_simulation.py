@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import mctx
 import numpy as np
 import pytest
 
@@ -62,6 +63,17 @@ def plan(num_simulations=24, discount=GAMMA, reward_scale=1.0, position=0, **val
         return tree.describe(root, output, output.action), output.search_tree
 
     return run(jax.random.key(1))
+
+
+def test_noise_of_the_root_is_spread_over_legal_actions():
+    """With a large concentration, it is uniform over the 2 legal actions: 0.75 (0.8, 0.2) + 0.25 (0.5, 0.5)."""
+    lowest = float(jnp.finfo(jnp.float32).min)
+    logits = jnp.asarray([[jnp.log(0.8), jnp.log(0.2), lowest, lowest, lowest]])
+    root = mctx.RootFnOutput(prior_logits=logits, value=jnp.zeros(1), embedding=())
+    config: Any = SimpleNamespace(dirichlet_fraction=0.25, dirichlet_alpha=1e6)
+    noisy = tree.with_noise(config, root, tree.is_illegal(logits), jax.random.key(0)).prior_logits
+    np.testing.assert_allclose(jax.nn.softmax(noisy), [[0.725, 0.275, 0.0, 0.0, 0.0]], atol=1e-3)
+    assert (noisy[:, 2:] == lowest).all()
 
 
 @pytest.mark.parametrize("method", ["gumbel", "puct"])

@@ -144,18 +144,22 @@ class MuZero(Planner[ConfigT]):
         return self.reanalyse(agent.shared, batch, search_key) if self.reanalyse_size else batch
 
     def reanalyse(self, shared: SearchShared, batch: SequenceBatch, key: jax.Array) -> SequenceBatch:
-        """Replace what the search found in the first sequences of a batch `[W, B]`; the last step keeps its value."""
+        """Replace what the search found in some sequences of a batch `[W, B]`; the last step keeps its value."""
         size, steps = self.reanalyse_size, batch.steps
-        observation = jax.tree.map(lambda x: x[:, :size].reshape(-1, *x.shape[2:]), steps.observation)
+        rows: slice | jax.Array = slice(size)
+        if self.config.replay.prioritised:
+            # Priorities draw in the order of the buffer: the first ones are always those of the first environments.
+            rows = jax.random.permutation(jax.random.fold_in(key, 1), batch.weight.size)[:size]
+        observation = jax.tree.map(lambda x: x[:, rows].reshape(-1, *x.shape[2:]), steps.observation)
         shared = shared._replace(params=unpack(shared.params))
         output = self.describe(*self.tree(shared, None, observation, key, self.config.search.num_simulations))
         found = Found(output.candidates, output.weights, output.value)
         found = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), found)
         assert steps.truncated is not None
         # The value of a true successor is found in the next step, unless the episode was truncated.
-        old, truncated = steps.extras.value[:, :size], steps.truncated[:, :size]
+        old, truncated = steps.extras.value[:, rows], steps.truncated[:, rows]
         found = found._replace(value=following_values(found.value, old, truncated))
-        extras = jax.tree.map(lambda new, old: jnp.concatenate([new, old[:, size:]], axis=1), found, steps.extras)
+        extras = jax.tree.map(lambda new, old: old.at[:, rows].set(new), found, steps.extras)
         return batch._replace(steps=steps._replace(extras=extras))
 
     def loss(self, params: PyTree, statistics: PyTree, batch: SequenceBatch, key: jax.Array) -> Losses:
@@ -183,7 +187,8 @@ class MuZero(Planner[ConfigT]):
         loss = policy_loss + config.vf_coef * value_loss + config.reward_coef * reward_loss
         loss -= config.ent_coef * total(entropy, targets.has_policy)
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "reward_loss": reward_loss}
-        metrics |= {"entropy": jnp.mean(entropy[0]), "value": jnp.mean(value)}
+        clipped = jnp.mean(self.model.clipped(params, latent[:1], targets.value[:1]))
+        metrics |= {"entropy": jnp.mean(entropy[0]), "value": jnp.mean(value), "clipped_targets": clipped}
         return loss, (metrics, jnp.abs(targets.value[:1] - value))
 
     def unroll(self, params: PyTree, observation: Observation, actions: jax.Array) -> jax.Array:
