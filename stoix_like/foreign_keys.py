@@ -330,7 +330,7 @@ ALGORITHMS = {
     "doubledqn": "system=q_learning/ff_ddqn",
     "gail": "system=ppo/ff_ppo system.intrinsic=gail system.reward_scale=1e-6 system.data=FILE",
     "ippo": f"system=ppo/ff_ppo {_SEVERAL}",
-    "mappo": f"system=ppo/ff_ppo +observations=centralised +env.kwargs.world=true {_SEVERAL}",
+    "mappo": f"system=ppo/ff_ppo +observations=centralised +env.kwargs.world=true env.agent_ids=one_hot {_SEVERAL}",
     "muzero": "system=search/ff_mz",
     "qmix": f"system=q_learning/ff_pqn_vdn system.mixer=qmix {_SEVERAL}",
     "rebrac": (

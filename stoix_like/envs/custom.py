@@ -188,7 +188,7 @@ def unused_methods(env: VectorEnvironment) -> tuple[str, ...]:
         base = base.env
     if not callable(getattr(base, "action_mask", None)):
         return ()
-    _, timestep = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), 1))
+    _, timestep = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), env.num_agents))
     if timestep.observation.action_mask is not None:
         return ()
     return (

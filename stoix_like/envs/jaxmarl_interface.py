@@ -138,16 +138,18 @@ class JaxMarlEnvironment(Environment):
         return jnp.asarray(leaf) if image else jnp.asarray(leaf, jnp.float32)
 
     def _finds_masks(self, state: Any) -> bool:
-        """Return whether the environment tells which actions are legal."""
-        sizes = [space.n if isinstance(space, Discrete) else 0 for space in self._spaces]
-        if not all(sizes) or (self._rules.legal is None and not hasattr(self._env, "get_avail_actions")):
+        """Return whether the environment tells which actions are legal; refuse masks that do not fit the actions."""
+        spaces = dict(zip(self._agents, self._spaces, strict=True))
+        discrete = all(isinstance(space, Discrete) for space in self._spaces)
+        if not discrete or (self._rules.legal is None and not hasattr(self._env, "get_avail_actions")):
             return False
         try:
             legal = jax.eval_shape(self._legal, state)
         except NotImplementedError:
             return False
-        # A navigation task has a mask of another length than its actions.
-        return [legal[agent].shape for agent in self._agents] == [(size,) for size in sizes]
+        if faults := list(_mask_faults(legal, spaces)):
+            raise FaultyEnvironmentError(faults)
+        return True
 
     def _legal(self, state: Any) -> Any:
         return self._env.get_avail_actions(state) if self._rules.legal is None else self._rules.legal(self._env, state)
@@ -236,6 +238,18 @@ def _observation_faults(env: Any, observed: Any, method: str) -> Iterator[str]:
         elif hasattr(observed[agent], "shape") and tuple(observed[agent].shape) != tuple(np.ravel(space.shape)):
             found = padding.shapes(observed[agent])
             yield f"{method} returns an observation {found} of {agent}, whose space has {space.shape}: make them agree"
+
+
+def _mask_faults(legal: Any, spaces: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield which agents have no mask of their actions; `legal` are shapes by agent."""
+    for agent, space in spaces.items():
+        if isinstance(legal, Mapping) and agent not in legal:
+            yield f"get_avail_actions returns no mask of {agent}: return one of its {space.n} actions"
+        elif (found := padding.shapes(legal[agent])) != (space.n,):
+            yield (
+                f"get_avail_actions returns a mask {found} of {agent}, which has {space.n} actions: return one of shape"
+                f" ({space.n},)"
+            )
 
 
 def steps_of(state: Any) -> jax.Array:

@@ -22,6 +22,7 @@ from stoix_like.envs.described import DescribedEnvironment
 from stoix_like.envs.environment import VectorEnvironment, restart
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Box, Dict, Discrete, Space, entries
+from stoix_like.envs.wrappers.agents import with_agent_ids
 from stoix_like.errors import ConfigError
 from stoix_like.policies.export import export_policy
 from stoix_like.policies.exportable import Exportable
@@ -103,7 +104,7 @@ class Policy(Exportable):
         self._own_networks = 0 if setup.spec.share_networks else setup.spec.num_agents
         self.observation_space = self._env.observation_space
         self.action_space = self._env.unwrapped.action_space
-        _, timestep = jax.eval_shape(self._env.reset, jax.random.split(jax.random.key(0), 1))
+        _, timestep = jax.eval_shape(self._env.reset, jax.random.split(jax.random.key(0), self._env.num_agents))
         like: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), timestep.observation)
         self._shapes: dict[str, jax.ShapeDtypeStruct] = _arrays(like)
         self._structure = jax.tree.structure(like)
@@ -204,9 +205,11 @@ class Policy(Exportable):
         return factory.make_eval(self._config.env, self._config.custom_env, self._config.matmul_precision)
 
     def _view_of(self, observation: Any) -> Any:
-        """Return observations of the suite's own environments as those of `unwrapped`."""
+        """Return observations of the suite's own environments as those of `unwrapped`, with the numbers of agents."""
         env = self._built_env if self._env.on_host else self._env
-        return env.unwrapped.view_of(observation)
+        view = env.unwrapped.view_of(observation)
+        # A game on the host observes by the agent's name, so that nobody else can append numbers to rows.
+        return with_agent_ids(env, view) if env.on_host else view
 
     @property
     def legend(self) -> Legend:

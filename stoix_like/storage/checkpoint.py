@@ -332,11 +332,11 @@ def read(
     items: dict[str, Any] = {}
 
     def matching() -> dict[str, Iterator[Any]]:
+        def of(name: str) -> Iterator[Any]:
+            return iter([_matching(name, leaf, restored[name][leaf], shape) for leaf, shape in shapes[name].items()])
+
         try:
-            return {
-                name: iter([_matching(name, leaf, restored[name][leaf], shape) for leaf, shape in leaves.items()])
-                for name, leaves in shapes.items()
-            }
+            return {name: of(name) for name in shapes}
         except Exception as error:  # What wrong bytes were restored to can have any type.
             raise _damaged(run_dir, step, first_line(error)) from error
 
@@ -344,11 +344,9 @@ def read(
     damaged: list[str] = []
     for name in shapes:
         found = checksums({name: restored[name]})[name]
-        bad = [leaf for leaf, value in found.items() if value != written[name].get(leaf)]
-        damaged += [f"{name}.{leaf}" for leaf in bad]
-        items[name] = jax.tree.map(
-            lambda leaf, rest=arrays[name]: next(rest) if leaf.size else _empty(leaf), trees[name]
-        )
+        damaged += [f"{name}.{leaf}" for leaf, value in found.items() if value != written[name].get(leaf)]
+        rest = arrays[name]
+        items[name] = jax.tree.map(lambda leaf, rest=rest: next(rest) if leaf.size else _empty(leaf), trees[name])
 
     def report() -> None:
         if damaged:

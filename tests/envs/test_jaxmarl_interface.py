@@ -212,6 +212,20 @@ def test_check_env_reports_faults(attributes, message):
         check_environment(with_attributes(Collect, **attributes))
 
 
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        ({"long": 3, "short": 3}, r"a mask \(3,\) of short, which has 2 actions: return one of shape \(2,\)"),
+        ({"short": 2}, "no mask of long: return one of its 3 actions"),
+    ],
+)
+def test_masks_that_do_not_fit_the_actions_are_refused(masks, message):
+    legal = {agent: jnp.ones(size, bool) for agent, size in masks.items()}
+    env = with_attributes(Collect, get_avail_actions=lambda state: legal)
+    with pytest.raises(FaultyEnvironmentError, match=message):
+        make_eval(EnvConfig("own", ScenarioConfig("x")), env)
+
+
 def test_what_cannot_be_padded_is_refused_by_name():
     images = {"long": jnp.zeros((3, 3)), "short": jnp.zeros((2, 2))}
     state = State(jnp.zeros((), jnp.int32), jnp.zeros(2))

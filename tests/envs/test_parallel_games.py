@@ -7,6 +7,7 @@ import pytest
 
 import stoix_like
 from stoix_like.envs import factory
+from stoix_like.envs.wrappers.agents import with_agent_ids
 from stoix_like.errors import ConfigError
 
 pytest.importorskip("pettingzoo")
@@ -123,6 +124,23 @@ def test_one_agent_is_an_environment_like_any_other():
     assert [t.reward.tolist() for t in timesteps[1:3]] == [[2, 1], [1, 0]]
     assert timesteps[4].truncated.tolist() == [True, True]
     assert timesteps[4].episode.episode_return.tolist() == [3, 1]
+
+
+def test_observations_by_name_have_the_numbers_that_agents_observe():
+    env = factory.make(factory.EnvConfig(env_name="own", agent_ids="one_hot"), Errand)
+    view = with_agent_ids(env, env.unwrapped.view_of(Errand().reset()[0])).agent_view
+    env.close()
+    np.testing.assert_array_equal(view, [[0, 0, 1, 0], [0, 0, 0, 1]])
+    assert view.shape[1:] == env.observation_space.shape
+
+
+def test_legal_actions_stand_beside_observations_by_name():
+    env = factory.make(factory.EnvConfig(env_name="own"), Errand)
+    view = np.zeros(2, np.float32)
+    seen = {"short": view[:1], "long": {"observation": view, "action_mask": np.asarray([0, 1, 0])}}
+    mask = env.unwrapped.view_of(seen).action_mask
+    env.close()
+    assert mask.tolist() == [[True, True, False], [False, True, False]]
 
 
 def test_agents_act_by_their_part_of_a_vector():

@@ -12,7 +12,9 @@ import stoix_like
 from stoix_like.base_types import Observation, Transition
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.inference.setup import set_up_inference
 from stoix_like.loggers import MultiLogger
+from stoix_like.policies.make import make_policy
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.on_policy.networks import ActorCriticNetworks
@@ -173,6 +175,30 @@ def test_the_values_of_a_team_are_sums_over_its_agents():
 def test_what_does_not_fit_games_is_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         set_up(parse_config(compose_config(["arch.num_devices=1", *overrides])))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "noted"),
+    [
+        ([], True),
+        (["env.agent_ids=one_hot"], False),
+        (["env.team_reward=true"], False),
+        (["network.share=false"], False),
+    ],
+)
+def test_a_shared_central_critic_that_cannot_tell_agents_apart_is_noted(overrides, noted):
+    given = ["arch.num_devices=1", *PPO, *WAGES, "+env.kwargs.world=true", "+observations=centralised", *overrides]
+    notes = set_up(parse_config(compose_config(given))).plan.notes
+    assert any("the critic cannot tell them apart" in note for note in notes) == noted
+
+
+def test_policies_of_games_know_wrappers_that_draw_for_each_row():
+    config = parse_config(compose_config([*PPO, *MATCH, "env.observation_noise=0.1", "arch.num_devices=1"]))
+    setup = set_up_inference(config)
+    keys = jax.random.split(jax.random.key(0), 2)
+    shared = setup.build_system().init(keys[0], setup.env.reset(keys)[1]).shared
+    policy = make_policy(setup, shared, {})
+    assert policy(jnp.eye(2)).shape == (2,)
 
 
 CENTRALISED = [

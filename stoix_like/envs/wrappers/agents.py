@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import EpisodeMetrics, TimeStep
+from stoix_like.base_types import EpisodeMetrics, Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace
 from stoix_like.envs.worlds import OWN, WORLD
@@ -90,26 +90,39 @@ class AgentRows(Wrapper):
         episode: EpisodeMetrics = each(timestep.episode)
         # Below automatic resets, an observation is the true successor.
         rows = TimeStep(observation, reward, terminated, truncated, observation, episode)
-        return self._identified(rows) if self._ids else rows
+        return with_view(rows, self.identified(observation.agent_view))
 
-    def _identified(self, timestep: TimeStep) -> TimeStep:
-        ids = jnp.tile(jnp.eye(self.num_agents), (len(timestep.reward) // self.num_agents, 1))
+    def identified(self, view: PyTree) -> PyTree:
+        """Append the numbers of the agents to views `[N * A, ...]`, where `agent_ids` says so."""
+        if not self._ids:
+            return view
+        ids = jnp.tile(jnp.eye(self.num_agents), (len(jax.tree.leaves(view)[0]) // self.num_agents, 1))
 
         def append(space: ObservationSpace, view: Any) -> Any:
             if isinstance(space, Dict):
                 return {name: append(entry, view[name]) for name, entry in space.spaces.items()}
             return jnp.concatenate([view, ids.astype(view.dtype)], axis=-1) if _is_vector(space) else view
 
-        return with_view(timestep, append(self.env.observation_space, timestep.observation.agent_view))
+        return append(self.env.observation_space, view)
 
 
 def has_agent_rows(env: VectorEnvironment) -> bool:
     """Return whether `AgentRows` is among the wrappers of environments."""
+    return _find_rows(env) is not None
+
+
+def with_agent_ids(env: VectorEnvironment, observation: Observation) -> Observation:
+    """Append the numbers of the agents to an observation `[N * A, ...]`, where `env.agent_ids` says so."""
+    rows = _find_rows(env)
+    return observation if rows is None else observation._replace(agent_view=rows.identified(observation.agent_view))
+
+
+def _find_rows(env: VectorEnvironment) -> AgentRows | None:
     while isinstance(env, Wrapper):
         if isinstance(env, AgentRows):
-            return True
+            return env
         env = env.env
-    return False
+    return None
 
 
 def where_rows(condition: jax.Array, taken: Any, other: Any) -> Any:

@@ -160,7 +160,7 @@ def _returns(found: DataSet, reward: np.ndarray, config: RunConfig) -> np.ndarra
 
 def _observed(recorded: Observation, env: VectorEnvironment, path: str) -> Observation:
     """Return what the agent observes of what was recorded; refuse data that lack something."""
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), env.num_agents))
     observed = jax.eval_shape(env.reset, keys)[1].observation
     for name in ("action_mask", "step_count"):
         if getattr(observed, name) is None:

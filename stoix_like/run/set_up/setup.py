@@ -24,6 +24,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.custom import unused_methods
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import describe, fits
+from stoix_like.envs.worlds import WORLD
 from stoix_like.errors import ConfigError, multiples_near, raised_at, reason
 from stoix_like.interpreter import exit_if_run_again
 from stoix_like.loggers import Logger, check_available
@@ -265,6 +266,7 @@ def _assemble(
         (
             *env.unwrapped.faults,
             *unused_methods(env),
+            *_world_notes(config, env, networks),
             *(
                 f"{rate} has no effect: system={config.system_name} trains without dropout there"
                 for rate in unused_dropout(spec.networks, config.system)
@@ -274,6 +276,19 @@ def _assemble(
             *left_out,
             *memory_estimate.check_estimate(config, plan, place.mesh, place.num_members, space, shapes, device_memory),
         ),
+    )
+
+
+def _world_notes(config: RunConfig, env: VectorEnvironment, networks: SimpleNamespace) -> tuple[str, ...]:
+    """Return a note where a shared critic cannot tell agents with different rewards apart."""
+    read = (config.network.get("observations") or {}).get("critic")
+    has_critic = not {"critic_network", "q_network"}.isdisjoint(vars(networks))
+    apart = env.team_reward or not config.share_networks or config.env.agent_ids != "none"
+    if env.num_agents == 1 or apart or not has_critic or read != f"agent_view.{WORLD}":
+        return ()
+    return (
+        f"network.observations.critic={read}: where all agents observe the same world, the critic cannot tell them"
+        " apart, and their rewards may differ: use env.agent_ids=one_hot",
     )
 
 

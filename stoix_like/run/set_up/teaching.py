@@ -48,6 +48,12 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Teacher | None:
             f"{prefix} acts on {_spaces(spec)}, and this run on {_spaces(env)}: use a run in the same environment,"
             " whose networks may read other entries of a dictionary"
         )
+    if not spec.share_networks and spec.num_agents != env.num_agents:
+        # The place of a row tells whose network acts.
+        raise ConfigError(
+            f"{prefix} has networks of its own for each of {spec.num_agents} agents (network.share=false), and this run"
+            f" has num_agents={env.num_agents}: use a teacher with {env.num_agents}, or one with network.share=true"
+        )
     system = run.setup.build_system(chosen.hyperparams)
     if is_recurrent(system) or system.inspect is None:
         raise ConfigError(f"{prefix} is {run.setup.name}, whose policy needs a memory: use a feed-forward teacher")

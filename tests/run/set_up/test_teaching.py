@@ -1,6 +1,7 @@
 """Teachers that are the policies of trained runs."""
 
 import shutil
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,8 @@ import stoix_like
 from stoix_like.base_types import Observation
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.inference.setup import set_up_inference
+from stoix_like.run.set_up import teaching
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.set_up.teaching import KEY, content_of
 from support.composed import compose_config
@@ -46,6 +49,17 @@ def test_teachers_that_do_not_fit_are_refused(tmp_path_factory, tmp_path):
     empty = shutil.copytree(run_dir, tmp_path / "empty", ignore=shutil.ignore_patterns("checkpoints"))
     with pytest.raises(ConfigError, match=r"system.teacher.* holds no checkpoint"):
         student("env=gymnax/pendulum", f"system.teacher={empty}")
+
+
+def test_networks_of_each_agent_teach_the_same_number_of_agents(monkeypatch):
+    words = ["system=ppo/ff_ppo", "env=own", "env._target_=support.games.Match", "system.teacher=run"]
+    setup = set_up_inference(parse_config(compose_config([*words, "network.share=false"])))
+    monkeypatch.setattr(teaching, "open_run", lambda *args, **kwargs: SimpleNamespace(setup=setup))
+    monkeypatch.setattr(teaching, "load_member", lambda *args: SimpleNamespace(hyperparams={}, shared=()))
+    config, spec = parse_config(compose_config(words)), setup.spec
+    assert teaching.load_teacher(config, spec) is not None
+    with pytest.raises(ConfigError, match=r"each of 2 agents \(network.share=false\), and this run has num_agents=3"):
+        teaching.load_teacher(config, spec._replace(num_agents=3))
 
 
 @pytest.mark.slow
