@@ -329,7 +329,7 @@ def read(
     shapes = {name: leaves for name, tree in trees.items() if (leaves := named(tree)) and name in written}
     args = {name: ocp.args.StandardRestore(leaves) for name, leaves in shapes.items()}
     restored = processes.together(lambda: _restore(run_dir, step, args))
-    items: dict[str, Any] = {}
+    items, damaged = dict[str, Any](), list[str]()
 
     def matching() -> dict[str, Iterator[Any]]:
         def of(name: str) -> Iterator[Any]:
@@ -341,7 +341,6 @@ def read(
             raise _damaged(run_dir, step, first_line(error)) from error
 
     arrays = processes.together(matching)
-    damaged: list[str] = []
     for name in shapes:
         found = checksums({name: restored[name]})[name]
         damaged += [f"{name}.{leaf}" for leaf, value in found.items() if value != written[name].get(leaf)]
