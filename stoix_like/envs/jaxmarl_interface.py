@@ -243,9 +243,12 @@ def _observation_faults(env: Any, observed: Any, method: str) -> Iterator[str]:
 def _mask_faults(legal: Any, spaces: Mapping[Any, Any]) -> Iterator[str]:
     """Yield which agents have no mask of their actions; `legal` are shapes by agent."""
     for agent, space in spaces.items():
-        if isinstance(legal, Mapping) and agent not in legal:
+        try:
+            mask = legal[agent]
+        except (KeyError, IndexError, TypeError):
             yield f"get_avail_actions returns no mask of {agent}: return one of its {space.n} actions"
-        elif (found := padding.shapes(legal[agent])) != (space.n,):
+            continue
+        if (found := padding.shapes(mask)) != (space.n,):
             yield (
                 f"get_avail_actions returns a mask {found} of {agent}, which has {space.n} actions: return one of shape"
                 f" ({space.n},)"

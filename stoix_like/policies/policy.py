@@ -208,7 +208,7 @@ class Policy(Exportable):
         """Return observations of the suite's own environments as those of `unwrapped`, with the numbers of agents."""
         env = self._built_env if self._env.on_host else self._env
         view = env.unwrapped.view_of(observation)
-        # A game on the host observes by the agent's name, so that nobody else can append numbers to rows.
+        # Callers pass observations by the agents' names, before there are rows to append numbers to.
         return with_agent_ids(env, view) if env.on_host else view
 
     @property

@@ -109,7 +109,8 @@ def _check_order(arguments: Mapping[str, Any], key: str) -> None:
         if not isinstance(smallest, (int, float)) or not isinstance(largest, (int, float)) or smallest < largest:
             continue
         if smallest > largest or not may_equal:
-            raise ConfigError(f"{key}.{low}={smallest:g} must be less than {high}={largest:g}: use a smaller {low}")
+            must = "be at most" if may_equal else "be less than"
+            raise ConfigError(f"{key}.{low}={smallest:g} must {must} {high}={largest:g}: use a smaller {low}")
 
 
 def _positive(sizes: Any, least: int) -> bool:

@@ -261,7 +261,7 @@ def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
         # Of several sub-actions, a head may be told the choices of all of them, and checks that itself.
         told = _SIZES_OF_ACTIONS - ({"action_dim"} if isinstance(context.action, MultiDiscrete) else set())
         for name in told & facts.keys() & arguments.keys():
-            if hasattr(target, "action_spaces") and arguments[name] != facts[name]:
+            if hasattr(target, "outputs") and arguments[name] != facts[name]:
                 raise ConfigError(
                     f"{key}.{name}={plain(arguments[name])} does not fit {describe(context.action)}: leave it out, it"
                     f" is {plain(facts[name])}"

@@ -291,9 +291,9 @@ def _replay_notes(config: RunConfig, rows_per_shard: int, num_shards: int, num_a
 def _period_notes(config: RunConfig, num_updates: int) -> tuple[str, ...]:
     """Name periods of gradient steps that the run does not last."""
     system, steps, found = config.system, num_updates * config.system.gradient_steps, []
-    # The last reset precedes the last update.
+    # The last reset precedes the last update, and a copy after the last gradient step is of no use.
     periods = {
-        "target_update_period": (steps, "target networks stay as they start"),
+        "target_update_period": (steps - 1, "target networks stay as they start"),
         "reset_every": (steps - system.gradient_steps, "nothing is reset"),
     }
     for name, (most, what) in periods.items():

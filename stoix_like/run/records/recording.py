@@ -149,7 +149,8 @@ class Recording:
         if atoms is not None and share > _MAX_CLIPPED:
             found["clipped"] = (
                 f"train/clipped_targets={share:.3f}: {share:.0%} of the probability of value targets lies outside of"
-                f" system.vmin={atoms.vmin:g} to system.vmax={atoms.vmax:g}: widen them, or lower system.reward_scale"
+                f" system.vmin={atoms.vmin:g} to system.vmax={atoms.vmax:g}{atoms.scale}: widen them, or lower"
+                " system.reward_scale"
             )
         for kind, sentence in found.items():
             if kind not in self._advised and self._setup.processes.index == 0:

@@ -23,7 +23,7 @@ from stoix_like.data.files import KEY
 from stoix_like.envs import factory
 from stoix_like.envs.custom import unused_methods
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.spaces import describe, fits
+from stoix_like.envs.spaces import Box, Dict, describe, fits
 from stoix_like.envs.worlds import WORLD
 from stoix_like.errors import ConfigError, multiples_near, raised_at, reason
 from stoix_like.interpreter import exit_if_run_again
@@ -283,12 +283,17 @@ def _world_notes(config: RunConfig, env: VectorEnvironment, networks: SimpleName
     """Return a note where a shared critic cannot tell agents with different rewards apart."""
     read = (config.network.get("observations") or {}).get("critic")
     has_critic = not {"critic_network", "q_network"}.isdisjoint(vars(networks))
-    apart = env.team_reward or not config.share_networks or config.env.agent_ids != "none"
+    space = env.observation_space
+    world = space.spaces.get(WORLD) if isinstance(space, Dict) else None
+    # Numbers of agents are appended to vectors alone.
+    numbered = config.env.agent_ids != "none" and isinstance(world, Box) and len(world.shape) == 1
+    apart = env.team_reward or not config.share_networks or numbered
     if env.num_agents == 1 or apart or not has_critic or read != f"agent_view.{WORLD}":
         return ()
     return (
         f"network.observations.critic={read}: where all agents observe the same world, the critic cannot tell them"
-        " apart, and their rewards may differ: use env.agent_ids=one_hot",
+        " apart, and their rewards may differ: use env.agent_ids=one_hot where the world is a vector, or"
+        " env.team_reward=true",
     )
 
 

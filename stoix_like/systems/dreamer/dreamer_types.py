@@ -43,7 +43,7 @@ class TrainRatioConfig(StreamReplayConfig):
             advice = f"a multiple of {batch} for arch.total_num_envs × system.rollout_length × system.train_ratio"
             if near and near * batch % steps == 0:
                 advice = f"system.train_ratio={near * batch // steps}"
-            elif near == 0 and sequences and rest == 0:
+            elif near == 0 and sequences and rest == 0 and sequences % num_shards == 0:
                 fewer = self.online_sequences > sequences
                 online = f" system.online_sequences={sequences}" if fewer else ""
                 advice = f"system.total_batch_size={sequences}{online}, for one gradient step per update"

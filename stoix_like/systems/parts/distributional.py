@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +25,13 @@ class AtomsConfig(Part):
     """Hyperparameters of a categorical distribution of returns.
 
     Attributes:
+        scale: what the atoms are a function of, for messages; empty for the returns themselves.
         num_atoms: number of atoms.
         vmin: value of the first atom, in units of scaled reward.
         vmax: value of the last atom, likewise.
     """
 
+    scale: ClassVar[str] = ""
     num_atoms: Annotated[int, between(2, 100_000)]
     vmin: float
     vmax: float

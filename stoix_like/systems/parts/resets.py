@@ -76,7 +76,7 @@ def with_resets(
     """Build a system, with periodic resets of its networks where a part of its hyperparameters sets them.
 
     A reset precedes the first update before which `reset_every` gradient steps are complete, so that new networks are
-    neither evaluated nor what a run ends with before an update:
+    updated before they are evaluated or returned:
 
     - `full`: new parameters and optimisers, of the temperature, too, targets that are copies, and what Disco103's rule
       knows of the agent;

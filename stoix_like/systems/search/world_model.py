@@ -6,7 +6,7 @@ Shape letters: D width of a latent state.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,7 @@ class LatentModelConfig(AtomsConfig):
     """Hyperparameters of the distributions of rewards and values.
 
     Attributes:
+        scale: see `AtomsConfig`.
         num_atoms: number of atoms.
         vmin: value of the first atom, h(reward or value); see `SCALE`.
         vmax: value of the last atom, likewise.
@@ -49,6 +50,7 @@ class LatentModelConfig(AtomsConfig):
             distribution with a standard deviation of 0.75 atoms.
     """
 
+    scale: ClassVar[str] = ", h(value) of MuZero"
     target_distribution: Annotated[str, one_of("two_hot", "hl_gauss")]
 
 

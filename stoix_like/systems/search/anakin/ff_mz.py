@@ -149,7 +149,8 @@ class MuZero(Planner[ConfigT]):
         rows: slice | jax.Array = slice(size)
         if self.config.replay.prioritised:
             # Priorities draw in the order of the buffer: the first ones are always those of the first environments.
-            rows = jax.random.permutation(jax.random.fold_in(key, 1), batch.weight.size)[:size]
+            rows_key, key = jax.random.split(key)
+            rows = jax.random.permutation(rows_key, batch.weight.size)[:size]
         observation = jax.tree.map(lambda x: x[:, rows].reshape(-1, *x.shape[2:]), steps.observation)
         shared = shared._replace(params=unpack(shared.params))
         output = self.describe(*self.tree(shared, None, observation, key, self.config.search.num_simulations))
