@@ -106,6 +106,8 @@ def describe(data: DataSet) -> str:
     ]
     for name, array in data.arrays().items():
         if name not in ("terminated", "truncated", "valids"):
+            # What stands in the rows of last observations does not count.
+            array = array[data.valid] if name in ("actions", "rewards") else array
             low, high = (format_number(float(value)) for value in (array.min(), array.max())) if array.size else "--"
             rows.append([name, f"{array.dtype} {list(array.shape[1:])}, {low} to {high}"])
     return "\n".join([*columns(rows), *header.notes])

@@ -119,8 +119,11 @@ def _wrong_values(data: DataSet, action_space: Any) -> Iterator[str]:
     """Check that all numbers are finite, and actions within their bounds."""
     for name, array in data.arrays().items():
         if array.dtype.kind == "f" and not _is_finite(array):
-            row = _first(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
-            yield f"{name} is not finite in row {row}: leave its episode out"
+            wrong = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+            # Of the last row of an episode, only the observation counts.
+            wrong = wrong & data.valid if name in ("actions", "rewards") else wrong
+            if wrong.any():
+                yield f"{name} is not finite in row {_first(wrong)}: leave its episode out"
     limits = (action_space.low, action_space.high) if isinstance(action_space, Mixed) else bounds(action_space)
     low, high = (np.asarray(bound, np.float64) for bound in limits)
     with np.errstate(invalid="ignore"):

@@ -24,6 +24,7 @@ MINARI_KEY = "stoix_like"
 _D4RL = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
 _OGBENCH = ("observations", "actions", "terminals", "valids", "rewards", "masks")
 _MAX_METADATA_BYTES = 2**24
+_SPLIT = "episodes are split where a task was solved: their number, lengths and returns are those of the pieces"
 _NO_REWARDS = (
     "the file has no rewards, so they are zero: OGBench computes them where 'singletask' is in the name of a data set;"
     " save what it returns, with `rewards` and `masks`"
@@ -46,14 +47,16 @@ def read_ogbench(path: Path) -> DataSet:
     valid[-1:] = False
     terminated = valid & (found["masks"] == 0) if "masks" in found else np.zeros_like(valid)
     truncated = valid & ~np.append(valid[1:], False) & ~terminated
-    header = DataHeader(path=str(path), notes=() if "rewards" in found else (_NO_REWARDS,))
-    reward = found.get("rewards", np.zeros(len(valid), np.float32))
+    split = bool((terminated[:-1] & valid[1:]).any())
+    notes = (*(() if "rewards" in found else (_NO_REWARDS,)), *((_SPLIT,) if split else ()))
+    header = DataHeader(path=str(path), notes=notes)
+    reward: Any = found.get("rewards", np.zeros(len(valid))).astype(np.float32)
     last = Observation(view[np.flatnonzero(terminated | truncated) + 1])
-    if (terminated[:-1] & valid[1:]).any():
+    if split:
         action, reward, terminated, truncated = (x[valid] for x in (action, reward, terminated, truncated))
         return from_steps(header, Observation(view[valid]), action, reward, terminated, truncated, last)
     # As it is; what the last rows hold next to their observation does not count.
-    reward = np.where(valid, reward, 0.0)
+    reward = np.where(valid, reward, np.float32(0.0))
     action = np.where(np.expand_dims(valid, tuple(range(1, action.ndim))), action, 0)
     return DataSet(header, Observation(view), action, reward, terminated, truncated, valid).with_statistics()
 
@@ -123,7 +126,7 @@ def _minari_rows(episode: Any) -> dict[str, np.ndarray]:
         actions = np.concatenate([x.reshape(len(x), -1) for x in jax.tree.leaves(actions)], axis=1, dtype=np.float32)
     steps = {
         "actions": actions,
-        "rewards": episode["rewards"][()],
+        "rewards": episode["rewards"][()].astype(np.float32),
         "terminated": terminated,
         "truncated": episode["truncations"][()].astype(bool) & ~terminated,
         "valids": np.ones_like(terminated),
@@ -150,7 +153,9 @@ def _nest(group: Any) -> Any:
             return [_nest(group[f"_index_{i}"]) for i in range(len(group))]
         return {name: _nest(group[name]) for name in group}
     if group.dtype.kind not in "biuf":
-        raise ConfigError(f"{group.name} holds no plain numbers: write images with jpeg_encoding=False")
+        raise ConfigError(
+            f"{group.name} holds no plain numbers: write images with jpeg_encoding=False, and leave texts out"
+        )
     return group[()]
 
 

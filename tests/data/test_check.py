@@ -115,6 +115,13 @@ def test_wrong_data_are_refused(kind, tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_of_the_last_row_of_an_episode_the_observation_alone_counts(tmp_path):
+    data = make_data()
+    last = int(np.flatnonzero(~data.valid)[0])
+    write_data(tmp_path / "data.npz", edit("reward", last, np.nan)(data))
+    check_data(read_data(tmp_path / "data.npz"), OBSERVATIONS, ACTIONS, ENV)
+
+
 def test_a_header_alone_tells_the_environment_and_that_there_are_steps(tmp_path):
     write_data(tmp_path / "data.npz", make_data())
     with pytest.raises(ConfigError, match="^teacher=.*data.npz: the data are of suite/Arm-v0, not of suite/Leg-v0"):

@@ -46,7 +46,7 @@ def test_ogbench_solved_tasks_terminate(tmp_path):
     write_ogbench(tmp_path / "data.npz", rewards=rewards, masks=np.array([0, 1, 1, 1, 0, 1]))
     data = read_data(tmp_path / "data.npz")
     assert fields(data) == ([0, 1, 1, 2, 3, 4, 5], [0, 0, -1, 0, -1, 0, 0], [0, 5], [2], [1, 3, 6])
-    assert data.header.notes == ()
+    assert [note.split(":")[0] for note in data.header.notes] == ["episodes are split where a task was solved"]
     write_ogbench(tmp_path / "end.npz", rewards=rewards, masks=np.array([1, 1, 1, 1, 0, 1]))
     assert fields(read_data(tmp_path / "end.npz"))[2:] == ([4], [1], [2, 5])
 

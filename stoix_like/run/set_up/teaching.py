@@ -58,7 +58,7 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Teacher | None:
     if is_recurrent(system) or system.inspect is None:
         raise ConfigError(f"{prefix} is {run.setup.name}, whose policy needs a memory: use a feed-forward teacher")
     inspect = system.inspect
-    return Teacher(lambda params, observation: inspect(params, observation).policy, chosen.shared)
+    return Teacher(lambda params, observation: inspect(params, observation).policy, chosen.shared, env.action_space)
 
 
 def content_of(teacher: Teacher) -> str:

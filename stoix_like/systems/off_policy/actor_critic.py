@@ -216,7 +216,9 @@ def make_parts(config: ActorAndCritics, spec: SystemSpec, critics: MultiNetwork,
         "config": config,
         "axes": spec.axes,
         "replay": make_replay(config.replay, spec, config.gamma, config.reward_scale),
-        "normalizer": make_normalizer(config.normalisation.normalize_observations, spec.axes),
+        "normalizer": make_normalizer(
+            config.normalisation.normalize_observations, spec.axes, from_data=config.replay.only_data
+        ),
         "returns": make_return_scaler(config.normalisation, config.gamma, config.reward_scale, spec.axes),
         "actor": FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
         "critics": critics,

@@ -40,6 +40,11 @@ class KLRate(Part):
         """Refuse bounds in the wrong order, and a second rule for the learning rates; see `Part.check`."""
         if self.desired_kl is None:
             return
+        if config.gradient_steps == 1:
+            raise ConfigError(
+                f"system.desired_kl={self.desired_kl} follows the divergence before each gradient step, which is 0"
+                " before the only one of an update: use more system.epochs or system.num_minibatches, or null"
+            )
         gradients = config.find_part(Gradients)
         if gradients is not None and gradients.decay_learning_rates is not False:
             raise ConfigError(

@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Distribution, Observation, PyTree, SystemSpec
+from stoix_like.envs.spaces import Space
 from stoix_like.schema import Part, at_least
+from stoix_like.systems.parts.action_vectors import clip_to_bounds
 
 # Beyond the numbers of the keys that others split off.
 _STREAM = 2**31 - 2
@@ -56,10 +58,16 @@ class Teacher(NamedTuple):
     Attributes:
         policy: `(params, observation [B, ...]) -> distribution`, of raw observations.
         params: what it acts with.
+        action_space: the space of its actions, to whose bounds the environment clips them.
     """
 
     policy: Callable[[PyTree, Observation], Distribution]
     params: PyTree
+    action_space: Space
+
+    def labels(self, observation: Observation) -> jax.Array:
+        """Return the most likely actions for observations `[T, N, ...]`, as the environment takes them."""
+        return clip_to_bounds(self.action_space, self.actions(observation))
 
     def actions(self, observation: Observation, key: jax.Array | None = None) -> jax.Array:
         """Return actions for observations `[T, N, ...]`: drawn with a key, or the most likely ones."""

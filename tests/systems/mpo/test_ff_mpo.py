@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Agent, OnlineAndTarget, RolloutState, Trajectory, Transition
+from stoix_like.errors import ConfigError
 from support.algorithms import with_methods
 from support.off_policy_runs import algorithm, timestep
 
@@ -67,7 +68,11 @@ def test_critics_learn_the_retrace_returns_of_the_targets(extras, loss):
 
 def test_penalised_actions_lose_weight():
     """Four actions of equal value, one of them out of bounds: it has the least weight, and each objective sums to 1."""
-    mpo = algorithm("mpo/ff_mpo", *SMALL, "system.action_penalty=true", "system.init_temperature=0.1")
+    penalised = [*SMALL, "system.action_penalty=true", "system.init_temperature=0.1"]
+    with pytest.raises(ConfigError, match="NormalAffineTanhDistributionHead draws none"):
+        algorithm("mpo/ff_mpo", *penalised)
+    head = "network.actor_network.action_head._target_=stoix_like.networks.heads.MultivariateNormalDiagHead"
+    mpo = algorithm("mpo/ff_mpo", *penalised, head)
     duals = jax.jit(mpo.init)(jax.random.key(0), timestep([0], [False])).shared.params.duals
     action = jnp.asarray([0.1, -0.5, 0.9, 1.2])[:, None, None]
     loss, weights = mpo.weigh(duals, action, jnp.zeros((4, 1)), jnp.zeros((4, 1)))

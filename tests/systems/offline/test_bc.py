@@ -39,9 +39,8 @@ def clone():
     )
     spaces = Box(0.0, 200.0, (1,)), Discrete(3)
     networks = build_networks(config.network, spaces[1], spaces[0])
-    teacher = Teacher(
-        lambda params, observation: Categorical(params + 0.0 * observation.agent_view), jnp.asarray([[0.0, 0.0, 9.0]])
-    )
+    logits = jnp.asarray([[0.0, 0.0, 9.0]])
+    teacher = Teacher(lambda params, observation: Categorical(params + 0.0 * observation.agent_view), logits, spaces[1])
     spec = SystemSpec(*spaces, networks, Axes(), 4, NUM_ENVS, 1, True, rollout_length=6, teacher=teacher)
     return bc.make_algorithm(config.system, spec)
 

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.base_types import Axes, Transition
+from stoix_like.base_types import Axes, Observation, Transition
 from stoix_like.inference.load import load_shared, open_run
-from stoix_like.systems.parts.normalizer import ReplayNormalisation, make_return_scaler, make_reward_normalizer
+from stoix_like.systems.parts.normalizer import (
+    ReplayNormalisation,
+    make_normalizer,
+    make_return_scaler,
+    make_reward_normalizer,
+)
 
 GAMMA = 0.5
 
@@ -33,6 +38,16 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return():
     reward, _, returns = normalizer.apply(statistics, returns, steps([[1, 7]], [[0, 1]]))
     np.testing.assert_allclose(reward, np.array([[1, 7]]) / np.std([*first, 3.0, 7.0]), rtol=1e-5)
     np.testing.assert_allclose(returns, [3.0, 7.0])
+
+
+@pytest.mark.parametrize(("from_data", "expected"), [(True, 1.0), (False, 10.0)])
+def test_what_is_constant_in_data_may_vary_in_evaluations(from_data, expected):
+    """A distance of 0.001 from a constant entry is one deviation of at least 0.001, or ten, the limit."""
+    normalizer = make_normalizer(True, Axes(), from_data=from_data)
+    view = jnp.full((8, 4, 1), 0.5)
+    statistics = normalizer.update(normalizer.init(Observation(view[0])), Observation(view))
+    found = normalizer.apply(statistics, Observation(view[0] + 0.001)).agent_view
+    np.testing.assert_allclose(found, jnp.full((4, 1), expected), rtol=1e-3)
 
 
 def test_replayed_rewards_are_divided_by_the_larger_of_two_scales_of_the_return():

@@ -8,7 +8,7 @@ import numpy as np
 
 from stoix_like.base_types import Axes, Observation, SystemSpec
 from stoix_like.envs.spaces import Box, Discrete
-from stoix_like.networks.distributions import Categorical
+from stoix_like.networks.distributions import Categorical, Deterministic
 from stoix_like.systems.parts.teacher import Kickstarting, Teacher, make_lessons
 
 
@@ -21,7 +21,7 @@ def policy(params, observation):
 def lessons(**values):
     spec = SystemSpec(Box(0, 1, (1,)), Discrete(2), SimpleNamespace(), Axes(), 4, 2, 1, True)
     config = Kickstarting(**{"teacher": "runs/teacher", "teacher_coef": 2.0, "final_teacher_coef": 1.0, **values})
-    return make_lessons(config, spec._replace(teacher=Teacher(policy, jnp.asarray(50.0))))
+    return make_lessons(config, spec._replace(teacher=Teacher(policy, jnp.asarray(50.0), Discrete(2))))
 
 
 VIEWS = Observation(jnp.asarray([[1.0, -1.0], [-1.0, -1.0], [1.0, 1.0]])[..., None])
@@ -46,7 +46,7 @@ def test_the_loss_has_the_cross_entropy_of_its_actions():
 
 
 def test_labels_are_the_most_likely_actions():
-    teacher = Teacher(policy, jnp.asarray(0.01))
+    teacher = Teacher(policy, jnp.asarray(0.01), Discrete(2))
     assert np.array_equal(teacher.actions(VIEWS), [[1, 0], [0, 0], [1, 1]])
 
 
@@ -55,3 +55,11 @@ def test_without_a_teacher_nothing_changes():
     assert taught.init() == ()
     assert taught.ask((), VIEWS, None) == ((), ())
     assert taught.add(1.0, {}, None, ()) == (1.0, {})
+
+
+def test_labels_are_actions_as_the_environment_takes_them():
+    """A most likely action of 3 and -1 in a space from -2 to 2, whose environment clips it."""
+    space = Box(-2.0, 2.0, (1,))
+    teacher = Teacher(lambda _, observation: Deterministic(observation.agent_view), (), space)
+    views = Observation(jnp.asarray([[[3.0], [-1.0]]]))
+    np.testing.assert_array_equal(teacher.labels(views), [[[2.0], [-1.0]]])

@@ -26,6 +26,8 @@ from stoix_like.base_types import (
     Transition,
 )
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.errors import ConfigError
+from stoix_like.networks.heads import BetaDistributionHead, NormalAffineTanhDistributionHead
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
@@ -260,10 +262,17 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build MPO; the floats of the hyperparameters may be traced.
 
     Raises:
-        ConfigError: if `action_penalty` is set for actions without bounds.
+        ConfigError: if `action_penalty` is set for actions without bounds, or that the policy keeps within them.
     """
     if config.action_penalty:
         check_bounded(spec.action_space, "system.action_penalty")
+        head = spec.networks.actor_network.action_head
+        if isinstance(head, NormalAffineTanhDistributionHead | BetaDistributionHead):
+            raise ConfigError(
+                f"system.action_penalty=true weights actions out of bounds, and {type(head).__name__} draws none: use"
+                " false, or network.actor_network.action_head._target_="
+                "stoix_like.networks.heads.MultivariateNormalDiagHead"
+            )
     parts = make_parts(config, spec, make_critics(spec.networks.q_network, 1))
     target, dual_optim = make_soft_target(config.target), optax.adam(config.duals.dual_lr)
     return MPO(**parts, dual_optim=dual_optim, action_space=spec.action_space, target=target)

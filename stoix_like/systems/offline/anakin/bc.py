@@ -151,7 +151,7 @@ class BC(Algorithm, Generic[ConfigT]):
         """Add the rollout to the replay buffer, with the actions of a teacher, and to the statistics."""
         if self.teacher is not None:
             steps = trajectory.transitions
-            action = self.teacher.actions(steps.observation).astype(steps.action.dtype)
+            action = self.teacher.labels(steps.observation).astype(steps.action.dtype)
             trajectory = trajectory._replace(transitions=steps._replace(action=action))
         statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
         return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
@@ -198,7 +198,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     network = spec.networks.actor_network
     replay: Replay = make_replay(config.replay, spec, gamma=1.0)
     actor = FeedForwardActor(network.action_head, network.pre_torso, network.input_layer)
-    normalizer = make_normalizer(config.normalize_observations, spec.axes)
+    normalizer = make_normalizer(config.normalize_observations, spec.axes, from_data=config.replay.only_data)
     optim = make_optimiser(config, spec, config.actor_lr)
     return BC(config, spec.axes, replay, normalizer, actor, optim, spec.teacher)
 

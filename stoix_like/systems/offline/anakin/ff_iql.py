@@ -34,7 +34,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequi
 from stoix_like.schema import Range, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
-from stoix_like.systems.parts.action_vectors import as_vector
+from stoix_like.systems.parts.action_vectors import as_vector, clip_to_bounds
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
@@ -143,7 +143,8 @@ class IQL(OffPolicyActorCritic[Config]):
     def act(self, shared: OffPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Sample an action for each environment, or take the mode."""
         pi = self.pi(shared.params, self.normalizer.apply(shared.statistics, state.timestep.observation))
-        return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
+        # Data hold actions as the environment takes them, and so must the replay buffer.
+        return state.carry, pi.mode() if greedy else clip_to_bounds(self.action_space, pi.sample(seed=key)), ()
 
     def sgd_step(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update state values, critics and policy, each with the others as they are."""

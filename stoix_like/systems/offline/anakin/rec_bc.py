@@ -104,7 +104,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         config,
         spec.axes,
         make_sequence_replay(config.replay, spec, carry),
-        make_normalizer(config.normalize_observations, spec.axes),
+        make_normalizer(config.normalize_observations, spec.axes, from_data=config.replay.only_data),
         network,
         make_optimiser(config, spec, config.actor_lr),
         spec.teacher,
