@@ -22,7 +22,7 @@ def test_data_prints_what_a_file_holds_and_draws_its_returns(tmp_path, capsys):
         ["return", "mean 0.00, least -3.00, largest 3.00"],
         ["observations/joint/pos", "float32 [2], 0.00 to 13.00"],
         ["observations/touch", "int32 [], 0.00 to 2.00"],
-        ["actions", "float32 [1], -2.00 to 2.00"],
+        ["actions", "float32 [1], -2.00 to 1.33"],
         ["rewards", "float32 [], -1.00 to 2.00"],
         ["written", f"to {tmp_path / 'returns.svg'}"],
     ]
