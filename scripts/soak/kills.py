@@ -37,6 +37,7 @@ OPTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "system.normalize_observations=true",
             "system.normalize_rewards=true",
             "system.desired_kl=0.01",
+            "system.epochs=2",
             "system.decay_learning_rates=false",
         ),
     ),

@@ -34,14 +34,19 @@ def test_the_prior_keeps_ratings_of_unbeaten_players_finite():
 
 
 @pytest.mark.parametrize("pairs", [[1.0], [1.0] * 50, [0.5] * 50, [0.0] * 2])
-def test_equal_pairs_have_intervals_that_shrink_with_their_number(pairs):
+def test_equal_pairs_have_intervals_that_contain_the_rating(pairs):
     """Resampling them would give intervals of no width, however few there are."""
     outcomes = [(0, 1, np.asarray(pairs))]
     low, high = elo_intervals(outcomes, 2, 400)
     rating = fit_elo(*tabulate(outcomes, 2))[1]
     assert low[1] <= rating <= high[1]
-    assert high[1] - low[1] > (200 if len(pairs) < 3 else 10)
-    assert high[1] - low[1] < (100 if pairs == [0.5] * 50 else 2000)
+    assert high[1] - low[1] > 10
+
+
+@pytest.mark.parametrize("score", [0.0, 0.5, 1.0])
+def test_intervals_of_equal_pairs_shrink_with_their_number(score):
+    few, many = (np.ptp(elo_intervals([(0, 1, np.full(number, score))], 2, 400)[:, 1]) for number in (2, 200))
+    assert few > 1.2 * many > 0
 
 
 def test_intervals_contain_the_ratings_and_shrink():

@@ -293,7 +293,7 @@ def _period_notes(config: RunConfig, num_updates: int) -> tuple[str, ...]:
     system, steps, found = config.system, num_updates * config.system.gradient_steps, []
     # The last reset precedes the last update, and a copy after the last gradient step is of no use.
     periods = {
-        "target_update_period": (steps - 1, "target networks stay as they start"),
+        "target_update_period": (steps - 1, "target networks are not updated before the last one"),
         "reset_every": (steps - system.gradient_steps, "nothing is reset"),
     }
     for name, (most, what) in periods.items():

@@ -9,6 +9,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from stoix_like.arch_config import OfflineConfig, SebulbaConfig
@@ -285,8 +286,9 @@ def _world_notes(config: RunConfig, env: VectorEnvironment, networks: SimpleName
     has_critic = not {"critic_network", "q_network"}.isdisjoint(vars(networks))
     space = env.observation_space
     world = space.spaces.get(WORLD) if isinstance(space, Dict) else None
-    # Numbers of agents are appended to vectors alone.
-    numbered = config.env.agent_ids != "none" and isinstance(world, Box) and len(world.shape) == 1
+    # Numbers of agents are appended to vectors of floats alone.
+    vector = isinstance(world, Box) and len(world.shape) == 1 and np.issubdtype(world.dtype, np.floating)
+    numbered = config.env.agent_ids != "none" and vector
     apart = env.team_reward or not config.share_networks or numbered
     if env.num_agents == 1 or apart or not has_critic or read != f"agent_view.{WORLD}":
         return ()

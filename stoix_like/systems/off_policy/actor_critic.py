@@ -29,6 +29,7 @@ from stoix_like.systems.algorithm import Algorithm
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.exploration import initial_noise_keys
 from stoix_like.systems.parts.normalizer import (
+    MIN_STD_OF_DATA,
     Normalizer,
     ReplayNormalisation,
     ReturnScaler,
@@ -216,9 +217,7 @@ def make_parts(config: ActorAndCritics, spec: SystemSpec, critics: MultiNetwork,
         "config": config,
         "axes": spec.axes,
         "replay": make_replay(config.replay, spec, config.gamma, config.reward_scale),
-        "normalizer": make_normalizer(
-            config.normalisation.normalize_observations, spec.axes, from_data=config.replay.only_data
-        ),
+        "normalizer": make_normalizer(config.normalisation.normalize_observations, spec.axes, min_std=MIN_STD_OF_DATA),
         "returns": make_return_scaler(config.normalisation, config.gamma, config.reward_scale, spec.axes),
         "actor": FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
         "critics": critics,

@@ -18,9 +18,11 @@ from stoix_like.utils.jax_utils import Scalar
 MAX_ABS_VALUE = 10.0
 """Clipping limit of normalised observations, in standard deviations."""
 
-_MIN_STD = 1e-6
-# What Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, add to the deviations of data.
-_MIN_STD_OF_DATA = 1e-3
+MIN_STD = 1e-6
+"""The smallest deviation that observations are divided by."""
+MIN_STD_OF_DATA = 1e-3
+"""That of systems that may learn from data alone: what hardly varies there may vary in evaluations, and statistics of
+data never learn of it. Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, add it to the deviations."""
 
 
 class Normalizer(NamedTuple):
@@ -38,7 +40,7 @@ class Normalizer(NamedTuple):
 
 
 def make_normalizer(
-    enabled: bool, axes: Axes, max_abs_value: float = MAX_ABS_VALUE, from_data: bool = False
+    enabled: bool, axes: Axes, max_abs_value: float = MAX_ABS_VALUE, min_std: float = MIN_STD
 ) -> Normalizer:
     """Build a normaliser, or the identity with an empty state.
 
@@ -46,22 +48,20 @@ def make_normalizer(
         enabled: whether to normalise; False gives the identity.
         axes: the mapped axes that a batch is spread over.
         max_abs_value: clipping limit of normalised values, in standard deviations.
-        from_data: whether data alone are what the statistics come from, once.
+        min_std: smallest deviation that is divided by.
 
     Returns:
         The functions of the normaliser.
     """
     if not enabled:
         return Normalizer(lambda _: (), lambda state, _: state, lambda _, observation: observation)
-    # What hardly varies in data may vary in evaluations, and these statistics never learn of it.
-    smallest = _MIN_STD_OF_DATA if from_data else _MIN_STD
 
     def init(observation: Observation) -> PyTree:
         return running_statistics.initialize_statistics(jax.tree.map(lambda x: x[0], observation.agent_view))
 
     def update(state: PyTree, observation: Observation) -> PyTree:
         return running_statistics.update_statistics(
-            state, observation.agent_view, std_min_value=smallest, pmap_axes=axes.names or None
+            state, observation.agent_view, std_min_value=min_std, pmap_axes=axes.names or None
         )
 
     def apply(state: PyTree, observation: Observation) -> Observation:

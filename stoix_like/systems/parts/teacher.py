@@ -58,7 +58,7 @@ class Teacher(NamedTuple):
     Attributes:
         policy: `(params, observation [B, ...]) -> distribution`, of raw observations.
         params: what it acts with.
-        action_space: the space of its actions, to whose bounds the environment clips them.
+        action_space: the space of its actions.
     """
 
     policy: Callable[[PyTree, Observation], Distribution]
@@ -66,7 +66,7 @@ class Teacher(NamedTuple):
     action_space: Space
 
     def labels(self, observation: Observation) -> jax.Array:
-        """Return the most likely actions for observations `[T, N, ...]`, as the environment takes them."""
+        """Return the most likely actions for observations `[T, N, ...]`, clipped to the bounds of their space."""
         return clip_to_bounds(self.action_space, self.actions(observation))
 
     def actions(self, observation: Observation, key: jax.Array | None = None) -> jax.Array:

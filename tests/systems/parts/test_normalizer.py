@@ -9,6 +9,8 @@ import stoix_like
 from stoix_like.base_types import Axes, Observation, Transition
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.systems.parts.normalizer import (
+    MIN_STD,
+    MIN_STD_OF_DATA,
     ReplayNormalisation,
     make_normalizer,
     make_return_scaler,
@@ -40,10 +42,10 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return():
     np.testing.assert_allclose(returns, [3.0, 7.0])
 
 
-@pytest.mark.parametrize(("from_data", "expected"), [(True, 1.0), (False, 10.0)])
-def test_what_is_constant_in_data_may_vary_in_evaluations(from_data, expected):
+@pytest.mark.parametrize(("min_std", "expected"), [(MIN_STD_OF_DATA, 1.0), (MIN_STD, 10.0)])
+def test_what_is_constant_in_data_may_vary_in_evaluations(min_std, expected):
     """A distance of 0.001 from a constant entry is one deviation of at least 0.001, or ten, the limit."""
-    normalizer = make_normalizer(True, Axes(), from_data=from_data)
+    normalizer = make_normalizer(True, Axes(), min_std=min_std)
     view = jnp.full((8, 4, 1), 0.5)
     statistics = normalizer.update(normalizer.init(Observation(view[0])), Observation(view))
     found = normalizer.apply(statistics, Observation(view[0] + 0.001)).agent_view

@@ -36,7 +36,7 @@ from stoix_like.networks.requirements import DETERMINISTIC_POLICY, STOCHASTIC_PO
 from stoix_like.schema import above
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.epochs import replay_epochs
-from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
+from stoix_like.systems.parts.normalizer import MIN_STD_OF_DATA, Normalizer, make_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.teacher import Teacher, TeacherConfig
 from stoix_like.utils.replay import Replay, ReplayConfig, make_replay
@@ -198,7 +198,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     network = spec.networks.actor_network
     replay: Replay = make_replay(config.replay, spec, gamma=1.0)
     actor = FeedForwardActor(network.action_head, network.pre_torso, network.input_layer)
-    normalizer = make_normalizer(config.normalize_observations, spec.axes, from_data=config.replay.only_data)
+    normalizer = make_normalizer(config.normalize_observations, spec.axes, min_std=MIN_STD_OF_DATA)
     optim = make_optimiser(config, spec, config.actor_lr)
     return BC(config, spec.axes, replay, normalizer, actor, optim, spec.teacher)
 

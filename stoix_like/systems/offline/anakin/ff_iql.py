@@ -143,7 +143,7 @@ class IQL(OffPolicyActorCritic[Config]):
     def act(self, shared: OffPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Sample an action for each environment, or take the mode."""
         pi = self.pi(shared.params, self.normalizer.apply(shared.statistics, state.timestep.observation))
-        # Data hold actions as the environment takes them, and so must the replay buffer.
+        # Data hold actions within the bounds of their space, and so does the replay buffer.
         return state.carry, pi.mode() if greedy else clip_to_bounds(self.action_space, pi.sample(seed=key)), ()
 
     def sgd_step(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:

@@ -25,7 +25,7 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.recurrent import RecurrentReplayConfig, with_cells
 from stoix_like.systems.offline.anakin import bc
 from stoix_like.systems.parts import recurrent
-from stoix_like.systems.parts.normalizer import make_normalizer
+from stoix_like.systems.parts.normalizer import MIN_STD_OF_DATA, make_normalizer
 from stoix_like.systems.parts.optimiser import make_optimiser
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.replay import SequenceBatch, make_sequence_replay
@@ -104,7 +104,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         config,
         spec.axes,
         make_sequence_replay(config.replay, spec, carry),
-        make_normalizer(config.normalize_observations, spec.axes, from_data=config.replay.only_data),
+        make_normalizer(config.normalize_observations, spec.axes, min_std=MIN_STD_OF_DATA),
         network,
         make_optimiser(config, spec, config.actor_lr),
         spec.teacher,
