@@ -196,13 +196,16 @@ class Searched(MuZero):
         return SearchOutput(None, None, None, jnp.stack([root, 1.0 - root], -1), None, None, None, 1000.0 * root)
 
 
+def two_sequences():
+    """Return a batch of two equal sequences, truncated in step 2, whose views are a tenth of the step."""
+    batch = jax.tree.map(lambda x: jnp.concatenate([x, x], axis=1), batch_of((), (2,)))
+    views = 0.1 * jnp.arange(5.0)[:, None, None] * jnp.ones((5, 2, 4))
+    return batch._replace(steps=batch.steps._replace(observation=Observation(views)))
+
+
 def test_reanalysed_sequences_have_new_targets(muzero):
     """The first of two sequences is searched again: values are those found in the next step, but after truncation."""
-    one = batch_of((), (2,))
-    batch = jax.tree.map(lambda x: jnp.concatenate([x, x], axis=1), one)
-    views = 0.1 * jnp.arange(5.0)[:, None, None] * jnp.ones((5, 2, 4))
-    batch = batch._replace(steps=batch.steps._replace(observation=Observation(views)))
-    fields = {field.name: getattr(muzero, field.name) for field in dataclasses.fields(muzero)}
+    batch, fields = two_sequences(), {field.name: getattr(muzero, field.name) for field in dataclasses.fields(muzero)}
     replay = SimpleNamespace(sample=lambda local, key, exponent: batch)
     searched = Searched(**{**fields, "reanalyse_size": 1, "replay": replay})
     found = searched.sample(Agent(SearchShared((), (), (), ()), ()), jax.random.key(0), 1.0).steps.extras
@@ -215,11 +218,7 @@ def test_reanalysed_sequences_have_new_targets(muzero):
 
 def test_sequences_drawn_by_priority_are_reanalysed_wherever_they_stand(muzero):
     """A batch that is drawn by priority has the order of the buffer: which sequences are searched again is random."""
-    one = batch_of((), (2,))
-    batch = jax.tree.map(lambda x: jnp.concatenate([x, x], axis=1), one)
-    views = 0.1 * jnp.arange(5.0)[:, None, None] * jnp.ones((5, 2, 4))
-    batch = batch._replace(steps=batch.steps._replace(observation=Observation(views)))
-    fields = {field.name: getattr(muzero, field.name) for field in dataclasses.fields(muzero)}
+    batch, fields = two_sequences(), {field.name: getattr(muzero, field.name) for field in dataclasses.fields(muzero)}
     replay_config = dataclasses.replace(muzero.config.replay, prioritised=True)
     fields["config"] = dataclasses.replace(muzero.config, replay=replay_config)
     searched = Searched(**{**fields, "reanalyse_size": 1})
