@@ -60,7 +60,7 @@ class PopulationConfig:
         seeds: members per hyperparameter setting.
         pbt: population-based training.
         halving: successive halving.
-        paired: whether every hyperparameter setting has the same seeds; None: in grids.
+        paired: whether every hyperparameter setting has the same seeds; None: in grids, without `pbt`.
     """
 
     size: Annotated[int, between(1, MAX_MEMBERS)]

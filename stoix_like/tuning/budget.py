@@ -17,6 +17,7 @@ from stoix_like.callbacks import Callback, Response
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.loggers.console import ConsoleConfig
 from stoix_like.loggers.formats import format_seconds
 from stoix_like.loggers.make import LoggerConfig
 from stoix_like.run import experiment
@@ -232,10 +233,12 @@ def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: in
     config = parse_config(compose_config([*overrides, *own]))
     evaluations = config.arch.num_evaluation
     arch = dataclasses.replace(config.arch, num_evaluation=max(evaluations, _SHORT_INTERVALS))
-    # It is no run of the search: nothing of it is copied or sent.
+    # It is no run of the search: nothing of it is shown, copied or sent.
     checkpoint = dataclasses.replace(config.checkpoint, mirror=None)
     logger = LoggerConfig(every_updates=config.logger.every_updates, diagnostics=config.logger.diagnostics)
-    config = config._replace(arch=arch, checkpoint=checkpoint, logger=logger, loggers={}, custom_callbacks=(watch,))
+    logger = dataclasses.replace(logger, console=ConsoleConfig(enabled=False))
+    config = config._replace(arch=arch, checkpoint=checkpoint, logger=logger, loggers={})
+    config = config._replace(callbacks=(), custom_callbacks=(watch,))
     with tempfile.TemporaryDirectory() as directory:
         prepared = prepare(config, Path(directory) / "run")
         summary = experiment.run(prepared).summary

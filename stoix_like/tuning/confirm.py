@@ -10,6 +10,8 @@ from stoix_like.tuning.runner import Job, Runner, population_overrides
 
 # First seeds of the finalists of a search, and of the best setting, relative to `arch.seed`, where a search starts.
 FINALISTS, FRESH = 1_000_000, 2_000_000
+# `arch.seed` of a search: all its seeds are seeds of runs.
+MAX_SEED = 2**31
 
 
 def train_again(

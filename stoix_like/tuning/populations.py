@@ -27,6 +27,7 @@ class Populations:
         parallel: number of trials in a batch.
         size: number of trials in a population.
         seeds: members per trial.
+        seed: `arch.seed` of the first population.
         objective: `final` or `best`, see `Member.score`.
     """
 
@@ -40,11 +41,12 @@ class Populations:
         parallel: int,
         size: int,
         seeds: int,
+        seed: int,
         objective: str,
     ) -> None:
         self._study, self._sampling, self._runner = study, sampling, runner
         self._trials, self._parallel, self._size = trials, parallel, size
-        self._seeds, self._objective = seeds, objective
+        self._seeds, self._seed, self._objective = seeds, seed, objective
         self._traced = [parameter.key for parameter in sampling.parameters if parameter.traced]
         self._asked: dict[str, list[FrozenTrial]] = {}
 
@@ -102,7 +104,9 @@ class Populations:
         # The hyperparameters of a lone member are constants of its program.
         alone = len(trials) == 1 and self._seeds == 1
         overrides = population_overrides(settings, () if alone else self._traced, self._seeds)
-        return Job(run, overrides)
+        # A setting that is drawn again has other seeds.
+        first = self._seed + min(trial.number for trial in trials) * self._seeds
+        return Job(run, [*overrides, f"arch.seed={first}"])
 
     def tell(self, job: Job) -> None:
         """See `sweep.Search`."""

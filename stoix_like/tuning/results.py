@@ -240,7 +240,8 @@ def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Se
     Returns:
         YAML.
     """
-    defaults: list[Any] = []
+    # In a list of defaults the first choice of a group counts, on the command line the last one.
+    chosen: dict[str, Any] = {}
     values: dict[str, Any] = {}
     beside: list[Any] = []
     for override in parse_overrides(complete_overrides(overrides)):
@@ -250,19 +251,20 @@ def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Se
         elif is_hydras(key):
             continue
         elif key == "experiment":
-            defaults.append(value)
+            chosen[key] = value
         elif isinstance(value, str) and (key in GROUPS or (config_dir() / key).is_dir()):
-            defaults.append({f"override /{key}" if key in GROUPS else f"/{key}": value})
+            chosen[f"override /{key}" if key in GROUPS else f"/{key}"] = value
         else:
             values[key] = plain(value)
     for key, value in params.items():
         if key in GROUPS:
-            defaults.append({f"override /{key}": value})
+            chosen[f"override /{key}"] = value
         else:
             values[key] = value
     nested: Any = OmegaConf.create({})
     for key, value in values.items():
         OmegaConf.update(nested, key, value, force_add=True)
+    defaults = [value if key == "experiment" else {key: value} for key, value in chosen.items()]
     defaults.sort(key=lambda entry: "override" in str(entry))  # Hydra wants them at the end
     body = {"defaults": [*defaults, "_self_"], **typing.cast(dict[str, Any], OmegaConf.to_container(nested))}
     comment = "".join([*(f"# {line}\n" for line in about), *(f"{_BESIDE}{line}\n" for line in beside)])

@@ -23,9 +23,13 @@ from stoix_like.overrides import is_hydras, is_launchers, quoted, to_overrides
 from stoix_like.run import experiment
 from stoix_like.run import jobs as running
 from stoix_like.run.prepare import prepare
-from stoix_like.run.set_up.setup import RunSetup
-from stoix_like.storage.recorded_runs import FINISHED, members, read_run
-from stoix_like.storage.run_files import read_summary
+from stoix_like.run.set_up.setup import RunSetup, set_up
+from stoix_like.storage.recorded_runs import DIVERGED, FINISHED, members, read_run
+from stoix_like.storage.run_files import read_failure, read_summary
+
+
+class LostRunsError(TrainingError):
+    """Runs of a sweep that failed for another reason than training that diverged, and may be tried again."""
 
 
 class Job(NamedTuple):
@@ -58,6 +62,21 @@ def population_overrides(
     if varied:
         population = {"hyperparams": values, "mode": "zip", "seeds": seeds} | ({"paired": True} if paired else {})
     return to_overrides({**fixed, **{f"arch.population.{name}": value for name, value in population.items()}})
+
+
+def check_set_up(overrides: Sequence[str]) -> RunSetup:
+    """Build and check a run that is not trained.
+
+    Args:
+        overrides: Hydra overrides.
+
+    Raises:
+        ConfigError: it cannot be trained.
+    """
+    setup = set_up(parse_config(compose_config(overrides)))
+    setup.env.close()
+    setup.eval_env.close()
+    return setup
 
 
 class Runner(NamedTuple):
@@ -97,34 +116,48 @@ class Runner(NamedTuple):
 
         Args:
             jobs: the runs.
-            finished: called for each run once it has ended, also if training diverged.
+            finished: called for each run once it has ended, also if training diverged, or failed as before.
             starting: called before a run of this process starts.
 
         Raises:
             ConfigError: a run cannot be trained.
-            TrainingError: a job of the launcher failed for another reason than training that diverged.
+            LostRunsError: runs failed for the first time for another reason than training that diverged.
+            TrainingError: a job of the launcher was lost.
         """
-        left = []
+        jobs, lost = list(jobs), list[Job]()
+        tried = {job.run for job in jobs if read_failure(self.directory / job.run)}
+
+        def end(job: Job) -> None:
+            if job.run not in tried and self._is_lost(job):
+                lost.append(job)
+            else:
+                finished(job)
+
+        left = [job for job in jobs if not self._has_results(job)]
         for job in jobs:
-            if read_summary(self.directory / job.run):
+            if job not in left:
                 finished(job)
             elif self.launcher is None:
                 self._train_here(job, starting)
-                finished(job)
-            else:
-                left.append(job)
-        if not left:
-            return
-        try:
-            self._launch(left)
-        except Exception:
-            # What is finished needs no job when the sweep is resumed.
+                end(job)
+        if left and self.launcher is not None:
+            self._launch(left, finished)
             for job in left:
-                if read_summary(self.directory / job.run):
-                    finished(job)
-            raise
-        for job in left:
-            finished(job)
+                end(job)
+        if lost:
+            first = self.directory / lost[0].run
+            raise LostRunsError(
+                f"{len(lost)} of {len(jobs)} runs failed, first {first} ({read_failure(first).splitlines()[0]}): the"
+                " same command tries them once more"
+            )
+
+    def _has_results(self, job: Job) -> bool:
+        return bool(read_summary(self.directory / job.run))
+
+    def _is_lost(self, job: Job) -> bool:
+        """Return whether a run ended by what may not happen again."""
+        failure = read_failure(self.directory / job.run)
+        return bool(failure) and DIVERGED not in failure and not self._has_results(job)
 
     def returns(self, job: Job, settings: int, seeds: int, objective: str) -> list[list[float]]:
         """Return the returns that a run has reached.
@@ -155,13 +188,13 @@ class Runner(NamedTuple):
         try:
             experiment.run(prepared)
         except TrainingError as error:
-            # Its trials have failed; the others go on.
+            # The others go on.
             print(f"{run_dir}: {error}", file=sys.stderr)
 
     def _launcher_overrides(self) -> list[str]:
         return [f"hydra/launcher={self.launcher}", *filter(is_hydras, self.overrides)]
 
-    def _launch(self, jobs: Sequence[Job]) -> None:
+    def _launch(self, jobs: Sequence[Job], finished: Callable[[Job], None]) -> None:
         common = [override for override in self.overrides if not is_hydras(override)]
         given = [
             *self._launcher_overrides(),
@@ -184,9 +217,10 @@ class Runner(NamedTuple):
             try:
                 for launched in launcher.launch(placed, initial_job_idx=0):
                     _ = launched.return_value
-            except ConfigError:
-                raise
             except Exception as error:
-                if os.environ.get("HYDRA_FULL_ERROR"):
+                # What is finished needs no job when the sweep is resumed.
+                for job in filter(self._has_results, jobs):
+                    finished(job)
+                if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
                     raise
                 raise running.failure(error) from error

@@ -212,7 +212,10 @@ def _draw(
     if shapes is not None and len(shapes) > 1:
         distributions[_SHAPE] = CategoricalDistribution(range(len(shapes)))
     copy = optuna.create_study(study_name=_NAME, direction=_DIRECTION)
-    copy.add_trials([_in_terms_of(distributions, trial, shapes, sampling.parameters) for trial in before])
+    # Samplers leave failed trials out, and would draw from where training diverges again and again.
+    least = min((trial.value for trial in before if trial.value is not None), default=0.0)
+    lower = least - max(1.0, abs(least))
+    copy.add_trials([_in_terms_of(distributions, trial, shapes, sampling.parameters, lower) for trial in before])
     for number in itertools.count(len(before)):
         sampler = _make_sampler(sampling.sampler, sampling.seed, number)
         shape = batch.open_shape() if traced else None
@@ -239,17 +242,18 @@ def _in_terms_of(
     trial: FrozenTrial,
     shapes: Sequence[Shape] | None,
     parameters: Sequence[Parameter],
+    lower: float,
 ) -> FrozenTrial:
-    """Return a trial for a sampler, to which a shape is one choice."""
-    if trial.state == TrialState.FAIL:
-        return optuna.trial.create_trial(state=TrialState.FAIL)
-    own = dict(trial.params)
+    """Return a trial for a sampler, to which a shape is one choice, and a failed trial has a lower return than all."""
+    own, value = dict(trial.params), trial.value
+    if failed := trial.state == TrialState.FAIL:
+        value = lower
     if _SHAPE in distributions:
         assert shapes is not None
         own[_SHAPE] = shapes.index(shape_of(trial.params, parameters))
     return optuna.trial.create_trial(
-        state=trial.state,
-        value=trial.value,
+        state=TrialState.COMPLETE if failed else trial.state,
+        value=value,
         params={key: own[key] for key in distributions},
         distributions=distributions,
         system_attrs=trial.system_attrs,

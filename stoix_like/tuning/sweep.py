@@ -30,12 +30,12 @@ from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import check_place, locked, write_json
 from stoix_like.storage.recorded_runs import flatten
 from stoix_like.storage.run_files import LOCK
-from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
+from stoix_like.tuning.confirm import FINALISTS, FRESH, MAX_SEED, train_again
 from stoix_like.tuning.halving import HALVING, Halvings, divide
 from stoix_like.tuning.parameters import KEY, Parameter, as_json, parse_space
 from stoix_like.tuning.populations import Populations
 from stoix_like.tuning.results import SweepResult, check_overrides, plain, write_results
-from stoix_like.tuning.runner import Job, Runner
+from stoix_like.tuning.runner import Job, Runner, check_set_up, population_overrides
 from stoix_like.tuning.shapes import Shape, list_shapes, population_size
 from stoix_like.tuning.study import FIRST_RUN, SAMPLERS, Sampling, best_trial, finished, open_study
 
@@ -215,6 +215,7 @@ class Sweep:
         self.config, self.overrides, self.parameters, self.seed = config, list(overrides), list(parameters), seed
         self.directory = Path(config.dir)
         self.runner = runner or Runner(self.directory, self.overrides, config.launcher)
+        self._shapes = shapes
         self._check_settings(shapes)
         self._created: list[Path] = []
         logging.getLogger("optuna").setLevel(logging.WARNING)
@@ -234,6 +235,13 @@ class Sweep:
             raise ConfigError(f"sweep.shapes={config.shapes} does not fit sweep.sampler=grid, which tries all: omit it")
         if config.sampler == HALVING:
             self._check_halving(shapes)
+        elif config.trials * config.seeds > FINALISTS:
+            raise ConfigError(
+                f"sweep.trials={config.trials} × sweep.seeds={config.seeds} would reach the fresh seeds: use at most"
+                f" {FINALISTS:,} in all"
+            )
+        if self.seed > MAX_SEED:
+            raise ConfigError(f"arch.seed={self.seed} leaves no room for seeds of its own: use at most {MAX_SEED}")
         self.runner.check()
 
     def _check_halving(self, shapes: Sequence[Shape] | None) -> None:
@@ -279,6 +287,7 @@ class Sweep:
             parallel=config.parallel,
             size=population_size(config.population, config.trials, config.parallel, len(shapes or ())),
             seeds=config.seeds,
+            seed=self.seed,
             objective=config.objective,
         )
 
@@ -353,6 +362,7 @@ class Sweep:
             programs, *notes = self.search.notes()
             after = f"; at the end, 1 program for {fresh_seeds} fresh seed(s)" if fresh_seeds else ""
             print("\n".join([programs + after, *notes]), file=sys.stderr)
+            self._check_fresh()
         drawing = trained = 0.0
         while jobs:
             started = time.perf_counter()
@@ -376,12 +386,42 @@ class Sweep:
         return SweepResult(self.directory, self.study, dict(best.params), best.value, fresh)
 
     def _confirm(self, best: FrozenTrial) -> list[float]:
-        """Return the returns of the best trial on fresh seeds; a directory belongs to one trial."""
-        seeds = self.config.fresh_seeds
-        traced = [parameter.key for parameter in self.parameters if parameter.traced]
-        name = f"{FRESH_RUNS}/{best.number:05d}-{seeds}"
-        first = self.seed + FRESH
-        return train_again(self.runner, name, [best.params], traced, seeds, first, self.config.objective)[0]
+        """Return the returns of the best setting on fresh seeds: those that are trained, and what is missing."""
+        # A setting may have been drawn more than once.
+        number = min(trial.number for trial in finished(self.study) if trial.params == best.params)
+        found: list[float] = []
+        while (start := len(found)) < self.config.fresh_seeds:
+            trained = sorted(self.directory.glob(f"{FRESH_RUNS}/{number:05d}-{start}-*"))
+            stop = int(trained[0].name.rpartition("-")[2]) if trained else self.config.fresh_seeds
+            name, first = f"{FRESH_RUNS}/{number:05d}-{start}-{stop}", self.seed + FRESH + start
+            of_runs = self._traced(), stop - start, first, self.config.objective
+            found += train_again(self.runner, name, [best.params], *of_runs)[0]
+        return found[: self.config.fresh_seeds]
+
+    def _traced(self) -> list[str]:
+        return [parameter.key for parameter in self.parameters if parameter.traced]
+
+    def _check_fresh(self) -> None:
+        """Refuse fresh seeds that cannot train as one population, before the search has been paid for."""
+        seeds, trials = self.config.fresh_seeds, self.study.get_trials(deepcopy=False)
+        if not seeds or self.runner.launcher is not None:  # jobs have devices and memory of their own
+            return
+        setting = (
+            trials[0].params
+            if trials
+            else {
+                **(self._shapes or ({},))[0],
+                **{parameter.key: parameter.grid(2)[0] for parameter in self.parameters if parameter.traced},
+            }
+        )
+        own = population_overrides([setting], self._traced(), seeds, paired=True)
+        try:
+            check_set_up([*self.overrides, *own])
+        except ConfigError as error:
+            raise ConfigError(
+                f"sweep.fresh_seeds={seeds}: the best trial could not train as a population of that size, use fewer or"
+                f" 0: {error}"
+            ) from error
 
     def _note_inert(self, job: Job, setup: RunSetup) -> None:
         """Report what varies without an effect."""

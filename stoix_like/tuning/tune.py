@@ -26,7 +26,6 @@ from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import Overrides, to_overrides
 from stoix_like.run.population.members import float_fields
 from stoix_like.run.population.trials import interquartile_means
-from stoix_like.run.set_up.setup import RunSetup, set_up
 from stoix_like.schema import get_value
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.contents import parse_json, reading
@@ -38,7 +37,7 @@ from stoix_like.tuning.default_space import default_space
 from stoix_like.tuning.parameters import Parameter, as_json, parse_space
 from stoix_like.tuning.progress import TuningProgress
 from stoix_like.tuning.results import as_experiment, check_overrides, draw, importance, train_line
-from stoix_like.tuning.runner import Runner
+from stoix_like.tuning.runner import LostRunsError, Runner, check_set_up
 from stoix_like.tuning.sweep import SweepConfig, run_sweep
 
 if TYPE_CHECKING:
@@ -194,6 +193,8 @@ class _Tuning:
         )
         try:
             return run_sweep(config, self._overrides("search", self.plan.deadline)).study
+        except LostRunsError:
+            raise
         except TrainingError as error:
             raise TrainingError(
                 f"no setting of the search in {self.directory} has a return after arch.total_timesteps: give a larger"
@@ -214,8 +215,8 @@ class _Tuning:
         return settings[best], centers[best]
 
     def _retrain(self, stage: str, settings: Sequence[Mapping[str, float]], first_seed: int) -> list[list[float]]:
-        """Train settings on seeds, in populations of the size of the search."""
-        together = max(1, self.plan.slots // SEEDS)
+        """Train settings on seeds, in populations of the size of the search where that holds their seeds."""
+        together = _together(self.plan.slots)
         runner, seed = Runner(self.directory, self._overrides(stage)), self.config.arch.seed + first_seed
         traced = [parameter.key for parameter in self.parameters]
         found = []
@@ -321,7 +322,7 @@ def _evaluations(overrides: Sequence[str]) -> list[str]:
 def _space(base: Sequence[str], given: Sequence[str], space: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the default space with the changes of the user."""
     fixed = {one.key_or_group.removeprefix("system.") for one in parse_overrides(list(given))}
-    setup = _set_up(base)
+    setup = check_set_up(base)
     if not isinstance(space, Mapping | None):
         raise ConfigError(f"space={space} must be ranges by name, {{clip_eps: {{uniform: [0.1, 0.3]}}}}")
     own = {name.removeprefix("system."): one for name, one in as_json(dict(space or {})).items()}
@@ -330,14 +331,6 @@ def _space(base: Sequence[str], given: Sequence[str], space: Mapping[str, Any] |
     if not ranges:
         raise ConfigError(f"{setup.config.system_name} has no hyperparameters to search: give ranges, space={{…}}")
     return ranges
-
-
-def _set_up(overrides: Sequence[str]) -> RunSetup:
-    """Build and check a run that is not trained."""
-    setup = set_up(parse_config(compose_config(overrides)))
-    setup.env.close()
-    setup.eval_env.close()
-    return setup
 
 
 def _parameters(config: RunConfig, ranges: Mapping[str, Any]) -> list[Parameter]:
@@ -378,10 +371,16 @@ def _read_plan(directory: Path, request: Request, slots: int | None) -> BudgetSt
 
 
 def _check_search(request: Request, slots: int, rounds: float) -> None:
-    """Refuse what the search would refuse."""
+    """Refuse what the search, or training its best settings on further seeds, would refuse."""
     population = {"size": slots, "hyperparams": request.space, "halving.rounds": rounds}
     own = to_overrides({f"arch.population.{name}": value for name, value in population.items()})
-    _set_up([*request.of_runs, *own])
+    check_set_up([*request.of_runs, *own])
+    check_set_up([*request.of_runs, f"arch.population.size={_together(slots) * SEEDS}"])
+
+
+def _together(slots: int) -> int:
+    """Return the number of settings that train on further seeds as one population."""
+    return max(1, slots // SEEDS)
 
 
 def _write_plan(directory: Path, request: Request, plan: BudgetStages) -> None:

@@ -12,7 +12,7 @@ from stoix_like.envs.auto_reset import FreshReset
 from stoix_like.envs.factory import AUTO_RESETS, ScenarioConfig
 from stoix_like.envs.stagger import make_stagger
 from stoix_like.envs.suites.probes import Outcome, Probe
-from stoix_like.envs.wrappers import RecordEpisode, TimeLimit
+from stoix_like.envs.wrappers import RandomStarts, RecordEpisode, RepeatActions, TimeLimit
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX
 
@@ -92,3 +92,7 @@ def test_without_it_the_state_holds_nothing():
 def test_environments_without_a_time_limit_are_refused():
     with pytest.raises(ConfigError, match=r"staggered_starts=true .* none is known: set env.time_limit, or use false"):
         make(EnvConfig("probe", ScenarioConfig("value"), staggered_starts=True))
+    # Neither frame skipping nor random starts make a limit of none.
+    for env in (RepeatActions(Vectorize(Endless()), 2), RandomStarts(Vectorize(Endless()), 5)):
+        with pytest.raises(ConfigError, match="none is known"):
+            make_stagger(True, env, None)

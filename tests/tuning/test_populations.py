@@ -36,7 +36,7 @@ def test_a_sweep_says_how_many_programs_it_compiles(space, sampler, sizes, line)
     trials, size, seeds = sizes
     shapes = list_shapes(parameters(space), sampler, None, 0)
     sampling = Sampling(parameters(space), shapes, sampler, 0)
-    own = {"trials": trials, "parallel": size, "size": size, "seeds": seeds, "objective": "final"}
+    own = {"trials": trials, "parallel": size, "size": size, "seeds": seeds, "seed": 0, "objective": "final"}
     assert line in Populations(None, sampling, Runner(Path(), []), **own).notes()[0]
 
 
@@ -50,6 +50,6 @@ def test_a_sweep_says_how_many_programs_it_compiles(space, sampler, sizes, line)
 )
 def test_a_sweep_says_what_costs_more_than_it_needs_to(size, launcher, note):
     sampling = Sampling(parameters(LR), [{}], "random", 0)
-    own = {"trials": 40, "parallel": 16, "size": size, "seeds": 1, "objective": "final"}
+    own = {"trials": 40, "parallel": 16, "size": size, "seeds": 1, "seed": 0, "objective": "final"}
     notes = Populations(None, sampling, Runner(Path(), [], launcher), **own).notes()[1:]
     assert any(note in line for line in notes) if note else notes == []

@@ -7,6 +7,7 @@ import pytest
 
 from stoix_like.analysis.selection import read_selected
 from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.tuning.parameters import Parameter
 from stoix_like.tuning.results import BEST, PICTURE, TRIALS, importance, train_line, write_results
@@ -45,6 +46,21 @@ def test_choices_of_optional_groups_are_part_of_the_experiment(tmp_path):
     expected = compose_config(["+search=strong", "+experiment=ppo_simple_spread", "+observations=privileged"])
     assert chosen.network.observations == expected.network.observations
     assert chosen.system.num_minibatches == expected.system.num_minibatches
+
+
+def test_the_last_choice_of_a_group_is_that_of_the_experiment(tmp_path):
+    study = optuna.create_study(direction="maximize")
+    choices = optuna.distributions.CategoricalDistribution(("ppo/ff_ppo", "ppo/ff_dpo"))
+    given = {"params": {"system": "ppo/ff_dpo"}, "distributions": {"system": choices}}
+    study.add_trial(optuna.trial.create_trial(value=1.0, **given))
+    write_results(
+        tmp_path,
+        study,
+        [Parameter("system", choices, traced=False)],
+        ["system=ppo/ff_ppo", "env=a", "env=gymnax/acrobot"],
+    )
+    chosen = compose_config(["+experiment=best"], [(tmp_path / BEST).parents[1]])
+    assert (parse_config(chosen).system_name, chosen.env.scenario.name) == ("ppo/ff_dpo", "Acrobot-v1")
 
 
 def test_files_are_written_for_the_trials_that_they_need(tmp_path):

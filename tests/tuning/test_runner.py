@@ -6,9 +6,10 @@ import pytest
 
 import stoix_like
 from stoix_like.errors import TrainingError
+from stoix_like.overrides import to_overrides
 from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
-from stoix_like.tuning.runner import Job, Runner, population_overrides
+from stoix_like.tuning.runner import Job, LostRunsError, Runner, population_overrides
 from stoix_like.tuning.study import open_study
 from support.recorded import write_run
 from support.trained_runs import SMALL
@@ -39,6 +40,18 @@ def test_settings_that_differ_in_traced_hyperparameters_are_one_population():
 def test_returns_are_those_of_the_objective(objective, returns, tmp_path):
     write_run(tmp_path / "run", (1.0, 2.0), bests=(3.0, 4.0))
     assert Runner(tmp_path, []).returns(Job("run", []), 1, 2, objective) == returns
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_tried_once_more(tmp_path):
+    settings = {"trials": 1, "fresh_seeds": 0, "dir": tmp_path / "sweep"}
+    failing = {"_target_": "stoix_like.callbacks.EvaluatePolicy", "function": "pathlib.Path", "every_evals": 2}
+    given = [*RUN, *to_overrides({"callbacks": [failing]})]
+    with pytest.raises(LostRunsError, match=r"1 of 1 runs failed, first .*runs/00000 .*the same command tries them"):
+        stoix_like.sweep("ppo/ff_ppo", given, {"gamma": {"choice": [0.9]}}, **settings)
+    assert [trial.state.name for trial in open_study(tmp_path / "sweep/study.db").trials] == ["RUNNING"]
+    with pytest.raises(TrainingError, match="none of the 1 trials"):
+        stoix_like.sweep("ppo/ff_ppo", given, {"gamma": {"choice": [0.9]}}, **settings)
 
 
 @pytest.mark.clusters

@@ -97,6 +97,24 @@ def test_a_grid_is_tried_once_whatever_was_lost():
     }
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+def test_samplers_leave_where_training_diverges(sampler):
+    """Beyond 0.5 every trial fails; below, returns are nearly equal, and tell little."""
+    ranges = {name: {"uniform": [0.0, 1.0]} for name in ("actor_lr", "gamma")}
+    both = parse_space(ranges, KEYS, list(ranges))
+    study = study_of()
+    while len(study.trials) < 96:
+        ask(study, Sampling(both, [{}], sampler, 0), 96, 8, 8)
+        for trial in study.get_trials(states=(TrialState.RUNNING,)):
+            fails = trial.params["system.gamma"] > 0.5
+            study.tell(
+                trial.number,
+                **({"state": TrialState.FAIL} if fails else {"values": 1.0 - 0.01 * trial.params["system.actor_lr"]}),
+            )
+    late = [trial.state for trial in study.trials[48:]]
+    assert late.count(TrialState.FAIL) < 10
+
+
 @pytest.mark.parametrize(
     ("sampler", "trials", "parallel", "share"),
     [

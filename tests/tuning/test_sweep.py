@@ -186,7 +186,13 @@ def test_the_best_trial_is_confirmed_once(tmp_path, monkeypatch):
     assert [result.fresh_returns for result in found] == [[result.best_value] * 3 for result in found]
     # What is complete is read; another trial has another directory.
     assert found[1].best_value < found[2].best_value
-    assert trained == ["fresh/00000-3/00"] * 2 + [f"fresh/{found[2].study.best_trial.number:05d}-3/00"]
+    best = found[2].study.best_trial.number
+    assert trained == ["fresh/00000-0-3/00"] * 2 + [f"fresh/{best:05d}-0-3/00"]
+    # More seeds are others, beside those that are trained; fewer are the first of them.
+    (tmp_path / f"sweep/fresh/{best:05d}-0-3").mkdir(parents=True)
+    killed_sweeps.live(tmp_path / "sweep", "random", 8, parallel=4, fresh_seeds=5)
+    killed_sweeps.live(tmp_path / "sweep", "random", 8, parallel=4, fresh_seeds=2)
+    assert trained[3:] == [f"fresh/{best:05d}-{part}/00" for part in ("0-3", "3-5", "0-3")]
 
 
 @pytest.mark.slow

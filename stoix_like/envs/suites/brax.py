@@ -44,15 +44,15 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         ConfigError: if the name, an argument or a parameter is unknown, or a value is invalid.
     """
     check_scenario("brax", name, scenarios())
-    limit = {**_DEFAULTS, **fit_parameters(params, _DEFAULTS, name)}["episode_length"]
+    limit = {**_DEFAULTS, **fit_parameters(params, _DEFAULTS, name, tuple(_DEFAULTS))}["episode_length"]
     cls = brax_envs._envs[name]
-    # They pass further arguments on to brax's base class, which has none.
     named = [
         parameter.name
         for parameter in inspect.signature(cls).parameters.values()
         if parameter.kind.name != "VAR_KEYWORD"
     ]
-    check_names("env.kwargs", kwargs, named, name)
+    # Those with physics pass further arguments on to brax's base class, of which they set all others.
+    check_names("env.kwargs", kwargs, [*named, *["n_frames"] * ("backend" in named)], name)
     with warnings.catch_warnings():
         # Every construction warns that brax is not actively maintained.
         warnings.filterwarnings("ignore", "Brax System", UserWarning)

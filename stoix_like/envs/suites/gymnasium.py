@@ -174,11 +174,17 @@ def make(
         MissingExtraError: if envpool is asked for and not installed.
     """
     options = options or HostOptions()
-    if options.vectorization == "envpool":
-        envpool = load_suite("envpool", "env.vectorization=envpool")
-        pool: VectorEnvironment = envpool.make(_without_module(name).removeprefix(_ATARI), kwargs, params, options)
-        return pool
     is_atari = _without_module(name).startswith(_ATARI)
+    if options.vectorization == "envpool":
+        if is_atari:
+            game = _without_module(name).removeprefix(_ATARI)
+            raise ConfigError(
+                f"env.vectorization=envpool: envpool has Atari games with options of its own: use env=envpool"
+                f" env.scenario.name={game}, or env.vectorization=async"
+            )
+        envpool = load_suite("envpool", "env.vectorization=envpool")
+        pool: VectorEnvironment = envpool.make(_without_module(name), kwargs, params, options)
+        return pool
     stacked = {**_ATARI_PARAMS, **params}["stack_num"] if is_atari else 1
     _check_registered(name)
     with _example(partial(_make_one, name, kwargs, params, options), name, options) as (env, call):

@@ -1,6 +1,6 @@
 """Adapter for gymnax.
 
-gymnax's `step` resets automatically and discards the true successor, so the adapter calls `reset_env` and `step_env`.
+gymnax's `step` resets automatically, which is the runner's task here, so the adapter calls `reset_env` and `step_env`.
 """
 
 from __future__ import annotations

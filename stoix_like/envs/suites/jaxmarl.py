@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -56,6 +57,12 @@ _UNSUPPORTED = {
     **{name: "it is part of another package" for name in registration.registered_envs if "Robotarium" in name},
 }
 _AT_LEAST_ONE = ("max_steps", "num_inner_steps", "num_agents")
+
+
+# Arguments whose value is decided here, or by the map of SMAX.
+_FIXED = ("num_outer_steps", "num_allies", "num_enemies", "smacv2_position_generation", "smacv2_unit_type_generation")
+# Numbers that default to None; other arguments that do are arrays and objects.
+_OPTIONAL = ("agent_view_size", "hand_size")
 
 
 class _Scenario(NamedTuple):
@@ -115,9 +122,11 @@ def _fit(name: str, scenario: _Scenario, kwargs: Mapping[str, Any]) -> dict[str,
     # Classes pass further arguments on to their bases.
     for cls in [base for taker in scenario.classes for base in inspect.getmro(taker)[:-1]]:
         for key, parameter in inspect.signature(cls).parameters.items():
-            if parameter.default is None or isinstance(parameter.default, int | float | str):
+            is_scalar = isinstance(parameter.default, int | float | str) and not isinstance(parameter.default, Enum)
+            if is_scalar or key in _OPTIONAL:
                 known.setdefault(key, parameter.default)
-    known.pop("num_outer_steps", None)
+    for key in _FIXED:
+        known.pop(key, None)
     if scenario.key:
         known[scenario.key] = scenario.default
     fitted = fit_params(known, kwargs, name, _AT_LEAST_ONE, "env.kwargs")

@@ -215,6 +215,11 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     for key, least in (("noop_max", 0), ("screen_size", 8)):
         if fitted[key] < least:
             raise ConfigError(f"env.params.{key}={fitted[key]} must be at least {least}")
+    if "screen_size" in params and kind != "pixels":
+        raise ConfigError(
+            f"env.params.screen_size={fitted['screen_size']} has no effect on env.kwargs.observation={kind}: leave it"
+            " out, or use pixels"
+        )
     game = build_game(name, kind == "pixels")
     env = JaxtariEnvironment(game, name, kind, fitted["noop_max"], fitted["screen_size"])
     return TimeLimit(Vectorize(env), fitted["max_frames_per_episode"])

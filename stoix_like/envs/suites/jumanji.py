@@ -38,6 +38,7 @@ from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, Observati
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX
+from stoix_like.user_code import refusing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -279,7 +280,12 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     env = construct(build, fitted, name)
     if by_agent and env.action_spec.shape[0] < 2:
         raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {name}: it needs at least two agents")
-    return Vectorize(JumanjiAgents(env, name, world) if by_agent else JumanjiEnvironment(env, name))
+    made = Vectorize(JumanjiAgents(env, name, world) if by_agent else JumanjiEnvironment(env, name))
+    if fitted:
+        # Some arguments show only at a reset that they do not fit.
+        with refusing(f"env.kwargs={dict(kwargs)} is invalid for {name}", "use values like the defaults"):
+            jax.eval_shape(made.reset, jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1)))
+    return made
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -107,23 +107,26 @@ class PhysicsEnvironment(Environment):
         )
 
 
-def fit_parameters(params: Mapping[str, Any], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
+def fit_parameters(
+    params: Mapping[str, Any], defaults: Mapping[str, Any], owner: str, positive: Sequence[str]
+) -> dict[str, Any]:
     """Convert `env.params` to the types of their defaults.
 
     Args:
         params: parameters to change by name.
         defaults: all parameters by name.
         owner: name of the scenario.
+        positive: names of those that must be positive.
 
     Returns:
         The parameters to change, by name.
 
     Raises:
-        ConfigError: if a name is unknown, or a value has the wrong type or is not positive.
+        ConfigError: if a name is unknown, or a value has the wrong type or must be positive.
     """
     fitted = fit_params(defaults, params, owner, positive=("episode_length",))
     for name, value in fitted.items():
-        if value <= 0:
+        if name in positive and value <= 0:
             raise ConfigError(f"env.params.{name}={value!r} must be positive: the default is {defaults[name]!r}")
     return fitted
 

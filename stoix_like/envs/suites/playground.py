@@ -19,12 +19,13 @@ from mujoco_playground import MjxEnv, dm_control_suite, locomotion, manipulation
 from stoix_like.envs.arguments import check_names, check_scenario
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment, fit_parameters
-from stoix_like.envs.wrappers import TimeLimit
+from stoix_like.envs.wrappers import RepeatActions, TimeLimit
 from stoix_like.errors import ConfigError, first_line
 
-# What can be changed in a task's configuration. Its other keys have no effect here: the wrappers of the suite
-# alone read `action_repeat`, and the rest belongs to the implementation in Warp, which needs a GPU of NVIDIA.
-_PARAMS = ("episode_length", "ctrl_dt", "sim_dt")
+_POSITIVE = ("episode_length", "ctrl_dt", "sim_dt")
+# What cannot be changed in a task's configuration, beside groups of values and lists: `env.action_repeat` does what the
+# wrappers of the suite do, and the rest belongs to the implementation in Warp, which needs a GPU of NVIDIA.
+_FIXED = ("action_repeat", "impl", "naccdmax", "naconmax", "njmax", "vision")
 _REPOSITORY = "https://github.com/google-deepmind/mujoco_menagerie"
 # Tasks whose steps call functions of jax by arguments that newer versions do not have.
 _OF_OLDER_JAX = ("LeapCubeReorient", "PandaRobotiqPushCube")
@@ -45,8 +46,8 @@ def make(
     Args:
         name: one of `scenarios()`.
         kwargs: must be empty.
-        params: entries of the task's configuration to change by name: `episode_length` in steps, `ctrl_dt` and `sim_dt`
-            in seconds.
+        params: numbers and flags of the task's configuration to change by name, such as `episode_length` in steps of
+            the simulation's control, `ctrl_dt` and `sim_dt` in seconds.
         assets: directory of a checkout of mujoco_menagerie; None: where Playground itself keeps one.
 
     Returns:
@@ -58,8 +59,8 @@ def make(
     check_scenario("playground", name, scenarios())
     check_names("env.kwargs", kwargs, (), name)
     config = registry.get_default_config(name)
-    chosen = {key: config[key] for key in _PARAMS}
-    chosen |= fit_parameters(params, chosen, name)
+    chosen = {key: config[key] for key in config if isinstance(config[key], int | float) and key not in _FIXED}
+    chosen |= fit_parameters(params, chosen, name, _POSITIVE)
     # The default of the suite is Warp.
     overrides = chosen | ({"impl": "jax"} if "impl" in config else {})
     if name in dm_control_suite.ALL_ENVS:
@@ -77,7 +78,10 @@ def make(
         )
     replaced = wrapper.BraxDomainRandomizationVmapWrapper(env, lambda model: (model, None)).v_env_fn
     physics = Physics(env.mjx_model, replaced, lambda: registry.get_domain_randomizer(name))
-    return TimeLimit(Vectorize(PhysicsEnvironment(env, env.mj_model, _pose, physics)), chosen["episode_length"])
+    limited = TimeLimit(Vectorize(PhysicsEnvironment(env, env.mj_model, _pose, physics)), chosen["episode_length"])
+    # As the suite trains them.
+    repeats = config.get("action_repeat", 1)
+    return limited if repeats == 1 else RepeatActions(limited, repeats)
 
 
 def _load_robot(name: str, overrides: dict[str, Any], assets: str | None) -> Any:

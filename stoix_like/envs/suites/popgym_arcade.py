@@ -90,7 +90,9 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     limit_name = _LIMIT if hasattr(env, _LIMIT) else "max_episode_length"
     known = {entry.name: getattr(defaults, entry.name) for entry in dataclasses.fields(defaults)}
     fitted = {_LIMIT: getattr(env, limit_name)} | fit_params(known | {_LIMIT: getattr(env, limit_name)}, params, name)
-    # The rewards of some games are scaled by it.
+    # The rewards of some games are scaled by it, of some as they are built.
+    if getattr(env, "reward_scale", None) == 1.0 / getattr(env, limit_name):
+        env.reward_scale = 1.0 / fitted[_LIMIT]
     setattr(env, limit_name, fitted[_LIMIT])
     # Games that read the limit from their parameters would report it as a termination.
     endless = {key: INT32_MAX if key == _LIMIT else value for key, value in fitted.items() if key in known}

@@ -14,6 +14,7 @@ Each probe tests one part of an algorithm:
 | multi_discrete | several such actions | 1 | 1 |
 | continuous_action | constant continuous action | 0 | 0 |
 | continuous_policy | continuous action that depends on the observation | 0 | 0 |
+| mixed_actions | a choice and a continuous action that depend on the observation | 1 | 1 |
 | repeat_first | action that depends on the first observation of the episode | 1 | gamma^steps_left |
 
 Without memory, the return of repeat_first is at most one half on average.

@@ -15,6 +15,7 @@ from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Space, Tuple, choices, first_choices
 from stoix_like.envs.wrappers.agents import all_agents, of_first_agent, where_rows
 from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper, unstacked
+from stoix_like.schema import INT32_MAX
 from stoix_like.utils.jax_utils import prepend_dims
 
 # Folded into the keys of a step, so that a repetition and the step itself draw independent numbers.
@@ -150,7 +151,7 @@ class RepeatActions(Wrapper):
     def truncates_after(self) -> int | None:
         """See `VectorEnvironment.truncates_after`."""
         own = self.env.truncates_after
-        return None if own is None else -(-own // self.repeats)
+        return own if own in (None, INT32_MAX) else -(-own // self.repeats)
 
 
 class RandomStarts(Wrapper):
@@ -199,7 +200,9 @@ class RandomStarts(Wrapper):
     def truncates_after(self) -> int | None:
         """See `VectorEnvironment.truncates_after`."""
         own = self.env.truncates_after
-        return None if own is None or own <= self.max_steps else own - self.max_steps
+        if own in (None, INT32_MAX):
+            return own
+        return own - self.max_steps if own > self.max_steps else None
 
 
 class RescaleActions(Wrapper):

@@ -72,8 +72,10 @@ def returns_of(host_state: Mapping[str, Any], step: int, best: bool) -> Returns:
     # A run that stopped between two evaluations did not evaluate its last parameters.
     evaluated = last["env_steps"] == step
     returns = np.full(np.shape(last[RETURN]), last[RETURN] if evaluated else np.nan, float)
+    frozen = np.isin(np.arange(returns.size).reshape(returns.shape), last.get("population/failed", ()))
     if evaluated and (sources := last.get("population/continues")):
-        returns = returns[np.asarray(sources)]  # a member that was replaced has the parameters of another one
+        # A member that was replaced has the parameters of another one.
+        returns, frozen = returns[np.asarray(sources)], frozen[np.asarray(sources)]
     if TRIALS in last:
         evaluated_trials = np.repeat(last[TRIALS], returns.size // len(last[TRIALS]))
         trials = np.asarray(host_state["progress"]["strata"] or evaluated_trials)
@@ -84,6 +86,8 @@ def returns_of(host_state: Mapping[str, Any], step: int, best: bool) -> Returns:
         lacking = lacks_best(host_state)
         returns = np.where(lacking, returns, np.asarray(host_state["best"]["episode_return"], float))
         ranks = None if trials is None else _ranks(returns, lacking, returns.size // len(last[TRIALS]))
+    if ranks is None and frozen.any():
+        ranks = np.where(lacking & frozen, np.nan, returns)  # the best policy from before is a result
     return Returns(returns, lacking, trials, ranks)
 
 

@@ -143,14 +143,17 @@ class Recording:
                 " arch.max_eval_steps"
             )
         # None for members that have not learned anything since the last evaluation.
-        clipped = np.asarray(record.get("train/clipped_targets", 0.0), np.float64)
-        share = float(np.nan_to_num(clipped).max())
+        clipped = np.nan_to_num(np.asarray(record.get("train/clipped_targets", 0.0), np.float64))
+        share, member = float(clipped.max()), int(clipped.argmax())
         atoms = system.find_part(AtomsConfig)
         if atoms is not None and share > _MAX_CLIPPED:
+            own = self._progress.of(self._setup.population).of(member)
+            ends = {end: own.get(end, getattr(atoms, end)) for end in ("vmin", "vmax")}
+            whose = f" of member {member}" if clipped.ndim else ""
             found["clipped"] = (
-                f"train/clipped_targets={share:.3f}: {share:.0%} of the probability of value targets lies outside of"
-                f" system.vmin={atoms.vmin:g} to system.vmax={atoms.vmax:g}{atoms.scale}: widen them, or lower"
-                " system.reward_scale"
+                f"train/clipped_targets={share:.3f}{whose}: {share:.0%} of the probability of value targets lies"
+                f" outside of system.vmin={ends['vmin']:g} to system.vmax={ends['vmax']:g}{atoms.scale}: widen them, or"
+                " lower system.reward_scale"
             )
         for kind, sentence in found.items():
             if kind not in self._advised and self._setup.processes.index == 0:
@@ -196,13 +199,15 @@ def evaluated(population: Population, scores: np.ndarray, failures: Collection[i
     Args:
         population: the members.
         scores: `[P]` mean episode return of each member.
-        failures: members that diverged.
+        failures: members that diverged; they count as the lowest.
     """
+    # The return of a frozen policy is no result; NaN is worse than any number.
+    counted = np.where(np.isin(np.arange(len(scores)), list(failures)), np.nan, scores)
+    ranked = np.where(np.isnan(counted), -np.inf, counted)
     return {
-        **aggregated("eval", population, scores),
-        # NaN is worse than any number.
-        "population/best_member": int(np.argmax(np.where(np.isnan(scores), -np.inf, scores))),
-        "population/worst_member": int(np.argmin(np.where(np.isnan(scores), -np.inf, scores))),
+        **aggregated("eval", population, counted),
+        "population/best_member": int(np.argmax(ranked)),
+        "population/worst_member": int(np.argmin(ranked)),
         "population/failed": sorted(failures),
         **{f"hyperparams/{name}": list(values) for name, values in population.hyperparams.items()},
     }

@@ -201,7 +201,9 @@ def points(population: Population, members: Sequence[Mapping[str, Any]]) -> list
         for prefix in ("eval", "absolute"):
             name = f"{prefix}/episode_return"
             if f"{name}_mean" in own[0]:
-                returns = [member[f"{name}_mean"] for member in own]
+                # In the last evaluation, a member that diverged has the return of a frozen policy.
+                frozen = [prefix == "eval" and member["failure"] is not None for member in own]
+                returns = [math.nan if no else member[f"{name}_mean"] for no, member in zip(frozen, own, strict=True)]
                 point |= {f"{name}_{key}": value for key, value in _point_statistics(returns).items()}
         found.append(point)
     return found

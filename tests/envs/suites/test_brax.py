@@ -90,6 +90,14 @@ def test_an_unhealthy_hopper_terminates_only_if_configured():
     assert not steps[True].truncated.any()
 
 
+def test_frames_of_a_step_are_an_argument():
+    for n_frames in (4, 8):
+        env = make_eval(config("hopper", kwargs={"n_frames": n_frames}))
+        assert env.unwrapped.env._env.dt == bare("hopper").sys.opt.timestep * n_frames
+    with pytest.raises(ConfigError, match="n_frames=2 is not a parameter of fast"):
+        make(config("fast", kwargs={"n_frames": 2}))
+
+
 def test_termination_wins_over_the_limit():
     name = CHEAP
     _, _, steps = conformance.rollout(make_eval(config(name)), 100)

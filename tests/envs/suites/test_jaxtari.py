@@ -211,6 +211,7 @@ def test_missing_sprites_are_refused_in_one_sentence(name, changes, message):
         ("pong", {"kwargs": {"size": 3}}, "env.kwargs.size=3 is not a parameter of pong"),
         ("pong", {"kwargs": {"observation": "pixel"}}, "env.kwargs.observation='pixel' .*'pixels'"),
         ("pong", {"params": {"noop_max": -1}}, "env.params.noop_max=-1 must be at least 0"),
+        ("pong", {"params": {"screen_size": 42}}, "env.params.screen_size=42 has no effect on .*observation=objects"),
         ("pong", {"params": {"max_frames_per_episode": 0}}, "max_frames_per_episode=0 must be at least 1"),
     ],
 )

@@ -280,6 +280,11 @@ def test_spaces():
         ("Cleaner-v0", {"kwargs": {"world": True}}, "by_agent=false does not fit Cleaner-v0 with world"),
         ("Cleaner-v0", {"kwargs": {"by_agent": True, "num_agents": 1}}, "it needs at least two agents"),
         ("Snake-v1", {"kwargs": {"world": True}}, "env.kwargs.world=True is not a parameter of Snake-v1"),
+        (
+            "RobotWarehouse-v0",
+            {"kwargs": {"request_queue_size": 1000}},
+            "env.kwargs=.*request_queue_size.* is invalid for",
+        ),
         ("LevelBasedForaging-v0", {"kwargs": {"grid_size": 2}}, "is invalid for LevelBasedForaging-v0"),
         ("Snake-v2", {}, "'Snake-v2' is not a scenario of jumanji: did you mean 'Snake-v1'"),
         ("Snake-v1", {"params": {"gravity": 1}}, "env.params.gravity=1 is not a parameter of Snake-v1: it has none"),

@@ -92,6 +92,17 @@ def test_parameters_reach_the_simulation():
     np.testing.assert_allclose(moved[0.04] / moved[0.02], 2.0, rtol=0.1)
 
 
+def test_actions_are_repeated_as_the_suite_trains_a_task(monkeypatch):
+    repeated = mujoco_playground.registry.get_default_config("CartpoleBalance")
+    repeated.action_repeat, repeated.episode_length = 3, 7
+    monkeypatch.setattr(mujoco_playground.registry, "get_default_config", lambda name: repeated)
+    _, _, steps = conformance.rollout(make_eval(config("CartpoleBalance")), 3)
+    # 7 steps of the suite are 3 decisions, and a balanced pole pays about one for each step.
+    assert steps.truncated.sum(0).tolist() == [1] * steps.truncated.shape[1]
+    assert steps.truncated[2].all()
+    assert (steps.reward[0] > 2.0).all()
+
+
 @pytest.mark.parametrize("name", menagerie.ROBOTS)
 def test_robots_run_on_models_from_a_directory(name):
     env = make_eval(config(name, assets=menagerie.models_of(menagerie.ROBOTS[name])))
@@ -144,6 +155,7 @@ def test_models_that_are_missing_raise_and_nothing_is_downloaded(tmp_path):
         (CHEAP, {"params": {"ctrl_dt": float("nan")}}, "env.params.ctrl_dt=nan is invalid .*0.02"),
         (CHEAP, {"params": {"sim_dt": -0.01}}, "env.params.sim_dt=-0.01 must be positive"),
         (CHEAP, {"params": {"ctrl_dt": 0.001}}, "env.params.ctrl_dt=0.001 is shorter .*env.params.sim_dt=0.01"),
+        (CHEAP, {"params": {"sim_dt": 0.0}}, "env.params.sim_dt=0.0 must be positive"),
         (CHEAP, {"params": {"impl": "warp"}}, "env.params.impl='warp' is not a parameter"),
         (CHEAP, {"params": {"action_repeat": 2}}, "env.params.action_repeat=2 is not a parameter"),
         (CHEAP, {"params": {"vision": True}}, "env.params.vision=True is not a parameter"),

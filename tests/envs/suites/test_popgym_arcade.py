@@ -87,6 +87,17 @@ def test_an_episode_equals_one_of_the_suite(name):
     np.testing.assert_allclose(ours.episode.episode_return[end - 1, 0], rewards[:end].sum(), rtol=1e-5)
 
 
+def test_rewards_are_scaled_by_the_time_limit():
+    scales = {}
+    for limit in (50, 100):
+        env = make_eval(env_config("popgym_arcade", "SkittlesEasy", params={"max_steps_in_episode": limit}))
+        scales[limit] = env.unwrapped.env._env.reward_scale
+    assert scales == {50: 0.02, 100: 0.01}
+    # The scale of others depends on something else.
+    recall = make_eval(env_config("popgym_arcade", "CountRecallEasy", params={"max_steps_in_episode": 50}))
+    assert recall.unwrapped.env._env.reward_scale == 1.0 / recall.unwrapped.env._env.num_cards
+
+
 def test_pixels_are_bytes_of_the_chosen_size():
     for name, kwargs, size in [("BreakoutEasy", {}, 128), ("NavigatorEasy", {"obs_size": 256}, 256)]:
         space = make_eval(env_config("popgym_arcade", name, kwargs=kwargs)).observation_space

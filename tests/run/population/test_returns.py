@@ -27,6 +27,16 @@ def test_a_member_of_an_unfinished_trial_is_not_the_best():
     assert returns_of(state, 100, best=False).best_member == 3
 
 
+def test_the_frozen_policy_of_a_member_that_diverged_is_not_the_best():
+    state = host_state([1.0, 9.0], trials=None)
+    state["progress"]["history"][-1]["population/failed"] = [1]
+    assert returns_of(state, 100, best=False).returns.tolist() == [1.0, 9.0]
+    assert returns_of(state, 100, best=False).best_member == 0
+    # Its best policy is from before.
+    state["best"] = {"episode_return": [3.0, 9.0], "env_steps": [60, 60]}
+    assert returns_of(state, 100, best=True).best_member == 1
+
+
 def test_parameters_that_were_not_evaluated_have_no_return():
     state = host_state([1.0, 2.0, 3.0, 4.0], trials=[0, 1], strata=[0, 0, 2, 2])
     assert np.isnan(returns_of(state, 100, best=True).returns).tolist() == [False, False, True, True]

@@ -14,6 +14,7 @@ from stoix_like.errors import HostEnvironmentError
 from stoix_like.loggers import MultiLogger, RunInfo
 from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.run import training_loop
+from stoix_like.run.population.members import Population
 from stoix_like.run.records import blocks
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.records.recording import Progress, Recording
@@ -180,7 +181,8 @@ def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, 
 def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
     """Of C51: the system has atoms."""
     config = parse_config(compose_config(["system=q_learning/ff_c51"]))
-    setup = SimpleNamespace(config=config, processes=SimpleNamespace(index=0))
+    population = Population((0, 1), {"vmax": (10.0, 100.0)}, (0, 1))
+    setup = SimpleNamespace(config=config, processes=SimpleNamespace(index=0), population=population)
     recording = Recording(setup, Progress(), MultiLogger([]), Clock(), None)
     finished = np.array([[True, True], [False, True]])
     recording.advise({"train/clipped_targets": 0.05}, np.ones((2, 2), bool))
@@ -191,4 +193,5 @@ def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
     recording.advise({"train/clipped_targets": [0.0, 0.25]}, finished)
     cut, clipped = capsys.readouterr().err.splitlines()
     assert cut.startswith("1 of 4 evaluation episodes did not end within arch.max_eval_steps=100,000: truncate them")
-    assert clipped.startswith("train/clipped_targets=0.250: 25% of the probability of value targets lies outside of")
+    assert clipped.startswith("train/clipped_targets=0.250 of member 1: 25% of the probability of value targets lies")
+    assert "vmax=100" in clipped
