@@ -46,9 +46,10 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
     shards_of_state: Any = LearnerState(None, 0, None, None)
 
     def init(
-        hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, given: Given, inputs: Inputs
+        warm_up: bool, hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, given: Given, inputs: Inputs
     ) -> LearnerState:
-        program = ShardProgram(build(hyperparams, inputs), env, axes, spec, inputs)
+        sizes = spec if warm_up else spec._replace(warmup_steps=0)
+        program = ShardProgram(build(hyperparams, inputs), env, axes, sizes, inputs)
         init_shard = partial(program.init_shard, update=update_with(hyperparams, inputs))
         mapped = map_over_shards(init_shard, axes, (None, 0, None), shards_of_state, num_shards=len(shard_keys))
         return mapped(key, shard_keys, given)
@@ -74,23 +75,30 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
         return mapped(state, number)
 
     if spec.num_members > 1:
-        init, train = _of_members(init), jax.vmap(train, in_axes=(0, 0, None, None, None))
+        train = jax.vmap(train, in_axes=(0, 0, None, None, None))
         rollouts = jax.vmap(rollouts, in_axes=(0, 0, None))
     one, each = partition_specs(spec.num_members)
     everywhere = PartitionSpec()
     state_specs: Any = LearnerState(one, each, one, one)
     # shard_map cannot check replication through a vmapped axis name (jax 0.10 to 0.12).
     over_devices = partial(jax.shard_map, mesh=mesh, check_vma=False)
-    mapped_init = over_devices(init, in_specs=(one, one, each, one, everywhere), out_specs=state_specs)
 
     def init_with(
-        hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, inputs: Inputs, given: Given | None = None
+        hyperparams: Hyperparams,
+        key: jax.Array,
+        shard_keys: jax.Array,
+        inputs: Inputs,
+        given: Given | None = None,
+        warm_up: bool = True,
     ) -> LearnerState:
+        own = partial(init, warm_up)
+        function = _of_members(own) if spec.num_members > 1 else own
+        mapped_init = over_devices(function, in_specs=(one, one, each, one, everywhere), out_specs=state_specs)
         state: LearnerState = mapped_init(hyperparams, key, shard_keys, given or {}, inputs)
         return state
 
     return Program(
-        init=jax.jit(init_with),
+        init=jax.jit(init_with, static_argnums=5),
         train=jax.jit(
             over_devices(
                 train, in_specs=(state_specs, one, everywhere, everywhere, everywhere), out_specs=(state_specs, one)

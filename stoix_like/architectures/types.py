@@ -159,7 +159,7 @@ class Program(NamedTuple):
     `number` and `inputs`.
 
     Attributes:
-        init: `(hyperparams, key, shard_keys [num_shards], inputs, given={}) -> LearnerState`, warm-up included.
+        init: `(hyperparams, key, shard_keys [num_shards], inputs, given={}, warm_up=True) -> LearnerState`.
         train: `(LearnerState, hyperparams, num_updates [], new_interval [], inputs) -> (LearnerState, metrics)`;
             `new_interval` resets the sums; otherwise the current interval continues. Donates the state.
         rollouts: `(LearnerState, hyperparams, number []) -> scalar`, rollouts from a state, to measure their time.

@@ -56,12 +56,14 @@ class Evaluations:
         record = records.evaluation("eval", episodes, config.arch.num_eval_episodes)
         scores = np.asarray(record["eval/episode_return_mean"])
         if config.keeps_best:
-            current = self._current(scores, env_steps)
+            # A policy that is frozen does not improve, however its episodes go.
+            frozen = _members(failures, scores)
+            current = self._current(np.where(frozen, np.nan, scores), env_steps)
             improved = None
             if selection is not None and self.best is not None:
                 improved = selection.improved(population, scores, failures, history, self.best)
             if improved is None and config.arch.keeps_last:
-                improved = np.ones(scores.shape, bool)
+                improved = ~frozen
             self.best = self._better(current, self.best, improved)
         if population.num_members == 1:
             return {**record, **{f"hyperparams/{name}": value for name, value in population.of(0).items()}}
@@ -86,6 +88,8 @@ class Evaluations:
         # successive halving, those are members whose slot has no complete trial.
         untrained = self.best.env_steps <= self._warmup_steps
         returns = np.asarray(last["eval/episode_return_mean"])
+        # One that diverged before it had any has no result.
+        lost = untrained & _members(last.get("population/failed", ()), returns)
         best = self._better(self._current(returns, env_steps), self.best, untrained)
         count, alone = self._setup.config.arch.num_eval_episodes, self._learner.population.num_members == 1
         # Numbers that no other evaluation of the run uses.
@@ -96,6 +100,7 @@ class Evaluations:
             between_batches()
         trimmed = [jax.tree.map(lambda leaf: leaf[..., :count], batch) for batch in batches]
         episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=-1), *trimmed)
+        episodes = episodes._replace(returns=np.where(lost[..., None], np.nan, episodes.returns))
         record = records.evaluation("absolute", episodes, ABSOLUTE_FACTOR * count)
         record["absolute/env_steps"] = best.env_steps.tolist()
         stored = max(1, MAX_EPISODE_RETURNS // self._learner.population.num_members)
@@ -115,3 +120,8 @@ class Evaluations:
 
     def _better(self, current: Best, best: Best | None, chosen: np.ndarray | None) -> Best:
         return current.unless_better(best, self._learner.programs.select, self._warmup_steps, chosen)
+
+
+def _members(indices: Collection[int], returns: np.ndarray) -> np.ndarray:
+    """Return booleans of the shape of the returns, `[]` or `[P]`, which are true at some members."""
+    return np.isin(np.arange(returns.size).reshape(returns.shape), list(indices))

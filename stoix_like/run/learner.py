@@ -51,16 +51,17 @@ class Learner:
         """Whether there is a state."""
         return self._state is not None
 
-    def start(self, given: Given | None = None) -> LearnerState:
+    def start(self, given: Given | None = None, warm_up: bool = True) -> LearnerState:
         """Return the state; the first call initialises it.
 
         Args:
             given: what the warm-up plays with, in place of a new agent.
+            warm_up: False starts episodes alone.
         """
         if self._state is None:
-            warm = given and self._setup.config.system.warmup_steps
+            differs = self._setup.config.system.warmup_steps and (given or not warm_up)
             with self._clock("initialisation"):
-                init = self.programs.init_given(given) if warm else self.programs.init
+                init = self.programs.init_given(given, warm_up) if differs else self.programs.init
                 state: LearnerState = init(self.hyperparams, self._keys.agent, self._keys.shards)
                 jax.block_until_ready(state)
                 self._check(self._setup.env)

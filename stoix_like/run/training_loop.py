@@ -139,7 +139,7 @@ class TrainingLoop:
 
         Args:
             checkpoint: has the items of `targets`; without `local`, a new warm-up fills the replay buffer and restarts
-                the episodes. Environments on the host always start new episodes.
+                the episodes. Environments on the host start new episodes, without a warm-up beside a buffer.
         """
         items, host_state = checkpoint.items, checkpoint.host_state
         self.progress = Progress.from_json({**host_state["progress"], "stopped_by": stopped_by(self.setup, host_state)})
@@ -155,8 +155,9 @@ class TrainingLoop:
         rest = items["rollout_state"]
         if self.missing:
             self._learner.take_new_starts(self.progress.updates)
-            self._learner.start(named(items["shared"]))
-            # The episodes, too, so that the last step of the warm-up is followed by its own next step.
+            # Beside a replay buffer, episodes start with their first step, which resets what belongs to the old ones.
+            self._learner.start(named(items["shared"]), warm_up=not has_replay)
+            # After a warm-up its episodes go on, so that its last step is followed by its own next step.
             # Trials of successive halving have a share of data of their own, from the start of each.
             updates = 0 if isinstance(self._selection, Halving) else self.progress.updates
             local = end_episodes(local) if has_replay else count_from(self.state.shards.local, updates)

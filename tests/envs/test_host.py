@@ -238,6 +238,8 @@ def test_a_run_continues_with_new_episodes(tmp_path):
         resumed.restore(found)
         assert resumed.missing
         assert resumed.progress.updates == 4
+        # Without a warm-up, whose steps nothing would store.
+        assert not view(resumed.state.shards.rollout_state.timestep.observation)[..., 0].any()  # numbers of episodes
         resumed.train()
         stored = check_replay(resumed.state.shards.local, num_new_starts=1)
         assert stored.reward.size == resumed.env_steps

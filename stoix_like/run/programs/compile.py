@@ -84,7 +84,8 @@ class CompiledRun(NamedTuple):
 
     Attributes:
         init: see `architectures.types.Program`; it and the others have their inputs.
-        init_given: `(given) -> (hyperparams, key, shard_keys) -> LearnerState`, which compiles when it is called.
+        init_given: `(given, warm_up) -> (hyperparams, key, shard_keys) -> LearnerState`, which compiles when it is
+            called.
         train: see `architectures.types.Program`.
         running: `(num_updates) -> context`, within which a run trains the updates that are left.
         host_metrics: returns the metrics of the host's side of training since the start of the interval.
@@ -178,7 +179,7 @@ def _with_inputs(setup: RunSetup, compiled: Mapping[str, Any]) -> dict[str, Any]
     return {
         **compiled,
         **{name: _last(program, inputs) for name, program in taking.items()},
-        "init_given": lambda given: _last(compiled["init_given"], inputs, given),
+        "init_given": lambda given, warm_up: _last(compiled["init_given"], inputs, given, warm_up),
     }
 
 

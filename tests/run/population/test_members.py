@@ -283,6 +283,24 @@ def test_a_diverged_member_is_frozen_and_the_others_continue(capsys):
     assert loop.history[-1]["train/reward"] == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize("nan_at", [1.0, 7.0])
+def test_a_policy_that_is_frozen_does_not_improve(nan_at):
+    """All returns are equal, so that the last evaluation is the best: after update 7 of 10, that of update 5."""
+    hyperparams = f"arch.population.hyperparams={{nan_at: [-1.0, {nan_at}, -1.0]}}"
+    run = parse_config(compose_config([*TOY, hyperparams, "arch.absolute_metric=true"]))
+    loop = TrainingLoop(set_up(run), MultiLogger([]))
+    loop.train()
+    best = loop.evaluations.best
+    summary = loop.summary()
+    if nan_at == 7.0:
+        assert best.env_steps.tolist() == [160, 80, 160]
+        assert summary["absolute/episode_return_mean"] == [1.0, 1.0, 1.0]
+    else:
+        # One that diverged before its second evaluation has no best policy.
+        assert best.env_steps.tolist() == [160, 0, 160]
+        assert summary["absolute/episode_return_mean"] == [1.0, pytest.approx(math.nan, nan_ok=True), 1.0]
+
+
 @pytest.mark.slow
 def test_diverged_members_train_again_with_on_nan_ignore(tmp_path):
     overrides = [*TOY, "arch.population.hyperparams={nan_at: [-1.0, 4.0]}"]
