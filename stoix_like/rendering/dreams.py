@@ -145,11 +145,9 @@ class DreamPlayer:
         first = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), steps)
         first = first._replace(observation=start.timestep.observation)
         entries = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), first, steps)
-        # An environment says nothing sensible behind its end: repeat the last observation.
-        end = jnp.where(entries.ended.any(), entries.ended.argmax(), self._length)
-        rows = jnp.minimum(jnp.arange(self._length), end)
-        seen, action = jax.tree.map(lambda leaf: leaf[rows], (entries.observation, entries.action))
-        return last.env_state, entries, system.dream(shared, seen, action, self._context, dream_key)
+        # What follows the end of the episode has no meaning, and no influence on what precedes it.
+        dream = system.dream(shared, entries.observation, entries.action, self._context, dream_key)
+        return last.env_state, entries, dream
 
 
 class Picture(NamedTuple):

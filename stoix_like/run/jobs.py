@@ -101,8 +101,8 @@ def check(jobs: Sequence[JobReturn]) -> None:
         TrainingError: names the directory of each job that failed, and why.
     """
     unscored = [_run_dir(job) for job in jobs if math.isnan(job.return_value)]
-    # A run may be complete without a score.
-    failed = [run_dir for run_dir in unscored if not read_summary(run_dir)]
+    # A run may be complete without a score; one that was to be extended has the results of before.
+    failed = [run_dir for run_dir in unscored if read_failure(run_dir) or not read_summary(run_dir)]
     if failed:
         reasons = [f"{run_dir} ({(read_failure(run_dir) or 'no reason').splitlines()[0]})" for run_dir in failed]
         raise TrainingError(f"{len(failed)} of {len(jobs)} jobs failed: {'; '.join(reasons)}")

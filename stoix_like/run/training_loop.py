@@ -155,9 +155,8 @@ class TrainingLoop:
         rest = items["rollout_state"]
         if self.missing:
             self._learner.take_new_starts(self.progress.updates)
-            # Beside a replay buffer, episodes start with their first step, which resets what belongs to the old ones.
+            # Beside a replay buffer, a first step resets what belongs to the old episodes; those of a warm-up go on.
             self._learner.start(named(items["shared"]), warm_up=not has_replay)
-            # After a warm-up its episodes go on, so that its last step is followed by its own next step.
             # Trials of successive halving have a share of data of their own, from the start of each.
             updates = 0 if isinstance(self._selection, Halving) else self.progress.updates
             local = end_episodes(local) if has_replay else count_from(self.state.shards.local, updates)
@@ -278,6 +277,8 @@ class TrainingLoop:
             self._learner.start()
             start = time.perf_counter()
             try:
+                if self.setup.actor_devices:  # what follows returns when it has trained
+                    self._recording.log()
                 with self.clock("training"):
                     interval = self._learner.train(num_updates, new_interval)
                     # The host logs the last interval while the device computes this one.
@@ -290,12 +291,12 @@ class TrainingLoop:
                     self._learner.state = before
                 raise
             seconds = self.setup.processes.largest(time.perf_counter() - start)
-            if is_traced:
-                self._stop_trace()
             self._recording.take_blocks(interval, num_updates, target)
             progress.updates += num_updates
             progress.train_seconds += seconds
             progress.interval_seconds += seconds
+            if is_traced:
+                self._stop_trace()
             self._check_health(interval)
             if progress.updates == target:
                 break

@@ -394,7 +394,7 @@ def budget(run: Run) -> int:
         run: the run.
     """
     rounds = _of_population(run, "halving", "rounds")
-    return int(int(run.config["arch"]["total_timesteps"]) * (1 if rounds is None else rounds))
+    return int(int(run.config["arch"]["total_timesteps"]) * (1 if rounds is None else rounds) + 1e-6)
 
 
 def flatten(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

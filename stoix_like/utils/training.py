@@ -1,7 +1,7 @@
 """Learning-rate schedules, and transformations of gradients and of optimisers."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -134,6 +134,14 @@ def clip_by_parameter_norm(clip: Scalar, least: Scalar = 1e-3) -> optax.Gradient
     return on_trees(optax.stateless(update))
 
 
+class LaPropState(NamedTuple):
+    """The state of LaProp: gradient steps, and means of normalised and of squared gradients, in the form of Adam's."""
+
+    count: jax.Array  # type: ignore[assignment]  # named as in optax
+    mu: Any
+    nu: Any
+
+
 def laprop(rate: Scalar | Schedule, b1: Scalar, b2: Scalar, eps: Scalar) -> optax.GradientTransformation:
     """Build LaProp: Adam whose momentum is that of normalised gradients, so that no step is much larger than the rate.
 
@@ -153,14 +161,10 @@ def laprop(rate: Scalar | Schedule, b1: Scalar, b2: Scalar, eps: Scalar) -> opta
         The optimiser.
     """
 
-    def init(params: PyTree[Array]) -> optax.ScaleByAdamState:
-        return optax.ScaleByAdamState(
-            jnp.zeros((), jnp.int32), optax.tree.zeros_like(params), optax.tree.zeros_like(params)
-        )
+    def init(params: PyTree[Array]) -> LaPropState:
+        return LaPropState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params), optax.tree.zeros_like(params))
 
-    def update(
-        grads: PyTree[Array], state: optax.ScaleByAdamState, params: Any = None
-    ) -> tuple[PyTree[Array], optax.ScaleByAdamState]:
+    def update(grads: PyTree[Array], state: LaPropState, params: Any = None) -> tuple[PyTree[Array], LaPropState]:
         del params
         count = state.count + 1
         unbias_mu, unbias_nu = (1.0 / (1.0 - decay**count) for decay in (b1, b2))
@@ -168,7 +172,7 @@ def laprop(rate: Scalar | Schedule, b1: Scalar, b2: Scalar, eps: Scalar) -> opta
         mu = jax.tree.map(
             lambda mu, nu, g: b1 * mu + (1.0 - b1) * g / (jnp.sqrt(unbias_nu * nu) + eps), state.mu, nu, grads
         )
-        return jax.tree.map(lambda mu: unbias_mu * mu, mu), optax.ScaleByAdamState(count, mu, nu)
+        return jax.tree.map(lambda mu: unbias_mu * mu, mu), LaPropState(count, mu, nu)
 
     return optax.chain(optax.GradientTransformation(init, update), optax.scale_by_learning_rate(rate))
 

@@ -117,7 +117,8 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
     _check_counters(config, rows, trial_updates)
     trial_evaluations = min(arch.num_evaluation, trial_updates)
     spent = warmup_steps + trial_updates * steps_per_update
-    num_intervals = int((arch.population.halving.rounds or 1) * trial_evaluations)
+    # Up to rounding: 4.35 rounds of 100 evaluations are 435.
+    num_intervals = int((arch.population.halving.rounds or 1) * trial_evaluations + 1e-6)
     # Any `trial_evaluations` consecutive intervals have `trial_updates` updates.
     evaluations = tuple(index * trial_updates // trial_evaluations for index in range(1, num_intervals + 1))
     return Plan(

@@ -199,15 +199,18 @@ def other_versions(host_state: Mapping[str, Any]) -> list[str]:
 
 
 def _defaults(setup: RunSetup) -> dict[str, Any]:
-    """Return the defaults of the fields of `arch` and `env` that have one and are no mapping."""
-    return dict(_plain_defaults(setup.config.arch, "arch")) | dict(_plain_defaults(setup.config.env, "env"))
+    """Return the defaults of the fields of `arch`, `env` and `system` that have one and are no mapping."""
+    config = setup.config
+    groups = {"arch": config.arch, "env": config.env, "system": config.system}
+    return {key: value for path, group in groups.items() for key, value in _plain_defaults(group, path)}
 
 
 def _plain_defaults(group: Any, path: str) -> Iterator[tuple[str, Any]]:
     for field in dataclasses.fields(group):
         key, value = f"{path}.{field.name}", getattr(group, field.name)
         if dataclasses.is_dataclass(value):
-            yield from _plain_defaults(value, key)
+            # The keys of the parts of a system are keys of the system.
+            yield from _plain_defaults(value, path if path == "system" else key)
         elif isinstance(field.default, bool | int | float | str | None):
             yield key, field.default
 

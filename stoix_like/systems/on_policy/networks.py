@@ -39,7 +39,7 @@ class Values(NamedTuple):
         obs: `[T, N]`, the inputs of the networks.
         v_tm1: `[T, N]`, values of the observations acted on.
         v_t: `[T, N]`, values of their true successors.
-        states: `[T, N, H]`, the states of a recurrent critic after each step; `()` without cells.
+        states: `[T / L, N, H]`, the states of a recurrent critic after every L steps, a sequence; `()` without cells.
     """
 
     obs: PyTree

@@ -82,7 +82,7 @@ def search(
     """Search from N states at once.
 
     An action whose prior logit is the lowest finite number is illegal: mctx takes it neither at the root, nor in the
-    tree, where its prior is zero and its value counts as the lowest.
+    tree, where its prior is zero.
 
     Args:
         config: hyperparameters; floats may be traced.

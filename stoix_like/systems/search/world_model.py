@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import rlax
 
 from stoix_like.base_types import Distribution, Observation, PyTree, SystemSpec
-from stoix_like.envs.spaces import Box, Space
+from stoix_like.envs.spaces import Space
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import CompositeNetwork, FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_DISTRIBUTION, HeadRequirement
 from stoix_like.schema import one_of
-from stoix_like.systems.parts.action_vectors import as_vector, unit
+from stoix_like.systems.parts.action_vectors import action_vector
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.utils.loss import hl_gauss_loss_per_example, is_outside, two_hot_loss_per_example
 
@@ -149,11 +149,7 @@ class LatentModel:
         return jax.vmap(loss)(distribution.logits, distribution.values, SCALE.apply(target))
 
     def _with_action(self, latent: jax.Array, action: jax.Array) -> jax.Array:
-        vector = as_vector(self.action_space, action)
-        if isinstance(self.action_space, Box):
-            units = jnp.asarray(unit(self.action_space), vector.dtype)
-            vector = (vector / jnp.broadcast_to(units, vector.shape)).reshape(*latent.shape[:-1], -1)
-        return jnp.concatenate([latent, vector], axis=-1)
+        return jnp.concatenate([latent, action_vector(self.action_space, action)], axis=-1)
 
 
 def mean(distribution: Any) -> jax.Array:

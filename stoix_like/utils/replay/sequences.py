@@ -99,6 +99,16 @@ class SequenceConfig(BlockReplayConfig):
         """See `BlockReplayConfig`."""
         return self.sequence_length
 
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that each step may be learned from; see `ReplayConfig.check`."""
+        if self.sequence_length < self.sequence_period and not self.only_data:
+            raise ConfigError(
+                f"system.sequence_length={self.sequence_length} is shorter than system.sequence_period="
+                f"{self.sequence_period}, the steps between the starts of two sequences: nothing would be learned from"
+                " the steps between; use a shorter period, or longer sequences"
+            )
+        super().check(config, num_envs, num_shards)
+
     @property
     def length_keys(self) -> str:
         """See `BlockReplayConfig`."""

@@ -37,7 +37,7 @@ def test_a_run_resumed_with_another_version_says_so(tmp_path, toy_run, monkeypat
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["arch.seed=7", "system.gain=2.0"], r"arch.seed was 42 and is 7; system.gain was not set and is 2.0"),
+        (["arch.seed=7", "system.gain=2.0"], r"arch.seed was 42 and is 7; system.gain was 1.0 and is 2.0"),
         (
             ["arch.total_timesteps=100"],
             "arch.total_timesteps=100 is less than the 320 steps already trained: use at least 320",

@@ -17,7 +17,13 @@ from stoix_like.utils.replay import SequenceBatch, Step
 from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed
 from support.composed import compose_config
 
-SMALL = ["system.burn_in_length=1", "system.sequence_length=4", "system.n_step=2", "system.gamma=0.5"]
+SMALL = [
+    "system.burn_in_length=1",
+    "system.sequence_length=4",
+    "system.sequence_period=4",
+    "system.n_step=2",
+    "system.gamma=0.5",
+]
 
 
 def sequence(stored):
@@ -162,6 +168,10 @@ INVALID = {
     "period": (
         ["system=q_learning/rec_r2d2", "system.sequence_period=12"],
         "system.rollout_length=40 must be a multiple of system.sequence_period=12: use 36 or 48",
+    ),
+    "gaps": (
+        ["system=q_learning/rec_r2d2", "system.sequence_length=16", "system.burn_in_length=8"],
+        "system.sequence_length=16 is shorter than system.sequence_period=40, .*: nothing would be learned from the steps",
     ),
     "length": (
         ["system=q_learning/rec_r2d2", "system.total_buffer_size=512", "system.sequence_length=100"],

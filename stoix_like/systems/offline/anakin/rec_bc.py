@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 
@@ -33,7 +33,13 @@ from stoix_like.utils.replay import SequenceBatch, make_sequence_replay
 
 @dataclass(frozen=True, kw_only=True)
 class CloningSequences(RecurrentReplayConfig):
-    """Hyperparameters of the sequences that are imitated, of which no successors are read."""
+    """Hyperparameters of the sequences that are imitated.
+
+    Attributes:
+        store_next_observation: never; no successors are read.
+    """
+
+    store_next_observation: Literal[False] = False
 
     @property
     def num_steps(self) -> int:
