@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -281,3 +282,13 @@ ARCHITECTURES: dict[str, type[ArchConfig]] = {
     "offline": OfflineConfig,
     "sebulba": SebulbaConfig,
 }
+
+
+def step_unit(config: Mapping[str, Any]) -> str:
+    """Return what the budget of a run counts, see `ArchConfig.step_unit`.
+
+    Args:
+        config: the resolved configuration of the run, in plain values.
+    """
+    name = config.get("arch", {}).get("architecture_name")
+    return ARCHITECTURES.get(name, ArchConfig).step_unit

@@ -49,7 +49,8 @@ class Callback:
             policy: the current policy; of a population, that of the member that just evaluated best.
 
         Returns:
-            False to stop the run, metrics by name to add to the record, or None.
+            False to stop the run, metrics by name to add to the record, or None. A metric is a number; of a population,
+            it may also be a list with one number per member.
         """
         del record, policy
         return None

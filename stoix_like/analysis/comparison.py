@@ -14,7 +14,7 @@ import numpy as np
 
 from stoix_like.analysis import statistics
 from stoix_like.analysis.groups import SCORES, AlgorithmRuns, are_paired, common_tasks, read, sections
-from stoix_like.analysis.scores import raw_scores, score_tables, with_scores
+from stoix_like.analysis.scores import raw_scores, score_tables, step_unit, with_scores
 from stoix_like.analysis.statistics import CORRECTIONS, TESTS, TITLES, Interval
 from stoix_like.errors import ConfigError, nearest, require
 from stoix_like.loggers.formats import MIN_IQM, columns
@@ -23,7 +23,7 @@ from stoix_like.storage.recorded_runs import RETURN, TASK, differing_keys, flatt
 if TYPE_CHECKING:
     import pandas as pd
 
-HEAD = ("seeds", "env steps", "mean", "median", "IQM", "optimality gap")
+HEAD = ("seeds", "steps", "mean", "median", "IQM", "optimality gap")
 MIN_SEEDS = 5
 MAX_ALL_PAIRS = 6
 _WIDTH = 120
@@ -156,7 +156,7 @@ class Comparison(NamedTuple):
             [
                 algorithm.label,
                 "/".join(str(len(algorithm.tasks[task])) for task in self.tasks),
-                _env_steps(algorithm, self.tasks),
+                _steps(algorithm, self.tasks),
                 *(
                     # Of fewer scores it is the mean.
                     "–" if name == "iqm" and _num_scores(algorithm, self.tasks) < MIN_IQM else format_interval(interval)
@@ -279,8 +279,9 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
     steps = {step for algorithm in algorithms for step in _trained_steps(algorithm, tasks)}
     # Runs last whole updates.
     if max(steps) > 1.02 * min(steps):
+        unit = step_unit(member for algorithm in algorithms for task in tasks for member in algorithm.tasks[task])
         notes.append(
-            f"budgets differ, from {min(steps):,.0f} to {max(steps):,.0f} env steps: these are returns after different"
+            f"budgets differ, from {min(steps):,.0f} to {max(steps):,.0f} {unit}: these are returns after different"
             " amounts of training; `stoix-like plot` compares them at equal steps"
         )
     return Comparison(settings, algorithms, tasks, target, found, tests, notes)
@@ -310,7 +311,7 @@ def _trained_steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> list[float
     ]
 
 
-def _env_steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> str:
+def _steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> str:
     steps = _trained_steps(algorithm, tasks)
     return "–".join(f"{step:,.0f}" for step in dict.fromkeys((min(steps), max(steps))))
 

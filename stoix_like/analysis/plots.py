@@ -17,7 +17,7 @@ from matplotlib.ticker import EngFormatter
 from scipy import stats
 
 from stoix_like.analysis.groups import AlgorithmRuns, are_paired, common_tasks
-from stoix_like.analysis.scores import raw_scores, score_tables, with_scores
+from stoix_like.analysis.scores import raw_scores, score_tables, step_unit, with_scores
 from stoix_like.analysis.statistics import TESTS, p_value, resample_counts, trimmed_mean
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers.formats import center_name
@@ -73,7 +73,7 @@ def learning_curves(
         The axes.
 
     Raises:
-        ConfigError: an argument is unknown, or no run has the metric.
+        ConfigError: an argument is unknown, no run has the metric, or a seed starts after another one ends.
     """
     choices = ("x", x, X_AXES), ("center", center, CENTERS), ("band", band, BANDS), ("test", test, TESTS)
     for name, value, known in choices:
@@ -91,7 +91,7 @@ def learning_curves(
             axes.fill_between(grid, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     if test is not None and len(curves) == 2:
         _mark_differences(axes, shown, task, metric, x, test, level)
-    _label_x(axes, x)
+    _label_x(axes, x, shown)
     axes.set_ylabel(_title(metric))
     _say_what(axes, task, center, band, level, max(len(values) for _, _, values in curves))
     _legend(axes)
@@ -118,10 +118,13 @@ def arrange(panels: Sequence[Callable[..., Any]], width: float, height: float, c
     return figure
 
 
-def _label_x(axes: Axes, x: str) -> None:
-    axes.set_xlabel(X_AXES[x])
+def _label_x(axes: Axes, x: str, algorithms: Sequence[AlgorithmRuns]) -> None:
+    label = X_AXES[x]
     if x == "env_steps":
+        unit = step_unit(member for algorithm in algorithms for member in algorithm.members)
+        label = label if unit == "env steps" else unit
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 250k, so that labels do not run into each other
+    axes.set_xlabel(label)
 
 
 def _say_what(axes: Axes, title: str, center: str, band: str, level: float, seeds: int) -> None:
@@ -210,20 +213,33 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
         names if it is much shorter.
 
     Raises:
-        ConfigError: a run has no finite value of the metric.
+        ConfigError: a run has no finite value of the metric, or one starts after another one ends.
     """
     found = [_series(member, metric, x) for member in members]
     points = found[0][0]
     if all(np.array_equal(points, other) for other, _ in found):
         shown = np.unique(np.linspace(0, len(points) - 1, min(_MAX_POINTS, len(points))).round().astype(int))
         return points[shown], np.stack([values[shown] for _, values in found])
-    ends = [other[-1] for other, _ in found]
+    ends, directories = [other[-1] for other, _ in found], [member.run.directory for member in members]
+    points = _common_grid([own for own, _ in found], directories, f"{metric} of {members[0].run.system}", x)
     if min(ends) < _MOST * max(ends):
-        shortest = members[int(np.argmin(ends))].run.directory
+        shortest = directories[int(np.argmin(ends))]
         extent = f"up to {min(ends):,.0f} of {max(ends):,.0f} {x}"
         print(f"{metric} is shown {extent}: {shortest} ends there", file=sys.stderr)
-    points = np.linspace(max(other[0] for other, _ in found), min(ends), _NUM_POINTS)
     return points, np.stack([np.interp(points, *series) for series in found])
+
+
+def _common_grid(points: Sequence[np.ndarray], names: Sequence[Any], what: str, x: str) -> np.ndarray:
+    """Return even points that all of the named curves cover."""
+    starts, ends = [own[0] for own in points], [own[-1] for own in points]
+    start, end = max(starts), min(ends)
+    if start > end:
+        late, early = names[starts.index(start)], names[ends.index(end)]
+        raise ConfigError(
+            f"{what}: the values of {late} start at {start:,.0f} {x}, after those of {early} end at {end:,.0f}: plot"
+            " them apart, or continue the shorter run"
+        )
+    return np.linspace(start, end, _NUM_POINTS)
 
 
 def _series(member: Member, metric: str, x: str) -> tuple[np.ndarray, np.ndarray]:
@@ -330,6 +346,9 @@ def sample_efficiency(
 
     Returns:
         The axes.
+
+    Raises:
+        ConfigError: no run has the metric, or a curve starts after another one of its algorithm ends.
     """
     axes = new_axes(ax)
     tasks = common_tasks(algorithms)
@@ -338,7 +357,7 @@ def sample_efficiency(
     for label, columns in curves.items():
         grid = columns[0][0]
         if len(tasks) > 1:
-            grid = np.linspace(max(c[0][0] for c in columns), min(c[0][-1] for c in columns), _NUM_POINTS)
+            grid = _common_grid([points for points, _ in columns], tasks, f"{metric} of {label}", "env_steps")
         size = min(len(values) for _, values in columns)
         table = np.stack([_resampled(*column, grid)[:size] for column in columns], axis=1)  # [S, K, T]
         if len(tasks) > 1:
@@ -348,7 +367,7 @@ def sample_efficiency(
         bands = _iqm_band(flat, table.shape[:2], level)
         (line,) = axes.plot(grid, _iqm(flat), label=label)
         axes.fill_between(grid, *bands, color=line.get_color(), alpha=0.2, linewidth=0)
-    _label_x(axes, "env_steps")
+    _label_x(axes, "env_steps", algorithms)
     axes.set_ylabel(_title(metric) if len(tasks) == 1 else "scaled return")
     _say_what(axes, ", ".join(tasks), "iqm", "bootstrap", level, _least_seeds(algorithms, tasks) * len(tasks))
     _legend(axes)

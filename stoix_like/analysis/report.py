@@ -268,21 +268,24 @@ def _dream(member: Member) -> str:
 
 
 def _timing(algorithms: Sequence[AlgorithmRuns]) -> str:
-    rows = [
-        [
-            str(run.directory),
-            run.status,
-            f"{started(run):%Y-%m-%d %H:%M}",
-            f"{run.last['env_steps']:,} of {budget(run):,}",
-            _number(run.summary.get("wall_seconds", run.last.get("wall_seconds"))),
-            _number(run.summary.get("compile_seconds")),
-            _number(run.summary.get("steps_per_second")),
-            ", ".join(dict.fromkeys(run.summary.get("devices", ()))),
-        ]
-        for run in _runs(algorithms)
-    ]
     head = ["run", "status", "started", "steps", "seconds", "of which compiling", "steps per second", "devices"]
-    return _table(head, rows) + _phases(algorithms)
+    return _table(head, list(map(_timing_row, _runs(algorithms)))) + _phases(algorithms)
+
+
+def _timing_row(run: Run) -> list[str]:
+    # Of a resumed run, these are the seconds of all its processes; `compile_seconds` are those of the last one.
+    timing = run.summary.get("timing", {})
+    seconds = timing.get("total", run.summary.get("wall_seconds", run.last.get("wall_seconds")))
+    return [
+        str(run.directory),
+        run.status,
+        f"{started(run):%Y-%m-%d %H:%M}",
+        f"{run.last['env_steps']:,} of {budget(run):,}",
+        _number(seconds),
+        _number(timing.get("compilation", run.summary.get("compile_seconds"))),
+        _number(run.summary.get("steps_per_second")),
+        ", ".join(dict.fromkeys(run.summary.get("devices", ()))),
+    ]
 
 
 def _phases(algorithms: Sequence[AlgorithmRuns]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from stoix_like import arch_config
 from stoix_like.analysis.groups import AlgorithmRuns
 from stoix_like.arch_config import ARCHITECTURES
 from stoix_like.errors import ConfigError
@@ -21,6 +22,12 @@ _PLAYED = {"env_steps": int, "episode_returns": [NUMBER]}
 # An evaluation of one member, or of all.
 _EVALUATION = (_PLAYED, {"members": [{"member": int, **_PLAYED}]})
 _MAX_BYTES = 2**28
+
+
+def step_unit(members: Iterable[Member]) -> str:
+    """Return what the budgets of members count: `env steps`, `gradient steps`, or `steps` where they differ."""
+    units = {arch_config.step_unit(member.run.config) for member in members}
+    return units.pop() if len(units) == 1 else "steps"
 
 
 def with_scores(algorithms: Sequence[AlgorithmRuns], kind: str, notes: list[str]) -> list[AlgorithmRuns]:

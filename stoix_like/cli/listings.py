@@ -120,10 +120,9 @@ def run_lines(paths: Sequence[Path]) -> list[str]:
 
 
 def _run_row(run: Run, task: str, settings: str) -> tuple[str, ...]:
-    from stoix_like.storage.recorded_runs import RETURN, budget, members, started
+    from stoix_like.storage.recorded_runs import budget, members, started
 
     last, own = run.last, members(run)
-    returns = [value for value in (member.value(last, RETURN) for member in own) if math.isfinite(value)]
     seconds = run.summary.get("wall_seconds", last.get("wall_seconds", 0.0)) or 0.0
     return (
         f"{started(run):%Y-%m-%d %H:%M}",
@@ -131,7 +130,7 @@ def _run_row(run: Run, task: str, settings: str) -> tuple[str, ...]:
         run.system,
         task,
         _seeds([member.seed for member in own]),
-        _mean(returns),
+        _mean([member.score("final") for member in own]),
         f"{last.get('env_steps', 0):,}",
         f"{budget(run):,}",
         format_seconds(seconds),
@@ -141,10 +140,18 @@ def _run_row(run: Run, task: str, settings: str) -> tuple[str, ...]:
 
 
 def _mean(returns: Sequence[float]) -> str:
-    """Return the interquartile mean of the returns, as the console does; of fewer than four, it is the mean."""
+    """Return the interquartile mean of the returns, as the console does; of fewer than four, it is the mean.
+
+    A member without a return counts as the lowest, as in `run.records.records.aggregate`: the mean is NaN unless it is
+    trimmed.
+    """
+    if all(map(math.isnan, returns)):
+        return "–"
     cut = len(returns) // 4
-    kept = sorted(returns)[cut : len(returns) - cut]
-    return f"{sum(kept) / len(kept):.4g}{' (IQM)' if cut else ''}" if kept else "–"
+    ranked = sorted(-math.inf if math.isnan(value) else value for value in returns)
+    kept = ranked[cut : len(ranked) - cut]
+    mean = sum(kept) / len(kept)
+    return f"{mean if math.isfinite(mean) else math.nan:.4g}{' (IQM)' if cut else ''}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -118,7 +118,7 @@ def evaluate(
 
     Raises:
         ConfigError: an argument is invalid, or there is no such run, checkpoint or member.
-        MissingExtraError: `render` is set and matplotlib is not installed.
+        MissingExtraError: `render` is an mp4 file and ffmpeg is not installed.
         HostEnvironmentError: an environment on the host failed.
     """
     _check(episodes, seed)
@@ -185,7 +185,7 @@ def describe(record: Mapping[str, Any]) -> str:
         f" ({acting}){against}{simulations}, seed {record['seed']}"
     ]
     members = record.get("members")
-    lines += [_line(member) for member in members[:_MAX_PRINTED_MEMBERS]] if members else [_line(record)]
+    lines += [_line(member, record["step_unit"]) for member in (members or [record])[:_MAX_PRINTED_MEMBERS]]
     if members:
         if len(members) > _MAX_PRINTED_MEMBERS:
             lines.append(f"  … {len(members) - _MAX_PRINTED_MEMBERS} more members in the file")
@@ -200,7 +200,7 @@ def describe(record: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _line(record: Mapping[str, Any]) -> str:
+def _line(record: Mapping[str, Any], unit: str) -> str:
     values = {name: format_number(value) for name, value in record.items() if name.startswith("episode_")}
     varied = "".join(f" {name}={value:.3g}" for name, value in record["hyperparams"].items())
     member = f"member {record['member']}{varied}   " if "member" in record else ""
@@ -211,8 +211,8 @@ def _line(record: Mapping[str, Any]) -> str:
     return (
         (
             "  {}return {episode_return_mean}   std {episode_return_std}   {}min {episode_return_min}"
-            "   max {episode_return_max}   length {episode_length_mean}\n    env steps {:,} ({})"
-        ).format(member, interval, record["env_steps"], record["selected"], **values)
+            "   max {episode_return_max}   length {episode_length_mean}\n    {} {:,} ({})"
+        ).format(member, interval, unit, record["env_steps"], record["selected"], **values)
         + measures
         + games
     )
@@ -327,6 +327,7 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
     common = {
         "system": config.system_name,
         "environment": config.environment_name,
+        "step_unit": config.arch.step_unit,
         "greedy": config.arch.evaluation_greedy and config.system.has_mode,
         **({"opponent": name_of(config.env.eval_opponent)} if of_games else {}),
         **({"randomized": config.env.randomize_evaluation} if config.env.randomization is not None else {}),

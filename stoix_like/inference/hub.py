@@ -9,9 +9,11 @@ from typing import Any
 
 import yaml
 
+from stoix_like.arch_config import step_unit
 from stoix_like.errors import ConfigError, DamagedError, MissingExtraError
 from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.storage import checkpoint, remote
+from stoix_like.storage.config_file import plain_config
 from stoix_like.storage.contents import read_json, reading
 from stoix_like.storage.files import user_cache
 from stoix_like.storage.run_files import CONFIG, ENVIRONMENT, METRICS, SUMMARY, check_is_run
@@ -113,12 +115,13 @@ def local_run(run_dir: str | Path) -> Path:
     return directory
 
 
-def card(summary: Mapping[str, Any], repo: str) -> str:
+def card(summary: Mapping[str, Any], repo: str, unit: str = "env steps") -> str:
     """Return the model card of a run: metadata that the Hub reads, the results, and how to use the policy.
 
     Args:
         summary: the content of `summary.json`.
         repo: the repository, `owner/name`.
+        unit: what the budget of the run counts.
 
     Returns:
         The text of README.md.
@@ -148,7 +151,7 @@ def card(summary: Mapping[str, Any], repo: str) -> str:
 # {system} on {environment}
 
 - return: {mean} ({what})
-- environment steps: {summary["env_steps"]:,}
+- {unit}: {summary["env_steps"]:,}
 - versions: {versions}
 
 ```python
@@ -165,8 +168,9 @@ stoix-like evaluate {SCHEME}{repo}
 
 def _written_of(summary: Mapping[str, Any], repo: str, directory: Path) -> tuple[str, str]:
     """Return the model card of a run and the message of its upload, before anything is created on the Hub."""
+    unit = step_unit(plain_config(directory))
     with reading(f"run_dir={directory}: {SUMMARY}", "push a run that is complete"):
-        return card(summary, repo), f"{summary['system']} on {summary['environment']}"
+        return card(summary, repo, unit), f"{summary['system']} on {summary['environment']}"
 
 
 def _return(summary: Mapping[str, Any]) -> tuple[str, str]:

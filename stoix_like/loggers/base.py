@@ -141,6 +141,10 @@ def plain(value: Any) -> Any:
     return value
 
 
+# Of successive halving, lists with an entry per slot, and not per member.
+_PER_SLOT = ("population/trials", "population/next_trials")
+
+
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """Flatten a record to one number per curve.
 
@@ -148,11 +152,16 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
         record: the argument of `Logger.log`.
 
     Returns:
-        Numbers by name; list entries are named `name/0`, `name/1`, ...; values that are not numbers are omitted.
+        Numbers by name; the entries of per-member values are named `name/0`, `name/1`, ..., and `population/failed` is
+        the number of members that diverged. Other lists, and values that are not numbers, are omitted.
     """
     curves: dict[str, float] = {}
     for name, value in record.items():
-        if isinstance(value, list | tuple):
+        if name == "population/failed":
+            curves[name] = len(value)
+        elif name in _PER_SLOT:
+            continue
+        elif isinstance(value, list | tuple):
             curves |= scalars({f"{name}/{member}": item for member, item in enumerate(value)})
         elif isinstance(value, int | float):
             curves[name] = value

@@ -100,9 +100,12 @@ class ConsoleLogger:
         # Of several processes, only one could draw its bar.
         if self._config.progress_bar and not self._job and self._console.is_interactive and self._terminal:
             self._bar = _progress_bar(self._console)
-            self._bar.add_task(self._describe(""), total=self._total, status="", deadline=None)
+            phase, done = "training" if info.history else "compiling", info.env_steps
+            self._bar.add_task(
+                self._describe(""), total=self._total, completed=done, status="", deadline=None, phase=phase
+            )
             self._bar.start()
-        else:
+        elif not info.history:
             self._print(("  compiling: from half a minute to two, or seconds if the programs are cached", "dim"))
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -139,12 +142,14 @@ class ConsoleLogger:
         iqm, low, high = (format_number(record[f"eval/episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
         name = center_name(len(scores))
         best, worst = record["population/best_member"], record["population/worst_member"]
+        # The return of a frozen policy is no result.
+        lowest = "diverged" if worst in record["population/failed"] else format_number(scores[worst])
         results = [
             Cell(f"   return {name} ", 0),
             Cell(f"{iqm:>8}", 0, "bold green"),
             Cell(f" [{low}, {high}]", 1),
             Cell(f"  best {format_number(scores[best])} (#{best})", 4),
-            Cell(f"  worst {format_number(scores[worst])} (#{worst})", 5),
+            Cell(f"  worst {lowest} (#{worst})", 5),
         ]
         self._print_row(record, results)
         self._advance(record, f"return {name} {iqm}")
@@ -169,14 +174,17 @@ class ConsoleLogger:
     def _advance(self, record: Mapping[str, Any], status: str) -> None:
         """Advance the progress bar."""
         if self._bar is not None:
-            left = _seconds_left(self._last, record, self._total, self._num_members)
+            (task,), left = self._bar.task_ids, _seconds_left(self._last, record, self._total, self._num_members)
             status = f"{status}  {format_rate(record.get('steps_per_second'))} steps/s"
+            if not self._last:
+                self._bar.reset(task, completed=record["env_steps"])  # its clock, which includes compilation
             self._bar.update(
-                self._bar.task_ids[0],
+                task,
                 completed=record["env_steps"],
                 description=self._describe(status),
                 status=status,
                 deadline=None if left is None else time.monotonic() + left,
+                phase="training",
             )
         self._last = dict(record)
 
@@ -213,11 +221,7 @@ class ConsoleLogger:
             described = "".join(f", {name}={value:.3g}" for name, value in varied.items())
             self._print_field("best member", f"#{best['member']}, seed {best['seed']}{described}")
         self._print_points(summary)
-        timing, compiled = summary.get("timing"), summary.get("compile_seconds")
-        if timing is not None:
-            self._print_field("time", format_timing(timing))
-        elif compiled is not None:
-            self._print_field("compiled in", f"{compiled:.1f} s")
+        self._print_field("time", format_timing(summary["timing"]))
         if self._run_dir is not None and "profile" in summary:
             self._print_field("trace", f"{_short_path(self._run_dir / summary['profile'])}, for ui.perfetto.dev")
         self._print_field("speed", f"{format_rate(summary.get('steps_per_second'))} {self._unit}/s")
@@ -314,12 +318,12 @@ class _Narrower(NamedTuple):
 
 
 class _TimeLeft(ProgressColumn):
-    """Countdown to the task's `deadline` on the monotonic clock; the time so far while the deadline is unknown."""
+    """Countdown to the task's `deadline` on the monotonic clock; its phase so far while the deadline is unknown."""
 
     def render(self, task: Task) -> Text:
         deadline = task.fields["deadline"]
         if deadline is None:
-            return Text(f"compiling {format_seconds(task.elapsed)}", style="dim")
+            return Text(f"{task.fields['phase']} {format_seconds(task.elapsed)}", style="dim")
         return Text(f"{format_seconds(max(0.0, deadline - time.monotonic()))} left", style="cyan")
 
 
@@ -346,10 +350,10 @@ def _progress_bar(console: Console) -> Progress:
 def _seconds_left(last: Mapping[str, Any], record: Mapping[str, Any], total: int, num_members: int) -> float | None:
     """Estimate the seconds left at the current pace, evaluations included."""
     steps = record["env_steps"]
-    since = last.get("env_steps", 0)
-    if since and steps > since and "wall_seconds" in last and "wall_seconds" in record:
+    since = last.get("env_steps", steps)
+    if steps > since and "wall_seconds" in last and "wall_seconds" in record:
         return float((total - steps) * (record["wall_seconds"] - last["wall_seconds"]) / (steps - since))
-    # The wall time of the first interval includes compilation; its speed does not.
+    # The first record of a resumed run has none before it.
     speed = record.get("steps_per_second")
     # It counts the steps of all members, and the budget those of one.
     return (total - steps) * num_members / speed if steps and speed else None

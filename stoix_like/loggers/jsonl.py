@@ -24,15 +24,13 @@ class JsonlLogger:
     reported once and written together with the next one; no torn line stays.
 
     Args:
-        path: the metrics file.
-        updates_path: the file of records between evaluations; by default `updates.jsonl` beside the metrics file.
+        path: the metrics file; `updates.jsonl` beside it takes the records between evaluations.
     """
 
     name = "jsonl"
 
-    def __init__(self, path: pathlib.Path, updates_path: pathlib.Path | None = None) -> None:
-        self._metrics = _Lines(path)
-        self._updates = _Lines(updates_path or path.with_name("updates.jsonl"))
+    def __init__(self, path: pathlib.Path) -> None:
+        self._metrics, self._updates = _Lines(path), _Lines(path.with_name("updates.jsonl"))
 
     def start(self, info: RunInfo) -> None:
         """Replace the files by those of the run up to its checkpoint.

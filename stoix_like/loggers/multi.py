@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from stoix_like.errors import raised_at
 from stoix_like.loggers.base import Logger, RunInfo, UpdateLogger, VideoLogger
 from stoix_like.user_code import user_errors
 
@@ -85,7 +86,7 @@ class MultiLogger:
         with contextlib.suppress(*user_errors()):
             logger.close()
         with contextlib.suppress(OSError, ValueError):  # stderr may be closed as well
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}{raised_at(error)}"
             # A custom logger may have no name.
             name = getattr(logger, "name", "") or type(logger).__name__
             print(f"logger '{name}' failed; the run continues without it: {reason}", file=sys.stderr)

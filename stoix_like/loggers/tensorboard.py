@@ -44,7 +44,7 @@ class TensorBoardLogger:
         self._writer: EventsWriter | None = None
 
     def start(self, info: RunInfo) -> None:
-        """Open an event file and write the configuration.
+        """Open an event file and write the configuration; TensorBoard then discards what follows the checkpoint.
 
         Args:
             info: description of the run.
@@ -55,16 +55,12 @@ class TensorBoardLogger:
 
         check_directory(self._directory)
         self._directory.mkdir(parents=True, exist_ok=True)
-        started_before = any(self._directory.iterdir())
         self._writer = EventsWriter(str(self._directory / "events"))
+        last = max(info.env_steps, int(info.history[-1]["env_steps"])) if info.history else -1
+        self._start_session(last + 1)
         listing = json.dumps(plain(info.config), indent=2, default=str)
         # Markdown renders lines indented by four spaces verbatim.
         self._write(text("config", "    " + listing.replace("\n", "\n    ")), step=0)
-        if info.history:
-            self._discard_after(max(info.env_steps, int(info.history[-1]["env_steps"])))
-        elif started_before:
-            # A run that was stopped before its first checkpoint starts from the beginning.
-            self._discard_after(-1)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Write the numbers of a record at its `env_steps`.
@@ -118,13 +114,13 @@ class TensorBoardLogger:
             writer, self._writer = self._writer, None
             writer.close()
 
-    def _discard_after(self, step: int) -> None:
-        """Make TensorBoard discard events after the checkpoint that the run resumes from."""
+    def _start_session(self, step: int) -> None:
+        """Make TensorBoard discard earlier events from this step on; it takes no notice of the first start of a run."""
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         if self._writer is not None:
             start = SessionLog(status=SessionLog.START)
-            self._writer.write_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
+            self._writer.write_event(Event(wall_time=time.time(), step=step, session_log=start))
 
     def _write_scalars(self, curves: Mapping[str, float], step: int) -> None:
         from tensorboardX.proto.summary_pb2 import Summary

@@ -98,9 +98,13 @@ class WandbLogger:
         self._directory = directory
         self._run: wandb.Run | None = None
         self._exit_code = 1  # until `finish`
+        self._logged = -1  # environment steps before which the W&B run has all records
 
     def start(self, info: RunInfo) -> None:
-        """Start a W&B run.
+        """Start a W&B run, or continue that of a run that is resumed.
+
+        A process that was killed may have logged records after its last checkpoint, which W&B cannot delete: they stay,
+        and are not logged again. Offline, W&B does not know them.
 
         Args:
             info: description of the run.
@@ -129,6 +133,10 @@ class WandbLogger:
         )
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
+        logged = self._run.summary.get("env_steps")
+        # Up to the checkpoint, this process logs what the one before left.
+        if isinstance(logged, int | float) and logged > (info.env_steps if info.history else -1):
+            self._logged = int(logged)
 
     def _check_directory(self) -> None:
         """Refuse what a run directory from elsewhere may contain to redirect W&B, which writes neither by itself."""
@@ -154,7 +162,7 @@ class WandbLogger:
         Args:
             record: the metrics of one evaluation interval.
         """
-        if self._run is not None:
+        if self._run is not None and record["env_steps"] >= self._logged:
             self._run.log(scalars(record))
 
     def log_updates(self, record: Mapping[str, Any]) -> None:

@@ -35,7 +35,7 @@ def check_path(path: Path) -> None:
 
     Raises:
         ConfigError: if the suffix is not that of a format, or the directory does not exist or is not writable.
-        MissingExtraError: if what writes the format is not installed.
+        MissingExtraError: if ffmpeg, which writes mp4, is not installed.
     """
     if path.suffix.removeprefix(".") not in FORMATS:
         use = path.with_suffix(".gif").name if path.name else "out.gif"
@@ -61,15 +61,13 @@ def check_writer(file_format: str, setting: str) -> None:
 
     Raises:
         ConfigError: matplotlib cannot start.
-        MissingExtraError: matplotlib, or ffmpeg for mp4, is not installed.
+        MissingExtraError: ffmpeg, which writes mp4, is not installed.
     """
     # Without a place for its caches, it warns.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         for module in ("matplotlib", "matplotlib.figure"):
             importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(setting, "matplotlib", "analysis") from error
     except OSError as error:
         raise ConfigError(
             f"{setting}: matplotlib cannot start ({' '.join(str(error).split())}): set MPLCONFIGDIR to a writable"

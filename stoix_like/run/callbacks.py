@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.callbacks import Callback
-from stoix_like.errors import CallbackError
+from stoix_like.errors import CallbackError, raised_at
 from stoix_like.loggers import RunInfo
 from stoix_like.loggers.base import plain
 from stoix_like.policies.make import make_policy
@@ -165,9 +165,18 @@ class Callbacks:
         for key, value in metrics.items():
             if key in record:
                 raise CallbackError(f"{name}.on_evaluation returned {key}, which the record has already: rename it")
-            if not _is_numbers(value):
-                raise CallbackError(f"{name}.on_evaluation returned {key}={value!r}: return numbers")
+            if (wrong := self._fault(value)) is not None:
+                raise CallbackError(f"{name}.on_evaluation returned {key}={value!r}: {wrong}")
         return metrics
+
+    def _fault(self, value: Any) -> str | None:
+        """Return what a metric should be instead; None if it is a number, or has one for each member."""
+        members, values = self._setup.population.num_members, value if isinstance(value, list) else [value]
+        if not all(isinstance(number, bool | int | float | None) for number in values):
+            return "return numbers"
+        if isinstance(value, list) and (members == 1 or len(value) != members):
+            return f"return a number{f', or a list of {members}, one per member' if members > 1 else ''}"
+        return None
 
 
 def _state(callback: Callback) -> Any:
@@ -182,15 +191,10 @@ def _state(callback: Callback) -> Any:
     return state
 
 
-def _is_numbers(value: Any) -> bool:
-    """Return whether a value is a number, None, or a list of such values."""
-    return all(map(_is_numbers, value)) if isinstance(value, list) else isinstance(value, bool | int | float | None)
-
-
 def _call(callback: Callback, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
         return function(*args, **kwargs)
     except CallbackError:
         raise
     except user_errors() as error:
-        raise CallbackError(f"{type(callback).__name__}: {type(error).__name__}: {error}") from error
+        raise CallbackError(f"{type(callback).__name__}: {type(error).__name__}: {error}{raised_at(error)}") from error

@@ -235,6 +235,10 @@ def _resume(setup: RunSetup, directory: RunDirectory) -> Result:
             return complete
 
         start: Start = _restart if host_state is not None else functools.partial(_start, find_source(setup), ())
+        if host_state is not None and setup.config.logger.console.enabled:
+            # The header follows the restored checkpoint, which has the history: an older one if this one is damaged.
+            text = f"resuming {path}: compiling takes half a minute to two, or seconds if the programs are cached"
+            processes.say(text, sys.stdout)
         return _train(setup, directory, start_mirror, functools.partial(_start_again, start))
 
 
@@ -324,8 +328,9 @@ def _train(
         summary["timing"] = loop.timing()
         directory.write_summary(summary)
         loop.report_checkpoint()
-        callbacks.end(summary)
+        # An error of a callback ends the run, and one of a logger does not.
         logger.finish(summary)
+        callbacks.end(summary)
     except Exception as error:
         if writer is not None and processes.count > 1 and not is_agreed(error):
             writer.abandon()

@@ -104,11 +104,8 @@ class TrainingLoop:
         if setup.config.arch.population.halves:
             return Halving(setup.config, setup.plan, self._learner.restart)
         state = self._learner.programs.state
-        return (
-            Evolution(setup.config, setup.population, state, setup.processes)
-            if setup.config.arch.population.evolves
-            else None
-        )
+        evolves = setup.config.arch.population.evolves
+        return Evolution(setup.config, setup.population, state, setup.processes) if evolves else None
 
     @property
     def history(self) -> list[dict[str, Any]]:

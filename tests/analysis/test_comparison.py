@@ -9,7 +9,7 @@ import pytest
 from stoix_like import cli
 from stoix_like.errors import ConfigError
 from support.lazily import Lazy
-from support.recorded import write_grid, write_run
+from support.recorded import set_key, write_grid, write_run
 
 analysis, plots, report, statistics = map(
     Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
@@ -74,6 +74,14 @@ def test_different_budgets_are_reported_and_no_setting(tmp_path):
     write_run(tmp_path / "again", curves=[[0.0] * 5, [1.0] * 5])
     labels = [algorithm.label for algorithm in analysis.read([tmp_path / "again", tmp_path / "long"])]
     assert labels == ["ppo/ff_ppo total_timesteps=100", "ppo/ff_ppo total_timesteps=200"]
+
+
+def test_budgets_of_offline_runs_are_gradient_steps(tmp_path):
+    write_run(tmp_path / "short", system="sac/ff_sac")
+    write_run(tmp_path / "long", curves=[[0.0], [1.0], [2.0]])
+    for name, unit in (("short", "steps"), ("long", "gradient steps")):
+        set_key(tmp_path / name, "arch.architecture_name", "offline")
+        assert f"budgets differ, from 100 to 200 {unit}: " in analysis.compare(tmp_path).notes[-1]
 
 
 def test_budgets_rounded_to_whole_updates_are_equal(tmp_path):

@@ -132,6 +132,23 @@ def test_listed_runs_name_the_settings_that_tell_them_apart(tmp_path):
     assert run_lines([tmp_path / "dqn"])[0].endswith("directory")
 
 
+@pytest.mark.parametrize(
+    ("returns", "failed", "shown"),
+    [
+        ((1.0, 2.0, 3.0, 500.0), [3], ["1.5", "(IQM)"]),
+        ((1.0, 2.0, 3.0, 4.0), [2, 3], ["nan", "(IQM)"]),
+        ((1.0, 2.0), [0, 1], ["–"]),
+    ],
+)
+def test_members_that_diverged_count_as_the_lowest_in_lists(tmp_path, returns, failed, shown):
+    run = write_run(tmp_path / "a", returns)
+    summary = json.loads((run / "summary.json").read_text())
+    for member in failed:
+        summary["population/members"][member]["failure"] = "train/loss became non-finite"
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert run_lines([tmp_path])[1].split()[6 : 6 + len(shown)] == shown
+
+
 def test_the_seeds_of_a_grid_are_grouped_by_its_hyperparameters(tmp_path):
     run = write_run(tmp_path / "a", (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]})
     summary = json.loads((run / "summary.json").read_text())

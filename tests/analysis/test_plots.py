@@ -10,7 +10,7 @@ from stoix_like import cli
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage.recorded_runs import members, read_run
 from support.lazily import Lazy
-from support.recorded import write_grid, write_run
+from support.recorded import set_key, write_grid, write_run
 
 analysis, plots, report, statistics = map(
     Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
@@ -72,6 +72,41 @@ def test_runs_evaluated_at_other_steps_are_interpolated(tmp_path, capsys):
     assert points[-1] == 100.0  # the end of the shorter run
     assert values[:, -1].tolist() == [10.0, 10.0]
     assert f"is shown up to 100 of 200 env_steps: {tmp_path / 'b'} ends there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("start", "is_drawn"), [(100, True), (101, False)])
+def test_curves_without_common_points_are_refused(tmp_path, start, is_drawn):
+    write_run(tmp_path / "a", curves=[[0.0], [10.0]], seed=0)
+    late = write_run(tmp_path / "b", curves=[[0.0], [10.0], [20.0]], seed=1)
+    lines = map(json.loads, (late / "metrics.jsonl").read_text().splitlines())
+    records = [record | {"env_steps": start + record["env_steps"]} for record in lines]
+    (late / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (algorithm,) = analysis.read(tmp_path)
+    if is_drawn:
+        points, values = plots.curve(algorithm.members, "eval/episode_return_mean")
+        assert (set(points), values[:, 0].tolist()) == ({100.0}, [10.0, 0.0])
+        return
+    message = r"of ppo/ff_ppo: the values of .*/b start at 101 env_steps, after those of .*/a end at 100: plot them"
+    with pytest.raises(ConfigError, match=message):
+        plots.curve(algorithm.members, "eval/episode_return_mean")
+
+
+def test_sample_efficiency_needs_points_that_all_environments_share(tmp_path):
+    write_run(tmp_path / "a", curves=[[0.0], [4.0]])
+    late = write_run(tmp_path / "b", curves=[[0.0], [4.0]], env="Acrobot-v1")
+    text = (late / "metrics.jsonl").read_text()
+    (late / "metrics.jsonl").write_text(text.replace('"env_steps": 100', '"env_steps": 300').replace(": 0,", ": 200,"))
+    with pytest.raises(ConfigError, match="of ppo/ff_ppo: the values of gymnax/Acrobot-v1 start at 200 env_steps"):
+        analysis.sample_efficiency(analysis.read(tmp_path))
+
+
+def test_the_axis_of_offline_runs_counts_gradient_steps(tmp_path):
+    write_run(tmp_path / "a")
+    assert analysis.learning_curves(analysis.read(tmp_path)).get_xlabel() == "environment steps"
+    set_key(tmp_path / "a", "arch.architecture_name", "offline")
+    algorithms = analysis.read(tmp_path)
+    for axes in (analysis.learning_curves(algorithms), analysis.sample_efficiency(algorithms)):
+        assert axes.get_xlabel() == "gradient steps"
 
 
 def test_seconds_count_from_the_first_record(tmp_path):

@@ -30,6 +30,15 @@ def test_the_report_is_one_page_with_all_parts(two):
     assert not [word for word in ('src="http', 'href="http', "<script", "<link", "@import", "url(http") if word in text]
 
 
+def test_the_seconds_of_a_resumed_run_are_those_of_all_processes(tmp_path):
+    run = write_run(tmp_path / "a")
+    summary = json.loads((run / "summary.json").read_text())
+    summary["timing"] = {"compilation": 40.5, "training": 20.0, "total": 62.25}
+    (run / "summary.json").write_text(json.dumps(summary))
+    report.write([tmp_path], tmp_path / "report.html", animation=False)
+    assert "<td>62.25</td><td>40.5</td>" in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.slow
 def test_the_report_of_a_grid_shows_colours_and_tests_no_single_seeds(tmp_path):
     varied = {"actor_lr": [1e-4, 1e-4, 1e-2, 1e-2], "gamma": [0.9, 0.99, 0.9, 0.99]}

@@ -167,6 +167,11 @@ def test_evaluate_command_with_rendering(pendulum, played, tmp_path, capsys, mon
         assert frames.n_frames == 21
 
 
+def test_evaluations_name_the_steps_of_the_budget(played):
+    assert "\n    env steps 128 (" in describe(played)
+    assert "\n    gradient steps 128 (" in describe({**played, "step_unit": "gradient steps"})
+
+
 def test_results_that_cannot_be_written_are_printed(pendulum, tmp_path, capsys):
     shutil.copytree(pendulum / "checkpoints", tmp_path / "checkpoints")
     config = OmegaConf.load(pendulum / "config.yaml")

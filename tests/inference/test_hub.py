@@ -24,6 +24,7 @@ SUMMARY = {
     "eval/episode_return_ci_high": 2.0,
     "versions": {"jax": "0.10"},
 }
+CONFIG = {group: {} for group in ("system", "env", "network", "arch", "checkpoint", "logger")}
 
 
 def metadata(card):
@@ -40,6 +41,8 @@ def test_card_states_the_return_with_its_interval():
 def test_card_of_one_agent_states_the_absolute_metric():
     absolute = {"absolute/episode_return_mean": 9.0, "absolute/episode_return_std": 0.5}
     card = metadata(hub.card({**SUMMARY, "eval/episode_return_mean": 1.0, **absolute}, "me/policy"))
+    text = hub.card(SUMMARY, "me/policy", "gradient steps")
+    assert "- gradient steps: 1,000\n" in text
     assert card["library_name"] == "stoix_like"
     assert card["model-index"][0]["results"][0]["metrics"][0]["value"] == "9.00 +/- 0.50"
 
@@ -63,7 +66,7 @@ def test_push_refuses_what_is_no_run(tmp_path):
 
 @pytest.mark.parametrize("summary", [{}, {**SUMMARY, "env_steps": None}, {**SUMMARY, "versions": 3}, []])
 def test_push_refuses_an_odd_summary_before_it_creates_a_repository(tmp_path, monkeypatch, summary):
-    write_config(tmp_path, {})
+    write_config(tmp_path, CONFIG)
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     monkeypatch.setattr(hub.checkpoint, "steps", lambda directory: [1])
     with pytest.raises(ConfigError, match="summary.json cannot be read.*: push a run that is complete"):
@@ -74,12 +77,12 @@ def test_push_refuses_an_odd_summary_before_it_creates_a_repository(tmp_path, mo
 def test_push_refuses_links_which_the_client_would_follow(tmp_path, monkeypatch, name):
     run_dir, secret = tmp_path / "run", tmp_path / "secret"
     (run_dir / "checkpoints/1000/best").mkdir(parents=True)
-    write_config(run_dir, {})
+    write_config(run_dir, CONFIG)
     (run_dir / "summary.json").write_text(json.dumps(SUMMARY))
     secret.write_text("secret")
     (run_dir / name).symlink_to(secret)
     monkeypatch.setattr(hub.checkpoint, "steps", lambda directory: [1000])
-    with pytest.raises(ConfigError, match="link"):
+    with pytest.raises(ConfigError, match="is a symbolic link|neither a regular file nor a directory"):
         hub.push(run_dir, "me/policy")
 
 

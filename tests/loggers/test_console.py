@@ -1,5 +1,6 @@
 """The console: plain lines, progress bars, tables."""
 
+import io
 import os
 import pathlib
 import pty
@@ -9,7 +10,7 @@ import sys
 
 import pytest
 
-from stoix_like.loggers.console import ConsoleConfig, ConsoleLogger, _seconds_left
+from stoix_like.loggers.console import ConsoleConfig, ConsoleLogger, _seconds_left, _TimeLeft
 from stoix_like.loggers.formats import format_number, format_rate, format_seconds
 from support import console_runs
 from support.console_runs import SUMMARY, log_run, record, run_info
@@ -39,13 +40,13 @@ def test_a_file_gets_plain_lines(tmp_path, capsys, monkeypatch):
         "  rows            mean episode return ± standard deviation over episodes, mean episode length",
         "  compiling: from half a minute to two, or seconds if the programs are cached",
         "      0   0%   return     9.25 ± 12.10    length    9.25      - steps/s  0:01",
-        "    640  50%   return        - ± -        length       -  1.00k steps/s  0:03  0:01 left",
+        "    640  50%   return        - ± -        length       -  1.00k steps/s  0:03  0:02 left",
         "  1,280 100%   return   475.30 ± 12.10    length  475.30  1.00k steps/s  0:04",
         "  evaluating the best parameters on 320 episodes",
         "finished: 1,280 env steps in 1:07",
         "  last evaluation 475.30 mean episode return",
         "  absolute metric 480.00 mean episode return of the best parameters, on ten times as many episodes",
-        "  compiled in     3.2 s",
+        "  time            67.0 s: training 56.8, startup 7.0, compilation 3.2",
         "  speed           312k env steps/s",
         "  written to      runs/1",
     ]
@@ -71,14 +72,48 @@ def test_missing_results_are_omitted_or_printed_as_dashes(tmp_path, capsys):
     logger = ConsoleLogger(ConsoleConfig())
     logger.start(run_info(tmp_path)._replace(notes=(), devices=""))
     logger.log({"env_steps": 640})
-    logger.finish({"eval/episode_return_mean": None})
+    logger.finish({"eval/episode_return_mean": None, "timing": {"total": 1.0}})
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-3:] == [
+    assert lines[-4:] == [
         "finished: 640 env steps in -",
+        "  time            1.0 s: ",
         "  speed           - env steps/s",
         f"  written to      {tmp_path}",
     ]
-    assert len(lines) == 9
+    assert len(lines) == 10
+
+
+def test_a_member_that_diverged_is_the_worst_without_a_return(capsys, tmp_path):
+    """Its return is that of a frozen policy."""
+    statistics = {f"eval/episode_return_{name}": 2.0 for name in ("iqm", "ci_low", "ci_high")}
+    members = {"eval/episode_return_mean": [1.0, 500.0, 3.0], "population/best_member": 2, "population/worst_member": 1}
+    logger = ConsoleLogger(ConsoleConfig())
+    logger.start(run_info(tmp_path)._replace(num_members=3))
+    logger.log({"env_steps": 640, **statistics, **members, "population/failed": [1]})
+    assert "best 3.00 (#2)  worst diverged (#1)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("history", "phase"), [((), "compiling"), ((record(640, 9.25, 3.0),), "training")])
+def test_the_bar_shows_compilation_before_the_first_record_and_starts_at_the_checkpoint(
+    tmp_path, monkeypatch, history, phase
+):
+    monkeypatch.setattr(ConsoleLogger, "_print", lambda *parts: None)
+    logger = ConsoleLogger(ConsoleConfig())
+    logger._terminal = logger._console.is_interactive = logger._console._force_terminal = True
+    logger._console.file = io.StringIO()
+    logger.start(run_info(tmp_path)._replace(history=history, env_steps=640 if history else 0))
+    (task,) = logger._bar.tasks
+    assert task.completed == (640 if history else 0)
+    assert _TimeLeft().render(task).plain.startswith(f"{phase} 0:0")
+    logger.log(record(640 if history else 0, 9.25, 4.0) | {"steps_per_second": None})
+    assert _TimeLeft().render(task).plain.startswith("training 0:0")
+    logger.close()
+
+
+def test_a_resumed_run_does_not_say_that_it_compiles(tmp_path, capsys):
+    """Its header is printed after it has."""
+    ConsoleLogger(ConsoleConfig()).start(run_info(tmp_path)._replace(history=(record(640, 9.25, 3.0),), env_steps=640))
+    assert "compiling" not in capsys.readouterr().out
 
 
 def program(run_dir, pause=0.0):
@@ -114,7 +149,8 @@ def test_a_terminal_shows_a_progress_bar(tmp_path):
     sent = run_on_terminal(tmp_path)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", sent)
     assert "compiling" in text
-    assert re.search(r"ppo/ff_ppo [━╸╺ ]+ 50% return -  1.00k steps/s 0:0[01] left", text)
+    assert "training" in text
+    assert re.search(r"ppo/ff_ppo [━╸╺ ]+ 50% return -  1.00k steps/s 0:0[12] left", text)
     rows = [line for line in text.replace("\r", "\n").split("\n") if "length" in line and "%" in line]
     assert [row.split()[0] for row in rows] == ["0", "640", "1,280"]
     # Each row ends its line, and only lines of the bar are erased: they stand alone after it.
@@ -134,7 +170,7 @@ logger.start(RunInfo(pathlib.Path("run"), name, env, 3, 976562, 10**9, 21, {}, (
 record = {"wall_seconds": 9e3, "steps_per_second": 1.25e6, "eval/episode_return_mean": -1234.5}
 lone = {**record, "eval/episode_return_std": -120.1, "eval/episode_length_mean": 1000.0}
 iqm = {f"eval/episode_return_{end}": -2345.6 for end in ("iqm", "ci_low", "ci_high")}
-members = {**record, **iqm, "population/best_member": 1, "population/worst_member": 0}
+members = {**record, **iqm, "population/best_member": 1, "population/worst_member": 0, "population/failed": []}
 members["eval/episode_return_mean"] = [-1234.5, -1234.5]
 for steps in (250_000_000, 10**9):
     for each in (lone, members):
@@ -234,13 +270,14 @@ def test_a_grid_ends_with_a_table_of_its_points(tmp_path, capsys):
     assert lines[start + 3][1:] == ["8.00", "-", "-", "0–1"]
 
 
-def test_time_left_includes_evaluations_but_not_compilation():
+def test_time_left_includes_evaluations():
     # 320 steps are left, and the last 320 steps took 2 s including the evaluation.
     assert _seconds_left(record(320, 1.0, 3.0), record(640, 1.0, 5.0), 960, num_members=2) == 2.0
-    # The first interval includes compilation: 640 steps are left, at 1000 steps per second.
-    assert _seconds_left(record(0, 1.0, 1.0), record(640, 1.0, 30.0), 1280, num_members=1) == 0.64
+    assert _seconds_left(record(0, 1.0, 1.0), record(640, 1.0, 30.0), 1280, num_members=1) == 29.0
+    # The first record after a resume: 640 steps are left, at 1000 steps per second.
+    assert _seconds_left({}, record(640, 1.0, 30.0), 1280, num_members=1) == 0.64
     # The speed is that of all members, the steps those of each.
-    assert _seconds_left(record(0, 1.0, 1.0), record(640, 1.0, 30.0), 1280, num_members=4) == 2.56
+    assert _seconds_left({}, record(640, 1.0, 30.0), 1280, num_members=4) == 2.56
     assert _seconds_left({}, record(0, 1.0, 1.0), 1280, num_members=1) is None
 
 

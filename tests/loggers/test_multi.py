@@ -43,6 +43,10 @@ class Recorder:
         self._call("close")
 
 
+FAILED = "logger 'bad' failed; the run continues without it"
+RAISED_AT = Recorder._call.__code__.co_firstlineno + 3
+
+
 def log_run(logger, run_dir):
     logger.start(run_info(run_dir))
     logger.log({"env_steps": 0})
@@ -56,7 +60,7 @@ def test_a_failing_logger_is_reported_once_and_dropped(tmp_path, capsys, method)
     good, bad = Recorder("good"), Recorder("bad", fails=method)
     log_run(MultiLogger([bad, good]), tmp_path)
     captured = capsys.readouterr()
-    assert captured.err == "logger 'bad' failed; the run continues without it: OSError: no space left\n"
+    assert captured.err == f"{FAILED}: OSError: no space left ({__file__}:{RAISED_AT})\n"
     assert captured.out == ""
     assert good.calls == ["start", "log", "log", "finish", "close"]
     # The dropped logger is closed to release its resources, and not called again.
@@ -78,7 +82,7 @@ def test_signals_are_not_errors_of_a_logger(tmp_path, error):
 
 def test_a_logger_that_leaves_the_process_is_dropped(tmp_path, capsys):
     log_run(MultiLogger([Recorder("bad", fails="log", error=SystemExit)]), tmp_path)
-    assert capsys.readouterr().err == "logger 'bad' failed; the run continues without it: SystemExit: no space left\n"
+    assert capsys.readouterr().err == f"{FAILED}: SystemExit: no space left ({__file__}:{RAISED_AT})\n"
 
 
 def test_close_works_without_start_and_twice(tmp_path, capsys):

@@ -40,8 +40,9 @@ def test_event_files_hold_the_configuration_and_all_curves(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
     (path,) = (tmp_path / "tensorboard").iterdir()
     assert path.name.startswith("events.out.tfevents.")
-    first, config, *rest = read_events(path)
+    first, start, config, *rest = read_events(path)
     assert first.file_version == "brain.Event:2"
+    assert (start.step, start.session_log.status) == (0, 1)
     assert config.summary.value[0].tag == "config/text_summary"
     assert json.loads(config.summary.value[0].tensor.string_val[0]) == {"arch": {"seed": 3}}
     curves = [(event.step, {value.tag: value.simple_value for value in event.summary.value}) for event in rest]
@@ -53,31 +54,49 @@ def test_event_files_hold_the_configuration_and_all_curves(tmp_path, capfd):
     ]
 
 
+def log_session(run_dir, name, info, records):
+    """Log a session of a run, to a file of this name: those of TensorBoard have seconds, which two may share."""
+    logger = make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), run_dir)
+    logger.start(info)
+    for record in records:
+        (logger.log_updates if "updates" in record else logger.log)(record)
+    logger.close()
+    path = max((run_dir / "tensorboard").iterdir(), key=lambda path: len(path.name))
+    return path.rename(path.with_name(name))
+
+
+def shown(run_dir):
+    """Return what TensorBoard shows of a run: the steps of each tag."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+
+    loaded = EventAccumulator(str(run_dir / "tensorboard")).Reload()
+    return {tag: [event.step for event in loaded.Tensors(tag)] for tag in loaded.Tags()["tensors"]}
+
+
 def test_a_run_that_starts_again_discards_what_it_showed(tmp_path):
-    config = LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True))
-    starts = []
-    for name in ("events.out.tfevents.0.before", "events.out.tfevents.1.after"):
-        logger = make_logger(config, tmp_path)
-        logger.start(run_info(tmp_path))
-        logger.log(RECORDS[0])
-        logger.close()
-        # Their names have seconds, of which these two may have the same.
-        path = max((tmp_path / "tensorboard").iterdir(), key=lambda path: len(path.name))
-        path = path.rename(path.with_name(name))
-        starts.append([event.step for event in read_events(path) if event.session_log.status])
-    assert starts == [[], [0]]
+    for number in range(2):
+        path = log_session(tmp_path, f"events.out.tfevents.{number}", run_info(tmp_path), RECORDS[:2])
+        assert [event.step for event in read_events(path) if event.session_log.status] == [0]
+    assert shown(tmp_path) == {"config/text_summary": [0], "eval/episode_return_mean": [0], "train/loss": [640]}
 
 
 def test_a_run_that_resumes_discards_what_follows_its_checkpoint_and_shows_updates(tmp_path):
-    logger = make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path)
-    logger.start(run_info(tmp_path)._replace(history=RECORDS[:2], env_steps=704))
-    logger.log_updates({"env_steps": 768, "updates": 12, "train/loss": 0.5})
-    logger.close()
-    (path,) = (tmp_path / "tensorboard").iterdir()
-    *_, start, update = read_events(path)
+    killed, update = {"env_steps": 960, "train/loss": 0.1}, {"env_steps": 768, "updates": 12, "train/loss": 0.5}
+    log_session(tmp_path, "events.out.tfevents.0", run_info(tmp_path), [*RECORDS[:2], killed])
+    resumed = run_info(tmp_path)._replace(history=RECORDS[:2], env_steps=704)
+    path = log_session(tmp_path, "events.out.tfevents.1", resumed, [update])
+    _, start, _, logged = read_events(path)
     assert (start.step, start.session_log.status) == (705, 1)
-    curves = {value.tag: value.simple_value for value in update.summary.value}
-    assert (update.step, curves) == (768, {"train/loss": 0.5})
+    assert (logged.step, {value.tag: value.simple_value for value in logged.summary.value}) == (
+        768,
+        {"train/loss": 0.5},
+    )
+    assert shown(tmp_path) == {
+        "config/text_summary": [0, 0],
+        "eval/episode_return_mean": [0],
+        "train/loss": [640, 768],
+    }
 
 
 def test_tensorboard_flushes_each_record(tmp_path):
@@ -85,7 +104,7 @@ def test_tensorboard_flushes_each_record(tmp_path):
     logger.start(run_info(tmp_path))
     logger.log(RECORDS[0])
     (path,) = (tmp_path / "tensorboard").iterdir()
-    assert len(read_events(path)) == 3
+    assert len(read_events(path)) == 4
     logger.close()
 
 

@@ -102,6 +102,47 @@ def test_wandb_marks_a_run_without_finish_as_failed(tmp_path, isolated_wandb, mo
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("checkpoint", "logged", "steps"),
+    [
+        # Killed after its record at 640 steps, before its first checkpoint or after that of 320 steps.
+        # At that step, it may have logged updates alone.
+        (None, 640, [640, 1280]),
+        (320, 640, [640, 1280]),
+        # Stopped at a checkpoint, before its evaluation there.
+        (640, 640, [640, 1280]),
+        # Offline: the summary is not known.
+        (320, None, [0, 640, 1280]),
+    ],
+)
+def test_records_that_a_killed_process_logged_are_not_logged_again(
+    tmp_path, isolated_wandb, monkeypatch, checkpoint, logged, steps
+):
+    """W&B restores the summary of a run that it resumes."""
+    import wandb
+
+    init = wandb.init
+
+    def resumed(**arguments):
+        run = init(**arguments)
+        run.summary.update({} if logged is None else {"env_steps": logged})
+        return run
+
+    monkeypatch.setattr(wandb, "init", resumed)
+    config = LoggerConfig(console=SILENT, wandb=WandbConfig(enabled=True, mode="offline"))
+    logger = make_logger(config, tmp_path)
+    history = [] if checkpoint is None else [{"env_steps": checkpoint}]
+    logger.start(run_info(tmp_path)._replace(history=history, env_steps=checkpoint or 0))
+    for record in RECORDS if checkpoint != 640 else RECORDS[1:]:
+        logger.log(record)
+    logger.close()
+    rows = [
+        items(record.history.item) for record in read_wandb(tmp_path) if record.WhichOneof("record_type") == "history"
+    ]
+    assert [row["env_steps"] for row in rows] == steps
+
+
+@pytest.mark.slow
 def test_one_process_can_have_several_wandb_runs(tmp_path, isolated_wandb):
     config = LoggerConfig(console=SILENT, wandb=WandbConfig(enabled=True, mode="offline"))
     loggers = [(make_logger(config, tmp_path / name), tmp_path / name) for name in ("first", "second")]

@@ -1,7 +1,5 @@
 """Recordings as files."""
 
-import sys
-
 import pytest
 from PIL import Image
 
@@ -53,9 +51,3 @@ def test_mp4_is_written_by_ffmpeg_and_refused_without_it(cart_pole, tmp_path, mo
     monkeypatch.setattr(animation, "_ffmpeg", lambda: None)
     with pytest.raises(MissingExtraError, match=r"needs ffmpeg, or the package .*pip install .*\[video\]'"):
         check_path(path)
-
-
-def test_rendering_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match=r"pip install .*\[analysis\]'"):
-        check_path(tmp_path / "out.gif")

@@ -1,5 +1,8 @@
 """When callbacks are called, and what becomes of their answers and errors."""
 
+import re
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -7,7 +10,10 @@ import stoix_like
 from stoix_like.callbacks import AddMetrics, Callback, EvaluatePolicy, StopAtReturn
 from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError
+from stoix_like.loggers import Logger
 from stoix_like.run import experiment
+from stoix_like.run.callbacks import Callbacks
+from stoix_like.run.population.members import Population
 from stoix_like.run.prepare import prepare
 from support import toys
 from support.comparisons import recorded
@@ -125,7 +131,9 @@ def test_states_are_saved_in_json_or_refused_before_training(tmp_path):
 
 @pytest.mark.slow
 def test_an_exception_saves_and_names_the_callback(tmp_path):
-    with pytest.raises(CallbackError, match=r"Failing: KeyError: 'lost'; stopped after 128 env steps, saved; continue"):
+    place = rf"{re.escape(__file__)}:{Failing.on_evaluation.__code__.co_firstlineno + 2}"
+    message = rf"Failing: KeyError: 'lost' \({place}\); stopped after 128 env steps, saved; continue"
+    with pytest.raises(CallbackError, match=message):
         train(tmp_path / "failing", callbacks=[Failing(at=128)])
     assert "Failing" in (tmp_path / "failing/failure.txt").read_text()
     stoix_like.resume(tmp_path / "failing")
@@ -167,7 +175,7 @@ def test_a_run_goes_on_with_other_callbacks_than_the_one_that_stopped_it(tmp_pat
     [
         ({"env_steps": 1}, "env_steps, which the record has already"),
         ({"mine": "high"}, "mine='high': return numbers"),
-        ({"mine": [1.0, ["high"]]}, r"mine=\[1.0, \['high'\]\]: return numbers"),
+        ({"mine": [1.0]}, r"mine=\[1.0\]: return a number; stopped"),
         (3.0, "returned 3.0: return False, metrics by name, or None"),
     ],
 )
@@ -178,6 +186,43 @@ def test_metrics_that_cannot_be_recorded_are_refused(tmp_path, metrics, message)
 
     with pytest.raises(CallbackError, match=message):
         train(tmp_path, callbacks=[Wrong()])
+
+
+@pytest.mark.parametrize(
+    ("members", "value", "fault"),
+    [
+        (2, [1.0, None], None),
+        (2, 1.0, None),
+        (2, [1.0, ["high"]], "return numbers"),
+        (2, np.ones(3), "return a number, or a list of 2, one per member"),
+        (1, np.ones(1), "return a number"),
+        (1, [], "return a number"),
+    ],
+)
+def test_lists_have_one_number_per_member(members, value, fault):
+    setup = SimpleNamespace(callbacks=(), population=Population(tuple(range(members)), {}, tuple(range(members))))
+    callbacks = Callbacks(setup)
+    if fault is None:
+        assert callbacks._checked(Failing(0), {"mine": value}, {}) == {"mine": value}
+        return
+    with pytest.raises(CallbackError, match=rf"^Failing.on_evaluation returned mine=.*: {fault}$"):
+        callbacks._checked(Failing(0), {"mine": value}, {})
+
+
+@pytest.mark.slow
+def test_loggers_have_the_results_of_a_run_whose_callback_fails_at_its_end(tmp_path):
+    class FailsAtTheEnd(Callback):
+        def on_end(self, summary):
+            raise KeyError("lost")
+
+    class Finished(Logger):
+        def finish(self, summary):
+            finished.append(summary["env_steps"])
+
+    finished = []
+    with pytest.raises(CallbackError, match="FailsAtTheEnd: KeyError: 'lost'"):
+        stoix_like.train("ppo/ff_ppo", RUN, run_dir=tmp_path, callbacks=[FailsAtTheEnd()], loggers=[Finished()])
+    assert finished == [256]
 
 
 @pytest.mark.slow

@@ -201,7 +201,12 @@ def test_resume_from_the_own_directory_starts_resumes_and_leaves_alone(tmp_path,
     assert "is complete" in capsys.readouterr().out
     assert again.history == json.loads(json.dumps(first.history))
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
-    assert toy(tmp_path, own, "arch.total_timesteps=6000", rollout_length=32).summary["updates"] == 46
+    extended = toy(tmp_path, own, "arch.total_timesteps=6000", "logger.console.enabled=true", rollout_length=32)
+    assert extended.summary["updates"] == 46
+    # Before it compiles; its header follows the restored checkpoint.
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"resuming {tmp_path}/run: compiling takes")
+    assert not any("compiling" in line for line in rest)
     with pytest.raises(ConfigError, match=r"checkpoint.keep=0 would leave the checkpoints of .*/run behind"):
         toy(tmp_path, own, "arch.total_timesteps=7000", "checkpoint.keep=0", rollout_length=32)
     with pytest.raises(ConfigError, match="elsewhere holds no run"):

@@ -15,6 +15,13 @@ def write_config(directory, values):
     (directory / "config.yaml").write_text(text)
 
 
+def set_key(directory, key, value):
+    """Change a key of the configuration of a run."""
+    config = OmegaConf.load(directory / "config.yaml")
+    OmegaConf.update(config, key, value)
+    OmegaConf.save(config, directory / "config.yaml")
+
+
 def write_run(
     directory,
     finals=(1.0,),

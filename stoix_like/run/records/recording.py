@@ -139,8 +139,8 @@ class Recording:
         if cut := int(np.sum(~finished)):
             found["cut"] = (
                 f"{cut} of {finished.size} evaluation episodes did not end within"
-                f" arch.max_eval_steps={config.arch.max_eval_steps:,}: truncate them with env.time_limit, or lower"
-                " arch.max_eval_steps"
+                f" arch.max_eval_steps={config.arch.max_eval_steps:,}: raise arch.max_eval_steps, or truncate them with"
+                " env.time_limit"
             )
         # None for members that have not learned anything since the last evaluation.
         clipped = np.nan_to_num(np.asarray(record.get("train/clipped_targets", 0.0), np.float64))

@@ -192,6 +192,7 @@ def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
     recording.advise({"train/clipped_targets": [0.0, 0.25]}, finished)
     recording.advise({"train/clipped_targets": [0.0, 0.25]}, finished)
     cut, clipped = capsys.readouterr().err.splitlines()
-    assert cut.startswith("1 of 4 evaluation episodes did not end within arch.max_eval_steps=100,000: truncate them")
+    what = "1 of 4 evaluation episodes did not end within arch.max_eval_steps=100,000"
+    assert cut == f"{what}: raise arch.max_eval_steps, or truncate them with env.time_limit"
     assert clipped.startswith("train/clipped_targets=0.250 of member 1: 25% of the probability of value targets lies")
     assert "vmax=100" in clipped
