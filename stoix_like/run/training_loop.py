@@ -152,7 +152,7 @@ class TrainingLoop:
         rest = items["rollout_state"]
         if self.missing:
             self._learner.take_new_starts(self.progress.updates)
-            # Beside a replay buffer, a first step resets what belongs to the old episodes; those of a warm-up go on.
+            # Beside a replay buffer, the steps of a warm-up would be lost, and its episodes would seem the old ones.
             self._learner.start(named(items["shared"]), warm_up=not has_replay)
             # Trials of successive halving have a share of data of their own, from the start of each.
             updates = 0 if isinstance(self._selection, Halving) else self.progress.updates
@@ -272,10 +272,10 @@ class TrainingLoop:
             new_interval = progress.updates == progress.interval_start
             before = self._learner.copy_without_replay() if self.setup.steps_on_host else None
             self._learner.start()
+            if self.setup.actor_devices:  # the call returns when it has trained
+                self._recording.log()
             start = time.perf_counter()
             try:
-                if self.setup.actor_devices:  # what follows returns when it has trained
-                    self._recording.log()
                 with self.clock("training"):
                     interval = self._learner.train(num_updates, new_interval)
                     # The host logs the last interval while the device computes this one.

@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import identity
 from stoix_like.tuning.runner import Job, Runner, population_overrides
 
 # First seeds of the finalists of a search, and of the best setting, relative to `arch.seed`, where a search starts.
 FINALISTS, FRESH = 1_000_000, 2_000_000
-# `arch.seed` of a search: all its seeds are seeds of runs.
-MAX_SEED = 2**31
+_MAX_SEED = 2**31
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed of a search whose further seeds would be none of runs.
+
+    Args:
+        seed: `arch.seed`.
+
+    Raises:
+        ConfigError: names the largest seed.
+    """
+    if seed > _MAX_SEED:
+        raise ConfigError(f"arch.seed={seed} leaves no room for the further seeds of a search: use at most {_MAX_SEED}")
 
 
 def train_again(
@@ -39,7 +52,7 @@ def train_again(
 
     Raises:
         ConfigError: a run cannot be trained, or the directory holds others.
-        TrainingError: a job of the launcher failed for another reason than training that diverged.
+        LostRunsError, TrainingError: see `Runner.train`.
     """
     # None is no value of a member.
     own = [[key for key in setting if key in traced and setting[key] is not None] for setting in settings]

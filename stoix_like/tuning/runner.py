@@ -74,8 +74,9 @@ def check_set_up(overrides: Sequence[str]) -> RunSetup:
         ConfigError: it cannot be trained.
     """
     setup = set_up(parse_config(compose_config(overrides)))
-    setup.env.close()
-    setup.eval_env.close()
+    for env in (setup.env, setup.eval_env, setup.drawn_env):
+        if env is not None:
+            env.close()
     return setup
 
 
@@ -105,6 +106,26 @@ class Runner(NamedTuple):
         config = compose_config(self._launcher_overrides(), return_hydra_config=True)
         if config.hydra.launcher.get("_target_", "").startswith(stoix_like_ray.__name__):
             stoix_like_ray.check_installed()
+
+    def check_population(self, setting: Mapping[str, Any], traced: Collection[str], seeds: int, key: str) -> None:
+        """Refuse seeds of a setting that could not train as one population here; jobs of a launcher have other devices.
+
+        Args:
+            setting: values by key.
+            traced: keys of hyperparameters that members may differ in.
+            seeds: number of members.
+            key: what sets that number.
+
+        Raises:
+            ConfigError: names the key where fewer seeds could be trained, or what keeps any from it.
+        """
+        if self.launcher is not None:
+            return
+        try:
+            check_set_up([*self.overrides, *population_overrides([setting], traced, seeds, paired=True)])
+        except ConfigError as error:
+            check_set_up([*self.overrides, *population_overrides([setting], traced, 1, paired=True)])
+            raise ConfigError(f"{key}={seeds} is more than train as one population: use less: {error}") from error
 
     def train(
         self,

@@ -212,9 +212,10 @@ def _draw(
     if shapes is not None and len(shapes) > 1:
         distributions[_SHAPE] = CategoricalDistribution(range(len(shapes)))
     copy = optuna.create_study(study_name=_NAME, direction=_DIRECTION)
-    # Samplers leave failed trials out, and would draw from where training diverges again and again.
-    least = min((trial.value for trial in before if trial.value is not None), default=0.0)
-    lower = least - max(1.0, abs(least))
+    # Samplers leave failed trials out, and would draw from where training diverges again and again. To TPE, those that
+    # run are bad ones (`constant_liar`), and no evidence of what is good.
+    values = [trial.value for trial in before if trial.value is not None]
+    lower = min(values) - max(1.0, abs(min(values))) if values and sampling.sampler == "cmaes" else None
     copy.add_trials([_in_terms_of(distributions, trial, shapes, sampling.parameters, lower) for trial in before])
     for number in itertools.count(len(before)):
         sampler = _make_sampler(sampling.sampler, sampling.seed, number)
@@ -242,17 +243,17 @@ def _in_terms_of(
     trial: FrozenTrial,
     shapes: Sequence[Shape] | None,
     parameters: Sequence[Parameter],
-    lower: float,
+    lower: float | None,
 ) -> FrozenTrial:
-    """Return a trial for a sampler, to which a shape is one choice, and a failed trial has a lower return than all."""
-    own, value = dict(trial.params), trial.value
-    if failed := trial.state == TrialState.FAIL:
-        value = lower
+    """Return a trial for a sampler, to which a shape is one choice; one that failed runs, or has the lower return."""
+    own, state, value = dict(trial.params), trial.state, trial.value
+    if state == TrialState.FAIL:
+        state, value = (TrialState.RUNNING if lower is None else TrialState.COMPLETE), lower
     if _SHAPE in distributions:
         assert shapes is not None
         own[_SHAPE] = shapes.index(shape_of(trial.params, parameters))
     return optuna.trial.create_trial(
-        state=TrialState.COMPLETE if failed else trial.state,
+        state=state,
         value=value,
         params={key: own[key] for key in distributions},
         distributions=distributions,

@@ -29,13 +29,13 @@ from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import check_place, locked, write_json
 from stoix_like.storage.recorded_runs import flatten
-from stoix_like.storage.run_files import LOCK
-from stoix_like.tuning.confirm import FINALISTS, FRESH, MAX_SEED, train_again
+from stoix_like.storage.run_files import LOCK, SUMMARY
+from stoix_like.tuning.confirm import FINALISTS, FRESH, check_seed, train_again
 from stoix_like.tuning.halving import HALVING, Halvings, divide
 from stoix_like.tuning.parameters import KEY, Parameter, as_json, parse_space
 from stoix_like.tuning.populations import Populations
 from stoix_like.tuning.results import SweepResult, check_overrides, plain, write_results
-from stoix_like.tuning.runner import Job, Runner, check_set_up, population_overrides
+from stoix_like.tuning.runner import Job, Runner
 from stoix_like.tuning.shapes import Shape, list_shapes, population_size
 from stoix_like.tuning.study import FIRST_RUN, SAMPLERS, Sampling, best_trial, finished, open_study
 
@@ -235,13 +235,12 @@ class Sweep:
             raise ConfigError(f"sweep.shapes={config.shapes} does not fit sweep.sampler=grid, which tries all: omit it")
         if config.sampler == HALVING:
             self._check_halving(shapes)
-        elif config.trials * config.seeds > FINALISTS:
+        elif config.fresh_seeds and config.sampler != "grid" and config.trials * config.seeds > FRESH:
             raise ConfigError(
                 f"sweep.trials={config.trials} × sweep.seeds={config.seeds} would reach the fresh seeds: use at most"
-                f" {FINALISTS:,} in all"
+                f" {FRESH:,} in all, or sweep.fresh_seeds=0"
             )
-        if self.seed > MAX_SEED:
-            raise ConfigError(f"arch.seed={self.seed} leaves no room for seeds of its own: use at most {MAX_SEED}")
+        check_seed(self.seed)
         self.runner.check()
 
     def _check_halving(self, shapes: Sequence[Shape] | None) -> None:
@@ -391,8 +390,10 @@ class Sweep:
         number = min(trial.number for trial in finished(self.study) if trial.params == best.params)
         found: list[float] = []
         while (start := len(found)) < self.config.fresh_seeds:
-            trained = sorted(self.directory.glob(f"{FRESH_RUNS}/{number:05d}-{start}-*"))
-            stop = int(trained[0].name.rpartition("-")[2]) if trained else self.config.fresh_seeds
+            begun = self.directory.glob(f"{FRESH_RUNS}/{number:05d}-{start}-*")
+            stops = {int(part.name.rpartition("-")[2]): any(part.glob(f"*/{SUMMARY}")) for part in begun}
+            # What is complete is read; more than is needed, if it was only begun, is left.
+            stop = min([stop for stop, complete in stops.items() if complete] or [self.config.fresh_seeds])
             name, first = f"{FRESH_RUNS}/{number:05d}-{start}-{stop}", self.seed + FRESH + start
             of_runs = self._traced(), stop - start, first, self.config.objective
             found += train_again(self.runner, name, [best.params], *of_runs)[0]
@@ -404,7 +405,7 @@ class Sweep:
     def _check_fresh(self) -> None:
         """Refuse fresh seeds that cannot train as one population, before the search has been paid for."""
         seeds, trials = self.config.fresh_seeds, self.study.get_trials(deepcopy=False)
-        if not seeds or self.runner.launcher is not None:  # jobs have devices and memory of their own
+        if not seeds:
             return
         setting = (
             trials[0].params
@@ -414,14 +415,7 @@ class Sweep:
                 **{parameter.key: parameter.grid(2)[0] for parameter in self.parameters if parameter.traced},
             }
         )
-        own = population_overrides([setting], self._traced(), seeds, paired=True)
-        try:
-            check_set_up([*self.overrides, *own])
-        except ConfigError as error:
-            raise ConfigError(
-                f"sweep.fresh_seeds={seeds}: the best trial could not train as a population of that size, use fewer or"
-                f" 0: {error}"
-            ) from error
+        self.runner.check_population(setting, self._traced(), seeds, "sweep.fresh_seeds")
 
     def _note_inert(self, job: Job, setup: RunSetup) -> None:
         """Report what varies without an effect."""

@@ -32,7 +32,7 @@ from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import check_place, write_json, write_text
 from stoix_like.tuning import budget as budgets
 from stoix_like.tuning.budget import SEEDS, Budget, BudgetStages
-from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
+from stoix_like.tuning.confirm import FINALISTS, FRESH, check_seed, train_again
 from stoix_like.tuning.default_space import default_space
 from stoix_like.tuning.parameters import Parameter, as_json, parse_space
 from stoix_like.tuning.progress import TuningProgress
@@ -141,6 +141,7 @@ def tune(
     base = [f"system={system}", *chosen, *given]
     config = parse_config(compose_config([*base, *_evaluations(base)]))
     where = Path(directory or f"sweeps/tune/{config.system_name}/{config.env.scenario.task_name}")
+    check_seed(config.arch.seed)
     ranges = _space(base, given, space)
     parameters = _parameters(config, ranges)
     request = Request(base, ranges, str(budget))
@@ -375,7 +376,10 @@ def _check_search(request: Request, slots: int, rounds: float) -> None:
     population = {"size": slots, "hyperparams": request.space, "halving.rounds": rounds}
     own = to_overrides({f"arch.population.{name}": value for name, value in population.items()})
     check_set_up([*request.of_runs, *own])
-    check_set_up([*request.of_runs, f"arch.population.size={_together(slots) * SEEDS}"])
+    try:
+        check_set_up([*request.of_runs, f"arch.population.size={_together(slots) * SEEDS}"])
+    except ConfigError as error:
+        raise ConfigError(f"slots={slots}: finalists train in populations of {SEEDS} seeds: {error}") from error
 
 
 def _together(slots: int) -> int:

@@ -36,6 +36,9 @@ class FakeRunner(Runner):
             time.sleep(0.005)
             finished(job)
 
+    def check_population(self, setting, traced, seeds, key):
+        """Any number of seeds fits."""
+
     def returns(self, job, settings, seeds, objective):
         """Return what `values` are."""
         given = {one.key_or_group: plain(one.value()) for one in parse_overrides(job.overrides)}

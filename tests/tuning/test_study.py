@@ -97,6 +97,22 @@ def test_a_grid_is_tried_once_whatever_was_lost():
     }
 
 
+def test_trials_that_failed_are_no_evidence_of_what_is_good():
+    """Without any return, TPE draws as at random; it would draw near the first of equal trials."""
+    one = parse_space({"gamma": {"uniform": [0.0, 1.0]}}, KEYS, ["gamma"])
+    drawn = {}
+    for failed in (0, 32):
+        study = study_of()
+        for _ in range(failed // 16):
+            ask(study, Sampling(one, [{}], "tpe", 0), failed, 16, 16)
+            for trial in study.get_trials(states=(TrialState.RUNNING,)):
+                study.tell(trial.number, state=TrialState.FAIL)
+        ask(study, Sampling(one, [{}], "tpe", 0), failed + 64, 64, 64)
+        drawn[failed] = np.sort([trial.params["system.gamma"] for trial in study.trials[failed:]])
+    quartiles = np.percentile(drawn[32], [25, 50, 75])
+    np.testing.assert_allclose(quartiles, [0.25, 0.5, 0.75], atol=0.15)
+
+
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
 def test_samplers_leave_where_training_diverges(sampler):
     """Beyond 0.5 every trial fails; below, returns are nearly equal, and tell little."""
@@ -112,7 +128,7 @@ def test_samplers_leave_where_training_diverges(sampler):
                 **({"state": TrialState.FAIL} if fails else {"values": 1.0 - 0.01 * trial.params["system.actor_lr"]}),
             )
     late = [trial.state for trial in study.trials[48:]]
-    assert late.count(TrialState.FAIL) < 10
+    assert late.count(TrialState.FAIL) < 20
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import filelock
 import numpy as np
 import pytest
+import yaml
 
 import stoix_like
 from stoix_like import cli
@@ -21,7 +22,7 @@ from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.storage import recorded_runs
 from stoix_like.tuning.study import SAMPLERS
-from stoix_like.tuning.sweep import SETTINGS, STUDY, Sweep
+from stoix_like.tuning.sweep import SETTINGS, STUDY, Sweep, from_command_line
 from support import killed_sweeps
 from support.trained_runs import SMALL
 
@@ -93,6 +94,14 @@ def table(directory):
                 "arch.num_evaluation=20",
             ],
             "may start 1,600,000 members per run, and so reach the fresh seeds",
+        ),
+        (
+            ["sweep.trials=300000", "sweep.seeds=8", "sweep.space={gamma: {uniform: [0.9, 1.0]}}"],
+            "sweep.trials=300000 × sweep.seeds=8 would reach the fresh seeds: use at most 2,000,000 in all",
+        ),
+        (
+            ["sweep.trials=4", "arch.seed=4000000000", "sweep.space={gamma: {uniform: [0.9, 1.0]}}"],
+            "arch.seed=4000000000 leaves no room for the further seeds of a search: use at most 2147483648",
         ),
         (
             ["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "arch.population.seeds=3"],
@@ -169,6 +178,31 @@ def test_drawing_takes_little_of_the_time(tmp_path, monkeypatch):
     assert drawn == [True, False, False, False, False, True, False, True]
 
 
+def test_every_trial_has_seeds_of_its_own(tmp_path, monkeypatch):
+    """Whatever the size of its population: settings may be drawn again."""
+    seeds, train = [], killed_sweeps.FakeRunner.train
+
+    def record(runner, jobs, finished, starting=None):
+        for job in jobs:
+            given = dict(override.removeprefix("+").split("=", 1) for override in job.overrides)
+            members = len(yaml.safe_load(given["arch.population.hyperparams"])["gamma"]) * 2
+            seeds.extend(range(int(given["arch.seed"]), int(given["arch.seed"]) + members))
+        train(runner, jobs, finished)
+
+    monkeypatch.setattr(killed_sweeps.FakeRunner, "train", record)
+    for trials, parallel in ((8, 4), (14, 6)):
+        killed_sweeps.live(tmp_path / "sweep", "random", trials, parallel=parallel, fresh_seeds=0)
+    assert len(seeds) == len(set(seeds)) == 2 * 14
+
+
+def test_fresh_seeds_that_could_not_train_are_refused_before_the_search(tmp_path):
+    arguments = ["system=ppo/ff_ppo", *RUN, "sweep.trials=2", "sweep.parallel=2", f"sweep.dir={tmp_path / 'sweep'}"]
+    arguments += ["sweep.space={gamma: {uniform: [0.9, 1.0]}}", "arch.total_num_envs=4096", "arch.total_timesteps=1e6"]
+    with pytest.raises(ConfigError, match=r"sweep.fresh_seeds=100000 is more than train as one population: use less"):
+        from_command_line([*arguments, "sweep.fresh_seeds=100000"])
+    assert not (tmp_path / "sweep").exists()
+
+
 @pytest.mark.slow
 def test_the_best_trial_is_confirmed_once(tmp_path, monkeypatch):
     trained = []
@@ -189,7 +223,9 @@ def test_the_best_trial_is_confirmed_once(tmp_path, monkeypatch):
     best = found[2].study.best_trial.number
     assert trained == ["fresh/00000-0-3/00"] * 2 + [f"fresh/{best:05d}-0-3/00"]
     # More seeds are others, beside those that are trained; fewer are the first of them.
-    (tmp_path / f"sweep/fresh/{best:05d}-0-3").mkdir(parents=True)
+    (tmp_path / f"sweep/fresh/{best:05d}-0-3/00").mkdir(parents=True)
+    (tmp_path / f"sweep/fresh/{best:05d}-0-3/00/summary.json").write_text("{}")
+    (tmp_path / f"sweep/fresh/{best:05d}-3-64").mkdir()  # begun, and too many
     killed_sweeps.live(tmp_path / "sweep", "random", 8, parallel=4, fresh_seeds=5)
     killed_sweeps.live(tmp_path / "sweep", "random", 8, parallel=4, fresh_seeds=2)
     assert trained[3:] == [f"fresh/{best:05d}-{part}/00" for part in ("0-3", "3-5", "0-3")]

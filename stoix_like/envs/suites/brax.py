@@ -17,6 +17,8 @@ from stoix_like.envs.arguments import check_names, check_scenario, construct
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment, fit_parameters
 from stoix_like.envs.wrappers import TimeLimit
+from stoix_like.errors import ConfigError
+from stoix_like.schema import scalar
 from stoix_like.user_code import refusing
 
 # The default of `brax.envs.create`.
@@ -51,8 +53,12 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         for parameter in inspect.signature(cls).parameters.values()
         if parameter.kind.name != "VAR_KEYWORD"
     ]
-    # Those with physics pass further arguments on to brax's base class, of which they set all others.
-    check_names("env.kwargs", kwargs, [*named, *["n_frames"] * ("backend" in named)], name)
+    # Those with physics pass the steps of the simulation per action on to brax's base class.
+    check_names("env.kwargs", kwargs, [*named, "n_frames"] if "backend" in named else named, name)
+    if "n_frames" in kwargs and (scalar(int, kwargs["n_frames"]) or 0) < 1:
+        raise ConfigError(
+            f"env.kwargs.n_frames={kwargs['n_frames']!r} is invalid for {name}: use an integer of at least 1"
+        )
     with warnings.catch_warnings():
         # Every construction warns that brax is not actively maintained.
         warnings.filterwarnings("ignore", "Brax System", UserWarning)

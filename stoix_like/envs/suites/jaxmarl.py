@@ -57,8 +57,6 @@ _UNSUPPORTED = {
     **{name: "it is part of another package" for name in registration.registered_envs if "Robotarium" in name},
 }
 _AT_LEAST_ONE = ("max_steps", "num_inner_steps", "num_agents")
-
-
 # Arguments whose value is decided here, or by the map of SMAX.
 _FIXED = ("num_outer_steps", "num_allies", "num_enemies", "smacv2_position_generation", "smacv2_unit_type_generation")
 # Numbers that default to None; other arguments that do are arrays and objects.

@@ -85,9 +85,12 @@ def returns_of(host_state: Mapping[str, Any], step: int, best: bool) -> Returns:
     if best and "best" in host_state:
         lacking = lacks_best(host_state)
         returns = np.where(lacking, returns, np.asarray(host_state["best"]["episode_return"], float))
-        ranks = None if trials is None else _ranks(returns, lacking, returns.size // len(last[TRIALS]))
-    if ranks is None and frozen.any():
-        ranks = np.where(lacking & frozen, np.nan, returns)  # the best policy from before is a result
+    # A frozen policy is no result; the best one from before is.
+    ranked = np.where(lacking & frozen, np.nan, returns)
+    if trials is not None and best and "best" in host_state:
+        ranks = _ranks(ranked, lacking, returns.size // len(last[TRIALS]))
+    elif frozen.any():
+        ranks = ranked
     return Returns(returns, lacking, trials, ranks)
 
 

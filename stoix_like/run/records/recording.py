@@ -199,11 +199,12 @@ def evaluated(population: Population, scores: np.ndarray, failures: Collection[i
     Args:
         population: the members.
         scores: `[P]` mean episode return of each member.
-        failures: members that diverged; they count as the lowest.
+        failures: members that diverged, see `records.without_frozen`.
     """
-    # The return of a frozen policy is no result; NaN is worse than any number.
-    counted = np.where(np.isin(np.arange(len(scores)), list(failures)), np.nan, scores)
-    ranked = np.where(np.isnan(counted), -np.inf, counted)
+    counted = records.without_frozen(scores, failures)
+    # NaN, and a frozen policy, is worse than any number.
+    worst = np.isnan(scores) | np.isin(np.arange(len(scores)), list(failures))
+    ranked = np.where(worst, -np.inf, scores)
     return {
         **aggregated("eval", population, counted),
         "population/best_member": int(np.argmax(ranked)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,23 @@ def _episodes(sums: EpisodeSums) -> dict[str, Any]:
     return {"episodes": number} | {name: np.where(some, value, np.nan) for name, value in values.items()}
 
 
+def without_frozen(scores: np.ndarray, failures: Collection[int]) -> np.ndarray:
+    """Return the scores of members in an evaluation; those that diverged have the lowest of the others.
+
+    The return of the policy that a member had before it diverged is no result.
+
+    Args:
+        scores: `[P]`.
+        failures: members that diverged.
+
+    Returns:
+        `[P]`; NaN at those that diverged if no other one has a score.
+    """
+    frozen = np.isin(np.arange(len(scores)), list(failures))
+    healthy = scores[~frozen & np.isfinite(scores)]
+    return np.where(frozen, healthy.min() if healthy.size else np.nan, scores)
+
+
 def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> dict[str, float]:
     """Compute the interquartile mean of a population, with a stratified bootstrap interval.
 
@@ -190,6 +207,11 @@ def points(population: Population, members: Sequence[Mapping[str, Any]]) -> list
     """
     if not population.hyperparams:
         return []
+    frozen = [member["member"] for member in members if member["failure"] is not None]
+    counted = {}
+    for prefix, failed in (("eval", frozen), ("absolute", ())):
+        values = [member.get(f"{prefix}/episode_return_mean", math.nan) for member in members]
+        counted[prefix] = without_frozen(np.asarray(values, np.float64), failed)
     found = []
     for _, group in itertools.groupby(members, lambda member: population.strata[member["member"]]):
         own = list(group)
@@ -201,9 +223,7 @@ def points(population: Population, members: Sequence[Mapping[str, Any]]) -> list
         for prefix in ("eval", "absolute"):
             name = f"{prefix}/episode_return"
             if f"{name}_mean" in own[0]:
-                # In the last evaluation, a member that diverged has the return of a frozen policy.
-                frozen = [prefix == "eval" and member["failure"] is not None for member in own]
-                returns = [math.nan if no else member[f"{name}_mean"] for no, member in zip(frozen, own, strict=True)]
+                returns = counted[prefix][[member["member"] for member in own]].tolist()
                 point |= {f"{name}_{key}": value for key, value in _point_statistics(returns).items()}
         found.append(point)
     return found

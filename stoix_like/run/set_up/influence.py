@@ -110,9 +110,13 @@ def find_influence(setup: SystemParts, env: VectorEnvironment, names: Iterable[s
         return agent, state.carry
 
     def store(hyperparams: Mapping[str, Any], agent: Agent, state: RolloutState, key: jax.Array) -> Any:
-        system, acting = setup.build_system(dict(hyperparams)), setup.build_system()
+        # Other values act, which are there wherever those of a member are.
+        system, acting = (
+            setup.build_system(dict(each)) for each in (hyperparams, jax.tree.map(jnp.ones_like, hyperparams))
+        )
         _, (trajectory, _) = rollout(env, acting.act, agent.shared, state, key, config.rollout_length, False)
-        return system.observe(agent, trajectory).local
+        local = system.observe(agent, trajectory).local
+        return getattr(local, "buffer", local)
 
     def evaluate(hyperparams: Mapping[str, Any], agent: Agent, state: RolloutState, key: jax.Array) -> Any:
         return setup.build_system(dict(hyperparams)).eval_act(agent.shared, state, key)[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -79,6 +79,12 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
         varied := {"data_fraction", "final_data_fraction"} & hyperparams.keys()
     ):
         raise ConfigError(f"arch.population.hyperparams.{min(varied)} has no effect with arch=offline: leave it out")
+    shares = hyperparams.get("data_fraction")
+    if isinstance(shares, Sequence) and 1.0 in shares and len(shares) > 1:
+        raise ConfigError(
+            "arch.population.hyperparams.data_fraction has 1, which leaves out the replay buffer that the other members"
+            " need: use smaller shares, or train it with system.data_fraction=1"
+        )
     path, spaces = part.data, (env.observation_space, env.unwrapped.action_space, config.environment_name)
     header = read_header(path)
     check_data(header, *spaces)

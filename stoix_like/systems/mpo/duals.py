@@ -33,11 +33,13 @@ class DualConfig(Part):
         epsilon_policy: bound on the divergence of an update, in nats per entry of an action.
         epsilon_mean: bound on the divergence by changed means, in nats per action dimension.
         epsilon_stddev: bound on the divergence by changed standard deviations, in nats per action dimension.
-        init_temperature: initial temperature of the weights, in the unit of values or advantages.
+        init_temperature: initial temperature of the weights, in the unit of values or advantages, and of those by the
+            penalty on actions out of bounds, in half their range.
         init_alpha: initial Lagrange multiplier of `epsilon_policy`, per nat.
         init_alpha_mean: initial Lagrange multiplier of `epsilon_mean`, per nat.
         init_alpha_stddev: initial Lagrange multiplier of `epsilon_stddev`, per nat.
-        dual_lr: Adam learning rate of temperature and multipliers, before the softplus that keeps them positive.
+        dual_lr: Adam learning rate of temperature and multipliers, before the softplus that keeps them positive; it
+            does not decay, and their gradients are not clipped.
     """
 
     epsilon: Annotated[float, above(0.0)]

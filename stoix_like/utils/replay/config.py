@@ -199,7 +199,8 @@ class PrioritisedReplayConfig(ReplayConfig):
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
         """See `Part.schedules`."""
         values = super().schedules(updates, num_updates)
-        if self.prioritised:
+        first, last = (self.importance_exponent(end, num_updates) for end in (0, num_updates))
+        if self.prioritised and first != last:
             values["importance-sampling exponent"] = self.importance_exponent(updates, num_updates)
         return values
 

@@ -49,6 +49,11 @@ class BlockReplayConfig(ReplayConfig):
         """The keys that determine the length, with their values, for messages."""
 
     @property
+    @abstractmethod
+    def learned_steps(self) -> int:
+        """Number of steps of a sequence that are learned from."""
+
+    @property
     def window(self) -> int:
         """Number of steps of the blocks of a sequence."""
         return -(-self.num_steps // self.sequence_period) * self.sequence_period
@@ -76,6 +81,12 @@ class BlockReplayConfig(ReplayConfig):
                 f" system.sequence_period={self.sequence_period}: use"
                 f" {multiples_near(config.rollout_length, self.sequence_period)}"
             )
+        if self.learned_steps < self.sequence_period and not self.only_data:
+            raise ConfigError(
+                f"system.sequence_period={self.sequence_period}, the steps between the starts of two sequences, exceeds"
+                f" the {self.learned_steps} steps that are learned from ({self.length_keys}): use at most that, so that"
+                " no step is left out"
+            )
         super().check(config, num_envs, num_shards)
 
 
@@ -99,15 +110,10 @@ class SequenceConfig(BlockReplayConfig):
         """See `BlockReplayConfig`."""
         return self.sequence_length
 
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Check that each step may be learned from; see `ReplayConfig.check`."""
-        if self.sequence_length < self.sequence_period and not self.only_data:
-            raise ConfigError(
-                f"system.sequence_length={self.sequence_length} is shorter than system.sequence_period="
-                f"{self.sequence_period}, the steps between the starts of two sequences: nothing would be learned from"
-                " the steps between; use a shorter period, or longer sequences"
-            )
-        super().check(config, num_envs, num_shards)
+    @property
+    def learned_steps(self) -> int:
+        """See `BlockReplayConfig`."""
+        return self.sequence_length
 
     @property
     def length_keys(self) -> str:

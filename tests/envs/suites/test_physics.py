@@ -74,6 +74,7 @@ def test_a_truncation_that_the_environment_reports_is_not_a_termination():
 
 def test_parameters_are_positive_numbers_of_their_types():
     defaults = {"episode_length": 1000, "ctrl_dt": 0.02}
-    assert fit_parameters({"ctrl_dt": 1}, defaults, "Walker") == {"ctrl_dt": 1.0}
+    assert fit_parameters({"ctrl_dt": 1}, defaults, "Walker", ["ctrl_dt"]) == {"ctrl_dt": 1.0}
     with pytest.raises(ConfigError, match=r"env.params.ctrl_dt=-0.5 must be positive: the default is 0.02"):
-        fit_parameters({"ctrl_dt": -0.5}, defaults, "Walker")
+        fit_parameters({"ctrl_dt": -0.5}, defaults, "Walker", ["ctrl_dt"])
+    assert fit_parameters({"ctrl_dt": -0.5}, defaults, "Walker", []) == {"ctrl_dt": -0.5}

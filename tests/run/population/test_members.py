@@ -86,9 +86,11 @@ def test_points_are_aggregated_over_their_own_members():
     assert found[0]["eval/episode_return_mean"] == 4.0
     assert 1 <= found[0]["eval/episode_return_ci_low"] < 2.5 < found[0]["eval/episode_return_ci_high"] <= 10
     assert records.best_point(found)["gamma"] == 0.99
-    # The returns of frozen policies are no results: without members 6 and 7, one NaN of three is not dropped.
+    # The returns of frozen policies count as the lowest of all, 1: of NaN, 1, 1 and 6 the middle two are left.
     diverged = records.members(grid, {"eval/episode_return_mean": returns}, {}, {6: "train/loss", 7: "train/loss"})
-    assert records.best_point(records.points(grid, diverged))["gamma"] == 0.9
+    frozen = records.points(grid, diverged)
+    assert [point["eval/episode_return_iqm"] for point in frozen] == [2.5, 1.0]
+    assert records.best_point(frozen)["gamma"] == 0.9
     single = hyperparams("{gamma: [0.9, 0.99]}")
     (first, _) = records.points(single, records.members(single, {"eval/episode_return_mean": [1.0, 2.0]}, {}, {}))
     assert (first["eval/episode_return_iqm"], first["eval/episode_return_ci_low"]) == (1.0, None)
@@ -353,10 +355,16 @@ def test_a_member_without_a_return_counts_as_the_worst():
     assert math.isnan(records.aggregate([1.0, math.nan, math.nan, 2.0], [0] * 4)["iqm"])
     found = evaluated(Population((0, 1, 2), {}, (0, 0, 0)), np.asarray([1.0, math.nan, 2.0]), ())
     assert (found["population/best_member"], found["population/worst_member"]) == (2, 1)
-    # Nor does one that is frozen have one: (2 + 4) / 2 of -inf, 2, 4 and 5, and member 3 is the best.
+    # One that is frozen counts as the lowest of the others: (2 + 4) / 2 of 2, 2, 4 and 5, and member 3 is the best.
     found = evaluated(Population((0, 1, 2, 3), {}, (0,) * 4), np.asarray([9.0, 2.0, 4.0, 5.0]), [0])
     assert (found["population/best_member"], found["population/worst_member"]) == (3, 0)
     assert (found["eval/episode_return_iqm"], found["population/failed"]) == (3.0, [0])
+    # However many diverge: a run that goes on has a score. Without any other, there is none.
+    found = evaluated(Population((0, 1), {}, (0, 0)), np.asarray([9.0, 2.0]), [0])
+    assert found["eval/episode_return_iqm"] == 2.0
+    assert math.isnan(
+        evaluated(Population((0, 1), {}, (0, 0)), np.asarray([9.0, 2.0]), [0, 1])["eval/episode_return_iqm"]
+    )
 
 
 def test_a_population_without_a_healthy_member_stops_as_a_lone_run_does(capsys):

@@ -68,6 +68,20 @@ def test_the_weight_of_a_loss_of_its_own_is_noted(network, noted):
     assert any("vf_coef acts through system.max_grad_norm and" in note for note in notes) == noted
 
 
+def test_a_float_that_is_null_alone_may_vary():
+    setup = set_up_small("ddpg/ff_td3", "arch.population.hyperparams={max_exploration_noise: [0.2, 0.5]}")
+    assert not [note for note in setup.plan.notes if "max_exploration_noise has no effect" in note]
+
+
+def test_only_what_is_in_the_buffer_counts_as_stored():
+    setup = set_up_small("sac/ff_sac", "env=gymnax/pendulum", "system.normalize_rewards=true")
+    found = find_influence(setup.parts, setup.env, ["gamma"])
+    assert "gamma" in found.updates
+    assert not found.stored
+    setup = set_up_small("ppo/ff_ppo_penalty", "system.adapt_kl_coef=false")
+    assert find_influence(setup.parts, setup.env, ["kl_coef"]).updates == {"kl_coef"}
+
+
 @pytest.mark.parametrize(
     ("system", "name", "reason"),
     [

@@ -171,7 +171,7 @@ INVALID = {
     ),
     "gaps": (
         ["system=q_learning/rec_r2d2", "system.sequence_length=16", "system.burn_in_length=8"],
-        "system.sequence_length=16 is shorter than system.sequence_period=40, .*: nothing would be learned from the steps",
+        "system.sequence_period=40, .*exceeds the 16 steps that are learned from .*system.sequence_length=16",
     ),
     "length": (
         ["system=q_learning/rec_r2d2", "system.total_buffer_size=512", "system.sequence_length=100"],

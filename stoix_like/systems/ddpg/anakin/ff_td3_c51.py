@@ -33,6 +33,7 @@ class Config(ff_ddpg.Config):
         network_heads: heads that the system needs.
         atoms: the distribution of returns, and how the critics are reduced.
         smoothing: target policy smoothing.
+        policy_frequency: gradient steps of the critics, and of their targets, per step of the policy.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = ff_d4pg.Config.network_heads

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,9 +53,10 @@ from stoix_like.utils.replay import SequenceBatch, SequenceReplay, StepSequenceC
 
 @dataclass(frozen=True, kw_only=True)
 class AdamGradients(Gradients):
-    """As `Gradients`, with Adam alone."""
+    """As `Gradients`, with Adam alone, which decays no weights."""
 
     optimiser: Annotated[str, one_of("adam")] = "adam"
+    weight_decay: Literal[0] = 0
 
 
 @dataclass(frozen=True, kw_only=True)

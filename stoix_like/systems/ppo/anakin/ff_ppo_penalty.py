@@ -61,13 +61,18 @@ class PenaltyPPO(ff_ppo.PPO[Config]):
         if self.config.adapt_kl_coef:
             kl_coef = adapt_coefficient(before.own.kl_coef, kl, self.config.target_kl)
             agent = agent._replace(shared=agent.shared._replace(own=Penalty(kl_coef)))
-        return agent, metrics | {"kl": kl, "kl_coef": before.own.kl_coef}
+        return agent, metrics | {"kl": kl, "kl_coef": self._kl_coef(before)}
 
     def policy_loss(self, pi: Distribution, behaviour: OnPolicyShared, batch: OnPolicyTransition) -> Loss:
         """Compute the surrogate loss with its penalty (equation 8); see `PPO.policy_loss`."""
         log_prob, b_pi = pi.log_prob(batch.action), self.networks.policy(behaviour.params, batch.obs)
-        loss, _ = ppo_penalty_loss(log_prob, batch.log_prob, batch.advantage, behaviour.own.kl_coef, pi, b_pi)
+        loss, _ = ppo_penalty_loss(log_prob, batch.log_prob, batch.advantage, self._kl_coef(behaviour), pi, b_pi)
         return loss, {}
+
+    def _kl_coef(self, shared: OnPolicyShared) -> jax.Array:
+        """Return the weight of the divergence, the configured one if it is not adapted."""
+        adapted: jax.Array = shared.own.kl_coef
+        return adapted if self.config.adapt_kl_coef else jnp.asarray(self.config.kl_coef, jnp.float32)
 
 
 def adapt_coefficient(kl_coef: jax.Array, kl: jax.Array, target_kl: float | jax.Array) -> jax.Array:

@@ -53,7 +53,11 @@ from stoix_like.utils.replay import (
 
 @dataclass(frozen=True, kw_only=True)
 class R2D2Replay(PrioritisedBlockConfig, SequenceReplayConfig):
-    """Hyperparameters of the replay buffer."""
+    """Hyperparameters of the replay buffer.
+
+    Attributes:
+        importance_sampling_exponent: exponent of the importance weights, which is constant.
+    """
 
     prioritised: bool = True
 

@@ -56,6 +56,11 @@ class MuZeroReplay(PrioritisedBlockConfig):
         return self.unroll_steps + self.n_step + (self.total_reanalyse_size > 0)
 
     @property
+    def learned_steps(self) -> int:
+        """See `BlockReplayConfig`: those before and after each step of the dynamics."""
+        return self.unroll_steps + 1
+
+    @property
     def length_keys(self) -> str:
         """See `BlockReplayConfig`."""
         return f"system.unroll_steps={self.unroll_steps} and system.n_step={self.n_step}"
