@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import difflib
+import functools
 import json
 import os
 import shutil
@@ -25,9 +26,12 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import Discrete
 from stoix_like.envs.spaces import fits
-from stoix_like.schema import flat_hints
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "scripts/soak"))
+
+import tiny_runs  # noqa: E402
+
 # The only fields of a record that differ between two equal runs.
 TIMES = ("wall_seconds", "steps_per_second")
 COMMON = (
@@ -40,21 +44,15 @@ COMMON = (
     "checkpoint.keep=0",
     "env.time_limit=50",
 )
-ON_POLICY = ("system.rollout_length=16", "arch.total_timesteps=1024")
-OFF_POLICY = (
-    "system.rollout_length=4",
-    "system.warmup_steps=16",
-    "system.epochs=4",
-    "system.total_buffer_size=1024",
-    "system.total_batch_size=32",
-    "arch.total_timesteps=640",
-)
-SEQUENCES = (
-    "system.sequence_period=4",
-    "system.sequence_length=8",
-    "system.burn_in_length=4",
-    "system.warmup_steps=20",
-)
+# Of a system, at most these: epochs and minibatches repeat, and the batch divides over the shards of every layout.
+SIZES = tiny_runs.SIZES | {
+    "epochs": 4,
+    "num_minibatches": 2,
+    "total_buffer_size": 1024,
+    "total_batch_size": 16,
+    "sequence_length": 8,
+    "online_sequences": 4,
+}
 LAYOUTS = {
     "alone": ("arch.num_devices=1",),
     "population": (
@@ -129,15 +127,21 @@ def all_cases() -> dict[str, tuple[str, ...]]:
 
 def overrides_of(system: str, *overrides: str) -> tuple[str, ...]:
     """Return the overrides of one run."""
-    hyperparams = parse_config(compose_config([f"system={system}"])).system
-    known = flat_hints(type(hyperparams))
-    sizes = OFF_POLICY if "total_buffer_size" in known else ON_POLICY
-    sizes += SEQUENCES if "sequence_period" in known else ()
-    # Not every system with a buffer or sequences has all of these keys.
-    sizes = tuple(size for size in sizes if not size.startswith("system.") or size[7:].partition("=")[0] in known)
-    env = "env=gymnax/cartpole" if fits(hyperparams, Discrete(2)) else "env=gymnax/pendulum"
+    sizes, env = settings_of(system)
     chosen = () if any(override.startswith("env=") for override in overrides) else (env,)
     return (f"system={system}", *chosen, *COMMON, *sizes, *overrides)
+
+
+@functools.cache
+def settings_of(system: str) -> tuple[tuple[str, ...], str]:
+    """Return the sizes of the runs of a system, and an environment that it takes."""
+    composed = compose_config([f"system={system}"])
+    has_replay = "total_buffer_size" in composed.system
+    given = SIZES if has_replay else {**SIZES, "rollout_length": 16}
+    sizes = {name: min(size, composed.system[name]) for name, size in given.items() if composed.system.get(name)}
+    env = "cartpole" if fits(parse_config(composed).system, Discrete(2)) else "pendulum"
+    budget = f"arch.total_timesteps={640 if has_replay else 1024}"
+    return (budget, *(f"system.{name}={size}" for name, size in sizes.items())), f"env=gymnax/{env}"
 
 
 def extract(commit: str, directory: Path) -> None:
@@ -175,10 +179,10 @@ def records(source: Path, run_dir: Path, overrides: tuple[str, ...], ignored: Co
 
 def report(name: str, before: list[str], after: list[str]) -> bool:
     """Print whether two runs are equal, and how they differ; return whether they are equal."""
-    failed = any(line.startswith("exit ") for line in (*before, *after))
-    equal = before == after and not failed
-    print(f"{'equal' if equal else 'DIFFERENT':9} {name}", flush=True)
-    if before == after and failed:
+    failures = [line for line in (*before, *after) if line.startswith("exit ")]
+    equal = before == after and not failures
+    print(f"{'equal' if equal else 'BOTH FAIL' if len(failures) == 2 else 'DIFFERENT':9} {name}", flush=True)
+    if before == after and failures:
         print(f"    both: {after[-1][:600]}")
     elif not equal:
         for line in difflib.unified_diff(before, after, "before", "after", lineterm="", n=0):

@@ -14,13 +14,12 @@ import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from stoix_like.analysis import statistics
-from stoix_like.storage.recorded_runs import evolves, find_runs, read_run
+from stoix_like.storage.recorded_runs import BEST_RETURN, evolves, find_runs, halves, read_run
 
 Scores = Mapping[int, float]
 
@@ -36,11 +35,15 @@ def main() -> None:
         if not summary:
             print(f"{path} has not finished")
             continue
+        if halves(run):
+            print(f"{path} is left out: its members are trials of successive halving")
+            continue
+        best = summary.get("population/best", {}).get(BEST_RETURN)
+        if best is None:
+            print(f"{path} is left out: it has no population, or no absolute metric")
+            continue
         name = "pbt" if evolves(run) else "fixed"
-        scores: dict[str, Any] = {
-            "best member": summary["population/best"]["absolute/episode_return_mean"],
-            "interquartile mean": summary["eval/episode_return_iqm"],
-        }
+        scores = {"best member": best, "interquartile mean": summary["eval/episode_return_iqm"]}
         for score, value in scores.items():
             seeds = found[summary["environment"], score][name]
             if seeds.setdefault(arch["seed"], value) is not value:

@@ -26,6 +26,7 @@ from stoix_like.errors import ConfigError
 # Those of `offline` learn from data or a teacher.
 SYSTEMS = [system for system in group_choices("system") if not system.startswith("offline/")]
 SEEDS = 3
+DIVERGED = "diverged"
 # What a policy that has learned the task returns, and a random one does not: 23 and -1,230.
 LEARNED = {"cartpole": 450.0, "pendulum": -250.0}
 # Environment steps of each seed, where those of the kind would take too long or are too few.
@@ -98,21 +99,26 @@ def table(directory: Path, systems: Sequence[str], written: Mapping[str, list[st
     titles = "system", "environment", "env steps", "final return of each seed", "learned"
     cells = ((system, _cells(directory, system) or written.get(system)) for system in systems)
     rows = [dict(zip(titles, (f"`{system}`", *found), strict=True)) for system, found in cells if found]
+    if not rows:
+        raise SystemExit(f"{directory} holds no finished run of {', '.join(systems)}: leave out --table to train them")
     return "\n".join(results.format_table(rows))
 
 
 def _cells(directory: Path, system: str) -> list[str] | None:
-    """Return what a finished run of a system has reached; None without one."""
+    """Return what a finished run of a system has reached, or that it diverged; None without one."""
     task = task_of(system)
     try:
         members = results.read_members(directory / system)
+    except results.DivergedError:
+        return [task.environment, results.format_steps(task.steps), DIVERGED, f"0 of {SEEDS}"]
     except ConfigError:
         return None
     finals = np.asarray([member.final for member in members])
     learned = int(np.sum(finals >= LEARNED[task.environment]))
     steps = results.format_steps(members[0].run.summary["env_steps"])
     verdict = "yes" if learned == len(finals) else f"{learned} of {len(finals)}"
-    return [task.environment, steps, ", ".join(f"{final:.1f}" for final in finals), verdict]
+    shown = (DIVERGED if np.isnan(final) else f"{final:.1f}" for final in finals)
+    return [task.environment, steps, ", ".join(shown), verdict]
 
 
 if __name__ == "__main__":

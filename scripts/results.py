@@ -29,9 +29,8 @@ from stoix_like.errors import ConfigError
 from stoix_like.run.records.records import aggregate
 from stoix_like.storage import checkpoint, recorded_runs
 from stoix_like.storage.recorded_runs import (
-    BEST_RETURN,
+    FAILED,
     FINISHED,
-    RETURN,
     RUNNING,
     find_runs,
     identity,
@@ -58,7 +57,7 @@ class Start(NamedTuple):
 
 
 class Member(NamedTuple):
-    """The result of one seed, and how its run was started."""
+    """The result of one seed, and how its run was started; the final return of one that diverged is NaN."""
 
     recorded: recorded_runs.Member
     start: Start
@@ -145,6 +144,8 @@ def _check_owned(run: Path, overrides: Sequence[str]) -> None:
 def read_members(directory: Path) -> list[Member]:
     """Read the members of a finished run that was started on the command line, which records its overrides."""
     run = recorded_runs.read_run(directory)
+    if run.status == FAILED and all(member.failure for member in recorded_runs.members(run)):
+        raise DivergedError(f"{directory} has no return: training diverged; leave it out")
     if run.status != FINISHED:
         raise ConfigError(f"{directory} is not finished: it has no summary.json that can be read; leave it out")
     try:
@@ -158,8 +159,8 @@ def read_members(directory: Path) -> list[Member]:
 
 
 def _read_member(member: recorded_runs.Member, start: Start) -> Member:
-    final, best = (member.value(member.run.summary, name) for name in (RETURN, BEST_RETURN))
-    if math.isnan(final):
+    final, best = member.score("final"), member.score("best")
+    if math.isnan(final) and not member.failure:
         raise DivergedError(f"{member.run.directory}: the return of seed {member.seed} is not finite")
     return Member(member, start, final, None if math.isnan(best) else best)
 
@@ -319,7 +320,11 @@ def _verdict(returns: str, published: Published) -> str:
 
 
 def _row(rows: Sequence[Member], references: References | None) -> dict[str, str]:
-    """Format the cells of a group, by the titles of their columns."""
+    """Format the cells of a group, by the titles of their columns; a seed that diverged counts as the lowest one."""
+    finals = [member.final for member in rows if not math.isnan(member.final)]
+    if not finals:
+        raise DivergedError(f"{rows[0].run.directory} has no return: every seed diverged; leave it out")
+    finals += [min(finals)] * (len(rows) - len(finals))
     run, best = rows[0].run, [member.best for member in rows if member.best is not None]
     arch = run.config["arch"]
     point = [f"`{name}={value:g}`" for name, value in rows[0].recorded.hyperparams.items()]
@@ -329,7 +334,7 @@ def _row(rows: Sequence[Member], references: References | None) -> dict[str, str
         "seeds": _format_seeds(rows),
         "env steps": format_steps(arch["total_timesteps"]),
         "episodes": f"{arch['num_eval_episodes']} {'greedy' if arch['evaluation_greedy'] else 'sampled'}",
-        "final policy": format_returns([member.final for member in rows]),
+        "final policy": format_returns(finals),
         "best policy": format_returns(best) if len(best) == len(rows) else "",
     }
     if references is not None:
@@ -355,7 +360,8 @@ def format_run(run: Path) -> str:
         return "–"
     except ConfigError:
         return ""
-    return format_returns([member.final for member in members])
+    finals = [member.final for member in members]
+    return "–" if any(map(math.isnan, finals)) else format_returns(finals)
 
 
 def format_steps(number: float | None) -> str:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from stoix_like.inference.load import load_policy
     from stoix_like.loggers import Logger
     from stoix_like.run.experiment import Result
-    from stoix_like.tuning.sweep import sweep
-    from stoix_like.tuning.tune import tune
+    from stoix_like.tuning.sweep import sweep as sweep
+    from stoix_like.tuning.tune import tune as tune
 
     __version__: str
 else:
@@ -46,9 +46,11 @@ else:
             return importlib.import_module("importlib.metadata").version(__name__)
         if name in _MODULES:
             return getattr(importlib.import_module(_MODULES[name]), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has {', '.join(__all__)}")
+        found = ", ".join(sorted({*__all__, *_MODULES}))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has {found}")
 
 
+# Without `sweep` and `tune`, whose extra `from stoix_like import *` would need.
 __all__ = [
     "ConfigError",
     "MissingExtraError",
@@ -58,9 +60,7 @@ __all__ = [
     "evaluate",
     "load_policy",
     "resume",
-    "sweep",
     "train",
-    "tune",
 ]
 
 

@@ -45,3 +45,15 @@ def test_packages_that_only_tracing_or_saving_needs_are_imported_on_first_use():
         "print(distributions.Categorical.__module__)"
     )
     assert _printed(code) == "set()\nstoix_like.networks.distributions.discrete\n"
+
+
+@pytest.mark.slow
+def test_all_names_are_imported_without_the_extra_tune():
+    code = (
+        "import sys; sys.modules['optuna'] = None\n"
+        "from stoix_like import *\n"
+        "import stoix_like; print(train is stoix_like.train, 'sweep' in globals())\n"
+        "try: stoix_like.sweep\n"
+        "except MissingExtraError as error: print('[tune]' in str(error))"
+    )
+    assert _printed(code) == "True False\nTrue\n"

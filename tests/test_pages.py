@@ -44,3 +44,10 @@ def test_scripts_are_found_in_a_page():
 def test_the_readme_lists_every_extra():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert listed_extras(README.read_text()) == set(project["optional-dependencies"])
+
+
+def test_the_site_has_the_extras_of_the_page_that_it_executes():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (install,) = re.findall(r"pip install '\.\[(.*)\]'", (ROOT / "docs/guides/afternoon.md").read_text())
+    ours = re.search(r"stoix_like\[(.*)\]", " ".join(extras["docs"]))[1]
+    assert set(install.split(",")) <= set(ours.split(","))

@@ -61,13 +61,22 @@ def write_run(directory, overrides=(), finals=(1.0,), bests=None, **summary):
     lists = {name: [number[name] for number in numbers] for name in numbers[0]}
     several = {**lists, "population/members": members, "population/varied": []} if len(finals) > 1 else numbers[0]
     directory.mkdir(parents=True)
-    (directory / "metrics.jsonl").write_text("")
+    returns = list(finals) if len(finals) > 1 else finals[0]
+    record = {"env_steps": 1000, "eval/episode_return_mean": returns}
+    (directory / "metrics.jsonl").write_text(f"{json.dumps(record)}\n")
     write_config(directory, config)
     (directory / "summary.json").write_text(json.dumps(common | several | summary))
     (directory / ".hydra").mkdir()
     (directory / ".hydra/overrides.yaml").write_text(OmegaConf.to_yaml(list(overrides)))
     (directory / ".hydra/config.yaml").write_text(OmegaConf.to_yaml(config))
     return directory
+
+
+def write_diverged(directory, *arguments):
+    """Write a run whose training diverged after an evaluation."""
+    run = write_run(directory, *arguments)
+    (run / "summary.json").unlink()
+    (run / "failure.txt").write_text("training diverged in update 7")
 
 
 def cells(text):
@@ -137,14 +146,15 @@ def test_members_with_different_hyperparameters_have_separate_rows(tmp_path):
     given = "arch.population.hyperparams={clip_eps: [0.1, 0.3]}"
     members = [
         {"seed": 42 + i, "clip_eps": eps, "failure": failure}
-        for i, (eps, failure) in enumerate([(0.1, None), (0.1, "NaN"), (0.3, None)])
+        for i, (eps, failure) in enumerate([(0.1, None), (0.1, "NaN"), (0.3, None), (0.1, None)])
     ]
     changes = {"population/members": members, "population/varied": ["clip_eps"], "absolute/episode_return_mean": None}
-    write_run(tmp_path / "varied", [given], [1.0, 3.0, 5.0], **changes)
+    # Of the member that diverged, 3 is the return of a frozen policy: it counts as the lowest, (1 + 1 + 2) / 3.
+    write_run(tmp_path / "varied", [given], [1.0, 3.0, 5.0, 2.0], **changes)
     write_run(tmp_path / "single", ["system.clip_eps=0.3", "arch.seed=1"], [6.0])
     low, high = rows(tmp_path / "varied", tmp_path / "single")
     assert low["system"] == "`ppo/ff_ppo` `clip_eps=0.1`"
-    assert (low["final policy"], low["best policy"], low["seeds"]) == ("2.0 [1.0, 3.0]", "", "42, 43 (1 diverged)")
+    assert (low["final policy"], low["best policy"], low["seeds"]) == ("1.3 [1.0, 2.0]", "", "42, 43, 45 (1 diverged)")
     assert (high["seeds"], high["final policy"]) == ("1, 44", "5.5 [5.0, 6.0]")
     assert shlex.split(low["command"].strip("`"))[2:] == [given, "arch.seed=42"]
 
@@ -257,6 +267,9 @@ def test_missing_unfinished_and_damaged_runs_are_refused(tmp_path, capsys):
     write_run(tmp_path / "torn/run")
     (tmp_path / "torn/run/summary.json").write_text("{")
     write_run(tmp_path / "nan/run", finals=(None,))
+    write_diverged(tmp_path / "lost/run")
+    lost = [{"seed": seed, "failure": "NaN"} for seed in (42, 43)]
+    write_run(tmp_path / "all/run", (), (1.0, 2.0), **{"population/members": lost})
     write_run(tmp_path / "twice/run")
     (tmp_path / "empty").mkdir()
     for paths, message in (
@@ -265,6 +278,8 @@ def test_missing_unfinished_and_damaged_runs_are_refused(tmp_path, capsys):
         (["good", "unfinished"], "unfinished/run is not finished"),
         (["torn"], "torn/run is not finished"),
         (["nan"], "the return of seed 42 is not finite"),
+        (["lost"], "lost/run has no return: training diverged"),
+        (["all"], "all/run has no return: every seed diverged"),
         (["good", "twice"], "seed 42 occurs twice"),
     ):
         with pytest.raises(SystemExit, match=f"^results.py: .*{message}"):
@@ -316,6 +331,29 @@ def test_the_table_of_defaults_reads_finished_runs_and_says_which_seeds_learned(
     assert table[4:] == ["| `vpg/ff_a2c` | cartpole | 100k | 500.0 | yes |"]
     (tmp_path / "page.md").write_text("\n".join(table))
     assert defaults.table(tmp_path / "none", systems, defaults.written_rows(tmp_path / "page.md")).splitlines() == table
+
+
+def test_the_table_of_defaults_shows_what_diverged_and_no_earlier_row(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    defaults = importlib.import_module("defaults")
+    members = [{"seed": seed, "failure": failure} for seed, failure in ((42, None), (43, "NaN"))]
+    system, lost = "search/ff_az", "ppo/ff_ppo"
+    write_run(
+        tmp_path / system, [f"system={system}"], (500.0, 500.0), env_steps=1000, **{"population/members": members}
+    )
+    write_diverged(tmp_path / lost, [f"system={lost}"], (400.0, 500.0))
+    written = {name: ["cartpole", "100k", "500.0, 500.0, 500.0", "yes"] for name in (system, lost)}
+    assert defaults.table(tmp_path, [system, lost], written).splitlines()[2:] == [
+        "| `search/ff_az` | cartpole | 1k | 500.0, diverged | 1 of 2 |",
+        "| `ppo/ff_ppo` | cartpole | 100k | diverged | 0 of 3 |",
+    ]
+    assert [results.format_run(tmp_path / name) for name in (system, lost)] == ["–", "–"]
+
+
+def test_a_table_of_defaults_without_runs_is_refused(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    with pytest.raises(SystemExit, match="holds no finished run of ppo/ff_ppo: leave out --table"):
+        importlib.import_module("defaults").main([str(tmp_path), "--systems", "ppo/ff_ppo", "--table"])
 
 
 def test_tables_resume_runs_with_checkpoints_and_repeat_others_that_are_unfinished(tmp_path, monkeypatch):
@@ -384,3 +422,26 @@ def test_the_table_of_minatar_trains_what_is_missing_and_reads_the_rest(tmp_path
     assert pqn.startswith("| `ff_pqn` | ")
     again = subprocess.run([*command, "--table"], capture_output=True, text=True, check=True)
     assert again.stdout.splitlines()[2:] == [pqn, "| `ff_dqn` |  |"]
+
+
+def test_populations_are_compared_with_those_of_population_based_training_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    script = importlib.import_module("compare_populations")
+    several = ["arch.population.size=2"]
+    pbt = [*several, "arch.population.pbt.every_evals=1"]
+    for name, overrides, gain in (("fixed", several, 0.0), ("pbt", pbt, 1.0)):
+        for seed in (0, 2):
+            best = {"member": 1, "absolute/episode_return_mean": 5.0 + gain * (1 + seed) + seed}
+            summary = {"population/best": best, "eval/episode_return_iqm": 3.0 + gain * (2 + seed) + seed}
+            write_run(tmp_path / name / str(seed), [*overrides, f"arch.seed={seed}"], (2.0, 4.0), **summary)
+    write_run(tmp_path / "halving", [*several, "arch.population.halving.rounds=2"], (1.0, 2.0))
+    write_run(tmp_path / "alone")
+    monkeypatch.setattr(sys, "argv", ["compare_populations.py", str(tmp_path)])
+    script.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{tmp_path}/halving is left out: its members are trials of successive halving" in lines
+    assert f"{tmp_path}/alone is left out: it has no population, or no absolute metric" in lines
+    labels = [line.split()[0] for line in lines if line.startswith("  ") and line.endswith("runs")]
+    assert labels == ["fixed", "pbt", "fixed", "pbt"]
+    # Of the two pairs, pbt is better by 1 and 3 in its best member, and by 2 and 4 in its mean.
+    assert [line.split()[3] for line in lines if "fixed - pbt" in line] == ["-2.0", "-3.0"]

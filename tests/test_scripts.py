@@ -1,5 +1,6 @@
 """Scripts: the benchmark measures speed and writes the tables of the documentation."""
 
+import importlib
 import json
 import runpy
 import sys
@@ -10,6 +11,9 @@ import pytest
 
 from stoix_like.aot.kernels import Kernel
 from stoix_like.aot.targets import find_target
+from stoix_like.config import parse_config
+from stoix_like.run.host.plan import make_plan
+from support.composed import compose_config
 
 ROOT = Path(__file__).parent.parent
 
@@ -222,6 +226,31 @@ def test_single_files_are_tabled_by_the_median_of_ratios(benchmark):
     assert lines[2] == f"| `ff_ppo.py` | 1,000 steps of cartpole | {numbers}"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ppo/ff_ppo"], "--into=page.md replaces the whole table: name no systems"),
+        (["--steps", "1000"], "--into=page.md with --steps=1000 would publish a trial"),
+    ],
+)
+def test_a_page_of_single_files_takes_the_whole_table(benchmark, monkeypatch, capsys, arguments, message):
+    monkeypatch.setattr(sys, "argv", ["single_files.py", *arguments, "--into", "page.md"])
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.single_files.main()
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--systems", "ppo/ff_ppo"], ["--kinds", "image"]])
+def test_a_page_of_the_smoke_test_takes_the_whole_table(monkeypatch, capsys, arguments):
+    for directory in ("", "soak", "smoke"):
+        monkeypatch.syspath_prepend(ROOT / "scripts" / directory)
+    smoke = runpy.run_path(str(ROOT / "scripts/smoke/smoke.py"))
+    monkeypatch.setattr(sys, "argv", ["smoke", *arguments, "--into", "page.md"])
+    with pytest.raises(SystemExit, match="2"):
+        smoke["main"]()
+    assert "--into=page.md replaces the whole table: leave --systems and --kinds out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["ppo_tiny"], ["ppo_small", "--repeats", "0"], ["sac", "--scale", "2"]])
 def test_unknown_scenarios_and_zero_repeats_are_refused(benchmark, monkeypatch, capsys, arguments):
     monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
@@ -241,3 +270,49 @@ def test_differences_of_the_parity_tests_enter_their_rows():
     assert filled[1:] == ["| SAC | x | y | 8e-6 | z |", "| a, b | x | y | 0 | z |"]
     with pytest.raises(ValueError, match="no row for TD3"):
         table["fill"](page, {"TD3": 1e-6})
+
+
+@pytest.fixture
+def byte_check(monkeypatch):
+    """The module of the byte check."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    yield importlib.import_module("byte_check")
+    for name in ("byte_check", "tiny_runs", "tiny_data"):
+        sys.modules.pop(name)
+
+
+def plans(cases):
+    """Plan runs, of cases by name, without compiling."""
+    configs = {name: parse_config(compose_config(overrides)) for name, overrides in cases.items()}
+    return {name: make_plan(config, config.arch.num_devices) for name, config in configs.items()}
+
+
+def test_the_byte_check_has_sizes_that_fit_in_every_layout(byte_check):
+    systems = ("search/ff_mz", "dreamer/dreamer_v3")
+    cases = {
+        (s, name): byte_check.overrides_of(s, *layout) for s in systems for name, layout in byte_check.LAYOUTS.items()
+    }
+    assert all(plan.num_updates > 1 for plan in plans(cases).values())
+
+
+@pytest.mark.slow
+def test_every_case_of_the_byte_check_can_be_planned(byte_check):
+    found = plans(byte_check.all_cases())
+    assert len(found) > 150
+    assert all(plan.num_updates > 1 for plan in found.values())
+
+
+def test_the_byte_check_says_where_both_versions_fail(byte_check, capsys):
+    refused = ["exit 2: stoix-like: system.epochs=0 is out of range"]
+    assert byte_check.report("one", ["{}"], ["{}"])
+    assert not byte_check.report("two", refused, refused)
+    assert not byte_check.report("three", ["{}"], refused)
+    assert not byte_check.report("four", ["1"], ["2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line[:1] != " "] == [
+        "equal     one",
+        "BOTH FAIL two",
+        "DIFFERENT three",
+        "DIFFERENT four",
+    ]
+    assert f"    both: {refused[0]}" in lines

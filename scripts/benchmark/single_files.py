@@ -37,6 +37,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="environment steps of every system, for a trial")
     parser.add_argument("--into", type=Path, help="page whose text between its markers is replaced")
     asked = parser.parse_args()
+    if asked.into and asked.systems:
+        parser.error(f"--into={asked.into} replaces the whole table: name no systems, or leave it out")
+    if asked.into and asked.steps:
+        parser.error(f"--into={asked.into} with --steps={asked.steps} would publish a trial: leave one of both out")
     rows = []
     for system in asked.systems or SYSTEMS:
         rows.append(measure(system, asked.steps or STEPS[system], asked.repeats, asked.seeds))

@@ -1,4 +1,4 @@
-"""Record gradient steps of stable-baselines3 and sb3-contrib: SAC, TD3, TQC, CrossQ, DQN and QR-DQN.
+"""Record gradient steps of stable-baselines3 and sb3-contrib: SAC, TD3, TQC, DQN and QR-DQN.
 
 Their algorithms run as published, in float64, on given weights, batches and noise. Three attributes are set, each a
 difference on purpose (see `docs/parity.md`): the standard deviation of policies is softplus(s) + 1e-3 as in this

@@ -73,6 +73,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=cores, help="processes (default: one per core)")
     parser.add_argument("--into", type=Path, help="page whose text between the markers of results.py is replaced")
     args = parser.parse_args()
+    if args.into and (len(args.systems), len(args.kinds)) != (len(systems), len(KINDS)):
+        parser.error(f"--into={args.into} replaces the whole table: leave --systems and --kinds out, or --into")
     if args.into and not weights.default_path().exists():
         parser.error("--into: the row of disco_rl/ff_disco103 needs its weights: stoix-like fetch disco103")
     start = time.monotonic()

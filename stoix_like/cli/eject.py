@@ -233,6 +233,12 @@ def _check_environment(run: RunConfig, script: ModuleType, config: Any) -> None:
             f"env.scenario.name={name}: the single files take environments with vectors as observations and time limits"
             " that truncate, such as CartPole-v1"
         )
+    limit, longest = config.max_episode_steps, run.arch.max_eval_steps
+    if limit is not None and limit > longest:
+        raise ConfigError(
+            f"{_KEYS['max_episode_steps']}={limit}: the single file of {run.system_name} evaluates whole episodes, and"
+            f" the system stops them at arch.max_eval_steps={longest}: use at most {longest}"
+        )
 
 
 def _replace(source: str, name: str, value: Any) -> str:

@@ -12,6 +12,7 @@ import argparse
 import ast
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple
@@ -218,9 +219,8 @@ class Replay(NamedTuple):
         in_a_row = -(-length // period)
         key, start_key = jax.random.split(key)
         env_key = jax.random.split(key)[1]
-        starts = jax.random.randint(
-            start_key, (number,), 0, jnp.where(self.is_full, capacity, self.position) - in_a_row + 1
-        )
+        filled = jnp.where(self.is_full, capacity, self.position)
+        starts = jax.random.randint(start_key, (number,), 0, filled - in_a_row + 1)
         env = jax.random.randint(env_key, (number,), 0, num_envs)
         first = starts + jnp.where(self.is_full, self.position, 0)
         places = (first[:, None] + jnp.arange(in_a_row)[None]) % capacity
@@ -294,25 +294,17 @@ class AlphaZero:
         )
         return output, Node(state, jnp.where(is_over, node.beyond, ended))
 
-    def search(
-        self, params: Any, env_state: Any, obs: jax.Array, key: jax.Array, simulations: int, noise: float
-    ) -> Found:
+    def search(self, params: Any, state: Any, obs: jax.Array, key: jax.Array, simulations: int, noise: float) -> Found:
         """Search from the states of the environments."""
         config, (prior_logits, value) = self.config, self.expand(params, obs)
-        node = Node(env_state, jnp.full_like(value, jnp.nan))
+        node = Node(state, jnp.full_like(value, jnp.nan))
         root = mctx.RootFnOutput(prior_logits=prior_logits, value=value, embedding=node)
         weights = {"value_scale": config.value_scale, "maxvisit_init": config.maxvisit_init}
+        transform = partial(mctx.qtransform_completed_by_mix_value, **weights)
+        options = {"max_num_considered_actions": config.num_considered_actions, "gumbel_scale": noise}
+        inputs = params, jax.random.split(key)[1], root, self.simulate, simulations
         with jax.numpy_rank_promotion("allow"):  # mctx needs it, where a program refuses it
-            output = mctx.gumbel_muzero_policy(
-                params,
-                jax.random.split(key)[1],
-                root,
-                self.simulate,
-                simulations,
-                qtransform=partial(mctx.qtransform_completed_by_mix_value, **weights),
-                max_num_considered_actions=config.num_considered_actions,
-                gumbel_scale=noise,
-            )
+            output = mctx.gumbel_muzero_policy(*inputs, qtransform=transform, **options)
         return Found(output.action, output.action_weights, output.search_tree.summary().value)
 
     def rollout(self, learner: Learner, key: jax.Array, random: bool = False) -> Learner:
@@ -365,8 +357,7 @@ class AlphaZero:
 
     def update(self, learner: Learner) -> Learner:
         """Roll out, and take several gradient steps, each on sequences of its own."""
-        config = self.config
-        key, rollout_key, update_key = jax.random.split(learner.key, 3)
+        config, (key, rollout_key, update_key) = self.config, jax.random.split(learner.key, 3)
         learner = self.rollout(learner._replace(key=key), rollout_key)
 
         def sgd_step(carry: Any, key: jax.Array) -> tuple[Any, None]:
@@ -381,8 +372,7 @@ class AlphaZero:
 
     def evaluate(self, params: dict[str, Any], key: jax.Array) -> jax.Array:
         """Return the mean return of complete episodes with searches without noise."""
-        num_episodes = self.config.num_eval_episodes
-        reset_key, key = jax.random.split(key)
+        num_episodes, (reset_key, key) = self.config.num_eval_episodes, jax.random.split(key)
         env_state, obs = self.env.reset(jax.random.split(reset_key, num_episodes))
 
         def act_and_step(carry: Any) -> Any:
@@ -425,24 +415,35 @@ def train(config: Config, seed: int | jax.Array) -> tuple[Learner, jax.Array]:
 def parse(arguments: Sequence[str] | None = None) -> Config:
     """Read settings from the command line; None and tuples as in Python, counts also as 1e6."""
 
-    def value(kind: type, text: str) -> Any:
-        found: Any = text if kind is str else float(text) if kind is int else ast.literal_eval(text)
-        if kind in (bool, int) and found != kind(found):
-            raise ValueError
-        return kind(found) if kind in (bool, int, tuple) else found
+    def value(field: Any, text: str) -> Any:
+        low, high = (0, 2**32 - 1) if field.name in ("seed", "warmup_steps") else (1, math.inf)
+        with suppress(ArithmeticError, SyntaxError, TypeError, ValueError):
+            match field.type, text if field.type == "str" else ast.literal_eval(text):
+                case ("str", x) | ("bool", bool(x)) | ("float", int(x) | float(x)) | ("int | None", None as x):
+                    return x
+                case "int" | "int | None", int(x) | float(x) if low <= x == int(x) <= high:
+                    return int(x)
+                case "tuple[int, ...]", [*x] if all(type(size) is int and size > 0 for size in x):
+                    return tuple(x)
+        expected = field.type.replace("int", f"int from {low} to {high}")
+        raise argparse.ArgumentTypeError(f"use {expected}, such as {field.default}")
 
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    for name, default, kind in ((field.name, field.default, field.type) for field in fields(Config)):
-        parser.add_argument(f"--{name}", type=partial(value, type(default)), default=default, help=str(kind))
+    for field in fields(Config):
+        parser.add_argument(f"--{field.name}", type=partial(value, field), default=field.default, help=str(field.type))
     config = Config(**vars(parser.parse_args(arguments)))
-    return config if config.num_updates > 0 else parser.error("--total_timesteps: fewer steps than one update takes")
-
-
-def main() -> None:
-    """Train with the settings of the command line."""
-    config = parse()
-    jax.block_until_ready(jax.jit(partial(train, config))(config.seed))
+    capacity = config.total_buffer_size // (config.num_envs * config.rollout_length) * config.rollout_length
+    errors = {
+        "--activation: use the name of a function in jax.nn": not hasattr(jax.nn, config.activation),
+        "--rollout_length: use a multiple of sequence_period": config.rollout_length % config.sequence_period,
+        "--warmup_steps: use a multiple of rollout_length": config.warmup_steps % config.rollout_length,
+        "--total_buffer_size: too small for a sequence of each environment": capacity < config.sequence_length,
+        "--warmup_steps: too few for a sequence": config.warmup_steps + config.rollout_length < config.sequence_length,
+        "--total_timesteps: fewer steps than one update takes": config.num_updates < 1,
+    }
+    return parser.error(next(filter(errors.get, errors))) if any(errors.values()) else config
 
 
 if __name__ == "__main__":
-    main()
+    settings = parse()
+    jax.block_until_ready(jax.jit(partial(train, settings))(jnp.uint32(settings.seed)))

@@ -11,6 +11,7 @@ import argparse
 import ast
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple
@@ -93,10 +94,8 @@ def make_env(name: str, max_episode_steps: int | None) -> Env:
         obs, state, reward, terminated, _ = env.step_env(key, state, action, params)
         next_obs = jnp.asarray(obs, jnp.float32)
         truncated = env.is_truncated(state, params) & ~terminated
-        first_state, first_obs = reset(jax.random.fold_in(key, 0x5EED))
-        state, obs = jax.tree.map(
-            partial(jnp.where, terminated | truncated), (first_state, first_obs), (state, next_obs)
-        )
+        first = reset(jax.random.fold_in(key, 0x5EED))
+        state, obs = jax.tree.map(partial(jnp.where, terminated | truncated), first, (state, next_obs))
         return state, Step(obs, jnp.asarray(reward, jnp.float32), terminated, truncated, next_obs)
 
     return Env(jax.vmap(reset), jax.vmap(step), env.action_space(params).n)
@@ -154,8 +153,7 @@ def make_optimiser(config: Config) -> optax.GradientTransformation:
 
     def adam(lr: float) -> optax.GradientTransformation:
         def decayed(count: jax.Array) -> jax.Array:
-            update = count // (config.epochs * config.num_minibatches)
-            return lr * jnp.maximum(0.0, 1.0 - update / config.num_updates)
+            return lr * jnp.maximum(0.0, 1.0 - count // (config.epochs * config.num_minibatches) / config.num_updates)
 
         rate = decayed if config.decay_learning_rates else lr
         return optax.chain(clip_by_global_norm(config.max_grad_norm), optax.adam(rate, eps=config.adam_eps))
@@ -222,8 +220,7 @@ class PPO:
 
     def init(self, params_key: jax.Array, key: jax.Array) -> Learner:
         """Initialise parameters and environments."""
-        num_envs = self.config.num_envs
-        reset_key, _, key = jax.random.split(key, 3)
+        num_envs, (reset_key, _, key) = self.config.num_envs, jax.random.split(key, 3)
         env_state, obs = self.env.reset(jax.random.split(reset_key, num_envs))
         actor_key, critic_key = jax.random.split(params_key)
         params = {"actor": self.actor.init(actor_key, obs), "critic": self.critic.init(critic_key, obs)}
@@ -261,9 +258,8 @@ class PPO:
                 return jnp.where(ended, 0.0, g_t), g_t
 
             returns, each = jax.lax.scan(add, learner.returns, (reward, step.terminated | step.truncated))
-            moments = learner.moments.merge(each)
-            learner = learner._replace(returns=returns, moments=moments)
-            deviation = jnp.clip(jnp.sqrt(moments.squares / moments.number), 1e-6, 1e6)
+            learner = learner._replace(returns=returns, moments=learner.moments.merge(each))
+            deviation = jnp.clip(jnp.sqrt(learner.moments.squares / learner.moments.number), 1e-6, 1e6)
             reward = jnp.clip(reward / deviation, -10.0, 10.0)
         return learner, reward * self.config.reward_scale
 
@@ -299,8 +295,7 @@ class PPO:
         key, rollout_key, update_key = jax.random.split(learner.key, 3)
         learner, steps = self.rollout(learner._replace(key=key), rollout_key)
         learner, reward = self.scale_rewards(learner, steps.step)
-        advantage, target = self.advantages(learner.params, steps, reward)
-        rows = Batch(steps.obs, steps.action, steps.log_prob, advantage, target)
+        rows = Batch(steps.obs, steps.action, steps.log_prob, *self.advantages(learner.params, steps, reward))
         batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
 
         def sgd_step(carry: Any, minibatch: Batch) -> tuple[Any, None]:
@@ -319,8 +314,7 @@ class PPO:
 
     def evaluate(self, params: dict[str, Any], key: jax.Array) -> jax.Array:
         """Return the mean return of complete episodes of the most likely actions."""
-        num_episodes = self.config.num_eval_episodes
-        reset_key, key = jax.random.split(key)
+        num_episodes, (reset_key, key) = self.config.num_eval_episodes, jax.random.split(key)
         env_state, obs = self.env.reset(jax.random.split(reset_key, num_episodes))
 
         def act_and_step(carry: Any) -> Any:
@@ -377,24 +371,30 @@ def train(config: Config, seed: int | jax.Array) -> tuple[Learner, jax.Array]:
 def parse(arguments: Sequence[str] | None = None) -> Config:
     """Read settings from the command line; None and tuples as in Python, counts also as 1e6."""
 
-    def value(kind: type, text: str) -> Any:
-        found: Any = text if kind is str else float(text) if kind is int else ast.literal_eval(text)
-        if kind in (bool, int) and found != kind(found):
-            raise ValueError
-        return kind(found) if kind in (bool, int, tuple) else found
+    def value(field: Any, text: str) -> Any:
+        low, high = (0, 2**32 - 1) if field.name == "seed" else (1, math.inf)
+        with suppress(ArithmeticError, SyntaxError, TypeError, ValueError):
+            match field.type, text if field.type == "str" else ast.literal_eval(text):
+                case ("str", x) | ("bool", bool(x)) | ("float", int(x) | float(x)) | ("int | None", None as x):
+                    return x
+                case "int" | "int | None", int(x) | float(x) if low <= x == int(x) <= high:
+                    return int(x)
+                case "tuple[int, ...]", [*x] if all(type(size) is int and size > 0 for size in x):
+                    return tuple(x)
+        expected = field.type.replace("int", f"int from {low} to {high}")
+        raise argparse.ArgumentTypeError(f"use {expected}, such as {field.default}")
 
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    for name, default, kind in ((field.name, field.default, field.type) for field in fields(Config)):
-        parser.add_argument(f"--{name}", type=partial(value, type(default)), default=default, help=str(kind))
+    for field in fields(Config):
+        parser.add_argument(f"--{field.name}", type=partial(value, field), default=field.default, help=str(field.type))
     config = Config(**vars(parser.parse_args(arguments)))
+    if not hasattr(jax.nn, config.activation):
+        parser.error("--activation: use the name of a function in jax.nn")
+    if config.num_envs * config.rollout_length % config.num_minibatches:
+        parser.error("--num_minibatches: use a divisor of num_envs x rollout_length")
     return config if config.num_updates > 0 else parser.error("--total_timesteps: fewer steps than one update takes")
 
 
-def main() -> None:
-    """Train with the settings of the command line."""
-    config = parse()
-    jax.block_until_ready(jax.jit(partial(train, config))(config.seed))
-
-
 if __name__ == "__main__":
-    main()
+    settings = parse()
+    jax.block_until_ready(jax.jit(partial(train, settings))(jnp.uint32(settings.seed)))

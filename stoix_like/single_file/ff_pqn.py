@@ -11,6 +11,7 @@ import argparse
 import ast
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple
@@ -92,10 +93,8 @@ def make_env(name: str, max_episode_steps: int | None) -> Env:
         obs, state, reward, terminated, _ = env.step_env(key, state, action, params)
         next_obs = jnp.asarray(obs, jnp.float32)
         truncated = env.is_truncated(state, params) & ~terminated
-        first_state, first_obs = reset(jax.random.fold_in(key, 0x5EED))
-        state, obs = jax.tree.map(
-            partial(jnp.where, terminated | truncated), (first_state, first_obs), (state, next_obs)
-        )
+        first = reset(jax.random.fold_in(key, 0x5EED))
+        state, obs = jax.tree.map(partial(jnp.where, terminated | truncated), first, (state, next_obs))
         return state, Step(obs, jnp.asarray(reward, jnp.float32), terminated, truncated, next_obs)
 
     return Env(jax.vmap(reset), jax.vmap(step), env.action_space(params).n)
@@ -316,24 +315,30 @@ def train(config: Config, seed: int | jax.Array) -> tuple[Learner, jax.Array]:
 def parse(arguments: Sequence[str] | None = None) -> Config:
     """Read settings from the command line; None and tuples as in Python, counts also as 1e6."""
 
-    def value(kind: type, text: str) -> Any:
-        found: Any = text if kind is str else float(text) if kind is int else ast.literal_eval(text)
-        if kind in (bool, int) and found != kind(found):
-            raise ValueError
-        return kind(found) if kind in (bool, int, tuple) else found
+    def value(field: Any, text: str) -> Any:
+        low, high = (0, 2**32 - 1) if field.name == "seed" else (1, math.inf)
+        with suppress(ArithmeticError, SyntaxError, TypeError, ValueError):
+            match field.type, text if field.type == "str" else ast.literal_eval(text):
+                case ("str", x) | ("bool", bool(x)) | ("float", int(x) | float(x)) | ("int | None", None as x):
+                    return x
+                case "int" | "int | None", int(x) | float(x) if low <= x == int(x) <= high:
+                    return int(x)
+                case "tuple[int, ...]", [*x] if all(type(size) is int and size > 0 for size in x):
+                    return tuple(x)
+        expected = field.type.replace("int", f"int from {low} to {high}")
+        raise argparse.ArgumentTypeError(f"use {expected}, such as {field.default}")
 
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    for name, default, kind in ((field.name, field.default, field.type) for field in fields(Config)):
-        parser.add_argument(f"--{name}", type=partial(value, type(default)), default=default, help=str(kind))
+    for field in fields(Config):
+        parser.add_argument(f"--{field.name}", type=partial(value, field), default=field.default, help=str(field.type))
     config = Config(**vars(parser.parse_args(arguments)))
+    if not hasattr(jax.nn, config.activation):
+        parser.error("--activation: use the name of a function in jax.nn")
+    if config.num_envs * config.rollout_length % config.num_minibatches:
+        parser.error("--num_minibatches: use a divisor of num_envs x rollout_length")
     return config if config.num_updates > 0 else parser.error("--total_timesteps: fewer steps than one update takes")
 
 
-def main() -> None:
-    """Train with the settings of the command line."""
-    config = parse()
-    jax.block_until_ready(jax.jit(partial(train, config))(config.seed))
-
-
 if __name__ == "__main__":
-    main()
+    settings = parse()
+    jax.block_until_ready(jax.jit(partial(train, settings))(jnp.uint32(settings.seed)))

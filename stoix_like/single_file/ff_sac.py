@@ -11,6 +11,7 @@ import argparse
 import ast
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple
@@ -97,10 +98,8 @@ def make_env(name: str, max_episode_steps: int | None) -> Env:
         obs, state, reward, terminated, _ = env.step_env(key, state, rescaled, params)
         next_obs = jnp.asarray(obs, jnp.float32)
         truncated = env.is_truncated(state, params) & ~terminated
-        first_state, first_obs = reset(jax.random.fold_in(key, 0x5EED))
-        state, obs = jax.tree.map(
-            partial(jnp.where, terminated | truncated), (first_state, first_obs), (state, next_obs)
-        )
+        first = reset(jax.random.fold_in(key, 0x5EED))
+        state, obs = jax.tree.map(partial(jnp.where, terminated | truncated), first, (state, next_obs))
         return state, Step(obs, jnp.asarray(reward, jnp.float32), terminated, truncated, next_obs)
 
     return Env(jax.vmap(reset), jax.vmap(step), space.shape[0])
@@ -223,24 +222,21 @@ class SAC:
         layers = config.layer_sizes, getattr(jax.nn, config.activation)
         self.actor: Any = Network(*layers, "action_head", 2 * self.env.action_size, 0.01)
         self.critics: Any = Critics(*layers)
-        self.optimisers = [
-            optax.adam(lr, eps=config.adam_eps) for lr in (config.actor_lr, config.q_lr, config.alpha_lr)
-        ]
+        rates = config.actor_lr, config.q_lr, config.alpha_lr
+        self.optimisers = [optax.adam(lr, eps=config.adam_eps) for lr in rates]
 
     def init(self, params_key: jax.Array, key: jax.Array) -> Learner:
         """Initialise parameters and environments, and fill the replay buffer with random steps."""
-        config, num_envs = self.config, self.config.num_envs
-        reset_key, warmup_key, key = jax.random.split(key, 3)
-        env_state, obs = self.env.reset(jax.random.split(reset_key, num_envs))
+        config, (reset_key, warmup_key, key) = self.config, jax.random.split(key, 3)
+        env_state, obs = self.env.reset(jax.random.split(reset_key, config.num_envs))
         actor_key, q_key, _ = jax.random.split(params_key, 3)
-        action = jnp.zeros((num_envs, self.env.action_size))
+        action = jnp.zeros((config.num_envs, self.env.action_size))
         actor, critics = self.actor.init(actor_key, obs), self.critics.init(q_key, obs, action)
         params = Params(actor, critics, critics, jnp.log(jnp.float32(config.init_alpha)))
-        opt_states = tuple(
-            map(lambda optim, part: optim.init(part), self.optimisers, (actor, critics, params.log_alpha))
-        )
+        parts = zip(self.optimisers, (actor, critics, params.log_alpha), strict=True)
+        opt_states = tuple(optim.init(part) for optim, part in parts)
         one = Transition(obs[0], action[0], jnp.float32(0), jnp.bool_(False), obs[0])
-        capacity = config.total_buffer_size - config.total_buffer_size % (num_envs * config.rollout_length)
+        capacity = config.total_buffer_size - config.total_buffer_size % (config.num_envs * config.rollout_length)
         steps = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), one)
         learner = Learner(params, opt_states, Replay(steps, jnp.int32(0), jnp.int32(0)), env_state, obs, key)
         keys = jax.random.split(warmup_key, config.warmup_steps // config.rollout_length)
@@ -287,9 +283,7 @@ class SAC:
         q_tm1 = self.critics.apply(critics, batch.obs, batch.action)
         return jnp.mean(0.5 * jnp.sum(jnp.square(target[:, None] - q_tm1), axis=-1))
 
-    def actor_loss(
-        self, actor: Any, params: Params, batch: Transition, noise: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def actor_loss(self, actor: Any, params: Params, batch: Transition, noise: jax.Array) -> tuple[Any, Any]:
         """Compute the negative soft value of the policy (equation 7), and its entropy."""
         action, log_prob = self.sample(actor, batch.obs, noise)
         q = jnp.min(self.critics.apply(params.critics, batch.obs, action), axis=-1)
@@ -331,9 +325,8 @@ class SAC:
 
     def evaluate(self, params: Params, key: jax.Array) -> jax.Array:
         """Return the mean return of complete episodes without noise."""
-        num_episodes = self.config.num_eval_episodes
+        num_episodes, (reset_key, key) = self.config.num_eval_episodes, jax.random.split(key)
         no_noise = jnp.zeros((num_episodes, self.env.action_size))
-        reset_key, key = jax.random.split(key)
         env_state, obs = self.env.reset(jax.random.split(reset_key, num_episodes))
 
         def act_and_step(carry: Any) -> Any:
@@ -376,24 +369,32 @@ def train(config: Config, seed: int | jax.Array) -> tuple[Learner, jax.Array]:
 def parse(arguments: Sequence[str] | None = None) -> Config:
     """Read settings from the command line; None and tuples as in Python, counts also as 1e6."""
 
-    def value(kind: type, text: str) -> Any:
-        found: Any = text if kind is str else float(text) if kind is int else ast.literal_eval(text)
-        if kind in (bool, int) and found != kind(found):
-            raise ValueError
-        return kind(found) if kind in (bool, int, tuple) else found
+    def value(field: Any, text: str) -> Any:
+        low, high = (0, 2**32 - 1) if field.name in ("seed", "warmup_steps") else (1, math.inf)
+        with suppress(ArithmeticError, SyntaxError, TypeError, ValueError):
+            match field.type, text if field.type == "str" else ast.literal_eval(text):
+                case ("str", x) | ("bool", bool(x)) | ("float", int(x) | float(x)) | ("int | None", None as x):
+                    return x
+                case "int" | "int | None", int(x) | float(x) if low <= x == int(x) <= high:
+                    return int(x)
+                case "tuple[int, ...]", [*x] if all(type(size) is int and size > 0 for size in x):
+                    return tuple(x)
+        expected = field.type.replace("int", f"int from {low} to {high}")
+        raise argparse.ArgumentTypeError(f"use {expected}, such as {field.default}")
 
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    for name, default, kind in ((field.name, field.default, field.type) for field in fields(Config)):
-        parser.add_argument(f"--{name}", type=partial(value, type(default)), default=default, help=str(kind))
+    for field in fields(Config):
+        parser.add_argument(f"--{field.name}", type=partial(value, field), default=field.default, help=str(field.type))
     config = Config(**vars(parser.parse_args(arguments)))
+    if not hasattr(jax.nn, config.activation):
+        parser.error("--activation: use the name of a function in jax.nn")
+    if config.warmup_steps % config.rollout_length:
+        parser.error("--warmup_steps: use a multiple of rollout_length")
+    if config.total_buffer_size < config.num_envs * config.rollout_length:
+        parser.error("--total_buffer_size: use at least num_envs x rollout_length")
     return config if config.num_updates > 0 else parser.error("--total_timesteps: fewer steps than one update takes")
 
 
-def main() -> None:
-    """Train with the settings of the command line."""
-    config = parse()
-    jax.block_until_ready(jax.jit(partial(train, config))(config.seed))
-
-
 if __name__ == "__main__":
-    main()
+    settings = parse()
+    jax.block_until_ready(jax.jit(partial(train, settings))(jnp.uint32(settings.seed)))

@@ -90,6 +90,7 @@ def test_without_a_file_the_script_is_printed(capsys):
         (PPO, "env=gymnax/discounting_chain", "env.scenario.name=DiscountingChain-bsuite"),
         (PPO, "env.frame_stack=4", "env.frame_stack=4"),
         (PPO, "+env.params.gravity=1.0", "env.params.gravity=1.0"),
+        (PPO, "+env.params.max_steps_in_episode=1000000", "at arch.max_eval_steps=100000: use at most 100000"),
         (PPO, "network=cnn", "network.actor_network.pre_torso._target_="),
         (PPO, "network=mlp_shared", "network.critic_network.pre_torso."),
         (PPO, "network.critic_network.pre_torso.layer_sizes=[8]", "network.critic_network.pre_torso.layer_sizes=[8]"),

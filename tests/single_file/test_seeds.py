@@ -1,12 +1,16 @@
 """Seeds of a single file, which are vmapped into one program, and its command line."""
 
 import re
+import runpy
+import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from stoix_like.cli import eject
+from stoix_like.run.programs.functions import make_keys
 
 
 @pytest.mark.parametrize("system", eject.SCRIPTS)
@@ -23,16 +27,77 @@ def test_initial_weights_are_decomposed_for_one_seed_at_a_time(system, monkeypat
     assert all(shape.count("x") == 1 for shape in shapes), shapes
 
 
+@pytest.mark.parametrize("seed", [3, 2**31 + 5, 2**32 - 1])
 @pytest.mark.parametrize("system", eject.SCRIPTS)
-def test_settings_of_the_command_line_have_the_types_of_the_defaults(system, capsys):
-    parse = eject.script_of(system).parse
-    config = parse(["--layer_sizes", "[32,32]", "--total_timesteps", "3e9", "--gamma", "1"])
+def test_every_seed_of_a_system_has_the_same_keys_in_the_file(system, seed, monkeypatch):
+    script, seeds = eject.script_of(system), []
+    monkeypatch.setattr(sys, "argv", [script.__file__, "--seed", str(seed)])
+    with monkeypatch.context() as patched:
+        patched.setattr(jax, "jit", lambda train: seeds.append)
+        runpy.run_path(script.__file__, run_name="__main__")
+    alone = SimpleNamespace(population=SimpleNamespace(seeds=(seed,)), plan=SimpleNamespace(num_shards=1))
+    agent, shards, evaluation = make_keys(alone)
+    for ours, theirs in zip((agent, shards[0], evaluation), jax.jit(script.split_seed)(*seeds), strict=True):
+        assert jnp.array_equal(jax.random.key_data(ours), jax.random.key_data(theirs))
+
+
+@pytest.mark.parametrize("system", eject.SCRIPTS)
+def test_settings_of_the_command_line_have_the_types_of_the_defaults(system):
+    config = eject.script_of(system).parse(["--layer_sizes", "[32,32]", "--total_timesteps", "3e9", "--gamma", "1"])
     assert (config.layer_sizes, config.total_timesteps, config.gamma) == ((32, 32), 3_000_000_000, 1)
-    for name, value in {"layer_sizes": "64", "num_envs": "1.5", "decay_learning_rates": "0.1"}.items():
-        if hasattr(config, name):
-            with pytest.raises(SystemExit):
-                parse([f"--{name}", value])
-            assert f"argument --{name}: invalid" in capsys.readouterr().err
+
+
+def refusal(system, name, value, capsys):
+    """Return what the command line of a single file answers to a setting."""
     with pytest.raises(SystemExit):
-        parse(["--total_timesteps", "2"])
-    assert "--total_timesteps: fewer steps than one update takes" in capsys.readouterr().err
+        eject.script_of(system).parse([f"--{name}", value])
+    return capsys.readouterr().err.splitlines()[-1].partition("error: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("gamma", "0.9x", "use float, such as 0.99"),
+        ("layer_sizes", "[64", "use tuple[int from 1 to inf, ...], such as ("),
+        ("layer_sizes", "64", "use tuple[int from 1 to inf, ...]"),
+        ("layer_sizes", "[0]", "use tuple[int from 1 to inf, ...]"),
+        ("total_timesteps", "inf", "use int from 1 to inf, such as 500000"),
+        ("total_timesteps", "1e400", "use int from 1 to inf, such as 500000"),
+        ("num_envs", "1.5", "use int from 1 to inf, such as 8"),
+        ("num_envs", "0", "use int from 1 to inf, such as 8"),
+        ("num_evaluations", "0", "use int from 1 to inf, such as 20"),
+        ("max_episode_steps", "many", "use int from 1 to inf | None, such as None"),
+        ("seed", str(2**32), "use int from 0 to 4294967295, such as 42"),
+        ("decay_learning_rates", "0.1", "use bool, such as True"),
+    ],
+)
+@pytest.mark.parametrize("system", eject.SCRIPTS)
+def test_a_value_of_another_type_is_answered_with_what_is_expected(system, name, value, expected, capsys):
+    if hasattr(eject.script_of(system).Config, name):
+        assert refusal(system, name, value, capsys).startswith(f"argument --{name}: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("system", "name", "value", "expected"),
+    [
+        *((system, "total_timesteps", "2", "fewer steps than one update takes") for system in eject.SCRIPTS),
+        *((system, "activation", "nope", "use the name of a function in jax.nn") for system in eject.SCRIPTS),
+        ("ppo/ff_ppo", "num_minibatches", "3", "use a divisor of num_envs x rollout_length"),
+        ("q_learning/ff_pqn", "num_minibatches", "3", "use a divisor of num_envs x rollout_length"),
+        ("ppo/rec_ppo", "num_minibatches", "3", "use a divisor of num_envs"),
+        ("q_learning/ff_dqn", "warmup_steps", "12", "use a multiple of rollout_length"),
+        ("q_learning/ff_dqn", "total_buffer_size", "63", "use at least num_envs x rollout_length"),
+        ("sac/ff_sac", "total_buffer_size", "7", "use at least num_envs x rollout_length"),
+        ("search/ff_az", "rollout_length", "12", "use a multiple of sequence_period"),
+        ("search/ff_az", "warmup_steps", "8", "use a multiple of rollout_length"),
+        ("search/ff_az", "total_buffer_size", "255", "too small for a sequence of each environment"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_before_anything_compiles(system, name, value, expected, capsys):
+    assert refusal(system, name, value, capsys) == f"--{name}: {expected}"
+
+
+def test_searches_need_a_sequence_before_the_first_sample(capsys):
+    # The first update finds 64 random steps of each environment, and a rollout of 32.
+    assert eject.script_of("search/ff_az").parse(["--sequence_length", "96"]).sequence_length == 96
+    assert refusal("search/ff_az", "sequence_length", "97", capsys) == "--warmup_steps: too few for a sequence"
