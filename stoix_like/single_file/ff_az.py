@@ -436,6 +436,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     errors = {
         "--activation: use the name of a function in jax.nn": not hasattr(jax.nn, config.activation),
         "--rollout_length: use a multiple of sequence_period": config.rollout_length % config.sequence_period,
+        "--sequence_length: use at least sequence_period": config.sequence_length < config.sequence_period,
         "--warmup_steps: use a multiple of rollout_length": config.warmup_steps % config.rollout_length,
         "--total_buffer_size: too small for a sequence of each environment": capacity < config.sequence_length,
         "--warmup_steps: too few for a sequence": config.warmup_steps + config.rollout_length < config.sequence_length,
