@@ -62,7 +62,7 @@ SIZES = {
     "online_sequences": 2,
     "train_ratio": 4,
     "imagination_length": 2,
-    "unroll_steps": 2,
+    "unroll_steps": 3,
     "n_step": 2,
     "num_simulations": 4,
 }

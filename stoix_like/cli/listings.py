@@ -142,16 +142,15 @@ def _run_row(run: Run, task: str, settings: str) -> tuple[str, ...]:
 def _mean(returns: Sequence[float]) -> str:
     """Return the interquartile mean of the returns, as the console does; of fewer than four, it is the mean.
 
-    A member without a return counts as the lowest, as in `run.records.records.aggregate`: the mean is NaN unless it is
-    trimmed.
+    A member without a return counts as the lowest of the others, see `run.records.records.without_frozen`.
     """
-    if all(map(math.isnan, returns)):
+    known = [value for value in returns if not math.isnan(value)]
+    if not known:
         return "–"
     cut = len(returns) // 4
-    ranked = sorted(-math.inf if math.isnan(value) else value for value in returns)
+    ranked = sorted([*known, *[min(known)] * (len(returns) - len(known))])
     kept = ranked[cut : len(ranked) - cut]
-    mean = sum(kept) / len(kept)
-    return f"{mean if math.isfinite(mean) else math.nan:.4g}{' (IQM)' if cut else ''}"
+    return f"{sum(kept) / len(kept):.4g}{' (IQM)' if cut else ''}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -143,13 +143,16 @@ class ConsoleLogger:
         name = center_name(len(scores))
         best, worst = record["population/best_member"], record["population/worst_member"]
         # The return of a frozen policy is no result.
-        lowest = "diverged" if worst in record["population/failed"] else format_number(scores[worst])
+        shown = {
+            one: "diverged" if one in record["population/failed"] else format_number(scores[one])
+            for one in (best, worst)
+        }
         results = [
             Cell(f"   return {name} ", 0),
             Cell(f"{iqm:>8}", 0, "bold green"),
             Cell(f" [{low}, {high}]", 1),
-            Cell(f"  best {format_number(scores[best])} (#{best})", 4),
-            Cell(f"  worst {lowest} (#{worst})", 5),
+            Cell(f"  best {shown[best]} (#{best})", 4),
+            Cell(f"  worst {shown[worst]} (#{worst})", 5),
         ]
         self._print_row(record, results)
         self._advance(record, f"return {name} {iqm}")

@@ -377,7 +377,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
             match field.type, text if field.type == "str" else ast.literal_eval(text):
                 case ("str", x) | ("bool", bool(x)) | ("float", int(x) | float(x)) | ("int | None", None as x):
                     return x
-                case "int" | "int | None", int(x) | float(x) if low <= x == int(x) <= high:
+                case "int" | "int | None", int(x) | float(x) if type(x) is not bool and low <= x == int(x) <= high:
                     return int(x)
                 case "tuple[int, ...]", [*x] if all(type(size) is int and size > 0 for size in x):
                     return tuple(x)

@@ -215,10 +215,11 @@ def _draw(
     # Samplers leave failed trials out, and would draw from where training diverges again and again. To TPE, those that
     # run are bad ones (`constant_liar`), and no evidence of what is good.
     values = [trial.value for trial in before if trial.value is not None]
+    startup = max(1, STARTUP["tpe"] - sum(trial.state == TrialState.FAIL for trial in before))
     lower = min(values) - max(1.0, abs(min(values))) if values and sampling.sampler == "cmaes" else None
     copy.add_trials([_in_terms_of(distributions, trial, shapes, sampling.parameters, lower) for trial in before])
     for number in itertools.count(len(before)):
-        sampler = _make_sampler(sampling.sampler, sampling.seed, number)
+        sampler = _make_sampler(sampling.sampler, sampling.seed, number, startup)
         shape = batch.open_shape() if traced else None
         if shape is None and shapes is not None:
             counts = Counter(identity(one) for one in [*tried, *batch.shapes()])
@@ -302,13 +303,13 @@ def grid_populations(
     return populations
 
 
-def _make_sampler(name: str, seed: int, number: int) -> optuna.samplers.BaseSampler:
+def _make_sampler(name: str, seed: int, number: int, startup: int) -> optuna.samplers.BaseSampler:
     own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
     if name == "tpe":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of optuna < 5
             # The trials of the batch that are drawn already count as bad ones.
-            return optuna.samplers.TPESampler(seed=own, multivariate=True, constant_liar=True)
+            return optuna.samplers.TPESampler(n_startup_trials=startup, seed=own, multivariate=True, constant_liar=True)
     independent = optuna.samplers.RandomSampler(seed=own)
     # CMA-ES adds the number of the trial to its seed.
     return optuna.samplers.CmaEsSampler(seed=seed, independent_sampler=independent) if name == "cmaes" else independent

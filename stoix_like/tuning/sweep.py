@@ -29,7 +29,7 @@ from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import check_place, locked, write_json
 from stoix_like.storage.recorded_runs import flatten
-from stoix_like.storage.run_files import LOCK, SUMMARY
+from stoix_like.storage.run_files import LOCK, METRICS
 from stoix_like.tuning.confirm import FINALISTS, FRESH, check_seed, train_again
 from stoix_like.tuning.halving import HALVING, Halvings, divide
 from stoix_like.tuning.parameters import KEY, Parameter, as_json, parse_space
@@ -391,9 +391,10 @@ class Sweep:
         found: list[float] = []
         while (start := len(found)) < self.config.fresh_seeds:
             begun = self.directory.glob(f"{FRESH_RUNS}/{number:05d}-{start}-*")
-            stops = {int(part.name.rpartition("-")[2]): any(part.glob(f"*/{SUMMARY}")) for part in begun}
-            # What is complete is read; more than is needed, if it was only begun, is left.
-            stop = min([stop for stop, complete in stops.items() if complete] or [self.config.fresh_seeds])
+            stops = {int(part.name.rpartition("-")[2]): any(part.glob(f"*/{METRICS}")) for part in begun}
+            # What was begun is read or resumed, but for more seeds than are needed of which none was evaluated.
+            wanted = self.config.fresh_seeds
+            stop = min([stop for stop, evaluated in stops.items() if evaluated or stop <= wanted] or [wanted])
             name, first = f"{FRESH_RUNS}/{number:05d}-{start}-{stop}", self.seed + FRESH + start
             of_runs = self._traced(), stop - start, first, self.config.objective
             found += train_again(self.runner, name, [best.params], *of_runs)[0]

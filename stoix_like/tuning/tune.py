@@ -379,6 +379,7 @@ def _check_search(request: Request, slots: int, rounds: float) -> None:
     try:
         check_set_up([*request.of_runs, f"arch.population.size={_together(slots) * SEEDS}"])
     except ConfigError as error:
+        check_set_up(request.of_runs)  # what keeps any run from training is said as it is
         raise ConfigError(f"slots={slots}: finalists train in populations of {SEEDS} seeds: {error}") from error
 
 

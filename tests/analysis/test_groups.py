@@ -136,7 +136,8 @@ def test_listed_runs_name_the_settings_that_tell_them_apart(tmp_path):
     ("returns", "failed", "shown"),
     [
         ((1.0, 2.0, 3.0, 500.0), [3], ["1.5", "(IQM)"]),
-        ((1.0, 2.0, 3.0, 4.0), [2, 3], ["nan", "(IQM)"]),
+        # The middle of 1, 1, 1 and 2.
+        ((1.0, 2.0, 3.0, 4.0), [2, 3], ["1", "(IQM)"]),
         ((1.0, 2.0), [0, 1], ["–"]),
     ],
 )

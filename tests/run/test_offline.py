@@ -131,7 +131,9 @@ def test_sizes_of_the_data_are_compared_with_those_of_the_run(tmp_path):
 
 def test_a_varied_share_of_data_has_no_effect_offline(tmp_path):
     data = write_cartpole(tmp_path / "data.npz")
-    with pytest.raises(ConfigError, match=r"hyperparams.data_fraction has 1, which leaves out the replay buffer"):
+    with pytest.raises(
+        ConfigError, match=r"hyperparams.data_fraction has 1, with which a run alone has no replay buffer"
+    ):
         setup_of(
             "system=q_learning/ff_dqn",
             *SMALL,

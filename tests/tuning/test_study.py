@@ -97,38 +97,24 @@ def test_a_grid_is_tried_once_whatever_was_lost():
     }
 
 
-def test_trials_that_failed_are_no_evidence_of_what_is_good():
-    """Without any return, TPE draws as at random; it would draw near the first of equal trials."""
-    one = parse_space({"gamma": {"uniform": [0.0, 1.0]}}, KEYS, ["gamma"])
-    drawn = {}
-    for failed in (0, 32):
-        study = study_of()
-        for _ in range(failed // 16):
-            ask(study, Sampling(one, [{}], "tpe", 0), failed, 16, 16)
-            for trial in study.get_trials(states=(TrialState.RUNNING,)):
-                study.tell(trial.number, state=TrialState.FAIL)
-        ask(study, Sampling(one, [{}], "tpe", 0), failed + 64, 64, 64)
-        drawn[failed] = np.sort([trial.params["system.gamma"] for trial in study.trials[failed:]])
-    quartiles = np.percentile(drawn[32], [25, 50, 75])
-    np.testing.assert_allclose(quartiles, [0.25, 0.5, 0.75], atol=0.15)
-
-
+@pytest.mark.parametrize("border", [0.5, 0.2])
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
-def test_samplers_leave_where_training_diverges(sampler):
-    """Beyond 0.5 every trial fails; below, returns are nearly equal, and tell little."""
+def test_samplers_leave_where_training_diverges(sampler, border):
+    """Beyond the border every trial fails; below, returns are nearly equal, and tell little."""
     ranges = {name: {"uniform": [0.0, 1.0]} for name in ("actor_lr", "gamma")}
     both = parse_space(ranges, KEYS, list(ranges))
     study = study_of()
     while len(study.trials) < 96:
         ask(study, Sampling(both, [{}], sampler, 0), 96, 8, 8)
         for trial in study.get_trials(states=(TrialState.RUNNING,)):
-            fails = trial.params["system.gamma"] > 0.5
+            fails = trial.params["system.gamma"] > border
             study.tell(
                 trial.number,
                 **({"state": TrialState.FAIL} if fails else {"values": 1.0 - 0.01 * trial.params["system.actor_lr"]}),
             )
     late = [trial.state for trial in study.trials[48:]]
-    assert late.count(TrialState.FAIL) < 20
+    # At random, a share of 1 - border would fail.
+    assert late.count(TrialState.FAIL) < 0.8 * (1.0 - border) * len(late)
 
 
 @pytest.mark.parametrize(

@@ -224,8 +224,8 @@ def test_the_best_trial_is_confirmed_once(tmp_path, monkeypatch):
     assert trained == ["fresh/00000-0-3/00"] * 2 + [f"fresh/{best:05d}-0-3/00"]
     # More seeds are others, beside those that are trained; fewer are the first of them.
     (tmp_path / f"sweep/fresh/{best:05d}-0-3/00").mkdir(parents=True)
-    (tmp_path / f"sweep/fresh/{best:05d}-0-3/00/summary.json").write_text("{}")
-    (tmp_path / f"sweep/fresh/{best:05d}-3-64").mkdir()  # begun, and too many
+    (tmp_path / f"sweep/fresh/{best:05d}-0-3/00/metrics.jsonl").touch()
+    (tmp_path / f"sweep/fresh/{best:05d}-3-64").mkdir()  # too many, and not begun
     killed_sweeps.live(tmp_path / "sweep", "random", 8, parallel=4, fresh_seeds=5)
     killed_sweeps.live(tmp_path / "sweep", "random", 8, parallel=4, fresh_seeds=2)
     assert trained[3:] == [f"fresh/{best:05d}-{part}/00" for part in ("0-3", "3-5", "0-3")]

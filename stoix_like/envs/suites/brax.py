@@ -18,7 +18,6 @@ from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment, fit_parameters
 from stoix_like.envs.wrappers import TimeLimit
 from stoix_like.errors import ConfigError
-from stoix_like.schema import scalar
 from stoix_like.user_code import refusing
 
 # The default of `brax.envs.create`.
@@ -55,7 +54,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     ]
     # Those with physics pass the steps of the simulation per action on to brax's base class.
     check_names("env.kwargs", kwargs, [*named, "n_frames"] if "backend" in named else named, name)
-    if "n_frames" in kwargs and (scalar(int, kwargs["n_frames"]) or 0) < 1:
+    if "n_frames" in kwargs and (type(kwargs["n_frames"]) is not int or kwargs["n_frames"] < 1):
         raise ConfigError(
             f"env.kwargs.n_frames={kwargs['n_frames']!r} is invalid for {name}: use an integer of at least 1"
         )

@@ -207,11 +207,6 @@ def points(population: Population, members: Sequence[Mapping[str, Any]]) -> list
     """
     if not population.hyperparams:
         return []
-    frozen = [member["member"] for member in members if member["failure"] is not None]
-    counted = {}
-    for prefix, failed in (("eval", frozen), ("absolute", ())):
-        values = [member.get(f"{prefix}/episode_return_mean", math.nan) for member in members]
-        counted[prefix] = without_frozen(np.asarray(values, np.float64), failed)
     found = []
     for _, group in itertools.groupby(members, lambda member: population.strata[member["member"]]):
         own = list(group)
@@ -223,7 +218,9 @@ def points(population: Population, members: Sequence[Mapping[str, Any]]) -> list
         for prefix in ("eval", "absolute"):
             name = f"{prefix}/episode_return"
             if f"{name}_mean" in own[0]:
-                returns = counted[prefix][[member["member"] for member in own]].tolist()
+                # A setting is not made better by members that diverge.
+                frozen = [prefix == "eval" and member["failure"] is not None for member in own]
+                returns = [math.nan if no else member[f"{name}_mean"] for no, member in zip(frozen, own, strict=True)]
                 point |= {f"{name}_{key}": value for key, value in _point_statistics(returns).items()}
         found.append(point)
     return found

@@ -22,6 +22,7 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import shares_torso
 from stoix_like.run.population.members import KEY
+from stoix_like.systems.off_policy.actor_critic import OffPolicyLocal
 
 
 class Influence(NamedTuple):
@@ -116,7 +117,7 @@ def find_influence(setup: SystemParts, env: VectorEnvironment, names: Iterable[s
         )
         _, (trajectory, _) = rollout(env, acting.act, agent.shared, state, key, config.rollout_length, False)
         local = system.observe(agent, trajectory).local
-        return getattr(local, "buffer", local)
+        return local.buffer if isinstance(local, OffPolicyLocal) else local
 
     def evaluate(hyperparams: Mapping[str, Any], agent: Agent, state: RolloutState, key: jax.Array) -> Any:
         return setup.build_system(dict(hyperparams)).eval_act(agent.shared, state, key)[1]

@@ -82,8 +82,8 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
     shares = hyperparams.get("data_fraction")
     if isinstance(shares, Sequence) and 1.0 in shares and len(shares) > 1:
         raise ConfigError(
-            "arch.population.hyperparams.data_fraction has 1, which leaves out the replay buffer that the other members"
-            " need: use smaller shares, or train it with system.data_fraction=1"
+            "arch.population.hyperparams.data_fraction has 1, with which a run alone has no replay buffer, but members"
+            " that differ in it have one: use smaller shares, or train it with system.data_fraction=1"
         )
     path, spaces = part.data, (env.observation_space, env.unwrapped.action_space, config.environment_name)
     header = read_header(path)
