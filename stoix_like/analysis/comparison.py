@@ -14,7 +14,7 @@ import numpy as np
 
 from stoix_like.analysis import statistics
 from stoix_like.analysis.groups import SCORES, AlgorithmRuns, are_paired, common_tasks, read, sections
-from stoix_like.analysis.scores import raw_scores, score_tables, step_unit, with_scores
+from stoix_like.analysis.scores import common_unit, raw_scores, score_tables, with_scores
 from stoix_like.analysis.statistics import CORRECTIONS, TESTS, TITLES, Interval
 from stoix_like.errors import ConfigError, nearest, require
 from stoix_like.loggers.formats import MIN_IQM, columns
@@ -279,7 +279,7 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
     steps = {step for algorithm in algorithms for step in _trained_steps(algorithm, tasks)}
     # Runs last whole updates.
     if max(steps) > 1.02 * min(steps):
-        unit = step_unit(member for algorithm in algorithms for task in tasks for member in algorithm.tasks[task])
+        unit = common_unit(member for algorithm in algorithms for task in tasks for member in algorithm.tasks[task])
         notes.append(
             f"budgets differ, from {min(steps):,.0f} to {max(steps):,.0f} {unit}: these are returns after different"
             " amounts of training; `stoix-like plot` compares them at equal steps"

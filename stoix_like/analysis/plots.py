@@ -17,7 +17,7 @@ from matplotlib.ticker import EngFormatter
 from scipy import stats
 
 from stoix_like.analysis.groups import AlgorithmRuns, are_paired, common_tasks
-from stoix_like.analysis.scores import raw_scores, score_tables, step_unit, with_scores
+from stoix_like.analysis.scores import common_unit, raw_scores, score_tables, with_scores
 from stoix_like.analysis.statistics import TESTS, p_value, resample_counts, trimmed_mean
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers.formats import center_name
@@ -121,7 +121,7 @@ def arrange(panels: Sequence[Callable[..., Any]], width: float, height: float, c
 def _label_x(axes: Axes, x: str, algorithms: Sequence[AlgorithmRuns]) -> None:
     label = X_AXES[x]
     if x == "env_steps":
-        unit = step_unit(member for algorithm in algorithms for member in algorithm.members)
+        unit = common_unit(member for algorithm in algorithms for member in algorithm.members)
         label = label if unit == "env steps" else unit
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 250k, so that labels do not run into each other
     axes.set_xlabel(label)

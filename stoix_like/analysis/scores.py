@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from stoix_like import arch_config
 from stoix_like.analysis.groups import AlgorithmRuns
-from stoix_like.arch_config import ARCHITECTURES
+from stoix_like.arch_config import ARCHITECTURES, step_unit
 from stoix_like.errors import ConfigError
 from stoix_like.storage import remote
 from stoix_like.storage.contents import NUMBER, read_json, reading
@@ -24,9 +23,9 @@ _EVALUATION = (_PLAYED, {"members": [{"member": int, **_PLAYED}]})
 _MAX_BYTES = 2**28
 
 
-def step_unit(members: Iterable[Member]) -> str:
+def common_unit(members: Iterable[Member]) -> str:
     """Return what the budgets of members count: `env steps`, `gradient steps`, or `steps` where they differ."""
-    units = {arch_config.step_unit(member.run.config) for member in members}
+    units = {step_unit(member.run.config) for member in members}
     return units.pop() if len(units) == 1 else "steps"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from stoix_like.run.host.saved_state import Best
 from stoix_like.run.learner import Learner
+from stoix_like.run.population.members import at_members
 from stoix_like.run.population.selection import Selection
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import aggregated, evaluated
@@ -57,7 +58,7 @@ class Evaluations:
         scores = np.asarray(record["eval/episode_return_mean"])
         if config.keeps_best:
             # A policy that is frozen does not improve, however its episodes go.
-            frozen = _members(failures, scores)
+            frozen = at_members(failures, scores.shape)
             current = self._current(np.where(frozen, np.nan, scores), env_steps)
             improved = None
             if selection is not None and self.best is not None:
@@ -89,7 +90,7 @@ class Evaluations:
         untrained = self.best.env_steps <= self._warmup_steps
         returns = np.asarray(last["eval/episode_return_mean"])
         # One that diverged before it had any has no result.
-        lost = untrained & _members(last.get("population/failed", ()), returns)
+        lost = untrained & at_members(last.get("population/failed", ()), returns.shape)
         best = self._better(self._current(returns, env_steps), self.best, untrained)
         count, alone = self._setup.config.arch.num_eval_episodes, self._learner.population.num_members == 1
         # Numbers that no other evaluation of the run uses.
@@ -120,8 +121,3 @@ class Evaluations:
 
     def _better(self, current: Best, best: Best | None, chosen: np.ndarray | None) -> Best:
         return current.unless_better(best, self._learner.programs.select, self._warmup_steps, chosen)
-
-
-def _members(indices: Collection[int], returns: np.ndarray) -> np.ndarray:
-    """Return booleans of the shape of the returns, `[]` or `[P]`, which are true at some members."""
-    return np.isin(np.arange(returns.size).reshape(returns.shape), list(indices))

@@ -235,10 +235,13 @@ def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: in
     arch = dataclasses.replace(config.arch, num_evaluation=max(evaluations, _SHORT_INTERVALS))
     # It is no run of the search: nothing of it is shown, copied or sent.
     checkpoint = dataclasses.replace(config.checkpoint, mirror=None)
-    logger = LoggerConfig(every_updates=config.logger.every_updates, diagnostics=config.logger.diagnostics)
-    logger = dataclasses.replace(logger, console=ConsoleConfig(enabled=False))
-    config = config._replace(arch=arch, checkpoint=checkpoint, logger=logger, loggers={})
-    config = config._replace(callbacks=(), custom_callbacks=(watch,))
+    logger = LoggerConfig(
+        console=ConsoleConfig(enabled=False),
+        every_updates=config.logger.every_updates,
+        diagnostics=config.logger.diagnostics,
+    )
+    own_code: dict[str, Any] = {"loggers": {}, "callbacks": (), "custom_callbacks": (watch,)}
+    config = config._replace(arch=arch, checkpoint=checkpoint, logger=logger, **own_code)
     with tempfile.TemporaryDirectory() as directory:
         prepared = prepare(config, Path(directory) / "run")
         summary = experiment.run(prepared).summary

@@ -9,6 +9,7 @@ import numpy as np
 
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.saved_state import lacks_best
+from stoix_like.run.population.members import at_members
 from stoix_like.run.population.trials import interquartile_means
 from stoix_like.storage.recorded_runs import RETURN, TRIALS
 
@@ -72,7 +73,7 @@ def returns_of(host_state: Mapping[str, Any], step: int, best: bool) -> Returns:
     # A run that stopped between two evaluations did not evaluate its last parameters.
     evaluated = last["env_steps"] == step
     returns = np.full(np.shape(last[RETURN]), last[RETURN] if evaluated else np.nan, float)
-    frozen = np.isin(np.arange(returns.size).reshape(returns.shape), last.get("population/failed", ()))
+    frozen = at_members(last.get("population/failed", ()), returns.shape)
     if evaluated and (sources := last.get("population/continues")):
         # A member that was replaced has the parameters of another one.
         returns, frozen = returns[np.asarray(sources)], frozen[np.asarray(sources)]

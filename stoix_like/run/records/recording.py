@@ -11,7 +11,7 @@ import numpy as np
 
 from stoix_like.architectures.types import IntervalMetrics
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.population.members import Population
+from stoix_like.run.population.members import Population, at_members
 from stoix_like.run.records import blocks, records
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.records.videos import Videos
@@ -203,7 +203,7 @@ def evaluated(population: Population, scores: np.ndarray, failures: Collection[i
     """
     counted = records.without_frozen(scores, failures)
     # NaN, and a frozen policy, is worse than any number.
-    worst = np.isnan(scores) | np.isin(np.arange(len(scores)), list(failures))
+    worst = np.isnan(scores) | at_members(failures, scores.shape)
     ranked = np.where(worst, -np.inf, scores)
     return {
         **aggregated("eval", population, counted),

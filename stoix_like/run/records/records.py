@@ -16,7 +16,7 @@ from stoix_like.architectures.evaluator import Episodes
 from stoix_like.architectures.sums import FloatSum
 from stoix_like.architectures.types import EpisodeSums, IntervalMetrics, RunningSums
 from stoix_like.loggers import plain
-from stoix_like.run.population.members import Population
+from stoix_like.run.population.members import Population, at_members
 
 NUM_RESAMPLES = 2000
 
@@ -154,7 +154,7 @@ def without_frozen(scores: np.ndarray, failures: Collection[int]) -> np.ndarray:
     Returns:
         `[P]`; NaN at those that diverged if no other one has a score.
     """
-    frozen = np.isin(np.arange(len(scores)), list(failures))
+    frozen = at_members(failures, scores.shape)
     healthy = scores[~frozen & np.isfinite(scores)]
     return np.where(frozen, healthy.min() if healthy.size else np.nan, scores)
 
