@@ -17,11 +17,13 @@ from stoix_like.arch_config import ARCHITECTURES, ArchConfig, OfflineConfig
 from stoix_like.base_types import System, SystemConfig, SystemSpec
 from stoix_like.envs.custom import check_same
 from stoix_like.envs.factory import EnvConfig
+from stoix_like.envs.suites import SUITES
 from stoix_like.errors import ConfigError, first_line, nearest
 from stoix_like.loggers import LoggerConfig
 from stoix_like.schema import INT32_MAX, MAX_SECONDS, between, from_mapping, hints_of, replace_values
 from stoix_like.user_code import refusing
 from stoix_like.utils.replay.data import DataConfig
+from stoix_like.versions import versions
 
 Build = Callable[[Any, SystemSpec], System]
 
@@ -115,6 +117,12 @@ class RunConfig(NamedTuple):
             for name, value in self.resolved["env"].items()
             if name not in ("env_name", "scenario") and value != default.get(name) and value not in ([], {})
         }
+
+    @property
+    def versions(self) -> dict[str, str | None]:
+        """The versions that results depend on: Python's, those of packages, and of the ones of the environment."""
+        suite = SUITES.get(self.env.env_name)
+        return versions(() if suite is None else suite.distributions)
 
     @property
     def matmul_precision(self) -> str | None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import platform
+from collections.abc import Iterable
 
 PACKAGES = ("stoix_like", "jax", "jaxlib", "flax", "optax", "distrax", "gymnax", "hydra-core")
 
 
-def versions() -> dict[str, str | None]:
-    """Return the versions of Python and of the packages that a result depends on."""
-    return {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}}
+def versions(others: Iterable[str] = ()) -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that a result depends on.
+
+    Args:
+        others: packages to add, those of an environment; the ones that are not installed are left out.
+    """
+    found = {package: _version(package) for package in others}
+    present = {package: version for package, version in found.items() if version is not None}
+    return {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}, **present}
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import math
 import re
@@ -304,10 +305,11 @@ def _phases(algorithms: Sequence[AlgorithmRuns]) -> str:
 
 def _versions(algorithms: Sequence[AlgorithmRuns]) -> str:
     runs = [run for run in _runs(algorithms) if run.summary]
-    names = dict.fromkeys(name for run in runs for name in run.summary.get("versions", {}))
+    recorded = [run.summary.get("versions", {}) for run in runs]
+    # Packages of a suite are recorded for its own runs.
     rows = [
-        [name, ", ".join(dict.fromkeys(str(run.summary.get("versions", {}).get(name)) for run in runs))]
-        for name in names
+        [name, ", ".join(dict.fromkeys(str(versions[name]) for versions in recorded if name in versions))]
+        for name in dict.fromkeys(itertools.chain(*recorded))
     ]
     return _table(["package", "version"], rows) if rows else ""
 

@@ -27,7 +27,6 @@ from stoix_like.inference.load import TrainedRun, load_member, open_run
 from stoix_like.policies.visits import Player, Rows, check_seed, num_first
 from stoix_like.run.host.devices import set_compile_cache
 from stoix_like.storage.run_files import CONFIG
-from stoix_like.versions import versions
 
 FORMATS = ("npz", "minari")
 NUM_ENVS = 32
@@ -190,7 +189,7 @@ def _identity(run: TrainedRun, policy: str) -> DataHeader:
         system=config.system_name,
         run=hashlib.sha256((run.run_dir / CONFIG).read_bytes()).hexdigest(),
         policy=policy,
-        versions=versions(),
+        versions=config.versions,
     )
 
 

@@ -25,13 +25,12 @@ from stoix_like.loggers.formats import center_name, format_number
 from stoix_like.policies.visits import check_seed
 from stoix_like.rendering.animation import check_path, write_animation
 from stoix_like.rendering.episode import Recorder
-from stoix_like.run.host.devices import set_compile_cache
+from stoix_like.run.host.devices import device_names, set_compile_cache
 from stoix_like.run.population.members import Population, count_members, make_population
 from stoix_like.run.records import records
 from stoix_like.storage.files import check_directory, write_json
 from stoix_like.storage.run_files import EVALUATIONS
 from stoix_like.user_code import name_of
-from stoix_like.versions import versions
 
 INTERVAL = f"95 % percentile bootstrap of the mean over episodes, {records.NUM_RESAMPLES} resamples"
 # Episodes per member and call, to bound memory.
@@ -333,8 +332,8 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
         **({"randomized": config.env.randomize_evaluation} if config.env.randomization is not None else {}),
         "interval": INTERVAL,
         "episodes_cut": int((~played.finished).sum()),
-        "versions": versions(),
-        "devices": [f"{device.platform}:{device.device_kind}" for device in run.mesh.devices.flat],
+        "versions": config.versions,
+        "devices": device_names(run.mesh),
     }
     if len(per_member) == 1:
         return {**common, **per_member[0]}

@@ -22,7 +22,6 @@ from stoix_like.run.host.devices import set_compile_cache
 from stoix_like.storage import checkpoint
 from stoix_like.storage.run_files import EVALUATIONS, LADDER
 from stoix_like.utils.ratings import elo_intervals, fit_elo, tabulate
-from stoix_like.versions import versions
 
 _NUM_RESAMPLES = 500
 _INTERVAL = f"95 % percentile bootstrap over pairs of games with the same opening, {_NUM_RESAMPLES} resamples"
@@ -116,7 +115,7 @@ def ladder(
         "interval": _INTERVAL,
         "games_cut": int(sum((~each.finished).sum() for each in played)),
         **_rate(players, pairings, played),
-        "versions": versions(),
+        "versions": config.versions,
     }
     stem = f"{LADDER}-{record['of']}-seed{seed}-{games}games"
     return {**record, "path": write_results(run.run_dir / EVALUATIONS, stem, record)}

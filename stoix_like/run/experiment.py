@@ -33,7 +33,7 @@ from stoix_like.run.records.recording import Progress
 from stoix_like.run.records.videos import Videos
 from stoix_like.run.set_up import warm_start
 from stoix_like.run.set_up.custom import as_tuple
-from stoix_like.run.set_up.resume_checks import check_same_config, check_unchanged, other_versions, stopped_by
+from stoix_like.run.set_up.resume_checks import check_same_config, check_unchanged, other_conditions, stopped_by
 from stoix_like.run.set_up.setup import RunSetup, set_up
 from stoix_like.run.set_up.suggestions import tuned_experiment
 from stoix_like.run.summary import outcome, shown_failures
@@ -413,7 +413,7 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
     notes = [f"resuming after {found.step:,} env steps"]
     if found.host_state["num_updates"] != loop.setup.plan.num_updates:
         notes.append(_budget_note(loop, found.host_state["num_updates"]))
-    notes += other_versions(found.host_state)
+    notes += other_conditions(loop.setup, found.host_state)
     if loop.missing:
         missing = " and ".join(loop.missing)
         notes.append(f"resumed without {missing}: the results will differ from those of an uninterrupted run")

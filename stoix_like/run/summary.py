@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stoix_like.run.host.devices import device_names
 from stoix_like.run.population.halving import make_rules, seeds_of
 from stoix_like.run.population.members import Population
 from stoix_like.run.population.trials import Trials
@@ -17,7 +18,6 @@ from stoix_like.run.records import records
 from stoix_like.run.records.recording import Progress, evaluated
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage.recorded_runs import TRIALS
-from stoix_like.versions import versions
 
 LOGGING_MEANWHILE = "logging_while_training"
 ENVIRONMENT = "training_environment"
@@ -65,9 +65,9 @@ def summarise(
         "steps_per_second": trained_steps / progress.train_seconds if trained_steps else None,
         "wall_seconds": wall_seconds,
         "notes": list(plan.notes),
-        "versions": versions(),
+        "versions": config.versions,
         "matmul_precision": config.matmul_precision or jax.config.values["jax_default_matmul_precision"] or "default",
-        "devices": [f"{device.platform}:{device.device_kind}" for device in setup.mesh.devices.flat],
+        "devices": device_names(setup.mesh),
     }
 
 

@@ -17,6 +17,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.evaluations import Evaluations
 from stoix_like.run.failures import divergences, last_good, rescue
+from stoix_like.run.host.devices import device_names
 from stoix_like.run.host.saved_state import to_state
 from stoix_like.run.learner import Learner
 from stoix_like.run.population.halving import Halving
@@ -37,7 +38,6 @@ from stoix_like.storage.recorded_runs import DIVERGED
 from stoix_like.storage.run_directory import RunDirectory
 from stoix_like.utils.jax_utils import named
 from stoix_like.utils.replay import count_from, end_episodes
-from stoix_like.versions import versions
 
 # Signals are handled between two calls of the program.
 SECONDS_PER_CALL = 1.0
@@ -370,7 +370,8 @@ class TrainingLoop:
             "num_shards": self.setup.plan.num_shards,
             "num_updates": self.setup.plan.num_updates,
             "contents": dict(self.setup.contents),
-            "versions": versions(),
+            "versions": self.setup.config.versions,
+            "devices": device_names(self.setup.mesh),
             "progress": vars(self.progress),
         }
         if self._callbacks:

@@ -20,6 +20,7 @@ class Suite(NamedTuple):
         has_assets: whether `make` takes `env.assets` as well, the directory of models that are not part of the package.
         without_dependencies: a package that the extra cannot install, because it asks for older ones than it needs.
         on_host: whether the environments run on the host; `make` then takes `HostOptions` as well.
+        engines: packages, by the names that pip knows, whose versions change what the environments do.
     """
 
     module: str
@@ -28,13 +29,25 @@ class Suite(NamedTuple):
     on_host: bool = False
     has_assets: bool = False
     without_dependencies: str = ""
+    engines: tuple[str, ...] = ()
+
+    @property
+    def distributions(self) -> tuple[str, ...]:
+        """Names of the packages that results depend on; pip may know `package` by another one."""
+        return tuple(filter(None, (self.package, self.without_dependencies, *self.engines)))
 
 
 SUITES: dict[str, Suite] = {
-    "brax": Suite("stoix_like.envs.suites.brax", "brax", "brax"),
+    "brax": Suite("stoix_like.envs.suites.brax", "brax", "brax", engines=("mujoco", "mujoco-mjx")),
     "craftax": Suite("stoix_like.envs.suites.craftax", "craftax", "craftax"),
     "envpool": Suite("stoix_like.envs.suites.envpool", "envpool", "envpool", on_host=True),
-    "gymnasium": Suite("stoix_like.envs.suites.gymnasium", "gymnasium", "gymnasium", on_host=True),
+    "gymnasium": Suite(
+        "stoix_like.envs.suites.gymnasium",
+        "gymnasium",
+        "gymnasium",
+        on_host=True,
+        engines=("mujoco", "ale-py", "box2d"),
+    ),
     "gymnax": Suite("stoix_like.envs.suites.gymnax", "gymnax", "envs"),
     "jaxmarl": Suite("stoix_like.envs.suites.jaxmarl", "jaxmarl", "jaxmarl"),
     "jaxtari": Suite("stoix_like.envs.suites.jaxtari", "jaxtari", "jaxtari"),
@@ -44,7 +57,13 @@ SUITES: dict[str, Suite] = {
     "navix": Suite("stoix_like.envs.suites.navix", "navix", "navix"),
     "octax": Suite("stoix_like.envs.suites.octax", "octax", "octax"),
     "pgx": Suite("stoix_like.envs.suites.pgx", "pgx", "pgx"),
-    "playground": Suite("stoix_like.envs.suites.playground", "mujoco_playground", "playground", has_assets=True),
+    "playground": Suite(
+        "stoix_like.envs.suites.playground",
+        "mujoco_playground",
+        "playground",
+        has_assets=True,
+        engines=("playground", "mujoco", "mujoco-mjx"),
+    ),
     "popgym_arcade": Suite("stoix_like.envs.suites.popgym_arcade", "popgym_arcade", "popgym_arcade"),
     "probe": Suite("stoix_like.envs.suites.probes", "jax", ""),
     "xminigrid": Suite("stoix_like.envs.suites.xminigrid", "xminigrid", "xminigrid"),

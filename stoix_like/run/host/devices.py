@@ -158,6 +158,11 @@ def make_mesh(devices: Sequence[jax.Device], spread_members: bool = False) -> Me
     return Mesh(grid, (POPULATION_AXIS, DEVICE_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
 
 
+def device_names(mesh: Mesh) -> list[str]:
+    """Return the platform and the model of each device of a mesh, `gpu:NVIDIA H100`."""
+    return [f"{device.platform}:{device.device_kind}" for device in mesh.devices.flat]
+
+
 def placing(compiled: Any) -> Callable[..., Any]:
     """Return a compiled program that copies its arguments from the host to its devices by explicit transfers.
 

@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from stoix_like.errors import ConfigError
+from stoix_like.run.host.devices import device_names
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.recorded_runs import is_below
-from stoix_like.versions import versions
 
 # Written by Hydra.
 MULTIRUN = "multirun.yaml"
@@ -179,22 +179,25 @@ def _check_same_trials(setup: RunSetup, config: Mapping[str, Any]) -> None:
             )
 
 
-def other_versions(host_state: Mapping[str, Any]) -> list[str]:
-    """Report packages whose versions differ from those that wrote a checkpoint.
+def other_conditions(setup: RunSetup, host_state: Mapping[str, Any]) -> list[str]:
+    """Report packages and devices that differ from those that wrote a checkpoint.
 
     Args:
-        host_state: host state of the checkpoint.
+        setup: the run to resume.
+        host_state: host state of the checkpoint; what it does not tell is not compared.
 
     Returns:
-        One line, or none.
+        A line for each of both, or none.
     """
-    now = versions()
-    then = host_state.get("versions", now)
-    changed = [f"{name} {then.get(name)} → {now[name]}" for name in now if then.get(name) != now[name]]
-    if not changed:
-        return []
+    now, then = setup.config.versions, host_state.get("versions", {})
+    versions = [f"{name} {then[name]} → {now.get(name)}" for name in then if then[name] != now.get(name)]
+    here = sorted(set(device_names(setup.mesh)))
+    there = sorted(set(host_state.get("devices", here)))
+    devices = [] if here == there else [f"{', '.join(there)} → {', '.join(here)}"]
     return [
-        f"resumed with other versions ({', '.join(changed)}): results may differ from those of an uninterrupted run"
+        f"resumed {what} ({', '.join(changed)}): results may differ from those of an uninterrupted run"
+        for what, changed in (("with other versions", versions), ("on other devices", devices))
+        if changed
     ]
 
 

@@ -52,7 +52,6 @@ from stoix_like.systems.parts.teacher import Teacher
 from stoix_like.user_code import user_errors
 from stoix_like.utils.accelerate.successors import count_truncations
 from stoix_like.utils.replay import Data
-from stoix_like.versions import versions
 
 
 class RunSetup(NamedTuple):
@@ -328,7 +327,7 @@ def _shared_by_processes(config: RunConfig) -> dict[str, str]:
     recorded = {"every_updates": logger.every_updates, "diagnostics": logger.diagnostics}
     recorded |= {"video.every_evals": logger.video.every_evals}
     passed = {"callbacks from Python": [type(callback).__name__ for callback in config.custom_callbacks]}
-    compared = {**config.resolved, "logger": recorded, "versions": versions(), **passed}
+    compared = {**config.resolved, "logger": recorded, "versions": config.versions, **passed}
     return {key: repr(value) for key, value in flatten(compared)}
 
 

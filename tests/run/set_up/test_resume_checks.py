@@ -1,16 +1,17 @@
 """Checks of what may change when a run resumes."""
 
+import importlib.metadata
 import shutil
 
 import pytest
 
 import stoix_like
+from stoix_like import config, versions
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.run import experiment
-from stoix_like.run.set_up import resume_checks
-from stoix_like.run.set_up.resume_checks import check_same_config, check_same_sweep
+from stoix_like.run.set_up.resume_checks import check_same_config, check_same_sweep, other_conditions
 from stoix_like.run.set_up.setup import set_up
 from support import toys
 from support.composed import compose_config
@@ -27,8 +28,8 @@ def toy_run(tmp_path_factory):
 @pytest.mark.slow
 def test_a_run_resumed_with_another_version_says_so(tmp_path, toy_run, monkeypatch, capsys):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
-    present = resume_checks.versions()
-    monkeypatch.setattr(resume_checks, "versions", lambda: {**present, "jax": "99.0"})
+    present = versions.versions()
+    monkeypatch.setattr(config, "versions", lambda others: {**present, "jax": "99.0"})
     stoix_like.resume(run_dir, ["arch.total_timesteps=480"], trust=True)
     out = " ".join(capsys.readouterr().out.split())
     assert f"resumed with other versions (jax {present['jax']} → 99.0): results may differ" in out
@@ -63,6 +64,27 @@ def test_best_parameters_are_given_up_but_not_begun_on_the_way(tmp_path, toy_run
         load_shared(open_run(run_dir, trust=True), "best")
     with pytest.raises(ConfigError, match="checkpoint.keep_best=true: the run has kept no best parameters so far"):
         experiment.resume(run_dir, ["checkpoint.keep_best=true", "arch.total_timesteps=480"], trust=True)
+
+
+def test_what_a_checkpoint_was_written_with_is_compared():
+    setup = set_up(parse_config(compose_config(toys.overrides())))
+    present = setup.config.versions
+    assert other_conditions(setup, {"versions": present, "devices": ["cpu:cpu"]}) == []
+    # Written before devices, and the packages of environments, were recorded.
+    assert other_conditions(setup, {}) == other_conditions(setup, {"versions": {"jax": present["jax"]}}) == []
+    later = "results may differ from those of an uninterrupted run"
+    written = {"versions": {**present, "pgx": "2.5"}, "devices": ["gpu:H100", "gpu:H100"]}
+    assert other_conditions(setup, written) == [
+        f"resumed with other versions (pgx 2.5 → None): {later}",
+        f"resumed on other devices (gpu:H100 → cpu:cpu): {later}",
+    ]
+
+
+def test_the_packages_of_a_suite_are_among_the_versions():
+    pytest.importorskip("gymnasium")
+    run = parse_config(compose_config(["env=gymnasium/pendulum"]))
+    assert run.versions["gymnasium"] == importlib.metadata.version("gymnasium")
+    assert "pgx" not in run.versions
 
 
 def test_keys_that_the_run_did_not_have_keep_their_defaults():
