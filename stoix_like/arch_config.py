@@ -12,6 +12,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Range, at_least, between, one_of
 
 MAX_MEMBERS = 1_000_000
+MAX_EVALUATIONS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ class ArchConfig(ABC):
     total_num_envs: Annotated[int, between(1, INT32_MAX)]
     update_batch_size: Annotated[int, between(1, INT32_MAX)]
     # The host keeps one record per evaluation.
-    num_evaluation: Annotated[int, between(1, 1_000_000)]
+    num_evaluation: Annotated[int, between(1, MAX_EVALUATIONS)]
     num_eval_episodes: Annotated[int, between(1, INT32_MAX)]
     max_eval_steps: Annotated[int, between(1, INT32_MAX)]
     evaluation_greedy: bool

@@ -120,12 +120,13 @@ def plot_returns(data: DataSet, path: Path) -> None:
         data: the data set.
         path: the file: .png, .svg, .pdf or .html.
     """
+    import numpy as np
     from matplotlib.figure import Figure
 
     from stoix_like.analysis.figures import save
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
-    axes.hist(data.episode_returns, _BINS)
+    axes.hist(data.episode_returns[np.isfinite(data.episode_returns)], _BINS)
     axes.set(xlabel="episode return", ylabel="episodes", title=data.header.environment)
     save(figure, path)

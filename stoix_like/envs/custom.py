@@ -106,8 +106,9 @@ def _set_aside(name: str, source: Any, kwargs: Mapping[str, Any]) -> tuple[dict[
 
 
 def _takes(name: str, constructor: Any) -> bool:
-    # Games of pgx pass their `**kwargs` on to constructors that know no opponent.
-    any_name = not (isinstance(constructor, type) and _has_base(constructor, _GAME))
+    # Games of pgx and of JaxMARL pass their `**kwargs` on to constructors that know none of these arguments.
+    is_game = isinstance(constructor, type) and (_has_base(constructor, _GAME) or hasattr(constructor, "step_env"))
+    any_name = not is_game
     parameters = parameters_of(constructor)
     return any(entry.name == name or (any_name and entry.kind is entry.VAR_KEYWORD) for entry in parameters)
 

@@ -82,7 +82,7 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
     num_rows = config.arch.total_num_envs * run.setup.env.num_agents
     data = _rows(buffer, num_rows, scale * config.env.reward_scale)
     largest = hyperparams.get("max_abs_reward", getattr(config.system, "max_abs_reward", np.inf))
-    if np.abs(data.reward * config.env.reward_scale).max() > largest * (1.0 - _ROUNDING):
+    if np.abs(data.reward * config.env.reward_scale).max(initial=0.0) > largest * (1.0 - _ROUNDING):
         raise ConfigError(
             f"replay=True: rewards reach system.max_abs_reward={largest:g}, which clips stored ones: collect with"
             " policy=best, or train with a larger one"
@@ -136,6 +136,8 @@ def _rows(buffer: Any, num_rows: int, scale: float) -> DataSet:
     order = [
         np.roll(np.arange(length), -at) if wraps else np.arange(at) for at, wraps in zip(indices, full, strict=True)
     ]
+    if not sum(map(len, order)):
+        raise ConfigError("replay=True: the replay buffer holds no step yet: train longer, or collect with policy=best")
     steps = jax.tree.map(lambda leaf: np.stack([part[:, at] for part, at in zip(leaf, order, strict=True)]), shards)
     if not has_rows:  # `[S, 1, T * N, ...]` instead of `[S, N, T, ...]`
         shape = len(indices), -1, num_rows // len(indices)
@@ -156,7 +158,7 @@ def _infer_truncated(steps: Step) -> np.ndarray:
 
     def differs(observation: np.ndarray, successor: np.ndarray) -> np.ndarray:
         changed = successor[:, :, :-1] != observation[:, :, 1:]
-        return changed.reshape(*changed.shape[:3], -1).any(axis=3)
+        return changed.any(axis=tuple(range(3, changed.ndim)))
 
     found = jax.tree.leaves(jax.tree.map(differs, steps.observation, steps.next_observation))
     ended = np.concatenate([np.any(found, axis=0), np.zeros_like(steps.terminated[:, :, :1])], axis=2)

@@ -7,14 +7,13 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from stoix_like.loggers.base import RunInfo, plain
-from stoix_like.storage.contents import parse_json
-from stoix_like.storage.files import open_regular, read_bytes, write_text
-
-_MAX_BYTES = 2**32
+from stoix_like.storage.contents import MAX_RECORD_BYTES, parse_json
+from stoix_like.storage.files import open_regular, write_text
 
 
 class JsonlLogger:
@@ -43,11 +42,10 @@ class JsonlLogger:
         self._metrics.start("".join(map(_line, info.history)))
         if self._updates.path.exists():
             try:
-                kept = _up_to(self._updates.path, info.env_steps)
+                self._updates.keep(_size_up_to(self._updates.path, info.env_steps))
             except OSError as error:
                 _report(f"cannot read {self._updates.path} ({error}): it starts anew")
-                kept = ""
-            self._updates.start(kept)
+                self._updates.start("")
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line.
@@ -89,7 +87,7 @@ class _Lines:
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
-        self._head: str | None = None  # what the file starts with, until it is written
+        self._begin: Callable[[], None] | None = None  # what brings the file to its start, until it is done
         self._descriptor: int | None = None
         self._size = 0  # of the complete lines
         self._pending: list[str] = []
@@ -97,12 +95,17 @@ class _Lines:
 
     @property
     def started(self) -> bool:
-        """Whether `start` was called since `close`."""
-        return self._head is not None or self._descriptor is not None
+        """Whether `start` or `keep` was called since `close`."""
+        return self._begin is not None or self._descriptor is not None
 
     def start(self, head: str) -> None:
         """Replace the file by one with the lines of `head`."""
-        self._head = head
+        self._begin = partial(write_text, self.path, head)
+        self._write()
+
+    def keep(self, size: int) -> None:
+        """Cut the file after its first `size` bytes, which are complete lines."""
+        self._begin = partial(_cut, self.path, size)
         self._write()
 
     def append(self, line: str) -> None:
@@ -117,7 +120,7 @@ class _Lines:
             if self._pending:
                 _report(f"{self.path} lacks the last {len(self._pending)} record(s)")
             self._pending.clear()
-        self._head = None
+        self._begin = None
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)
@@ -126,11 +129,11 @@ class _Lines:
         """Write the pending lines; report the first failure, and leave them to the next call."""
         try:
             if self._descriptor is None:
-                if self._head is None:
+                if self._begin is None:
                     return
-                write_text(self.path, self._head)
+                self._begin()
                 self._descriptor = open_regular(self.path, os.O_WRONLY | os.O_APPEND)
-                self._size, self._head = os.fstat(self._descriptor).st_size, None
+                self._size, self._begin = os.fstat(self._descriptor).st_size, None
             self._append(self._descriptor, "".join(self._pending).encode())
             self._pending.clear()
             self._failing = False
@@ -152,16 +155,23 @@ class _Lines:
             raise
 
 
-def _up_to(path: pathlib.Path, env_steps: int) -> str:
-    """Return the lines of a file of records up to a checkpoint; a damaged line ends them."""
-    kept = []
-    with contextlib.suppress(ValueError):
-        for content in read_bytes(path, _MAX_BYTES).splitlines(keepends=True):
-            line = content.decode()
-            if parse_json(line, {"env_steps": int})["env_steps"] > env_steps:
+def _size_up_to(path: pathlib.Path, env_steps: int) -> int:
+    """Return the size of the lines of a file of records up to a checkpoint, in bytes; a damaged line ends them."""
+    size = 0
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file, contextlib.suppress(ValueError):
+        for line in iter(partial(file.readline, MAX_RECORD_BYTES), b""):
+            if not line.endswith(b"\n") or parse_json(line, {"env_steps": int})["env_steps"] > env_steps:
                 break
-            kept.append(line)
-    return "".join(kept)
+            size += len(line)
+    return size
+
+
+def _cut(path: pathlib.Path, size: int) -> None:
+    descriptor = open_regular(path, os.O_WRONLY)
+    try:
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
 
 
 def _report(message: str) -> None:

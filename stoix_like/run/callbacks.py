@@ -36,6 +36,7 @@ class Callbacks:
 
     def __init__(self, setup: RunSetup) -> None:
         self._setup, self._callbacks = setup, setup.callbacks
+        # Without a state, which would stay on the device.
         self._policies: dict[int, tuple[dict[str, float], Policy]] = {}
         self._checkpoint: int | None = None
         self._state: list[dict[str, Any]] = []
@@ -152,9 +153,10 @@ class Callbacks:
         member = record.get("population/best_member", 0)
         own = of_member(shared, member) if population.num_members > 1 else jax.tree.map(jnp.copy, shared)
         hyperparams = population.of(member)
-        if member not in self._policies or self._policies[member][0] != hyperparams:
-            self._policies[member] = hyperparams, make_policy(self._setup.parts, own, hyperparams)
-        return self._policies[member][1].with_state(own, record["env_steps"])
+        slot = member if hyperparams else 0
+        if slot not in self._policies or self._policies[slot][0] != hyperparams:
+            self._policies[slot] = hyperparams, make_policy(self._setup.parts, own, hyperparams).with_state(None, 0)
+        return self._policies[slot][1].with_state(own, record["env_steps"])
 
     def _checked(self, callback: Callback, response: Any, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metrics of a callback, if they can be recorded."""

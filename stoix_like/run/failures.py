@@ -34,7 +34,7 @@ def divergences(
     """
     failures = {}
     for member, healthy_updates in enumerate(np.atleast_1d(interval.healthy_updates)):
-        if updates[0] + healthy_updates == updates[1] or member in known:
+        if updates[0] + int(healthy_updates) == updates[1] or member in known:
             continue
         bad = [f"train/{name}" for name, flags in interval.bad_metrics.items() if np.atleast_1d(flags)[member]]
         what, update = bad[0] if bad else "a parameter", updates[0] + int(healthy_updates) + 1

@@ -390,8 +390,8 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     config = Config(**vars(parser.parse_args(arguments)))
     if not hasattr(jax.nn, config.activation):
         parser.error("--activation: use the name of a function in jax.nn")
-    if config.num_envs * config.rollout_length % config.num_minibatches:
-        parser.error("--num_minibatches: use a divisor of num_envs x rollout_length")
+    if (size := config.num_envs * config.rollout_length) % config.num_minibatches or size == 1:
+        parser.error("--num_minibatches: use a divisor of num_envs x rollout_length, which is at least 2")
     return config if config.num_updates > 0 else parser.error("--total_timesteps: fewer steps than one update takes")
 
 

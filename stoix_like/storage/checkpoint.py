@@ -40,7 +40,8 @@ QUARANTINE = "checkpoints-damaged"
 HOST_STATE = "host_state"
 # Larger items of the first checkpoint are opened, but not read back: a replay buffer may fill half of the memory.
 MAX_BYTES_READ_BACK = 2**28
-_SECONDS_TO_WAIT_FOR_OTHERS = 120
+# Orbax gives up a write after these and those of its size; one process that cannot write keeps the others so long.
+_SECONDS_ALONE, _SECONDS_WITH_OTHERS, _SLOWEST_BYTES_PER_SECOND = 1200, 120, 10_000_000
 T = TypeVar("T")
 Arrays = Mapping[str, Any]
 """Trees of arrays by the name of their item."""
@@ -98,8 +99,8 @@ class Writer:
         with self._reported():
             present = {name: leaves for name, tree in items.items() if (leaves := named(tree))}
             text = json.dumps({HOST_STATE: host_state, "checksums": checksums(present)})
-            manager = self._open()
             num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(present)) + len(text)
+            manager = self._open(num_bytes)
             self._processes.first(lambda: self._check_room(num_bytes))
             self._shapes = jax.tree.map(_shape, present)
             self._pending = step
@@ -159,15 +160,14 @@ class Writer:
         """Whether there is a complete checkpoint, and none is known to be unreadable."""
         return self.newest is not None and self._usable is not False
 
-    def _open(self) -> ocp.CheckpointManager:
+    def _open(self, num_bytes: int = 0) -> ocp.CheckpointManager:
         ocp = orbax.load()
         if self._manager is None:
             self._processes.first(self._prepare)
             # Removes partial checkpoints left by a killed process or a full disk.
             options = ocp.CheckpointManagerOptions(max_to_keep=self._keep, cleanup_tmp_directories=self._clean)
-            if self._processes.count > 1:
-                # A process that cannot write keeps the others waiting for so long.
-                options.async_options = ocp.AsyncOptions(timeout_secs=_SECONDS_TO_WAIT_FOR_OTHERS)
+            patience = _SECONDS_WITH_OTHERS if self._processes.count > 1 else _SECONDS_ALONE
+            options.async_options = ocp.AsyncOptions(timeout_secs=patience + num_bytes // _SLOWEST_BYTES_PER_SECOND)
             place = self._open_path.enter_context(orbax.plain_path(self.directory))
             self._manager = ocp.CheckpointManager(place, options=options)
         return self._manager

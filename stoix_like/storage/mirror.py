@@ -35,6 +35,7 @@ _SECONDS_OF_SILENCE = 2.0  # at the end
 _REMOVABLE = (SUMMARY, FAILURE)
 _OWN_TO_THE_MACHINE = (LOCK, ".shared", remote.OWNER)
 _DIRECTORIES_TO_SKIP = (CHECKPOINTS, checkpoint.QUARANTINE)
+_LARGE = 2**20  # bytes
 # The name of what is to be removed, among those of what is to be copied.
 _REST = ""
 # Size and time of the last change of each file.
@@ -162,16 +163,26 @@ class Mirror:
         """Yield what differs from the store: its name, its local version, and what copies it."""
         # Those that are complete before the records are copied: no copy has a checkpoint that is ahead of them.
         aside, present = set_aside_steps(self._run_dir / CHECKPOINTS), checkpoint.steps(self._run_dir)
+        checkpoints = {f"{CHECKPOINTS}/{step}": functools.partial(self._copy_checkpoint, step) for step in present}
+        needed = self._stopping.is_set() or any(self._version(name) != self._copied.get(name) for name in checkpoints)
         for name in _plain_files(self._run_dir):
-            yield from self._change(name, functools.partial(self._copy_file, name))
-        for step in reversed(present):
-            yield from self._change(f"{CHECKPOINTS}/{step}", functools.partial(self._copy_checkpoint, step))
+            if needed or not self._has_grown_little(name):
+                yield from self._change(name, functools.partial(self._copy_file, name))
+        for name, copy in reversed(checkpoints.items()):
+            yield from self._change(name, copy)
         yield _REST, {}, functools.partial(self._remove_others, [*aside, *present])
 
     def _change(self, name: str, copy: Callable[[], None]) -> Iterator[tuple[str, _Version, Callable[[], None]]]:
         version = self._version(name)
         if version and version != self._copied.get(name):
             yield name, version, copy
+
+    def _has_grown_little(self, name: str) -> bool:
+        """Whether a large file is up to a tenth longer than its copy: a store takes files as a whole."""
+        size, copied = (
+            sum(size for size, _ in (found or {}).values()) for found in (self._version(name), self._copied.get(name))
+        )
+        return _LARGE < copied < size < 1.1 * copied
 
     def _version(self, name: str) -> _Version:
         return _files(self._run_dir / name) if name else {}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import filelock
 
 from stoix_like.errors import ConfigError, listed
-from stoix_like.storage.contents import NUMBER, parse_json, read_json
+from stoix_like.storage.contents import MAX_RECORD_BYTES, NUMBER, parse_json, read_json
 from stoix_like.storage.files import open_regular, read_bytes
 
 # pathlib turns the two slashes into one. A single letter is a drive.
@@ -44,7 +44,6 @@ _MAX_SUMMARY_BYTES = 2**28
 _MAX_LADDER_BYTES = 2**26
 _MAX_FAILURE_BYTES = 2**20
 _MAX_ENVIRONMENT_BYTES = 2**26
-_MAX_METRICS_BYTES = 2**32
 
 
 def check_is_run(run_dir: Path) -> None:
@@ -203,7 +202,7 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with _opened(path) as file:
             damaged = 0
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(partial(file.readline, MAX_RECORD_BYTES), b""), 1):
                 if damaged:
                     raise ConfigError(f"{path}: line {damaged} is damaged: delete it, or leave the run out")
                 if (record := _record(line)) is not None:
@@ -235,7 +234,7 @@ def read_last_record(path: Path) -> dict[str, Any]:
                 for line in reversed(lines if block >= size else lines[1:]):
                     if (record := _record(line)) is not None:
                         return record
-                if block >= size:
+                if block >= min(size, MAX_RECORD_BYTES):
                     return {}
                 block *= 4
     except OSError:
@@ -243,11 +242,7 @@ def read_last_record(path: Path) -> dict[str, Any]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    file = os.fdopen(open_regular(path, os.O_RDONLY), "rb")
-    if os.fstat(file.fileno()).st_size > _MAX_METRICS_BYTES:
-        file.close()
-        raise OSError(errno.EFBIG, f"has more than {_MAX_METRICS_BYTES:,} bytes", str(path))
-    return file
+    return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

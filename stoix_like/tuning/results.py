@@ -225,8 +225,13 @@ def check_overrides(overrides: Sequence[str]) -> None:
         ConfigError: names the override.
     """
     for override in parse_overrides(overrides):
-        if _MEMBERS.fullmatch(override.key_or_group):
+        if is_set_by_search(override.key_or_group):
             raise ConfigError(f"{override.input_line}: the search sets this key: leave it out")
+
+
+def is_set_by_search(key: str) -> bool:
+    """Return whether a key changes what the populations of a search consist of."""
+    return _MEMBERS.fullmatch(key) is not None
 
 
 def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Sequence[str]) -> str:

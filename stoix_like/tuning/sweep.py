@@ -25,7 +25,7 @@ from stoix_like.run.host.plan import make_plan
 from stoix_like.run.population.members import float_fields
 from stoix_like.run.set_up.influence import find_influence
 from stoix_like.run.set_up.setup import RunSetup
-from stoix_like.schema import at_least, between, from_mapping, one_of
+from stoix_like.schema import between, from_mapping, one_of
 from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import check_place, locked, write_json
 from stoix_like.storage.recorded_runs import flatten
@@ -34,7 +34,7 @@ from stoix_like.tuning.confirm import FINALISTS, FRESH, check_seed, train_again
 from stoix_like.tuning.halving import HALVING, Halvings, divide
 from stoix_like.tuning.parameters import KEY, Parameter, as_json, parse_space
 from stoix_like.tuning.populations import Populations
-from stoix_like.tuning.results import SweepResult, check_overrides, plain, write_results
+from stoix_like.tuning.results import SweepResult, check_overrides, is_set_by_search, plain, write_results
 from stoix_like.tuning.runner import Job, Runner
 from stoix_like.tuning.shapes import Shape, list_shapes, population_size
 from stoix_like.tuning.study import FIRST_RUN, SAMPLERS, Sampling, best_trial, finished, open_study
@@ -94,7 +94,7 @@ class SweepConfig:
     fresh_seeds: Annotated[int, between(0, 100_000)] = 5
     sampler: Annotated[str, one_of(*SAMPLERS, HALVING)] = "tpe"
     objective: Annotated[str, one_of("final", "best")] = "final"
-    seed: Annotated[int, at_least(0)] = 0
+    seed: Annotated[int, between(0, 2**32 - 1)] = 0
     launcher: str | None = None
     dir: str = "sweeps/sweep"
 
@@ -226,6 +226,8 @@ class Sweep:
         config = self.config
         if any(parameter.key == "arch.seed" for parameter in self.parameters):
             raise ConfigError(f"{KEY}.arch.seed: a seed is not optimised: use sweep.seeds")
+        if own := [parameter.key for parameter in self.parameters if is_set_by_search(parameter.key)]:
+            raise ConfigError(f"{KEY}.{own[0]}: the search sets this key: leave it out")
         if config.population is not None and config.parallel % config.population:
             raise ConfigError(
                 f"sweep.population={config.population} must divide sweep.parallel={config.parallel}: use"

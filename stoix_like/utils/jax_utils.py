@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import partial_eval
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from stoix_like.utils.accelerate.platform import on_cpu
@@ -438,3 +439,20 @@ def named(tree: PyTree) -> dict[str, Any]:
 def replace_named(tree: PyTree, leaves: Mapping[str, Any]) -> PyTree:
     """Replace leaves of a tree by name, see `path_name`."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: leaves.get(path_name(path), leaf), tree)
+
+
+def used_inputs(function: Callable[..., Any], inputs: Mapping[str, Any], *args: Any) -> frozenset[str]:
+    """Return the names of the inputs that the results of a function depend on, by the data flow of its trace.
+
+    Args:
+        function: `(inputs, *args) -> results`.
+        inputs: arrays, or their shapes, by name.
+        *args: further arguments.
+
+    Returns:
+        The names.
+    """
+    jaxpr = jax.make_jaxpr(function)(dict(inputs), *args).jaxpr
+    _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    # Leaves of a dictionary are in the order of its keys, and come before those of other arguments.
+    return frozenset(name for name, is_used in zip(sorted(inputs), used, strict=False) if is_used)

@@ -166,7 +166,7 @@ def laprop(rate: Scalar | Schedule, b1: Scalar, b2: Scalar, eps: Scalar) -> opta
 
     def update(grads: PyTree[Array], state: LaPropState, params: Any = None) -> tuple[PyTree[Array], LaPropState]:
         del params
-        count = state.count + 1
+        count = optax.safe_increment(state.count)
         unbias_mu, unbias_nu = (1.0 / (1.0 - decay**count) for decay in (b1, b2))
         nu = jax.tree.map(lambda nu, g: b2 * nu + (1.0 - b2) * jnp.square(g), state.nu, grads)
         mu = jax.tree.map(

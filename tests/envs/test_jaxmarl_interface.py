@@ -145,6 +145,9 @@ def test_a_team_has_one_reward_its_own_world_and_its_own_masks():
     view = seen.reset(jax.random.split(jax.random.key(0), 2))[1].observation.agent_view
     assert (view["own"].shape, view["world"].shape) == ((2, 3), (2, 2))
     assert seen.observation_space.spaces["world"].dtype == view["world"].dtype == jnp.float32
+    # A constructor that takes any argument, as those of the suite do, knows no world.
+    wide = type("Wide", (Shared,), {"__init__": lambda self, **kwargs: Shared.__init__(self)})
+    assert isinstance(make_eval(config, wide).observation_space, Dict)
     # Without a state of its own, the world is the padded observations side by side.
     other = make_eval(config, Collect).reset(jax.random.split(jax.random.key(0), 2))[1].observation.agent_view
     np.testing.assert_array_equal(other["world"], np.stack([np.ravel(other["own"])] * 2))

@@ -70,6 +70,15 @@ def test_rows_without_successors_lose_their_truncated_and_newest_steps():
     assert "left out" in data.header.notes[0]
 
 
+def test_a_buffer_of_one_step_or_of_none():
+    """One step of each of two environments, of which the first one terminates."""
+    buffer = ring([[[0, 10]]], [[[1, 11]]], [[[1, 0]]], None, [0], [True])
+    assert fields(_rows(buffer, 2, 1.0)) == ([0, 1, 10, 11], [0], [2], [1, 3])
+    empty = ring([[[0, 10]]], [[[1, 11]]], [[[1, 0]]], None, [0], [False])
+    with pytest.raises(ConfigError, match="replay=True: the replay buffer holds no step yet"):
+        _rows(empty, 2, 1.0)
+
+
 class Buffer(NamedTuple):
     experience: Any
 

@@ -47,6 +47,19 @@ def test_updates_before_a_damaged_line_are_kept(tmp_path):
     logger.close()
 
 
+def test_updates_up_to_the_checkpoint_stay_where_they_are(tmp_path):
+    path, kept = tmp_path / "updates.jsonl", '{"env_steps": 0}\n{"env_steps": 64}\n'
+    path.write_text(kept + '{"env_steps": 80}\n{"env_steps": 9')
+    file = path.stat().st_ino
+    logger = JsonlLogger(tmp_path / "metrics.jsonl")
+    logger.start(run_info(tmp_path)._replace(history=({"env_steps": 64},), env_steps=64))
+    assert path.read_text() == kept
+    logger.log_updates({"env_steps": 72})
+    assert path.read_text() == kept + '{"env_steps": 72}\n'
+    assert path.stat().st_ino == file
+    logger.close()
+
+
 @contextlib.contextmanager
 def full_disk(size):
     """Let files grow to `size` bytes only."""

@@ -19,6 +19,7 @@ from stoix_like.config import parse_config
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import read_data, write_data
 from stoix_like.errors import ConfigError
+from stoix_like.run.set_up.influence import find_influence
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.storage import checkpoint
 from support.comparisons import recorded
@@ -56,6 +57,10 @@ def setup_of(*overrides):
 REFUSED = {
     "ppo": (["system=ppo/ff_ppo"], r"arch=offline: system=ppo/ff_ppo learns from its own rollouts: use a system with"),
     "no data": (["system=q_learning/ff_dqn"], r"arch=offline learns from recorded data: set system.data=FILE"),
+    "share": (
+        ["system=q_learning/ff_dqn", "system.data=none.npz", "system.final_data_fraction=0.2"],
+        r"system.final_data_fraction=0.2: with arch=offline, all is recorded: use null",
+    ),
     "no file": (["system=q_learning/ff_dqn", "system.data=none.npz"], r"system.data=none.npz: there is no such file"),
 }
 
@@ -127,6 +132,27 @@ def test_sizes_of_the_data_are_compared_with_those_of_the_run(tmp_path):
         set_up(parse_config(compose_config(["system=offline/bc", *SMALL, data])), device_memory=200)
     with pytest.raises(ConfigError, match=r"the data have no step_count, which the run observes"):
         setup_of("system=offline/bc", "arch=offline", "env=gymnax/cartpole", data, "env.step_count=true")
+
+
+def test_batches_of_data_may_be_larger_than_the_buffer_that_is_not_there(tmp_path):
+    data, sizes = write_cartpole(tmp_path / "data.npz"), ["system.total_buffer_size=1", "system.n_step=3"]
+    setup_of("system=q_learning/ff_dqn", *SMALL, data, *sizes)
+    with pytest.raises(
+        ConfigError, match=r"of one prioritised sample per shard, none is of system.data=.*: use at least 2"
+    ):
+        setup_of(
+            "system=q_learning/ff_rainbow",
+            "env=gymnax/cartpole",
+            data,
+            "system.total_batch_size=1",
+            "arch.num_devices=1",
+        )
+
+
+def test_exploration_has_no_effect_where_nothing_acts(tmp_path):
+    data = write_cartpole(tmp_path / "data.npz")
+    setup = setup_of("system=q_learning/ff_dqn", *SMALL, data)
+    assert find_influence(setup.parts, setup.env, ["training_epsilon", "q_lr"]).updates == {"q_lr"}
 
 
 def test_a_varied_share_of_data_has_no_effect_offline(tmp_path):

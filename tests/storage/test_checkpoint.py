@@ -5,10 +5,11 @@ import shutil
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import pytest
 
 from stoix_like.errors import ConfigError
-from stoix_like.storage import checkpoint
+from stoix_like.storage import checkpoint, orbax
 from support.stored import ITEMS, TARGETS, assert_intact, save
 
 
@@ -30,6 +31,17 @@ def replace_by_fifo(path):
 def find(run_dir, step, *names):
     """Return a file of a checkpoint."""
     return run_dir.joinpath("checkpoints", str(step), *names)
+
+
+def test_large_checkpoints_have_longer_to_be_written(tmp_path, monkeypatch):
+    """20 minutes alone, and a second for every 10 MB."""
+    ocp, given = orbax.load(), []
+    options = ocp.AsyncOptions
+    monkeypatch.setattr(ocp, "AsyncOptions", lambda **values: given.append(values) or options(**values))
+    writer = checkpoint.Writer(tmp_path, keep=1)
+    writer.save(1, {"replay": {"steps": jnp.zeros(25_000_000, jnp.int8)}}, {})
+    writer.close()
+    assert given == [{"timeout_secs": 1202}]
 
 
 @pytest.mark.parametrize(

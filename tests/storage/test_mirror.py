@@ -49,6 +49,34 @@ def test_a_checkpoint_that_is_not_complete_is_never_read(tmp_path, run, store, c
     assert "faulty://bucket/run is up to date again" in capsys.readouterr().err
 
 
+def test_large_files_are_copied_when_they_have_grown_by_a_tenth_or_the_run_needs_them(run, store):
+    """A store takes whole files; the copies of checkpoints, and of complete runs, lack no record."""
+    updates, one = run / "updates.jsonl", mirror.Mirror(run, ADDRESS)
+
+    def content(name):
+        return store[f"/bucket/run/{name}"].getvalue()
+
+    def append(size):
+        with updates.open("a") as file:
+            file.write("x" * (size - 1) + "\n")
+        (run / "marker").write_text(str(updates.stat().st_size))
+        wait_until(lambda: "marker" in names(store) and content("marker") == str(updates.stat().st_size).encode())
+        return len(content("updates.jsonl"))
+
+    updates.write_text("x" * 2_000_000 + "\n")
+    one.start()
+    wait_until(lambda: "checkpoints/128.complete" in names(store) and "updates.jsonl" in names(store))
+    assert append(1000) == 2_000_001
+    assert append(200_000) == 2_201_001
+    assert append(1000) == 2_201_001
+    write_checkpoint(run, 192)
+    wait_until(lambda: "checkpoints/192.complete" in names(store))
+    assert len(content("updates.jsonl")) == 2_202_001
+    assert append(1000) == 2_202_001
+    one.close(20.0)
+    assert len(content("updates.jsonl")) == 2_203_001
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_a_store_slower_than_the_run_always_has_a_checkpoint(run, store, monkeypatch, links):
     """The run replaces its checkpoints during every copy, which succeeds with hard links alone."""

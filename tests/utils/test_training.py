@@ -140,3 +140,13 @@ def test_laprop_matches_numpy_for_each_member_of_a_population():
     optim = laprop(lambda count: 0.5 + count, 0.9, 0.99, 1e-20)
     update, _ = optim.update(jnp.array([1e-8, -1e8, 0.0]), optim.init(jnp.zeros(3)))
     np.testing.assert_allclose(update, [-0.5, 0.5, 0.0], rtol=1e-5)
+
+
+def test_laprop_counts_no_further_than_its_integers():
+    """After so many steps the means are unbiased: mu = (1 - b1) g / |g| / sqrt(1 - b2)."""
+    optim = laprop(1.0, 0.9, 0.99, 1e-20)
+    state = jax.tree.map(lambda x: jnp.full_like(x, 2**31 - 1) if x.dtype == jnp.int32 else x, optim.init(jnp.zeros(1)))
+    for _ in range(2):
+        update, _ = optim.update(jnp.array([3.0]), state)
+        np.testing.assert_allclose(update, [-0.1 / np.sqrt(0.01)], rtol=1e-5)
+        _, state = optim.update(jnp.array([0.0]), state)

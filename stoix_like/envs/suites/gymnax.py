@@ -6,7 +6,7 @@ gymnax's `step` resets automatically, which is the runner's task here, so the ad
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -32,6 +32,7 @@ from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Discrete, Space, plain_bound
 from stoix_like.errors import ConfigError
 from stoix_like.user_code import refusing
+from stoix_like.utils.jax_utils import used_inputs
 
 # Its renderings and conversions need them: to import them takes as long as all the rest of gymnax.
 with deferred("gymnasium", "matplotlib", "seaborn"):
@@ -156,7 +157,37 @@ def adapt(env: Any, params: Mapping[str, Any], name: str) -> VectorEnvironment:
     defaults = env.default_params
     known = {entry.name: getattr(defaults, entry.name) for entry in dataclasses.fields(defaults)}
     fitted = fit_params(known, params, name)
-    return Vectorize(GymnaxEnvironment(env, dataclasses.replace(defaults, **fitted), name))
+    fitted = _derived(name, known, fitted)
+    built = GymnaxEnvironment(env, dataclasses.replace(defaults, **fitted), name)
+    if params and (unread := sorted(params.keys() - _read(name, env, built.params, params))):
+        raise ConfigError(f"env.params.{unread[0]}={params[unread[0]]}: {name} does not read it: leave it out")
+    return Vectorize(built)
+
+
+def _derived(name: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters with those that gymnax declares beside the ones that they follow from."""
+    if name != "CartPole-v1":
+        return dict(given)
+    pole = {**known, **given}
+    mass, moment = pole["masscart"] + pole["masspole"], pole["masspole"] * pole["length"]
+    return {"total_mass": mass, "polemass_length": moment, **given} if given else {}
+
+
+def _read(name: str, env: Any, params: Any, given: Iterable[str]) -> set[str]:
+    """Return the parameters that episodes depend on; all of them if they cannot be told by the data flow."""
+
+    def play(values: Mapping[str, Any], key: jax.Array) -> Any:
+        changed = dataclasses.replace(params, **_derived(name, vars(params), values))
+        _, state = start = env.reset_env(key, changed)
+        step = env.step_env(key, state, env.action_space(params).sample(key), changed)
+        return start, step, env.is_truncated(step[1], changed)
+
+    values = {key: jnp.asarray(getattr(params, key)) for key in given}
+    try:
+        with _allow_rank_promotion():
+            return set(used_inputs(play, values, jax.random.key(0)))
+    except Exception:  # Of a value that the environment needs in Python, or of actions without a sample.
+        return set(values)
 
 
 def _allow_rank_promotion() -> AbstractContextManager[Any]:

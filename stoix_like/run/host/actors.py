@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import queue
 import threading
 import time
@@ -43,6 +44,28 @@ class Timing(NamedTuple):
     updates: int
     wait_seconds: float
     seconds: float
+
+
+@dataclasses.dataclass
+class _Taken:
+    """Sums over the rollouts that the learner took in an interval."""
+
+    updates: int = 0
+    waiting: float = 0.0
+    learner_seconds: float = 0.0
+    rollouts: int = 0
+    lag: int = 0
+    max_lag: int = 0
+    wait_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, timing: Timing, lag: int) -> None:
+        """Add a rollout, whose policy is `lag` updates old."""
+        self.rollouts += 1
+        self.lag += lag
+        self.max_lag = max(self.max_lag, lag)
+        self.wait_seconds += timing.wait_seconds
+        self.seconds += timing.seconds
 
 
 class Actor:
@@ -231,11 +254,14 @@ class Pipeline:
             self._clear()
         blocks: list[RunningSums] = []
         for number in range(num_updates):
-            self._waiting.append(sum(actor.waiting for actor in self._actors) / len(self._actors))
+            taken = self._taken
+            taken.waiting += sum(actor.waiting for actor in self._actors) / len(self._actors)
             start = time.perf_counter()
             rollouts, timings = zip(*(actor.take() for actor in self._actors), strict=True)
-            self._learner_seconds.append(time.perf_counter() - start)
-            self._taken += [(timing, self._updates - timing.updates) for timing in timings]
+            taken.learner_seconds += time.perf_counter() - start
+            taken.updates += 1
+            for timing in timings:
+                taken.add(timing, self._updates - timing.updates)
             state, interval = self._learn(state, hyperparams, rollouts, new_interval)
             new_interval = np.bool_(False)
             jax.block_until_ready(state.shared)
@@ -250,16 +276,16 @@ class Pipeline:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the queues in the current interval, means unless the name says otherwise."""
-        seconds = sum(timing.seconds for timing, _ in self._taken)
+        taken = self._taken
         return {
-            "sebulba/policy_lag": float(np.mean([lag for _, lag in self._taken])),
-            "sebulba/policy_lag_max": float(max(lag for _, lag in self._taken)),
-            "sebulba/rollouts_waiting": float(np.mean(self._waiting)),
-            "sebulba/learner_wait_seconds": float(np.mean(self._learner_seconds)),
-            "sebulba/actor_wait_seconds": float(np.mean([timing.wait_seconds for timing, _ in self._taken])),
-            "sebulba/rollout_seconds": seconds / len(self._taken),
+            "sebulba/policy_lag": taken.lag / taken.rollouts,
+            "sebulba/policy_lag_max": float(taken.max_lag),
+            "sebulba/rollouts_waiting": taken.waiting / taken.updates,
+            "sebulba/learner_wait_seconds": taken.learner_seconds / taken.updates,
+            "sebulba/actor_wait_seconds": taken.wait_seconds / taken.rollouts,
+            "sebulba/rollout_seconds": taken.seconds / taken.rollouts,
             # While they act, all actors together.
-            "sebulba/actor_steps_per_second": self._steps_per_update * len(self._taken) / seconds,
+            "sebulba/actor_steps_per_second": self._steps_per_update * taken.rollouts / taken.seconds,
         }
 
     def close(self) -> None:
@@ -295,6 +321,4 @@ class Pipeline:
 
     def _clear(self) -> None:
         """Forget the metrics of the last interval."""
-        self._taken: list[tuple[Timing, int]] = []
-        self._learner_seconds: list[float] = []
-        self._waiting: list[float] = []
+        self._taken = _Taken()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from stoix_like.arch_config import OfflineConfig, SebulbaConfig
+from stoix_like.arch_config import MAX_EVALUATIONS, OfflineConfig, SebulbaConfig
 from stoix_like.base_types import SystemConfig
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError, multiples_near
@@ -118,7 +119,15 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
     trial_evaluations = min(arch.num_evaluation, trial_updates)
     spent = warmup_steps + trial_updates * steps_per_update
     # Up to rounding: 4.35 rounds of 100 evaluations are 435.
-    num_intervals = int((arch.population.halving.rounds or 1) * trial_evaluations + 1e-6)
+    rounds = arch.population.halving.rounds or 1
+    num_intervals = int(rounds * trial_evaluations + 1e-6)
+    if num_intervals > MAX_EVALUATIONS or rounds * trial_updates > INT32_MAX:
+        largest = min(MAX_EVALUATIONS / trial_evaluations, INT32_MAX / trial_updates)
+        raise ConfigError(
+            f"arch.population.halving.rounds={rounds:g}: trials of {trial_updates:,} updates and {trial_evaluations:,}"
+            f" evaluations would have more than {INT32_MAX:,} updates, or {MAX_EVALUATIONS:,} evaluations, in all: use"
+            f" at most {math.floor(largest)}"
+        )
     # Any `trial_evaluations` consecutive intervals have `trial_updates` updates.
     evaluations = tuple(index * trial_updates // trial_evaluations for index in range(1, num_intervals + 1))
     return Plan(

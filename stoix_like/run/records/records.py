@@ -19,6 +19,7 @@ from stoix_like.loggers import plain
 from stoix_like.run.population.members import Population, at_members
 
 NUM_RESAMPLES = 2000
+_MAX_RESAMPLED = 2**24  # returns at a time
 
 
 def episode_statistics(returns: Any, lengths: Any) -> dict[str, Any]:
@@ -185,9 +186,15 @@ def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> 
         return stats.trim_mean(np.concatenate(resampled, axis=axis), 0.25, axis=axis)
 
     rng = np.random.default_rng(seed)
-    resampled = [sample[rng.integers(len(sample), size=(NUM_RESAMPLES, len(sample)))] for sample in samples]
+    # Of many members, few resamples at a time.
+    rows = max(_MAX_RESAMPLED // len(values), 1)
+    counts = [min(rows, NUM_RESAMPLES - first) for first in range(0, NUM_RESAMPLES, rows)]
     with np.errstate(invalid="ignore"):
-        low, high = np.percentile(interquartile_mean(*resampled), [2.5, 97.5])
+        means = [
+            interquartile_mean(*(sample[rng.integers(len(sample), size=(count, len(sample)))] for sample in samples))
+            for count in counts
+        ]
+        low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
     found = {"iqm": float(interquartile_mean(*samples)), "ci_low": float(low), "ci_high": float(high)}
     # A member without a return that is not trimmed.
     return {name: math.nan if math.isinf(value) else value for name, value in found.items()}

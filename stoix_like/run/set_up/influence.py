@@ -6,14 +6,14 @@ constant of an optimiser that is not chosen, the bound of the other action space
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.interpreters import partial_eval
 
+from stoix_like.arch_config import OfflineConfig
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout
 from stoix_like.assembly import SystemParts
@@ -23,6 +23,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import shares_torso
 from stoix_like.run.population.members import KEY
 from stoix_like.systems.off_policy.actor_critic import OffPolicyLocal
+from stoix_like.utils.jax_utils import used_inputs
 
 
 class Influence(NamedTuple):
@@ -98,6 +99,7 @@ def find_influence(setup: SystemParts, env: VectorEnvironment, names: Iterable[s
     setup = setup._replace(spec=setup.spec._replace(axes=Axes(())))
     hyperparams = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names}
     key, config = jax.eval_shape(jax.random.key, 0), setup.config.system
+    offline = isinstance(setup.config.arch, OfflineConfig)
 
     def start(hyperparams: Mapping[str, Any], key: jax.Array) -> tuple[Agent, RolloutState]:
         system = setup.build_system(dict(hyperparams))
@@ -106,6 +108,8 @@ def find_influence(setup: SystemParts, env: VectorEnvironment, names: Iterable[s
 
     def update(hyperparams: Mapping[str, Any], agent: Agent, state: RolloutState, key: jax.Array) -> Any:
         system = setup.build_system(dict(hyperparams))
+        if offline:  # nothing acts
+            return system.update(agent, setup.spec.data.trajectory(1), key)[0]
         state, (trajectory, _) = rollout(env, system.act, agent.shared, state, key, config.rollout_length, False)
         agent, _ = system.update(system.observe(agent, trajectory), trajectory, key)
         return agent, state.carry
@@ -124,16 +128,8 @@ def find_influence(setup: SystemParts, env: VectorEnvironment, names: Iterable[s
 
     args = (*jax.eval_shape(start, hyperparams, key), key)
     return Influence(
-        init=_used(start, hyperparams, key),
-        updates=_used(update, hyperparams, *args),
-        stored=_used(store, hyperparams, *args) if config.has_replay else frozenset(),
-        evaluation=_used(evaluate, hyperparams, *args),
+        init=used_inputs(start, hyperparams, key),
+        updates=used_inputs(update, hyperparams, *args),
+        stored=used_inputs(store, hyperparams, *args) if config.has_replay else frozenset(),
+        evaluation=used_inputs(evaluate, hyperparams, *args),
     )
-
-
-def _used(function: Callable[..., Any], hyperparams: Mapping[str, Any], *args: Any) -> frozenset[str]:
-    """Return the hyperparameters that the results of a function depend on."""
-    jaxpr = jax.make_jaxpr(function)(dict(hyperparams), *args).jaxpr
-    _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    # Leaves of a dictionary are in the order of its keys, and the first ones are the hyperparameters.
-    return frozenset(name for name, is_used in zip(sorted(hyperparams), used, strict=False) if is_used)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from stoix_like.arch_config import OfflineConfig, SebulbaConfig
+from stoix_like.arch_config import OfflineConfig, PopulationConfig, SebulbaConfig
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes
 from stoix_like.architectures.types import Inputs
@@ -289,7 +289,7 @@ def _world_notes(config: RunConfig, env: VectorEnvironment, networks: SimpleName
     vector = isinstance(world, Box) and len(world.shape) == 1 and np.issubdtype(world.dtype, np.floating)
     numbered = config.env.agent_ids != "none" and vector
     apart = env.team_reward or not config.share_networks or numbered
-    if env.num_agents == 1 or apart or not has_critic or read != f"agent_view.{WORLD}":
+    if env.num_agents == 1 or apart or not has_critic or read not in (WORLD, f"agent_view.{WORLD}"):
         return ()
     return (
         f"network.observations.critic={read}: where all agents observe the same world, the critic cannot tell them"
@@ -315,9 +315,20 @@ def _make_members(config: RunConfig, place: _Place, parts: SystemParts, env: Vec
         notes = tuple(influence.notes(varied, parts.spec.networks))
     elif evolves:
         notes = ("arch.population.pbt copies members and explores nothing: arch.population.hyperparams is empty",)
+    notes += tuple(_idle_notes(config.arch.population))
     callbacks = make_callbacks(config)
     halving.check_callbacks(config, callbacks)
     return _Members(population, influence, callbacks, notes)
+
+
+def _idle_notes(population: PopulationConfig) -> Iterator[str]:
+    """Name the settings of selections that are not made."""
+    for name, own, switch in (("pbt", population.pbt, "every_evals"), ("halving", population.halving, "rounds")):
+        default = type(own)()
+        for key, value in vars(own).items() if getattr(own, switch) is None else ():
+            if value != getattr(default, key):
+                path = f"arch.population.{name}"
+                yield f"{path}.{key}={value} has no effect with {path}.{switch}=null"
 
 
 def _shared_by_processes(config: RunConfig) -> dict[str, str]:

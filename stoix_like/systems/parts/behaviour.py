@@ -76,8 +76,7 @@ def make_behaviour(config: BehaviourDistance, unit: jax.Array, axes: Axes) -> Be
         loss = -jnp.mean(batch.weight * q)
         if config.bc_coef is None:
             return loss
-        scale = jax.lax.stop_gradient(axes.mean(jnp.mean(jnp.abs(q))))
-        return loss / scale + config.bc_coef * jnp.mean(batch.weight * distance(action, batch.action))
+        return loss / value_scale(q, axes) + config.bc_coef * jnp.mean(batch.weight * distance(action, batch.action))
 
     def target(q_t: jax.Array, action: jax.Array, batch: Batch) -> jax.Array:
         if config.critic_bc_coef is None:
@@ -87,3 +86,9 @@ def make_behaviour(config: BehaviourDistance, unit: jax.Array, axes: Axes) -> Be
         return q_t - penalty[:, None]
 
     return Behaviour(actor_loss, target)
+
+
+def value_scale(q: jax.Array, axes: Axes) -> jax.Array:
+    """Return the mean magnitude of values `[B]` over all shards, without a gradient; 1 while all of them are zero."""
+    scale = jax.lax.stop_gradient(axes.mean(jnp.mean(jnp.abs(q))))
+    return jnp.where(scale > 0.0, scale, 1.0)

@@ -30,8 +30,10 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
         spec: sizes.
 
     Returns:
-        A buffer of items, or of rows of blocks `[N, L]`.
+        A buffer of items, or of rows of blocks `[N, L]`; None where recorded data take its place.
     """
+    if config.only_data:
+        return None
     import flashbax  # systems without replay start without it
 
     size = config.buffer_size(spec.num_envs, spec.num_shards, spec.rollout_length) // spec.num_shards

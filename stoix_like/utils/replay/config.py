@@ -63,6 +63,11 @@ class BufferConfig(DataConfig):
                 f" shards: use {multiples_near(self.total_batch_size, num_shards)}"
             )
         batch, share = self.total_batch_size // num_shards, self.data_fraction
+        if self.data is not None and not self.only_data and batch == 1 and getattr(self, "prioritised", False):
+            raise ConfigError(
+                f"system.total_batch_size={self.total_batch_size}: of one prioritised sample per shard, none is of"
+                f" system.data={self.data}: use at least {2 * num_shards}"
+            )
         # Of a share that is traced, or changes over the run, the program takes what it rounds to.
         fixed = self.data is not None and self.final_data_fraction is None and isinstance(share, float)
         number = round(share * batch) if fixed else None

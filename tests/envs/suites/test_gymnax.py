@@ -130,6 +130,10 @@ def test_environment_with_a_download_raises():
         ({"params": {"gravity": 1e39}}, r"env.params.gravity=1e\+39 is too large for 32-bit floats"),
         ({"params": {"gravity": "much"}}, "env.params.gravity='much' is invalid"),
         ({"params": {"gravity": True}}, "env.params.gravity=True is invalid"),
+        (
+            {"params": {"masscart": 5.0, "total_mass": 2.0}},
+            "env.params.masscart=5.0: CartPole-v1 does not read it: leave it out",
+        ),
         ({"kwargs": {"size": 3}}, "env.kwargs.size=3 is not a parameter of CartPole-v1: it has none"),
     ],
 )
@@ -149,6 +153,16 @@ def test_constructor_arguments_and_array_parameters():
         make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2]}))
     with pytest.raises(ConfigError, match="env.params.reward_timestep"):
         make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2, 3, 4, 2**31]}))
+
+
+def test_parameters_that_follow_from_others_change_with_them():
+    params = make(config("CartPole-v1", params={"masscart": 5.0, "length": 1.0})).unwrapped.params
+    assert (params.total_mass, params.polemass_length) == (5.1, 0.1)
+    params = make(config("CartPole-v1", params={"masspole": 0.2, "total_mass": 3.0})).unwrapped.params
+    assert (params.total_mass, params.polemass_length) == (3.0, 0.1)
+    assert make(config("CartPole-v1")).unwrapped.params == gymnax.make("CartPole-v1")[1]
+    with pytest.raises(ConfigError, match="shot_cool_down=3: Asterix-MinAtar does not read it"):
+        make(config("Asterix-MinAtar", params={"shot_cool_down": 3}))
 
 
 def test_limits_are_whole_numbers_of_steps():

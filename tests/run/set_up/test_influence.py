@@ -68,6 +68,14 @@ def test_the_weight_of_a_loss_of_its_own_is_noted(network, noted):
     assert any("vf_coef acts through system.max_grad_norm and" in note for note in notes) == noted
 
 
+def test_settings_of_selections_that_are_not_made_are_noted():
+    notes = set_up_small(PPO, "arch.population.pbt.fraction=0.5", "arch.population.halving.rungs=3").plan.notes
+    assert {
+        "arch.population.pbt.fraction=0.5 has no effect with arch.population.pbt.every_evals=null",
+        "arch.population.halving.rungs=3 has no effect with arch.population.halving.rounds=null",
+    } <= set(notes)
+
+
 def test_a_float_that_is_null_alone_may_vary():
     setup = set_up_small("ddpg/ff_td3", "arch.population.hyperparams={max_exploration_noise: [0.2, 0.5]}")
     assert not [note for note in setup.plan.notes if "max_exploration_noise has no effect" in note]

@@ -31,6 +31,18 @@ def test_the_policy_is_drawn_to_the_actions_of_the_data():
     np.testing.assert_allclose(behaviour.actor_loss(q, action, batch((1.0, 0.0))), -1 / 2 / 2 + 0.4 * 1.0)
 
 
+def test_values_that_are_all_zero_have_no_scale():
+    behaviour = make_behaviour(BehaviourDistance(bc_coef=0.4), UNIT, Axes())
+
+    def loss(q):
+        return behaviour.actor_loss(q, jnp.zeros((2, 2)), batch())
+
+    # Distances (0, 1)^2 = 1 and (2/2, 1)^2 = 2; the gradient is -1 / 2 for each of two values.
+    value, gradient = jax.value_and_grad(loss)(jnp.zeros(2))
+    np.testing.assert_allclose(value, 0.4 * 1.5)
+    np.testing.assert_allclose(gradient, [-0.5, -0.5])
+
+
 def test_values_are_divided_by_the_mean_over_all_shards():
     """Two shards with the values (1, 1) and (-3, -3), whose mean |q| is 2; their losses are -1/2 and 3/2."""
     behaviour = make_behaviour(BehaviourDistance(bc_coef=0.4), UNIT, Axes(("shards",)))

@@ -35,6 +35,7 @@ from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, action_range
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
+from stoix_like.systems.parts.behaviour import value_scale
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step
 from stoix_like.systems.parts.resets import PeriodicResets
@@ -201,7 +202,7 @@ class FQL(OffPolicyActorCritic[Config]):
         distances = jnp.mean(jnp.square(action - end).reshape(len(action), -1), axis=-1)
         distillation_loss = jnp.mean(batch.weight * distances)
         q = jnp.mean(self.q_values(q_params, batch.observation, jnp.clip(action, -1.0, 1.0)), axis=-1)
-        scale = jax.lax.stop_gradient(self.axes.mean(jnp.mean(jnp.abs(q)))) if self.config.normalize_q else 1.0
+        scale = value_scale(q, self.axes) if self.config.normalize_q else 1.0
         loss = flow_loss + self.config.distillation_coef * distillation_loss - jnp.mean(batch.weight * q) / scale
         return loss, {"actor_loss": loss, "flow_loss": flow_loss, "distillation_loss": distillation_loss}
 
