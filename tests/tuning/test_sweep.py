@@ -111,7 +111,10 @@ def table(directory):
             ["sweep.trials=4", "sweep.space={gamma: {uniform: [0.9, 1.0]}, arch.population.seeds: {choice: [1, 4]}}"],
             "sweep.space.arch.population.seeds: the search sets this key",
         ),
-        (["sweep.trials=4", "sweep.seed=4294967296", "sweep.space={gamma: {uniform: [0.9, 1.0]}}"], "sweep.seed=4294967296 is out of range"),
+        (
+            ["sweep.trials=4", "sweep.seed=4294967296", "sweep.space={gamma: {uniform: [0.9, 1.0]}}"],
+            "sweep.seed=4294967296 is out of range",
+        ),
         # Known once the environment is built: the directory is there by then.
         (
             [
