@@ -54,7 +54,7 @@ class BatchRenorm(nn.Module):
     (2024).
 
     Attributes:
-        momentum: weight of the old running statistics in the new ones, in [0, 1].
+        momentum: weight of the old running statistics in the new ones, in [0, 1).
         warmup_steps: updates of the statistics before which r = 1 and d = 0, which is batch normalisation.
         max_ratio: bound of r, and of its inverse.
         max_shift: bound of the absolute value of d.

@@ -1,7 +1,8 @@
 """Action and value distributions with the interface of distrax.
 
-Every `entropy` takes an optional `seed`, which only estimates need. Every `log_prob` takes values with further leading
-sample axes. Distributions are pytrees: they pass through `jit`, `vmap` and `scan`.
+Every `entropy` but that of `Normal`, which is distrax's, takes an optional `seed`, which only estimates need. Every
+`log_prob` takes values with further leading sample axes. Distributions are pytrees: they pass through `jit`, `vmap` and
+`scan`.
 """
 
 from __future__ import annotations

@@ -186,11 +186,14 @@ def _reset(cell: Any, state: Any, resets: Array) -> Any:
     return jax.tree.map(select, fresh, state)
 
 
+_OF_FAST_GRU = ("gate_fn", "activation_fn", "carry_init", "param_dtype")
+
+
 def _is_fast_gru(cell: Any) -> bool:
-    # The cell itself creates its parameters; the functions of the fast path are the default ones.
+    # The cell itself creates its parameters; the fast path has the default functions, first state and precision.
     if type(cell) is not nn.GRUCell or cell.is_initializing():
         return False
-    return (cell.gate_fn, cell.activation_fn) == (nn.GRUCell.gate_fn, nn.GRUCell.activation_fn)
+    return all(getattr(cell, name) == getattr(nn.GRUCell, name) for name in _OF_FAST_GRU)
 
 
 def _apply_cell(cell: Any, state: Any, x: Array, resets: Array) -> tuple[Any, Array]:

@@ -84,7 +84,7 @@ class BatchRenormMLPTorso(nn.Module):
         layer_sizes: width of each layer, in units.
         activation: name of the activation function.
         kernel_init: initialiser of the weights, or its name.
-        momentum: weight of the old running statistics in the new ones, in [0, 1].
+        momentum: weight of the old running statistics in the new ones, in [0, 1).
         warmup_steps: updates of the statistics before renormalisation; until then, batches are only normalised.
         dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
             dtype of inputs and parameters.

@@ -210,8 +210,8 @@ class SequenceReplay(NamedTuple):
 
     Attributes:
         init: `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example.
-        add: `(state, trajectory) -> state`; the extras of a transition are the recurrent state before it, or
-            `Stored` where steps have extras.
+        add: `(state, trajectory) -> state`; all trajectories have the same length. The extras of a transition are the
+            recurrent state before it, or `Stored` where steps have extras.
         sample: `(state, key, importance_exponent) -> SequenceBatch`.
         set_priorities: `(state, indices, priorities [B]) -> state`; sequences are sampled in proportion to priorities.
     """

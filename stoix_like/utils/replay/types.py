@@ -61,7 +61,7 @@ class Replay(NamedTuple):
 
     Attributes:
         init: `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example.
-        add: `(state, trajectory) -> state`.
+        add: `(state, trajectory) -> state`; all trajectories have the same length.
         sample: `(state, key, importance_exponent=1.0) -> Batch`; without priorities the exponent has no effect.
         sample_steps: `(state, key) -> Transition`, the steps of windows `[W, B, ...]`, without targets; the first
             of a window never counts as the first of its episode, which would need the step before it.

@@ -31,7 +31,7 @@ from stoix_like.utils.replay.types import Batch, Replay, Step
 def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_scale: Scalar = 1.0) -> Replay:
     """Build the replay buffer of a configuration: of single steps, of windows, or of windows with priorities.
 
-    Stacked frames are stored once, see `frame_replay`.
+    Stacked frames are stored once, see `store_frames_once`.
 
     Args:
         config: checked hyperparameters; floats may be traced.

@@ -46,6 +46,17 @@ def test_cells_with_functions_of_their_own_keep_them():
     assert (applied >= 0).all()  # as mixtures of zero and rectified numbers
 
 
+def test_cells_with_a_first_state_of_their_own_return_to_it():
+    rnn = ScannedRNN(4, "gru", cell_kwargs={"carry_init": nn.initializers.ones})
+    x, resets = jax.random.normal(KEY, (2, 2, 3)), jnp.ones((2, 2), bool)
+    variables = rnn.init(KEY, jnp.zeros((2, 4)), (x, resets))
+    states = run(rnn.apply, variables, jnp.zeros((2, 4)), (x, resets), method="unroll")[0]
+    cell = {"params": next(iter(variables["params"].values()))}
+    for t in range(2):
+        expected, _ = nn.GRUCell(4).apply(cell, jnp.ones((2, 4)), x[t])
+        np.testing.assert_allclose(states[t], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_states_that_are_not_finite_end_with_their_episode():
     rnn, resets = ScannedRNN(4, "gru"), jnp.zeros((3, 2), bool).at[0, 0].set(True).at[1, 1].set(True)
     x, start = jnp.ones((3, 2, 3)), jnp.full((2, 4), jnp.nan)
