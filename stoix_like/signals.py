@@ -67,12 +67,12 @@ class Signals:
         if self._outer is not None:
             self._outer._depth += 1
         elif threading.current_thread() is threading.main_thread():
+            # Python writes numbers of signals there at once, and calls handlers when the main thread is back from jax.
+            self._wake_up = socket.socketpair()  # first: it may fail, and no context ends then
+            self._wake_up[1].setblocking(False)
             Signals._active = self
             warnings = (_WARNING,) if _WARNING is not None and callable(signal.getsignal(_WARNING)) else ()
             self._previous = {number: signal.signal(number, self._record) for number in (*_NUMBERS, *warnings)}
-            # Python writes numbers of signals there at once, and calls handlers when the main thread is back from jax.
-            self._wake_up = socket.socketpair()
-            self._wake_up[1].setblocking(False)
             self._previous_wake_up = signal.set_wakeup_fd(self._wake_up[1].fileno(), warn_on_full_buffer=False)
             self._watch = threading.Thread(target=self._acknowledge, args=(self._wake_up[0],), daemon=True)
             self._watch.start()
@@ -185,10 +185,13 @@ def _exit_at_once(number: int) -> NoReturn:
 
 
 def _leave_wake_up() -> None:
-    """Keep signals of a forked process from the process that it shares sockets with."""
+    """Keep signals of a forked process from the process that it shares sockets with, and let SIGTERM end it."""
     if Signals._active is not None:
         signal.set_wakeup_fd(-1)
         Signals._active._wake_up = None
+        # It has nothing to save, and whoever ends it waits until it has ended.
+        if (handler := Signals._active._previous.pop(signal.SIGTERM, None)) is not None:
+            signal.signal(signal.SIGTERM, handler)
 
 
 if hasattr(os, "register_at_fork"):

@@ -157,6 +157,8 @@ class HostEnvironment(VectorEnvironment):
         """See `VectorEnvironment.check`."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
+            if not isinstance(failure, Exception):
+                raise failure
             raise self._error(failure) from failure
 
     def close(self) -> None:
@@ -181,7 +183,7 @@ class HostEnvironment(VectorEnvironment):
     @staticmethod
     def seeds(keys: jax.Array) -> jax.Array:
         """Derive the seeds of environments from their keys `[N]`: `[N]` int32, at least 0."""
-        return (jax.vmap(jax.random.bits)(keys) >> 1).astype(jnp.int32)
+        return (jax.vmap(lambda key: jax.random.bits(key, dtype=jnp.uint32))(keys) >> 1).astype(jnp.int32)
 
     def started(self, batch: jax.Array, view: PyTree) -> tuple[HostState, TimeStep]:
         """Build the result of `reset` from that of the host.
@@ -248,7 +250,7 @@ class HostEnvironment(VectorEnvironment):
         """Name the environment in the exceptions of the host."""
         try:
             yield
-        except BaseException as failure:  # `sys.exit`, too.
+        except Exception as failure:
             raise self._error(failure) from failure
 
     def _reset(self, spec: PyTree, seeds: np.ndarray) -> tuple[np.ndarray, PyTree]:
@@ -278,7 +280,7 @@ class HostEnvironment(VectorEnvironment):
         if self._failure is None:
             try:
                 return call()
-            except BaseException as error:  # `sys.exit`, too.
+            except BaseException as error:  # Ctrl-C, too, which a compiled program cannot pass on.
                 self._failure = error
         return otherwise()
 

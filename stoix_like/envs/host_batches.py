@@ -235,8 +235,16 @@ class BatchThread:
         self._thread.close()
 
     def _wait_for(self, function: Callable[[], T], timeout: float) -> T:
+        def call() -> T:
+            try:
+                return function()
+            except (KeyboardInterrupt, SystemExit) as error:
+                # Those of the environment are its errors; the waiting thread has its own, which end the program.
+                reason = ": ".join(filter(None, (type(error).__name__, str(error))))
+                raise HostEnvironmentError(reason) from error
+
         try:
-            return self._thread.call(function, timeout, _stop_after_signal)
+            return self._thread.call(call, timeout, _stop_after_signal)
         except NoAnswerError as error:
             self._timeout = _HUNG_SECONDS
             if self._batch is not None:

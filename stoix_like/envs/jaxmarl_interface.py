@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ from stoix_like.schema import INT32_MAX
 from stoix_like.user_code import refusing
 
 ALL = "__all__"
+
+_SILENCE = threading.RLock()
 
 
 class Rules(NamedTuple):
@@ -265,9 +268,11 @@ def steps_of(state: Any) -> jax.Array:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep environments from printing and warning while they are traced, and let them add arrays of any rank."""
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), jax.numpy_rank_promotion("allow"):
+    # Two threads would restore each other's silence.
+    with _SILENCE, contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        with jax.numpy_rank_promotion("allow"):
+            yield
 
 
 def _action_space(env: Any, agent: Any, name: str) -> Space:

@@ -114,8 +114,10 @@ class Policy(Exportable):
         self.input_shapes = self._shapes
         if isinstance(self.observation_space, Dict):
             self.input_shapes = self._read_by_actions()
-        self._compiled = jax.jit(self._act)
-        self._inspect = jax.jit(self._inspected)
+        stateless = copy.copy(self)
+        # Compiled functions outlive the state, which is an argument of theirs.
+        stateless._shared = None
+        self._compiled, self._inspect = jax.jit(stateless._act), jax.jit(stateless._inspected)
         self._predictions = 0
 
     @abstractmethod

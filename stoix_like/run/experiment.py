@@ -206,7 +206,7 @@ def resume(
         rest = [word for word in overrides if word not in groups]
         overrides = [*groups, f"+checkpoint.mirror={quoted(address)}", *rest]
         run_dir = remote.working_copy(run_dir)
-    run_dir = Path(run_dir).absolute()
+    run_dir = Path(run_dir).expanduser().absolute()
     config = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
     config = config._replace(
         custom_callbacks=as_tuple("callbacks", callbacks), custom_loggers=as_tuple("loggers", loggers)

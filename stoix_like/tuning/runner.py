@@ -213,7 +213,9 @@ class Runner(NamedTuple):
             print(f"{run_dir}: {error}", file=sys.stderr)
 
     def _launcher_overrides(self) -> list[str]:
-        return [f"hydra/launcher={self.launcher}", *filter(is_hydras, self.overrides)]
+        # Hydra would replace the handlers of the program's own log.
+        silent = "hydra/hydra_logging=none"
+        return [f"hydra/launcher={self.launcher}", silent, *filter(is_hydras, self.overrides)]
 
     def _launch(self, jobs: Sequence[Job], finished: Callable[[Job], None]) -> None:
         common = [override for override in self.overrides if not is_hydras(override)]

@@ -52,6 +52,7 @@ def open_study(path: Path) -> optuna.Study:
     Raises:
         ConfigError: the file is damaged.
     """
+    path = path.absolute()  # of whichever directory is the current one later
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(path, check_same_thread=False)

@@ -1,4 +1,5 @@
 import multiprocessing
+import os
 import signal
 import threading
 import time
@@ -87,6 +88,22 @@ def test_an_exit_in_an_environment_that_no_program_calls_is_an_error_of_it(fault
     with pytest.raises(HostEnvironmentError, match="Scripted-v0 failed: (SystemExit: 0|KeyboardInterrupt)"):
         batch.step(np.zeros(N, np.int32))
     env.close()
+
+
+def test_an_interrupt_of_the_program_is_no_error_of_the_environment():
+    """Ctrl-C while the main thread waits for a step, as it does while an episode is rendered."""
+    env = make(config(kwargs={"fail_at": 1, "fault": "hang"}, timeout=1.0))
+    batch = env.unwrapped.open(N)
+    batch.reset(env.unwrapped.seeds(jax.random.split(jax.random.key(0), N)))
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        batch.step(np.zeros(N, np.int32))
+
+
+def test_seeds_are_not_negative_with_64_bits_either():
+    with jax.enable_x64(True):
+        seeds = make(config()).unwrapped.seeds(jax.random.split(jax.random.key(0), 64))
+    assert (np.asarray(seeds) >= 0).all()
 
 
 def test_a_batch_that_is_built_too_late_is_closed():

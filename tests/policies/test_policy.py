@@ -1,6 +1,9 @@
 import dataclasses
+import gc
+import weakref
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -24,6 +27,18 @@ def members(tmp_path_factory):
 @pytest.fixture(scope="module")
 def sampling(pendulum):
     return load_policy(pendulum, "last", greedy=False)
+
+
+def test_a_policy_with_another_state_keeps_nothing_of_the_first_one(pendulum):
+    first = load_policy(pendulum, "last")
+    parameter = weakref.ref(jax.tree.leaves(first.params)[0])
+    second = first.with_state(jax.tree.map(jnp.copy, load_shared(open_run(pendulum), "last").shared), 1)
+    observation = np.zeros(second.observation_space.shape, np.float32)
+    np.testing.assert_array_equal(first(observation), second(observation))
+    del first
+    gc.collect()
+    assert parameter() is None
+    assert second(observation).shape == second.action_space.shape
 
 
 def test_policy_acts_as_in_evaluation_in_native_units(pendulum, policy):

@@ -47,6 +47,12 @@ def test_programs_are_cached_in_a_directory_of_the_user(cache):
     assert jax.config.values["jax_compilation_cache_dir"] is None
     set_compile_cache(True)
     assert jax.config.values["jax_compilation_cache_dir"] == str(cache)
+    # That of an earlier call is not that of the user.
+    set_compile_cache(False)
+    assert jax.config.values["jax_compilation_cache_dir"] is None
+    jax.config.update("jax_compilation_cache_dir", str(cache.parent))
+    set_compile_cache(False)
+    assert jax.config.values["jax_compilation_cache_dir"] == str(cache.parent)
 
 
 @pytest.mark.parametrize("name", [".", "entry", "folder/entry", ".."])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import AxisType, Mesh
 
 from stoix_like.arch_config import AnakinConfig, ArchConfig, DistributedConfig, SebulbaConfig
@@ -24,6 +25,7 @@ from stoix_like.storage.files import user_cache
 
 # Only kernels whose results do not depend on timing, none of which is chosen by measuring its speed.
 _DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
+_FORCED_DEVICES = "xla_force_host_platform_device_count"
 _NONDETERMINISTIC_FLAGS = [f"--xla_gpu_exclude_nondeterministic_ops={value}" for value in ("false", "0")]
 
 
@@ -202,15 +204,18 @@ def _container_limits() -> Iterator[int]:
 
 
 def reserve(num_devices: int) -> None:
-    """Split the CPU into `num_devices` devices, at most one per core, before jax starts.
+    """Split the CPU into at least `num_devices` devices, at most one per core, before jax starts.
 
     Args:
         num_devices: the largest number of devices that a run of this process needs.
     """
-    if not os.environ.get("JAX_NUM_CPU_DEVICES"):
+    if os.environ.get("JAX_NUM_CPU_DEVICES") or _FORCED_DEVICES in os.environ.get("XLA_FLAGS", ""):
+        return
+    wanted, present = min(num_devices, _cpu_limit()), jax.config.values["jax_num_cpu_devices"]
+    if wanted > present:
         # The backend may have started already, as in a notebook or a test: its devices are final.
         with contextlib.suppress(RuntimeError):
-            jax.config.update("jax_num_cpu_devices", min(num_devices, _cpu_limit()))
+            jax.config.update("jax_num_cpu_devices", wanted)
 
 
 def set_deterministic() -> None:
@@ -245,16 +250,22 @@ def set_compile_cache(enabled: bool) -> None:
     executable code: those that another user can have written are not read, and the reason is a warning.
 
     Args:
-        enabled: False leaves jax unchanged.
+        enabled: False takes the directory away that an earlier call has set.
     """
     # A full disk costs the cache only.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
-    if not enabled or jax.config.values["jax_compilation_cache_dir"]:
+    present = jax.config.values["jax_compilation_cache_dir"]
+    if enabled == bool(present):
         return
     try:
         path = user_cache() / "compiled"
-        path.mkdir(mode=0o700, exist_ok=True)
         directory = path.resolve()
+        if not enabled:
+            if present == str(directory):
+                jax.config.update("jax_compilation_cache_dir", None)
+                compilation_cache.reset_cache()
+            return
+        path.mkdir(mode=0o700, exist_ok=True)
         foreign = _written_by_others(directory)
     except OSError:
         return

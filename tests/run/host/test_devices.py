@@ -74,3 +74,18 @@ def test_a_platform_that_jax_cannot_use_is_refused(platform, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout.startswith(f"JAX_PLATFORMS={platform} cannot be used")
     assert "JAX_PLATFORMS=cpu" in done.stdout
+
+
+RESERVES = """
+import jax
+from stoix_like.run.host.devices import reserve
+jax.config.update("jax_num_cpu_devices", 3)
+reserve(1)
+print(jax.config.values["jax_num_cpu_devices"], len(jax.devices()))
+"""
+
+
+def test_devices_that_the_program_has_asked_for_stay():
+    unset = {name: value for name, value in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")}
+    done = subprocess.run([sys.executable, "-c", RESERVES], capture_output=True, text=True, env=unset)
+    assert done.stdout == "3 3\n", done.stderr
