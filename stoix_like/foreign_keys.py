@@ -31,12 +31,18 @@ class ForeignKey(NamedTuple):
         """The note as the end of a sentence; empty without one."""
         return f" ({self.note})" if self.note else ""
 
+    @property
+    def is_switch(self) -> bool:
+        """Whether ours are overrides, which a true value of theirs selects."""
+        return self.ours not in (ENVIRONMENT, SYSTEM, NETWORK) and all("=" in name for name in self.ours)
 
-_LEARNING_RATES = ("system.actor_lr", "system.critic_lr", "system.q_lr", "system.alpha_lr")
+
+_LEARNING_RATES = ("system.actor_lr", "system.critic_lr", "system.q_lr", "system.alpha_lr", "system.lr")
 _LAYERS = ("network.actor_network.pre_torso.layer_sizes", "network.critic_network.pre_torso.layer_sizes")
 _ACTIVATIONS = ("network.actor_network.pre_torso.activation", "network.critic_network.pre_torso.activation")
 ENVIRONMENT = ("env=gymnax/cartpole",)
 SYSTEM = ("system=ppo/ff_ppo",)
+NETWORK = ("network=mlp",)
 _SCENARIO = "suite and environment, see stoix-like list envs"
 _SYSTEMS = "see stoix-like list systems"
 _RECURRENT = "recurrent systems are named rec_…; the cell: network=rnn"
@@ -44,14 +50,19 @@ _BATCH = ("system.total_batch_size", "system.num_minibatches")
 _BATCH_NOTE = "with replay: over all devices; on-policy: their number, rollout_length × total_num_envs / batch size"
 _STEPS_PER_ENV = "steps per environment between two updates"
 _WARMUP = "random steps per environment, so their number divided by arch.total_num_envs"
-_FIXED = "gradient steps between copies; or system.tau after every step"
+_TRAINING_INTERVAL = f"{_STEPS_PER_ENV}, so their number divided by arch.total_num_envs"
+_TARGET_PERIOD = (
+    "gradient steps between copies; theirs counts environment steps: × epochs / (rollout_length × total_num_envs)"
+)
 _BUDGET = "environment steps: updates × rollout_length × total_num_envs"
 _EVERY = "the number of evaluations, at even intervals"
+_RUN_DIR = "the directory of one run; of several, hydra.sweep.dir"
+_MINIBATCH = ("system.standardize_advantages=minibatch",)
 
 # Their names, our keys, a note.
 _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
     SB3: (
-        ("policy", ("network=mlp",), "the action space selects the head: see stoix-like list networks"),
+        ("policy", NETWORK, "the action space selects the head: see stoix-like list networks"),
         ("net_arch", _LAYERS, ""),
         ("activation_fn", _ACTIVATIONS, ""),
         ("env", ENVIRONMENT, _SCENARIO),
@@ -66,7 +77,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("ent_coef=auto", ("system.autotune=true",), ""),
         ("clip_range", ("system.clip_eps",), ""),
         ("clip_range_vf", ("system.clip_value",), "true or false; the range is clip_eps"),
-        ("normalize_advantage", ("system.standardize_advantages",), ""),
+        ("normalize_advantage", _MINIBATCH, ""),
         ("use_sde", ("network=mlp_gsde",), "and system.sde_sample_freq"),
         ("norm_obs", ("system.normalize_observations",), ""),
         ("norm_reward", ("system.normalize_rewards",), ""),
@@ -75,7 +86,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("train_freq", ("system.rollout_length",), _STEPS_PER_ENV),
         ("gradient_steps", ("system.epochs",), "gradient steps per update"),
         ("optimize_memory_usage", ("system.store_next_observation=false",), ""),
-        ("target_update_interval", ("system.target_update_period",), _FIXED),
+        ("target_update_interval", ("system.target_update_period",), _TARGET_PERIOD),
         ("exploration_initial_eps", ("system.initial_epsilon",), ""),
         ("exploration_final_eps", ("system.training_epsilon",), ""),
         ("action_noise", ("system.exploration_noise",), "a standard deviation"),
@@ -105,7 +116,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("batch_size", _BATCH, _BATCH_NOTE),
         ("minibatch_size", ("system.num_minibatches",), _BATCH_NOTE),
         ("num_iterations", ("arch.total_timesteps",), _BUDGET),
-        ("norm_adv", ("system.standardize_advantages=minibatch",), ""),
+        ("norm_adv", _MINIBATCH, ""),
         ("clip_coef", ("system.clip_eps",), ""),
         ("clip_vloss", ("system.clip_value",), ""),
         ("policy_lr", ("system.actor_lr",), ""),
@@ -113,7 +124,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("buffer_size", ("system.total_buffer_size",), "over all environments"),
         ("learning_starts", ("system.warmup_steps",), _WARMUP),
         ("train_frequency", ("system.rollout_length",), _STEPS_PER_ENV),
-        ("target_network_frequency", ("system.target_update_period",), _FIXED),
+        ("target_network_frequency", ("system.target_update_period",), _TARGET_PERIOD),
         ("start_e", ("system.initial_epsilon",), ""),
         ("end_e", ("system.training_epsilon",), ""),
         ("n_atoms", ("system.num_atoms",), ""),
@@ -136,7 +147,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("logger.use_wandb", ("logger.wandb.enabled",), ""),
         ("logger.use_neptune", ("logger=wandb",), "or a custom logger"),
         ("logger.use_json", ("hydra.run.dir",), "metrics.jsonl is always written to the run directory"),
-        ("logger.base_exp_path", ("hydra.run.dir",), ""),
+        ("logger.base_exp_path", ("hydra.run.dir",), _RUN_DIR),
         ("logger.checkpointing.save_model", ("checkpoint.keep",), "checkpoints are written by default"),
         ("logger.checkpointing.load_model", ("arch.init_from",), "its parameters; arch.resume_from continues the run"),
         ("system.system_name", SYSTEM, _SYSTEMS),
@@ -144,9 +155,10 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("system.n_steps", ("system.n_step",), ""),
         (
             "system.sample_sequence_length",
-            ("system.sequence_length", "system.unroll_steps"),
-            "of R2D2 less burn_in_length, which Stoix counts, too; MuZero has unroll_steps, those that its model is"
-            " unrolled for, and n_step more are sampled",
+            ("system.sequence_length", "system.unroll_steps", "system.n_step"),
+            "R2D2: sequence_length, less burn_in_length, which Stoix counts, too; MuZero: unroll_steps, those that its"
+            " model is unrolled for, and n_step more are sampled; MPO and AWR: n_step, one less, as Stoix does not"
+            " learn from the last step; others: sequence_length",
         ),
         ("system.period", ("system.sequence_period",), ""),
         ("system.search_method_kwargs", ("system.value_scale",), "and other keys of their own, see the guide"),
@@ -157,7 +169,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("system.reward_vmin", ("system.vmin",), "of rewards and values, on the scale that they are learned on"),
         ("system.reward_vmax", ("system.vmax",), "of rewards and values, on the scale that they are learned on"),
         ("system.search_gae_lambda", ("system.search_lambda",), ""),
-        ("system.resampling.mode", ("system.resampling=period",), "or ess"),
+        ("system.resampling.mode", ("system.resampling",), ""),
         ("system.resampling.period", ("system.resample_period",), ""),
         ("system.resampling.ess_threshold", ("system.resample_threshold",), "a share of the particles"),
         ("system.init_log_temperature", ("system.init_temperature",), "itself, in units of scaled reward"),
@@ -171,6 +183,18 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("system.disco_hyperparams.target_params_coeff", ("system.tau",), "1 - target_params_coeff"),
         ("system.disco_rule.num_bins", ("system.num_atoms",), ""),
         ("system.disco_rule.max_abs_value", ("system.vmin", "system.vmax"), ""),
+        ("system.disco_rule.moving_average_decay", ("system.moments_decay",), ""),
+        ("system.kl_penalty_coef", ("system.kl_coef",), "adapted by default; constant with system.adapt_kl_coef=false"),
+        ("system.recurrent_chunk_size", ("system.sequence_length",), ""),
+        ("system.vtrace_lambda", ("system.gae_lambda",), ""),
+        ("system.decay_epsilon", ("system.exploration_fraction",), "0: a constant epsilon, training_epsilon"),
+        ("system.regularizer_coeff", ("system.regularizer_weight",), "twice theirs: Stoix halves the squared error"),
+        ("system.priority_eta", ("system.max_priority_weight",), ""),
+        ("system.num_actor_steps", ("system.epochs",), "of AWR: gradient steps of both networks"),
+        ("system.num_critic_steps", ("system.epochs",), "of AWR: gradient steps of both networks"),
+        ("system.weight_clip", ("system.weight_max",), ""),
+        ("system.action_penalization", ("system.action_penalty",), ""),
+        ("system.search_method=muzero", ("system.search_method=puct",), ""),
         (
             "rnn_layer",
             ("system=ppo/rec_ppo",),
@@ -189,7 +213,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("buffer_size", ("system.total_buffer_size",), "over all environments"),
         ("batch_size", _BATCH, _BATCH_NOTE),
         ("polyak", ("system.tau",), "1 - polyak"),
-        ("target_update_freq", ("system.target_update_period",), _FIXED),
+        ("target_update_freq", ("system.target_update_period",), _TARGET_PERIOD),
         ("target_entropy_ratio", ("system.target_entropy_scale",), ""),
         ("eps_start", ("system.initial_epsilon",), ""),
         ("eps_end", ("system.training_epsilon",), ""),
@@ -215,9 +239,9 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("EPSILON_START", ("system.initial_epsilon",), ""),
         ("EPSILON_FINISH", ("system.training_epsilon",), ""),
         ("EPSILON_ANNEAL_TIME", ("system.exploration_fraction",), "a fraction of the run"),
-        ("TARGET_UPDATE_INTERVAL", ("system.target_update_period",), _FIXED),
+        ("TARGET_UPDATE_INTERVAL", ("system.target_update_period",), _TARGET_PERIOD),
         ("LEARNING_STARTS", ("system.warmup_steps",), _WARMUP),
-        ("TRAINING_INTERVAL", ("system.rollout_length",), _STEPS_PER_ENV),
+        ("TRAINING_INTERVAL", ("system.rollout_length",), _TRAINING_INTERVAL),
     ),
     AJAX: (
         ("env_id", ENVIRONMENT, _SCENARIO),
@@ -233,7 +257,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("n_epochs", ("system.epochs",), ""),
         ("batch_size", _BATCH, _BATCH_NOTE),
         ("clip_range", ("system.clip_eps",), ""),
-        ("normalize_advantage", ("system.standardize_advantages",), ""),
+        ("normalize_advantage", _MINIBATCH, ""),
         ("buffer_size", ("system.total_buffer_size",), "over all environments"),
         ("learning_starts", ("system.warmup_steps",), _WARMUP),
         ("alpha_init", ("system.init_alpha",), ""),
@@ -304,10 +328,19 @@ _COMMON = (
     ("value_coef", ("system.vf_coef",), ""),
     ("hidden_sizes", _LAYERS, ""),
     ("hidden_size", _LAYERS, ""),
-    ("log_dir", ("hydra.run.dir",), ""),
-    ("output_dir", ("hydra.run.dir",), ""),
-    ("save_dir", ("hydra.run.dir",), ""),
+    ("log_dir", ("hydra.run.dir",), _RUN_DIR),
+    ("output_dir", ("hydra.run.dir",), _RUN_DIR),
+    ("save_dir", ("hydra.run.dir",), _RUN_DIR),
 )
+
+# What to write where one of these is false; where other rows write overrides, false is the default.
+SWITCHED_OFF = {
+    "ddqn": "system=q_learning/ff_dqn",
+    "lr_schedule": "system.decay_learning_rates=false",
+    "norm_adv": "system.standardize_advantages=false",
+    "normalize_advantage": "system.standardize_advantages=false",
+    "verbose": "logger=silent",
+}
 
 _ALL = (*_ROWS.items(), ("", _COMMON))
 FOREIGN_KEYS = tuple(ForeignKey(framework, *row) for framework, rows in _ALL for row in rows)

@@ -12,11 +12,20 @@ from omegaconf import DictConfig, OmegaConf
 from stoix_like import renamed_keys
 from stoix_like.envs.suites import SUITES
 from stoix_like.errors import listed, nearest
-from stoix_like.foreign_keys import ALGORITHMS, ENVIRONMENT, FOREIGN_KEYS, SYSTEM, ForeignKey, rows_of
+from stoix_like.foreign_keys import (
+    ALGORITHMS,
+    ENVIRONMENT,
+    FOREIGN_KEYS,
+    SWITCHED_OFF,
+    SYSTEM,
+    ForeignKey,
+    rows_of,
+)
 
 # `CartPole-v1`, `ALE/Pong-v5`, `my_package:MyEnv-v0`; not the choices of a suite of this package.
 GYMNASIUM_ID = re.compile(rf"(?!({'|'.join(SUITES)})/)[\w.:/-]+-v\d+")
 _MOST_ENVIRONMENTS = 3
+_FALSE = ("false", "0", "none", "null", "disabled")
 
 
 class UnknownKey(NamedTuple):
@@ -42,13 +51,14 @@ def find(parsed: Sequence[Override], config: DictConfig) -> list[UnknownKey]:
 
 def _find(override: Override, config: DictConfig) -> UnknownKey | None:
     node, key = config, override.key_or_group
+    text = (override.input_line or "").partition("=")[2]
     for depth, name in enumerate(names := key.split("."), start=1):
         if name not in node:
-            text = (override.input_line or "").partition("=")[2]
             return UnknownKey(key, ".".join(names[:depth]), node, text)
         node = OmegaConf.select(node, name)
         if not isinstance(node, DictConfig):
-            return None
+            # What is a value here may be a group of another framework.
+            return UnknownKey(key, key, OmegaConf.create({}), text) if depth < len(names) and rows_of(key) else None
     return None
 
 
@@ -74,25 +84,44 @@ def _hint(unknown: UnknownKey, systems: Sequence[str], environments: Sequence[st
         return f"networks take the agent_view by default: write '+{missing}={{_target_: …}}' for another input layer"
     known = [f"{prefix}{name}" for name in flatten(OmegaConf.to_container(parent)) if not name.startswith("hydra")]
     siblings = [name for name in known if name.rpartition(".")[0] == path]
-    if not siblings:
+    rows = _whole_rows(key, text)
+    if not siblings and not rows:
         return f"write +{key}=… to add it to {path}"
     end = key.removeprefix(prefix)
-    if "." in end and (inside := [name for name in known if name.endswith(f".{end}")]):
+    if not rows and "." in end and (inside := [name for name in known if name.endswith(f".{end}")]):
         return f"did you mean {listed(inside, 'or')}?"
-    names = end.lower().split(".")
     # What stands directly below `network` is the name of a network.
-    foreign = () if path == "network" else FOREIGN_KEYS
-    written = {*names, f"{names[-1]}={text}"}
-    rows = [row for row in foreign if row.theirs.rpartition(".")[2].lower() in written]
+    if not rows and path != "network":
+        rows = _rows_of_parts(end, text)
     rows.sort(key=lambda row: "=" not in row.theirs)  # a row of a value is about it
+    if text.strip("'\"").lower() in _FALSE and any(row.is_switch for row in rows):
+        rows = [row._replace(ours=(off,), note="") for row in rows if (off := SWITCHED_OFF.get(row.theirs))]
+        if not rows:
+            return "leave it out: it is off by default"
     ours = list(dict.fromkeys(name for row in rows for name in row.ours if name != key))
-    here = [name for name in ours if not name.startswith(prefix) or name.partition("=")[0] in known]
+    here = [name for name in ours if not name.startswith(prefix) or name.partition("=")[0] in (*known, "hydra.run.dir")]
     if here:
-        return _translation(unknown, rows[0], here, systems, environments)
+        row = next((row for row in rows if here[0] in row.ours), rows[0])
+        return _translation(unknown, row, here, systems, environments)
     if ours:
         return f"systems that have it call it {listed(ours, 'and')}"
+    names = end.lower().split(".")
     elsewhere = [] if path else [name for name in known if name.rpartition(".")[2] == names[-1]]
     return nearest(names[-1], elsewhere) if elsewhere else nearest(key, siblings)
+
+
+def _whole_rows(key: str, text: str) -> list[ForeignKey]:
+    """Return the rows of a whole key, or of its value."""
+    return [*rows_of(f"{key}={text}"), *rows_of(key)]
+
+
+def _rows_of_parts(key: str, text: str) -> list[ForeignKey]:
+    """Return the rows whose last part is that of a key; if there are none, those of a group that the key is in."""
+    *groups, last = key.lower().split(".")
+    ends = [(row.theirs.rpartition(".")[2].lower(), row) for row in FOREIGN_KEYS]
+    rows = [row for end, row in ends if end in (last, f"{last}={text}".lower())]
+    # The keys of DreamerV3's group `agent` name no algorithm.
+    return rows or [row for end, row in ends if end in groups and end != "agent"]
 
 
 def _translation(

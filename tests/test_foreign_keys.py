@@ -1,15 +1,22 @@
+import re
+
 import pytest
 from omegaconf import OmegaConf
 
-from stoix_like.composition import compose_config, config_dir, group_choices
-from stoix_like.foreign_keys import FOREIGN_KEYS, FRAMEWORKS
+from stoix_like import unknown_keys
+from stoix_like.composition import compose_config, config_dir, group_choices, parse_overrides
+from stoix_like.errors import ConfigError
+from stoix_like.foreign_keys import FOREIGN_KEYS, FRAMEWORKS, SWITCHED_OFF, rows_of
 
 
 @pytest.fixture(scope="module")
 def hyperparameters():
-    """The keys of all systems."""
-    files = (config_dir() / "system" / f"{system}.yaml" for system in group_choices("system"))
-    return {f"system.{key}" for file in files for key in OmegaConf.load(file)}
+    """The keys of all systems, with their defaults as they are written in overrides."""
+    defaults = {}
+    for system in group_choices("system"):
+        for key, value in OmegaConf.load(config_dir() / "system" / f"{system}.yaml").items():
+            defaults.setdefault(f"system.{key}", set()).add(str(value).lower())
+    return defaults
 
 
 @pytest.mark.parametrize("framework", [*FRAMEWORKS, ""])
@@ -23,3 +30,54 @@ def test_every_name_has_one_row_and_leads_to_keys_and_choices_that_exist(framewo
         elif key not in hyperparameters:
             path, _, name = key.rpartition(".")
             assert name in OmegaConf.select(composed, path), key
+
+
+def test_every_name_is_answered_from_its_own_rows():
+    composed = compose_config([], return_hydra_config=True)
+    for row in FOREIGN_KEYS:
+        line = row.theirs if "=" in row.theirs else f"{row.theirs}=x"
+        unknown = unknown_keys.find(parse_overrides([line]), composed)
+        # SB3's `env` is a group of ours.
+        assert bool(unknown) == (row.theirs != "env")
+        answer = unknown_keys.refusal(unknown, [], []) if unknown else ""
+        rows = rows_of(row.theirs)
+        own = {name for one in rows for name in one.ours}
+        others = {name for one in FOREIGN_KEYS for name in one.ours} - own
+        words = re.findall(r"[\w./=]+", answer.partition(" (")[0].partition(": ")[2])
+        assert not unknown or own & {word.removesuffix("=x") for word in words}, answer
+        assert not others & {*words}, answer
+
+
+@pytest.mark.parametrize(
+    ("overrides", "answer"),
+    [
+        (["system=dreamer/dreamer_v3", "agent.opt.agc=0.3"], "use system.max_relative_norm=0.3"),
+        (["system=dreamer/dreamer_v3", "agent.imag_loss.lam=0.9"], "use system.gae_lambda=0.9"),
+        (["system=search/ff_mz", "system.n_steps=5"], "use system.n_step=5"),
+        (["system=search/ff_mz", "lr=1e-3"], "use system.lr=1e-3"),
+        (["system=spo/ff_spo", "system.resampling.mode=ess"], "use system.resampling=ess"),
+        (["system=spo/ff_spo", "system.resampling.ess_threshold=0.3"], "use system.resample_threshold ("),
+        (["log_dir=here"], "use hydra.run.dir (the directory of one run; of several, hydra.sweep.dir)"),
+        (["norm_adv=true"], "use system.standardize_advantages=minibatch"),
+        (["normalize_advantage=False"], "use system.standardize_advantages=false"),
+        (["lr_schedule=null"], "use system.decay_learning_rates=false"),
+        (["ddqn=false"], "use system=q_learning/ff_dqn"),
+        (["verbose=0"], "use logger=silent"),
+        (["track=false"], "leave it out: it is off by default"),
+    ],
+)
+def test_a_name_is_answered_by_its_whole_key_and_its_value(overrides, answer):
+    with pytest.raises(ConfigError) as raised:
+        compose_config(overrides)
+    assert f": {answer}" in str(raised.value)
+
+
+def test_switches_are_off_by_default_or_have_an_override_that_exists(hyperparameters):
+    choices = compose_config([], return_hydra_config=True).hydra.runtime.choices
+    for row in FOREIGN_KEYS:
+        if row.theirs in SWITCHED_OFF:
+            key, _, choice = SWITCHED_OFF[row.theirs].partition("=")
+            assert key in hyperparameters or choice in group_choices(key)
+        elif row.is_switch and "=" not in row.theirs:
+            for key, _, choice in (name.partition("=") for name in row.ours):
+                assert choice not in hyperparameters.get(key, {choices.get(key)}), row
