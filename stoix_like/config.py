@@ -203,10 +203,6 @@ def _fit_to_arch(system: SystemConfig, arch: ArchConfig, name: str) -> SystemCon
         )
     if data.data is None:
         raise ConfigError("arch=offline learns from recorded data: set system.data=FILE")
-    if data.final_data_fraction is not None:
-        raise ConfigError(
-            f"system.final_data_fraction={data.final_data_fraction}: with arch=offline, all is recorded: use null"
-        )
     return replace_values(system, {"data_fraction": 1.0, "final_data_fraction": None, "warmup_steps": 0})
 
 

@@ -190,8 +190,8 @@ def _leave_wake_up() -> None:
         signal.set_wakeup_fd(-1)
         Signals._active._wake_up = None
         # It has nothing to save, and whoever ends it waits until it has ended.
-        if (handler := Signals._active._previous.pop(signal.SIGTERM, None)) is not None:
-            signal.signal(signal.SIGTERM, handler)
+        if signal.SIGTERM in (previous := Signals._active._previous):
+            signal.signal(signal.SIGTERM, previous.pop(signal.SIGTERM) or signal.SIG_DFL)
 
 
 if hasattr(os, "register_at_fork"):

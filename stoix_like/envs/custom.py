@@ -107,8 +107,8 @@ def _set_aside(name: str, source: Any, kwargs: Mapping[str, Any]) -> tuple[dict[
 
 def _takes(name: str, constructor: Any) -> bool:
     # Games of pgx and of JaxMARL pass their `**kwargs` on to constructors that know none of these arguments.
-    is_game = isinstance(constructor, type) and (_has_base(constructor, _GAME) or hasattr(constructor, "step_env"))
-    any_name = not is_game
+    of_jaxmarl = hasattr(constructor, "step_env") and not hasattr(constructor, "default_params")
+    any_name = not (isinstance(constructor, type) and (of_jaxmarl or _has_base(constructor, _GAME)))
     parameters = parameters_of(constructor)
     return any(entry.name == name or (any_name and entry.kind is entry.VAR_KEYWORD) for entry in parameters)
 

@@ -238,8 +238,10 @@ class BatchThread:
         def call() -> T:
             try:
                 return function()
-            except (KeyboardInterrupt, SystemExit) as error:
-                # Those of the environment are its errors; the waiting thread has its own, which end the program.
+            except Exception:
+                raise
+            except BaseException as error:
+                # An exit of the environment is an error of it; those of the waiting thread end the program.
                 reason = ": ".join(filter(None, (type(error).__name__, str(error))))
                 raise HostEnvironmentError(reason) from error
 

@@ -13,7 +13,9 @@ from typing import Any
 
 from stoix_like.loggers.base import RunInfo, plain
 from stoix_like.storage.contents import MAX_RECORD_BYTES, parse_json
-from stoix_like.storage.files import open_regular, write_text
+from stoix_like.storage.files import open_regular, replaced, write_text
+
+_BLOCK = 2**20  # bytes
 
 
 class JsonlLogger:
@@ -167,11 +169,11 @@ def _size_up_to(path: pathlib.Path, env_steps: int) -> int:
 
 
 def _cut(path: pathlib.Path, size: int) -> None:
-    descriptor = open_regular(path, os.O_WRONLY)
-    try:
-        os.ftruncate(descriptor, size)
-    finally:
-        os.close(descriptor)
+    """Replace a file by its first `size` bytes; a copy of the run may share the file itself."""
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file, replaced(path) as kept:
+        while size and (content := file.read(min(size, _BLOCK))):
+            kept.write(content)
+            size -= len(content)
 
 
 def _report(message: str) -> None:

@@ -18,7 +18,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.storage.files import read_bytes
 
 NUMBER = int | float | None
-MAX_RECORD_BYTES = 2**28
+MAX_RECORD_BYTES = 2**32
 """The longest line of a file of records, which itself may have any size."""
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 

@@ -2,7 +2,7 @@
 
 Written to a store directly, every record and every checkpoint would wait for the network; Hydra, TensorBoard and locks
 need a file system; and stores have no rename, which makes a local checkpoint complete. Every five seconds, a thread
-compares the directory with what it has copied. The marker of a checkpoint is written last: the names and sizes of its
+compares the directory with what it has copied; a large file waits until it has grown by a tenth. The marker of a checkpoint is written last: the names and sizes of its
 files, and a digest of its `host_state`, which tells whether a local checkpoint is the one on the store.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import secrets
 import shutil
@@ -35,7 +36,7 @@ _SECONDS_OF_SILENCE = 2.0  # at the end
 _REMOVABLE = (SUMMARY, FAILURE)
 _OWN_TO_THE_MACHINE = (LOCK, ".shared", remote.OWNER)
 _DIRECTORIES_TO_SKIP = (CHECKPOINTS, checkpoint.QUARANTINE)
-_LARGE = 2**20  # bytes
+_LARGE, _SECONDS_BETWEEN_LARGE_COPIES = 2**20, 600.0  # bytes
 # The name of what is to be removed, among those of what is to be copied.
 _REST = ""
 # Size and time of the last change of each file.
@@ -61,6 +62,7 @@ class Mirror:
         if self._store.local is not None and self._store.local.resolve().is_relative_to(run_dir.resolve()):
             raise ConfigError(f"checkpoint.mirror={address} is in the run directory: choose a place outside of it")
         self._copied: dict[str, _Version] = {}  # by name of the file, or of the checkpoint's directory
+        self._copied_at: dict[str, float] = {}  # by the clock of the machine
         self._absent: set[str] = set()  # of `_REMOVABLE`, what is not on the store
         # Checkpoints on the store, None for incomplete ones; unknown before the first pass.
         self._stored: dict[int, Marker | None] | None = None
@@ -147,7 +149,7 @@ class Mirror:
             try:
                 remote.check_owner(self._store, self._token)
                 copy()
-                self._copied[name] = version
+                self._copied[name], self._copied_at[name] = version, time.monotonic()
             except remote.OtherRunError:
                 raise
             except Exception as error:  # Each store has errors of its own.
@@ -164,9 +166,10 @@ class Mirror:
         # Those that are complete before the records are copied: no copy has a checkpoint that is ahead of them.
         aside, present = set_aside_steps(self._run_dir / CHECKPOINTS), checkpoint.steps(self._run_dir)
         checkpoints = {f"{CHECKPOINTS}/{step}": functools.partial(self._copy_checkpoint, step) for step in present}
-        needed = self._stopping.is_set() or any(self._version(name) != self._copied.get(name) for name in checkpoints)
+        needed = self._behind or self._stopping.is_set()
+        needed |= any(self._version(name) != self._copied.get(name) for name in checkpoints)
         for name in _plain_files(self._run_dir):
-            if needed or not self._has_grown_little(name):
+            if needed or not self._can_wait(name):
                 yield from self._change(name, functools.partial(self._copy_file, name))
         for name, copy in reversed(checkpoints.items()):
             yield from self._change(name, copy)
@@ -177,12 +180,13 @@ class Mirror:
         if version and version != self._copied.get(name):
             yield name, version, copy
 
-    def _has_grown_little(self, name: str) -> bool:
-        """Whether a large file is up to a tenth longer than its copy: a store takes files as a whole."""
+    def _can_wait(self, name: str) -> bool:
+        """Whether a large file is up to a tenth longer than its recent copy: a store takes files as a whole."""
         size, copied = (
             sum(size for size, _ in (found or {}).values()) for found in (self._version(name), self._copied.get(name))
         )
-        return _LARGE < copied < size < 1.1 * copied
+        is_recent = time.monotonic() - self._copied_at.get(name, -math.inf) < _SECONDS_BETWEEN_LARGE_COPIES
+        return _LARGE < copied < size < 1.1 * copied and is_recent
 
     def _version(self, name: str) -> _Version:
         return _files(self._run_dir / name) if name else {}

@@ -92,7 +92,7 @@ def test_an_exit_in_an_environment_that_no_program_calls_is_an_error_of_it(fault
 
 def test_an_interrupt_of_the_program_is_no_error_of_the_environment():
     """Ctrl-C while the main thread waits for a step, as it does while an episode is rendered."""
-    env = make(config(kwargs={"fail_at": 1, "fault": "hang"}, timeout=1.0))
+    env = make(config(kwargs={"fail_at": 1, "fault": "hang"}, timeout=8.0))
     batch = env.unwrapped.open(N)
     batch.reset(env.unwrapped.seeds(jax.random.split(jax.random.key(0), N)))
     threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()

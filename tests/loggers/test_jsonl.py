@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import resource
 import signal
 
@@ -47,16 +48,17 @@ def test_updates_before_a_damaged_line_are_kept(tmp_path):
     logger.close()
 
 
-def test_updates_up_to_the_checkpoint_stay_where_they_are(tmp_path):
+def test_updates_up_to_the_checkpoint_are_kept_and_copies_of_the_run_stay(tmp_path):
     path, kept = tmp_path / "updates.jsonl", '{"env_steps": 0}\n{"env_steps": 64}\n'
     path.write_text(kept + '{"env_steps": 80}\n{"env_steps": 9')
-    file = path.stat().st_ino
+    os.link(path, tmp_path / "other.jsonl")
+    path.chmod(0o444)
     logger = JsonlLogger(tmp_path / "metrics.jsonl")
     logger.start(run_info(tmp_path)._replace(history=({"env_steps": 64},), env_steps=64))
     assert path.read_text() == kept
     logger.log_updates({"env_steps": 72})
     assert path.read_text() == kept + '{"env_steps": 72}\n'
-    assert path.stat().st_ino == file
+    assert (tmp_path / "other.jsonl").read_text().endswith('{"env_steps": 9')
     logger.close()
 
 

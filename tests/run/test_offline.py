@@ -57,10 +57,6 @@ def setup_of(*overrides):
 REFUSED = {
     "ppo": (["system=ppo/ff_ppo"], r"arch=offline: system=ppo/ff_ppo learns from its own rollouts: use a system with"),
     "no data": (["system=q_learning/ff_dqn"], r"arch=offline learns from recorded data: set system.data=FILE"),
-    "share": (
-        ["system=q_learning/ff_dqn", "system.data=none.npz", "system.final_data_fraction=0.2"],
-        r"system.final_data_fraction=0.2: with arch=offline, all is recorded: use null",
-    ),
     "no file": (["system=q_learning/ff_dqn", "system.data=none.npz"], r"system.data=none.npz: there is no such file"),
 }
 
@@ -136,7 +132,9 @@ def test_sizes_of_the_data_are_compared_with_those_of_the_run(tmp_path):
 
 def test_batches_of_data_may_be_larger_than_the_buffer_that_is_not_there(tmp_path):
     data, sizes = write_cartpole(tmp_path / "data.npz"), ["system.total_buffer_size=1", "system.n_step=3"]
-    setup_of("system=q_learning/ff_dqn", *SMALL, data, *sizes)
+    setup = setup_of("system=q_learning/ff_dqn", *SMALL, data, *sizes, "system.final_data_fraction=0.2")
+    unused = "system.final_data_fraction=0.2 has no effect with arch=offline, where all is recorded"
+    assert unused in setup.plan.notes
     with pytest.raises(
         ConfigError, match=r"of one prioritised sample per shard, none is of system.data=.*: use at least 2"
     ):

@@ -59,8 +59,9 @@ def test_large_files_are_copied_when_they_have_grown_by_a_tenth_or_the_run_needs
     def append(size):
         with updates.open("a") as file:
             file.write("x" * (size - 1) + "\n")
-        (run / "marker").write_text(str(updates.stat().st_size))
-        wait_until(lambda: "marker" in names(store) and content("marker") == str(updates.stat().st_size).encode())
+        # Copied after the other file in a pass.
+        (run / "written").write_text(str(updates.stat().st_size))
+        wait_until(lambda: "written" in names(store) and content("written") == str(updates.stat().st_size).encode())
         return len(content("updates.jsonl"))
 
     updates.write_text("x" * 2_000_000 + "\n")
@@ -69,7 +70,8 @@ def test_large_files_are_copied_when_they_have_grown_by_a_tenth_or_the_run_needs
     assert append(1000) == 2_000_001
     assert append(200_000) == 2_201_001
     assert append(1000) == 2_201_001
-    write_checkpoint(run, 192)
+    write_checkpoint(run.parent / "aside", 192)
+    (run.parent / "aside/checkpoints/192").rename(run / "checkpoints/192")
     wait_until(lambda: "checkpoints/192.complete" in names(store))
     assert len(content("updates.jsonl")) == 2_202_001
     assert append(1000) == 2_202_001

@@ -159,7 +159,9 @@ def adapt(env: Any, params: Mapping[str, Any], name: str) -> VectorEnvironment:
     fitted = fit_params(known, params, name)
     fitted = _derived(name, known, fitted)
     built = GymnaxEnvironment(env, dataclasses.replace(defaults, **fitted), name)
-    if params and (unread := sorted(params.keys() - _read(name, env, built.params, params))):
+    # Those of a user may matter to spaces alone.
+    given = params if name in gymnax.registered_envs else {}
+    if given and (unread := sorted(given.keys() - _read(name, env, built.params, given))):
         raise ConfigError(f"env.params.{unread[0]}={params[unread[0]]}: {name} does not read it: leave it out")
     return Vectorize(built)
 

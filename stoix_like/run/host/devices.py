@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import stat
 import warnings
@@ -25,7 +26,6 @@ from stoix_like.storage.files import user_cache
 
 # Only kernels whose results do not depend on timing, none of which is chosen by measuring its speed.
 _DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
-_FORCED_DEVICES = "xla_force_host_platform_device_count"
 _NONDETERMINISTIC_FLAGS = [f"--xla_gpu_exclude_nondeterministic_ops={value}" for value in ("false", "0")]
 
 
@@ -209,10 +209,11 @@ def reserve(num_devices: int) -> None:
     Args:
         num_devices: the largest number of devices that a run of this process needs.
     """
-    if os.environ.get("JAX_NUM_CPU_DEVICES") or _FORCED_DEVICES in os.environ.get("XLA_FLAGS", ""):
+    if os.environ.get("JAX_NUM_CPU_DEVICES"):
         return
-    wanted, present = min(num_devices, _cpu_limit()), jax.config.values["jax_num_cpu_devices"]
-    if wanted > present:
+    forced = re.search(r"xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    present = max(jax.config.values["jax_num_cpu_devices"], int(forced[1]) if forced else 0)
+    if (wanted := min(num_devices, _cpu_limit())) > present:
         # The backend may have started already, as in a notebook or a test: its devices are final.
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", wanted)

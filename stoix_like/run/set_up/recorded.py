@@ -101,6 +101,9 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
     reward = _learned_rewards(found.reward, config.env)
     returns = _returns(found, reward, config)
     notes = list(_notes(found.header, config))
+    share = config.resolved["system"].get("final_data_fraction")
+    if share is not None and isinstance(config.arch, OfflineConfig):
+        notes.append(f"system.final_data_fraction={share} has no effect with arch=offline, where all is recorded")
     if returns is not None and not found.terminated.any():
         notes.append("system.calibrated=true has no effect: no episode of the data terminated, so no return is known")
     data = Data(
