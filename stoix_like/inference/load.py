@@ -136,7 +136,7 @@ def load_policy(
     if agent is not None:
         setup, shared = _of_agent(setup, shared, agent)
     policy = make_policy(setup, shared, chosen.hyperparams, greedy=greedy, env_steps=chosen.env_steps)
-    policy.selected, policy.agent = chosen.selected, agent
+    policy.selected, policy.member, policy.agent = chosen.selected, chosen.member, agent
     return policy
 
 

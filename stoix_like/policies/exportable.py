@@ -24,8 +24,11 @@ class Exportable(Protocol):
         name: name of the run: `ppo/ff_ppo on gymnax/CartPole-v1`.
         greedy: whether actions are the mode of the policy.
         has_mode: whether the policy has one.
-        env_steps: environment steps that the policy was trained for.
+        env_steps: environment steps that the policy was trained for, or gradient steps.
+        step_unit: which of both, `env steps` or `gradient steps`.
         selected: how its parameters were selected; empty if they were not loaded from a run.
+        member: the member of a population whose policy this is, 0 without one.
+        agent: the agent with networks of its own whose policy this is; None: that of all agents.
         observation_space: the space of one observation.
         action_space: the space of one action, in the units of the suite.
     """
@@ -34,7 +37,10 @@ class Exportable(Protocol):
     greedy: bool
     has_mode: bool
     env_steps: int
+    step_unit: str
     selected: str
+    member: int
+    agent: int | None
     observation_space: ObservationSpace
     action_space: ActionSpace
 

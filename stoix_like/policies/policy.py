@@ -78,6 +78,8 @@ class Policy(Exportable):
             `Observation`, and the entries of a dictionary by dotted name, such as `agent_view.grid`, but for those that
             no action depends on, such as the entries of a privileged critic.
         selected: how `load_policy` selected the parameters: `best of 10 evaluations, return 195.30`.
+        step_unit: what `env_steps` counts, `env steps` or `gradient steps`.
+        member: the member of a population whose policy this is, 0 without one.
         agent: the agent with networks of its own whose policy this is; None: that of all agents.
     Its other attributes are those of `Exportable`.
     """
@@ -97,6 +99,8 @@ class Policy(Exportable):
             raise ConfigError(f"greedy=True: the policy of {setup.name} maps noise to actions, without a mode: omit it")
         self.greedy = self.has_mode and (config.arch.evaluation_greedy if greedy is None else greedy)
         self.env_steps, self.selected = env_steps, ""
+        self.step_unit = config.arch.step_unit
+        self.member = 0
         self.agent: int | None = None
         mode = {**config.system.policy_hyperparams, **(config.system.mode_hyperparams if self.greedy else {})}
         self._system = setup.build_system({**hyperparams, **mode}, greedy=self.greedy)
@@ -196,7 +200,7 @@ class Policy(Exportable):
         fields = {name: f"{leaf.dtype}{list(leaf.shape)}" for name, leaf in self.input_shapes.items()}
         inputs = ", ".join(f"{name} {shape}" for name, shape in fields.items())
         kind = "greedy" if self.greedy else "sampling"
-        steps = f"{self.env_steps:,} env steps" + (f" ({self.selected})" if self.selected else "")
+        steps = f"{self.env_steps:,} {self.step_unit}" + (f" ({self.selected})" if self.selected else "")
         return f"Policy({self.name}, {kind}, {steps}: {inputs} -> {self.action_space})"
 
     @functools.cached_property

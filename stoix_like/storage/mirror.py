@@ -2,8 +2,9 @@
 
 Written to a store directly, every record and every checkpoint would wait for the network; Hydra, TensorBoard and locks
 need a file system; and stores have no rename, which makes a local checkpoint complete. Every five seconds, a thread
-compares the directory with what it has copied; a large file waits until it has grown by a tenth. The marker of a checkpoint is written last: the names and sizes of its
-files, and a digest of its `host_state`, which tells whether a local checkpoint is the one on the store.
+compares the directory with what it has copied; a large file waits until it has grown by a tenth. The marker of a
+checkpoint is written last: the names and sizes of its files, and a digest of its `host_state`, which tells whether a
+local checkpoint is the one on the store.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ def test_contract_describes_the_exported_file(policy, tmp_path):
     ]
     assert [(entry["name"], entry["shape"]) for entry in described["inputs"]] == [("agent_view", ["batch", 3])]
     assert (described["system"], described["environment"]) == ("ppo/ff_ppo", "gymnax/Pendulum-v1")
-    assert described["env_steps"] == policy.env_steps
+    assert (described["env_steps"], described["step_unit"]) == (policy.env_steps, "env steps")
+    assert (described["member"], described["agent"]) == (0, None)
     path.write_bytes(path.read_bytes() + b"0")
     with pytest.raises(ConfigError, match=r"is not the file that policy\.npz\.json describes"):
         contract.read(path)

@@ -71,7 +71,8 @@ def encode(policy: Exportable) -> bytes:
         raise _misfit(policy, f"the inputs {view} and {', '.join(others)}")
     modules = _calls(policy)
     statistics: Any = getattr(policy.shared, "statistics", ())
-    arrays = {"inputs": names, **_layers(policy, modules), **_output(policy, modules[-2][0])}
+    dtype = str(policy.argument_shapes[view].dtype)
+    arrays = {"inputs": names, "dtype": dtype, **_layers(policy, modules), **_output(policy, modules[-2][0])}
     if statistics != () and jnp.issubdtype(policy.argument_shapes[view].dtype, jnp.floating):
         mean, std = (entries(tree, "agent_view")[view] for tree in (statistics.mean, statistics.std))
         arrays |= {"mean": mean, "std": std, "clip": np.float32(MAX_ABS_VALUE)}

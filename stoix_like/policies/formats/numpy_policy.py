@@ -37,8 +37,10 @@ def load(file: Any) -> Callable[..., np.ndarray]:
     def act(observation: Any, action_mask: Any = None) -> np.ndarray:
         if action_mask is None and "action_mask" in policy["inputs"]:
             raise ValueError("action_mask=None, but this policy needs the legal actions: pass booleans [B, A]")
-        x = np.asarray(observation)
-        x = x.astype(np.float32) / (255 if x.dtype == np.uint8 else 1)
+        x, wanted = np.asarray(observation), str(policy.get("dtype", np.asarray(observation).dtype))
+        if not np.can_cast(x.dtype, wanted, "same_kind"):
+            raise ValueError(f"the observation has dtype {x.dtype}, but this policy takes {wanted}")
+        x = x.astype(np.float32) / (255 if wanted == "uint8" else 1)
         if "mean" in policy:
             x = np.clip((x - policy["mean"]) / policy["std"], -policy["clip"], policy["clip"])
         x = x.reshape(len(x), -1)

@@ -53,6 +53,11 @@ def test_numpy_policy_acts_as_the_policy(overrides, tmp_path):
     assert np.ptp(found) > 3
     assert np.abs(found).max() <= 2
     np.testing.assert_allclose(found, policy(view), rtol=1e-4, atol=1e-4)
+    # Numbers in bytes are no pixels to a policy of floats.
+    counts = np.uint8([[0, 1, 2], [1, 0, 1]])
+    np.testing.assert_allclose(reader["load"](path)(counts), policy(counts), rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="the observation has dtype complex64, but this policy takes float32"):
+        reader["load"](path)(view.astype(np.complex64))
     changed = path.with_name("changed.npz")
     changed.write_bytes(path.read_bytes() + b"0")
     path.with_name("policy.npz.json").rename(path.with_name("changed.npz.json"))
