@@ -239,10 +239,18 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
     copies = mesh.size // mesh.shape[POPULATION_AXIS] if setup.config.keeps_best else 0
     best = copies * memory_estimate.bytes_per_device(state.shared, mesh)
     for name in (name for name in ("restart", "learn", "train") if name in compiled):
-        memory_estimate.check(compiled[name], mesh, num_members, sizes, best, setup.device_memory)
+        resident = best + (_waiting_rollouts(setup, compiled[name]) if name == "learn" else 0)
+        memory_estimate.check(compiled[name], mesh, num_members, sizes, resident, setup.device_memory)
     if "evaluate" in compiled:
         resident, episodes = best + memory_estimate.bytes_per_device(state.shards, mesh), ("arch.num_eval_episodes",)
         memory_estimate.check(compiled["evaluate"], mesh, num_members, episodes, resident, setup.device_memory)
+
+
+def _waiting_rollouts(setup: RunSetup, learn: Any) -> int:
+    """Return the bytes per device of the rollouts that wait for Sebulba's learner while it learns from others."""
+    assert isinstance(setup.config.arch, SebulbaConfig)
+    (_, _, rollouts, *_), _ = learn.args_info
+    return setup.config.arch.pipeline_queue_size * memory_estimate.bytes_per_device(rollouts, setup.mesh)
 
 
 def describe(programs: Mapping[str, Mapping[str, float]]) -> list[str]:

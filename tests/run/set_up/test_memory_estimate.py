@@ -42,6 +42,18 @@ def test_the_best_parameters_are_kept_beside_the_last_ones(monkeypatch):
     assert (training_with - training, evaluation_with - evaluation, training) == (size, size, 0)
 
 
+def test_rollouts_that_wait_for_the_learner_are_counted(monkeypatch):
+    """Each of 16 in the queue has 32 steps of 4 environments: at least the 4 floats of two observations of each."""
+    resident = []
+    monkeypatch.setattr(memory_estimate, "check", lambda *args, **_: resident.append(args[4]))
+    for size in (0, 1, 16):
+        given = [*SMALL, "arch=sebulba", "env=gymnasium/cartpole", f"arch.pipeline_queue_size={size}"]
+        TrainingLoop(set_up(parse_config(compose_config([*given, "arch.num_evaluation=2"]))), MultiLogger([]))
+    none, one, all_ = resident[::2]
+    assert all_ - none == 16 * (one - none)
+    assert one - none >= 32 * 4 * 2 * 4 * 4
+
+
 @pytest.mark.slow
 def test_a_run_that_does_not_fit_into_memory_is_refused_with_the_keys_to_reduce(monkeypatch):
     # More than the arrays of the estimate, less than the program.
