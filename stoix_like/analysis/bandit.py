@@ -11,7 +11,7 @@ import numpy as np
 
 from stoix_like.analysis.comparison import Settings, format_interval
 from stoix_like.analysis.groups import AlgorithmRuns, check_keys, group, read_evaluated
-from stoix_like.analysis.scores import episode_returns
+from stoix_like.analysis.scores import episode_returns, lowest
 from stoix_like.analysis.statistics import Interval, interval
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import columns
@@ -146,8 +146,9 @@ def _curve(
 ) -> SelectionCurve:
     seeds = [arm.tasks[task] for arm in arms]
     returns = [episode_returns(member, options.score) for members in seeds for member in members]
-    # As in other comparisons, what diverged counts as the lowest return.
-    returns = [np.where(np.isnan(own), np.nanmin(np.concatenate(returns)), own) for own in returns]
+    # As in other comparisons, what diverged counts as the lowest mean return.
+    low = lowest([np.asarray([own[np.isfinite(own)].mean() for own in returns if np.isfinite(own).any()])])
+    returns = [np.where(np.isnan(own), low, own) for own in returns]
     means, ends = np.asarray([own.mean() for own in returns]), np.cumsum([*map(len, seeds)])
     drawn = [rng.integers(end - len(own), end, NUM_REPETITIONS) for end, own in zip(ends, seeds, strict=True)]
     # In random order, so that no setting is always played first, or wins ties.

@@ -73,7 +73,7 @@ class Test(NamedTuple):
         difference: mean of the first minus mean of the second.
         improvement: probability that a run of the first scores higher.
         p_value: of the test, uncorrected.
-        corrected: p-value corrected for all tests of the comparison.
+        corrected: p-value corrected for all tests of the comparison; of a grid, for those of all pairs.
         seeds_needed: seeds of each with which the test would decide in 80 % of cases, for undecided pairs.
         seeds: seeds of both.
         paired: whether both were trained with the same seeds in one population, and are compared seed by seed.
@@ -256,8 +256,11 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
     found = statistics.aggregates(tables, target, settings.level)
     if len(algorithms) > MAX_ALL_PAIRS:
         algorithms = sorted(algorithms, key=lambda algorithm: found[algorithm.label]["iqm"].estimate, reverse=True)
-        notes.append(f"more than {MAX_ALL_PAIRS} algorithms: only the best one is tested against the others")
+        corrected = "" if settings.correction == "none" else ", corrected for all pairs"
+        notes.append(f"more than {MAX_ALL_PAIRS} algorithms: only the best one is tested against the others{corrected}")
     pairs = [(index, *pair) for index in range(len(tasks)) for pair in _pairs(algorithms)]
+    # The scores themselves choose the best one: its tests are those of all pairs that could have been chosen.
+    untested = len(tasks) * math.comb(len(algorithms), 2) - len(pairs)
     samples = [(scores[first.label][index], scores[second.label][index]) for index, first, second in pairs]
     tests = [
         _test(
@@ -265,10 +268,10 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
         )
         for (index, first, second), sample in zip(pairs, samples, strict=True)
     ]
-    corrected = statistics.correct([test.p_value for test in tests], settings.correction)
+    p_values = statistics.correct([test.p_value for test in tests], settings.correction, untested)
+    num_tests = max(1, untested + sum(not test.equal for test in tests))
     tests = [
-        _decide(test, p, sample, settings, max(1, sum(not test.equal for test in tests)))
-        for test, p, sample in zip(tests, corrected, samples, strict=True)
+        _decide(test, p, sample, settings, num_tests) for test, p, sample in zip(tests, p_values, samples, strict=True)
     ]
     seeds = [len(values) for columns in scores.values() for values in columns]
     if min(seeds) < MIN_SEEDS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import textwrap
@@ -16,20 +15,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from scipy import stats
 
+from stoix_like.analysis.curves import common_grid, curve, member_curve, thin, with_lowest
 from stoix_like.analysis.groups import AlgorithmRuns, are_paired, common_tasks
-from stoix_like.analysis.scores import common_unit, raw_scores, score_tables, with_scores
+from stoix_like.analysis.scores import common_size, common_unit, raw_scores, score_tables, with_scores
 from stoix_like.analysis.statistics import TESTS, p_value, resample_counts, trimmed_mean
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers.formats import center_name
-from stoix_like.storage.recorded_runs import RETURN, Member
-from stoix_like.storage.run_files import METRICS, UPDATES, read_last_record
+from stoix_like.storage.recorded_runs import RETURN
 
 X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time after the first evaluation, in seconds"}
 BANDS = ("bootstrap", "percentile", "deviation", "error", "none")
 _NUM_POINTS = 101
-_MAX_POINTS = 500
-# Of seeds that end at a smaller share of the longest run, curves are cut with a note.
-_MOST = 0.9
 # Bands over the resamples of every point of a curve need fewer of them than a table.
 NUM_RESAMPLES = 2000
 _MAX_LABELS_INSIDE = 4
@@ -199,64 +195,6 @@ def length_curves(
     return axes
 
 
-def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
-    """Return a metric of several members at common points.
-
-    Args:
-        members: the members.
-        metric: name of the metric.
-        x: `env_steps` or `wall_seconds`.
-
-    Returns:
-        `[T]` points, and `[S, T]` values: those of the evaluations where all members share them, of thousands
-        `_MAX_POINTS` at even intervals; otherwise linear interpolations up to the end of the shortest run, which a note
-        names if it is much shorter.
-
-    Raises:
-        ConfigError: a run has no finite value of the metric, or one starts after another one ends.
-    """
-    found = [_series(member, metric, x) for member in members]
-    points = found[0][0]
-    if all(np.array_equal(points, other) for other, _ in found):
-        shown = np.unique(np.linspace(0, len(points) - 1, min(_MAX_POINTS, len(points))).round().astype(int))
-        return points[shown], np.stack([values[shown] for _, values in found])
-    ends, directories = [other[-1] for other, _ in found], [member.run.directory for member in members]
-    points = _common_grid([own for own, _ in found], directories, f"{metric} of {members[0].run.system}", x)
-    if min(ends) < _MOST * max(ends):
-        shortest = directories[int(np.argmin(ends))]
-        extent = f"up to {min(ends):,.0f} of {max(ends):,.0f} {x}"
-        print(f"{metric} is shown {extent}: {shortest} ends there", file=sys.stderr)
-    return points, np.stack([np.interp(points, *series) for series in found])
-
-
-def _common_grid(points: Sequence[np.ndarray], names: Sequence[Any], what: str, x: str) -> np.ndarray:
-    """Return even points that all of the named curves cover."""
-    starts, ends = [own[0] for own in points], [own[-1] for own in points]
-    start, end = max(starts), min(ends)
-    if start > end:
-        late, early = names[starts.index(start)], names[ends.index(end)]
-        raise ConfigError(
-            f"{what}: the values of {late} start at {start:,.0f} {x}, after those of {early} end at {end:,.0f}: plot"
-            " them apart, or continue the shorter run"
-        )
-    return np.linspace(start, end, _NUM_POINTS)
-
-
-def _series(member: Member, metric: str, x: str) -> tuple[np.ndarray, np.ndarray]:
-    series = member.run.series(metric)
-    points = series.env_steps if x == "env_steps" else series.wall_seconds
-    if None in points:
-        raise ConfigError(f"x={x}: the records of {metric} have env_steps alone: use x=env_steps")
-    values = np.asarray(list(map(member.number, series.values)), np.float64)
-    finite = np.isfinite(values)
-    if not finite.any():
-        known = {name for path in (METRICS, UPDATES) for name in read_last_record(member.run.directory / path)}
-        raise ConfigError(f"{member.run.directory} has no value of {metric}: {nearest(metric, known)}")
-    # Seeds that take programs from a cache would otherwise have ended before others start.
-    start = member.run.series(RETURN).wall_seconds[0] if x == "wall_seconds" else 0
-    return np.asarray(points, np.float64)[finite] - (start or 0.0), values[finite]
-
-
 def _band(values: np.ndarray, center: str, band: str, level: float) -> tuple[Any, Any]:
     if band == "none" or len(values) == 1:
         return None, None
@@ -277,10 +215,14 @@ def _mark_differences(
     axes: Axes, pair: Sequence[AlgorithmRuns], task: str, metric: str, x: str, test: str, level: float
 ) -> None:
     """Mark, along the lower edge of the axes, where a test decides between two curves: at points that all recorded."""
-    series = [[_series(member, metric, x) for member in algorithm.tasks[task]] for algorithm in pair]
-    common = functools.reduce(np.intersect1d, [points for own in series for points, _ in own])
-    common = common[np.unique(np.linspace(0, len(common) - 1, min(_MAX_POINTS, len(common))).round().astype(int))]
-    first, second = (np.stack([values[np.isin(points, common)] for points, values in own], axis=-1) for own in series)
+    series = [[member_curve(member, metric, x) for member in algorithm.tasks[task]] for algorithm in pair]
+    everyone = [*series[0], *series[1]]
+    common = np.unique(np.concatenate([one.points for one in everyone]))
+    common = thin(common[np.all([one.covers(common) for one in everyone], axis=0)])
+    first, second = (with_lowest(np.stack([one.at(common) for one in own])).T for own in series)
+    # Where all of one have diverged, there is nothing to test.
+    some = np.isfinite(first).all(-1) & np.isfinite(second).all(-1)
+    common, first, second = common[some], first[some], second[some]
     paired = are_paired(pair[0], pair[1], task)
     decided = [p_value(test, *rows, paired) < level for rows in zip(first, second, strict=True)]
     marked = common[np.asarray(decided, bool)]
@@ -357,8 +299,11 @@ def sample_efficiency(
     for label, columns in curves.items():
         grid = columns[0][0]
         if len(tasks) > 1:
-            grid = _common_grid([points for points, _ in columns], tasks, f"{metric} of {label}", "env_steps")
-        size = min(len(values) for _, values in columns)
+            grid = common_grid([points for points, _ in columns], tasks, f"{metric} of {label}", "env_steps")
+        notes: list[str] = []
+        size = common_size(label, [values for _, values in columns], notes)
+        for note in notes:
+            print(note, file=sys.stderr)
         table = np.stack([_resampled(*column, grid)[:size] for column in columns], axis=1)  # [S, K, T]
         if len(tasks) > 1:
             low, high = (np.asarray([end(values) for values in every])[:, None] for end in (np.min, np.max))

@@ -11,6 +11,7 @@ from matplotlib.collections import LineCollection
 
 from stoix_like.analysis.plots import X_AXES, new_axes
 from stoix_like.analysis.scores import lowest
+from stoix_like.arch_config import step_unit
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.storage.recorded_runs import RETURN, Member, Run
 
@@ -119,7 +120,7 @@ def _mean(returns: np.ndarray) -> float:
 
 
 def lineage(run: Run, name: str, *, ax: Axes | None = None) -> Axes:
-    """Plot a hyperparameter of each member over environment steps, where selections change it.
+    """Plot a hyperparameter of each member over the steps of its budget, where selections change it.
 
     Lines are coloured by the return at the end of each interval; where a member is replaced, a thin line leads from the
     member that it continues.
@@ -160,7 +161,8 @@ def lineage(run: Run, name: str, *, ax: Axes | None = None) -> Axes:
     axes.add_collection(intervals)
     axes.set_yscale("log" if _is_log(values) else "linear")
     axes.autoscale_view()
-    axes.set_xlabel(X_AXES["env_steps"])
+    unit = step_unit(run.config)
+    axes.set_xlabel(X_AXES["env_steps"] if unit == "env steps" else unit)
     axes.set_ylabel(name)
     axes.set_title(f"{run.system} on {run.environment}")
     axes.figure.colorbar(intervals, ax=axes, label="mean episode return")

@@ -20,6 +20,7 @@ from stoix_like.analysis.comparison import HEAD, Comparison, Settings, compare_a
 from stoix_like.analysis.dreams import draw_dream, dream_episode, has_world_model
 from stoix_like.analysis.figures import as_data_url, as_svg
 from stoix_like.analysis.groups import AlgorithmRuns, common_tasks, read, sections
+from stoix_like.analysis.scores import keeps_last
 from stoix_like.analysis.selection import describe_fresh, read_selected
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers.formats import center_name
@@ -51,8 +52,8 @@ def write(paths: Iterable[str | Path], out: Path, by: Sequence[str] = (), animat
         paths: run directories, or directories that contain runs.
         out: the file, with the ending `.html`.
         by: dotted keys whose values alone make an algorithm, see `read`.
-        animation: render an episode of the best policy, where the environment can be drawn, and draw a dream of a world
-            model.
+        animation: render an episode of the best policy of each environment that can be drawn, and draw a dream of a
+            world model.
 
     Raises:
         ConfigError: a path holds no run, or the file cannot be written.
@@ -180,7 +181,9 @@ def _returns(algorithms: Sequence[AlgorithmRuns]) -> str:
         for member in members
     ]
     head = ["algorithm", "environment", "seed", *_varied(algorithms), "last evaluation", "absolute metric", "failure"]
-    meaning = "the mean episode return of the best parameters, once more, on ten times as many episodes"
+    kept = [keeps_last(run) for run in _runs(algorithms)]
+    measured = "last" if all(kept) else "best parameters, of offline runs the last" if any(kept) else "best"
+    meaning = f"the mean episode return of the {measured} parameters, once more, on ten times as many episodes"
     return _table(head, rows) + f'<p class="note">Absolute metric: {meaning}.</p>'
 
 
@@ -205,14 +208,21 @@ def _value(config: dict[str, Any], key: str) -> str:
 
 
 def _best_policy(algorithms: Sequence[AlgorithmRuns], animation: bool) -> str:
-    members = [member for algorithm in algorithms for member in algorithm.members]
-    ranked = sorted(members, key=_rank, reverse=True)
-    best = ranked[0]
-    text = (
-        f"<p>Seed {best.seed} of <code>{html.escape(str(best.run.directory))}</code>: mean episode return"
-        f" {_number(_rank(best))}.</p>"
-    )
-    return text + _best_points(algorithms) + (_animation(best) + _dream(best) if animation else "")
+    """Name the best policy of each environment, and draw it."""
+    members: dict[str, list[Member]] = {}
+    for algorithm in algorithms:
+        for task, own in algorithm.tasks.items():
+            members.setdefault(task, []).extend(own)
+    parts = []
+    for task, rivals in members.items():
+        best = max(rivals, key=_rank)
+        parts.append(
+            f"<p>{html.escape(task)}: seed {best.seed} of <code>{html.escape(str(best.run.directory))}</code>, mean"
+            f" episode return {_number(_rank(best))}.</p>"
+        )
+        if animation:
+            parts.append(_animation(best) + _dream(best))
+    return "\n".join(parts) + _best_points(algorithms)
 
 
 def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:

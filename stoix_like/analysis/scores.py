@@ -13,7 +13,8 @@ from stoix_like.arch_config import ARCHITECTURES, step_unit
 from stoix_like.errors import ConfigError
 from stoix_like.storage import remote
 from stoix_like.storage.contents import NUMBER, read_json, reading
-from stoix_like.storage.recorded_runs import EPISODE_RETURNS, Member
+from stoix_like.storage.recorded_runs import EPISODE_RETURNS, TRIALS, Member, Run, evolves
+from stoix_like.storage.recorded_runs import members as members_of
 from stoix_like.storage.run_files import EVALUATIONS
 
 _KEEP_LAST = [name for name, arch in ARCHITECTURES.items() if arch.keeps_last]
@@ -27,6 +28,11 @@ def common_unit(members: Iterable[Member]) -> str:
     """Return what the budgets of members count: `env steps`, `gradient steps`, or `steps` where they differ."""
     units = {step_unit(member.run.config) for member in members}
     return units.pop() if len(units) == 1 else "steps"
+
+
+def keeps_last(run: Run) -> bool:
+    """Return whether the absolute metric of a run is that of its last parameters, see `ArchConfig.keeps_last`."""
+    return run.config["arch"].get("architecture_name") in _KEEP_LAST
 
 
 def with_scores(algorithms: Sequence[AlgorithmRuns], kind: str, notes: list[str]) -> list[AlgorithmRuns]:
@@ -63,7 +69,7 @@ def raw_scores(
         tasks: environments that are common to all of them.
         kind: `final` or `best`.
         notes: receives a sentence where members without a return count as the lowest one of their algorithm, or of all
-            algorithms where all of its members diverged.
+            algorithms where all of its members diverged, and where scores are the best of many.
 
     Returns:
         By label, one array `[S]` per task.
@@ -71,11 +77,34 @@ def raw_scores(
     Raises:
         ConfigError: no member of an algorithm has a return, for another reason than that all diverged.
     """
+    notes += [note for algorithm in algorithms for task in tasks if (note := _chosen_members(algorithm, task, kind))]
     least = [lowest([algorithm.scores(task, kind) for algorithm in algorithms]) for task in tasks]
     return {
         algorithm.label: [_scores(algorithm, task, kind, low, notes) for task, low in zip(tasks, least, strict=True)]
         for algorithm in algorithms
     }
+
+
+def _chosen_members(algorithm: AlgorithmRuns, task: str, kind: str) -> str | None:
+    """Return of how many members the scores are the best, and the steps of all of them; see `samples`."""
+    chosen = [member for member in algorithm.tasks[task] if evolves(member.run)]
+    if not chosen:
+        return None
+    number = " or ".join(dict.fromkeys(map(_choices, chosen)))
+    steps = [len(members_of(member.run)) * member.value(member.run.last, "env_steps") for member in chosen]
+    spent = "–".join(f"{step:,.0f}" for step in dict.fromkeys((min(steps), max(steps))))
+    by = "" if kind == "best" else ", by these episodes"
+    fresh = "" if kind == "best" else "; `stoix-like compare --score best` compares fresh episodes"
+    return (
+        f"{algorithm.label} on {task}: each score is that of the best of {number}{by}, after {spent}"
+        f" {common_unit(chosen)} of all together{fresh}"
+    )
+
+
+def _choices(member: Member) -> str:
+    """Return the number of members, or of trials of successive halving, that the member is the best of."""
+    trials = member.run.summary.get(TRIALS)
+    return f"{len(members_of(member.run))} members" if trials is None else f"{len(trials)} trials"
 
 
 def lowest(scores: Sequence[np.ndarray]) -> float:
@@ -121,11 +150,23 @@ def score_tables(
         notes.append("aggregates over several tasks: returns scaled by the lowest and the highest of each task")
     tables = {}
     for label, own in columns.items():
-        sizes = sorted(map(len, own))
-        if sizes[0] < sizes[-1]:
-            notes.append(f"{label}: {sizes[0]} to {sizes[-1]} seeds per task, aggregates use the first {sizes[0]}")
-        tables[label] = np.stack([values[: sizes[0]] for values in own], axis=1)
+        size = common_size(label, own, notes)
+        tables[label] = np.stack([values[:size] for values in own], axis=1)
     return tables
+
+
+def common_size(label: str, columns: Sequence[np.ndarray], notes: list[str]) -> int:
+    """Return the least number of seeds on a task.
+
+    Args:
+        label: the algorithm.
+        columns: `[S, ...]` values of the seeds on each task.
+        notes: receives a sentence where seeds are left out.
+    """
+    sizes = sorted(map(len, columns))
+    if sizes[0] < sizes[-1]:
+        notes.append(f"{label}: {sizes[0]} to {sizes[-1]} seeds per task, aggregates use the first {sizes[0]}")
+    return sizes[0]
 
 
 def _scale(values: np.ndarray, every: np.ndarray) -> np.ndarray:
@@ -151,7 +192,7 @@ def episode_returns(member: Member, kind: str) -> np.ndarray:
         return np.asarray([math.nan])
     run, which = member.run, "best" if kind == "best" else "last"
     stored = run.summary.get(EPISODE_RETURNS)
-    if stored and (kind == "best" or run.config["arch"].get("architecture_name") in _KEEP_LAST):
+    if stored and (kind == "best" or keeps_last(run)):
         return np.asarray(stored[member.place] if isinstance(stored[0], list) else stored, np.float64)
     found = max(_evaluations(member, which), key=len, default=[])
     if not found:

@@ -243,26 +243,27 @@ def direction(test: str, x: np.ndarray, y: np.ndarray, paired: bool = False) -> 
     return float(np.sign(apart) @ stats.rankdata(np.abs(apart)))
 
 
-def correct(p_values: Sequence[float], method: str) -> list[float]:
+def correct(p_values: Sequence[float], method: str, untested: int = 0) -> list[float]:
     """Correct p-values for several comparisons.
 
     Args:
         p_values: uncorrected p-values; NaN stays NaN and is not counted.
         method: an entry of `CORRECTIONS`: Holm, Bonferroni, Benjamini–Hochberg or none.
+        untested: number of further comparisons, which count as tests with the p-value 1.
 
     Returns:
         The corrected p-values.
     """
     values = np.asarray(p_values, np.float64)
     defined = ~np.isnan(values)
-    found, number = values[defined], int(defined.sum())
+    found, number = values[defined], int(defined.sum()) + untested
     if method == "bonferroni":
         values[defined] = np.minimum(number * found, 1.0)
-    elif method == "fdr_bh" and number:
-        values[defined] = stats.false_discovery_control(found)
+    elif method == "fdr_bh" and found.size:
+        values[defined] = np.minimum(stats.false_discovery_control(found) * (number / found.size), 1.0)
     elif method == "holm":
         order = np.argsort(found)
-        steps = np.minimum(np.maximum.accumulate((number - np.arange(number)) * found[order]), 1.0)
+        steps = np.minimum(np.maximum.accumulate((number - np.arange(found.size)) * found[order]), 1.0)
         values[defined] = steps[np.argsort(order)]
     return [float(value) for value in values]
 

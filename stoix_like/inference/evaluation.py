@@ -18,7 +18,7 @@ from stoix_like.assembly import SystemParts
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.opponents import Opponent
-from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.errors import ConfigError, DamagedError, TrainingError
 from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
 from stoix_like.inference.searches import with_simulations
 from stoix_like.loggers.formats import center_name, format_number
@@ -28,6 +28,9 @@ from stoix_like.rendering.episode import Recorder
 from stoix_like.run.host.devices import device_names, set_compile_cache
 from stoix_like.run.population.members import Population, count_members, make_population
 from stoix_like.run.records import records
+from stoix_like.run.records.recording import Progress
+from stoix_like.storage import checkpoint
+from stoix_like.storage.contents import reading
 from stoix_like.storage.files import check_directory, write_json
 from stoix_like.storage.run_files import EVALUATIONS
 from stoix_like.user_code import name_of
@@ -53,6 +56,7 @@ class EvaluatedMembers(NamedTuple):
         hyperparams: `[M]` hyperparameters of each member.
         selected: `[M]` how the parameters of each member were selected.
         seeds: `[M]` the seed of each member, where it is not the one that the run started with; empty otherwise.
+        diverged: members whose parameters are those from before they diverged.
     """
 
     shared: Any
@@ -61,6 +65,7 @@ class EvaluatedMembers(NamedTuple):
     hyperparams: tuple[dict[str, float], ...]
     selected: tuple[str, ...]
     seeds: tuple[int, ...] = ()
+    diverged: tuple[int, ...] = ()
 
     def state_of(self, index: int) -> Any:
         """Return the state of one member."""
@@ -113,7 +118,8 @@ def evaluate(
         The results: `episode_return_mean`, `_std`, `_min`, `_max`, `_ci_low` and `_ci_high`, `episode_length_mean`,
         the individual `episode_returns` and `episode_lengths`, and the `path` of the file in `evaluations/`, None if
         writing failed. Of self-play, also `opponent`, `wins`, `draws` and `losses`. With `member="all"`, `members`
-        holds such results per member, and `episode_return_iqm` is the interquartile mean over members.
+        holds such results per member, and `episode_return_iqm` is the interquartile mean over members; those that have
+        `diverged` by then count as the lowest of the others, except for `best` parameters.
 
     Raises:
         ConfigError: an argument is invalid, or there is no such run, checkpoint or member.
@@ -141,7 +147,7 @@ def evaluate(
         path = write_results(run.run_dir / EVALUATIONS, stem, record)
         if animation is not None:
             with _reported("render an episode", ConfigError, TrainingError, OSError):
-                record["render"] = _render(run.setup, trained, _best(played), render_key, animation)
+                record["render"] = _render(run.setup, trained, _best(trained, played), render_key, animation)
         if "render" in record and path is not None:
             with _reported(_WRITE, OSError):
                 write_json(path, record)
@@ -190,6 +196,8 @@ def describe(record: Mapping[str, Any]) -> str:
             lines.append(f"  … {len(members) - _MAX_PRINTED_MEMBERS} more members in the file")
         iqm, low, high = (format_number(record[f"episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
         lines.append(f"  {center_name(len(members))} over members {iqm}   95 % {low} to {high}")
+    if diverged := record.get("diverged"):
+        lines.append(f"  member(s) {', '.join(map(str, diverged))} diverged, and count as the lowest of the others")
     if record["episodes_cut"]:
         lines.append(f"  {record['episodes_cut']} episode(s) did not end within arch.max_eval_steps")
     if render := record.get("render"):
@@ -271,12 +279,23 @@ def _load(run: TrainedRun, which: str | int, member: int | str | None) -> Evalua
         members, env_steps = tuple(range(loaded.env_steps.size)), tuple(loaded.env_steps.flatten().tolist())
         hyperparams = tuple(map(loaded.hyperparams_of, members))
         selected, seeds = tuple(loaded.selected), tuple(loaded.seeds)
-        return EvaluatedMembers(loaded.shared, members, env_steps, hyperparams, selected, seeds)
+        # The best parameters of a member are from before it diverged.
+        try:
+            diverged = () if which == "best" else _diverged(run.run_dir, env_steps[0])
+        except DamagedError:
+            return _load(run, which, member)  # A run that trains has replaced the checkpoint meanwhile.
+        return EvaluatedMembers(loaded.shared, members, env_steps, hyperparams, selected, seeds, diverged)
     chosen = load_member(run, which, member)
     seeds = () if chosen.seed is None else (chosen.seed,)
     return EvaluatedMembers(
         chosen.shared, (chosen.member,), (chosen.env_steps,), (chosen.hyperparams,), (chosen.selected,), seeds
     )
+
+
+def _diverged(run_dir: Path, step: int) -> tuple[int, ...]:
+    """Return which members had diverged at a checkpoint."""
+    with reading(run_dir):
+        return tuple(sorted(Progress.from_json(checkpoint.read_host_state(run_dir, step)["progress"]).failures))
 
 
 def _play(run: TrainedRun, trained: EvaluatedMembers, episodes: int, key: jax.Array) -> Episodes:
@@ -337,8 +356,13 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
     }
     if len(per_member) == 1:
         return {**common, **per_member[0]}
-    scores = records.aggregate(played.returns.mean(-1).tolist(), population.strata)
-    return {**common, **{f"episode_return_{name}": value for name, value in scores.items()}, "members": per_member}
+    scores = records.aggregate(_scores(trained, played).tolist(), population.strata)
+    return {
+        **common,
+        **{f"episode_return_{name}": value for name, value in scores.items()},
+        **({"diverged": list(trained.diverged)} if trained.diverged else {}),
+        "members": per_member,
+    }
 
 
 def _results(returns: Any) -> dict[str, int]:
@@ -391,9 +415,14 @@ def _render(
     }
 
 
-def _best(played: Episodes) -> int:
+def _scores(trained: EvaluatedMembers, played: Episodes) -> np.ndarray:
+    """Return the mean return of each member, see `records.without_frozen`."""
+    return records.without_frozen(np.asarray(played.returns).mean(-1), trained.diverged)
+
+
+def _best(trained: EvaluatedMembers, played: Episodes) -> int:
     """Return the index of the member with the highest mean return."""
-    scores = played.returns.mean(-1)
+    scores = _scores(trained, played)
     return int(np.where(np.isnan(scores), -np.inf, scores).argmax())
 
 

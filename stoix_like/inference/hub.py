@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from stoix_like.arch_config import step_unit
+from stoix_like.arch_config import ARCHITECTURES, ArchConfig, step_unit
 from stoix_like.errors import ConfigError, DamagedError, MissingExtraError
 from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.storage import checkpoint, remote
@@ -115,19 +115,20 @@ def local_run(run_dir: str | Path) -> Path:
     return directory
 
 
-def card(summary: Mapping[str, Any], repo: str, unit: str = "env steps") -> str:
+def card(summary: Mapping[str, Any], repo: str, unit: str = "env steps", kept: str = "best") -> str:
     """Return the model card of a run: metadata that the Hub reads, the results, and how to use the policy.
 
     Args:
         summary: the content of `summary.json`.
         repo: the repository, `owner/name`.
         unit: what the budget of the run counts.
+        kept: the parameters of the absolute metric, `best` or `last`.
 
     Returns:
         The text of README.md.
     """
     system, environment = summary["system"], summary["environment"]
-    mean, what = _return(summary)
+    mean, what = _return(summary, kept)
     metadata = {
         "library_name": "stoix_like",
         "tags": ["reinforcement-learning", "jax", "stoix_like", system, environment],
@@ -168,15 +169,17 @@ stoix-like evaluate {SCHEME}{repo}
 
 def _written_of(summary: Mapping[str, Any], repo: str, directory: Path) -> tuple[str, str]:
     """Return the model card of a run and the message of its upload, before anything is created on the Hub."""
-    unit = step_unit(plain_config(directory))
+    config = plain_config(directory)
+    name = config.get("arch", {}).get("architecture_name")
+    kept = "last" if ARCHITECTURES.get(name, ArchConfig).keeps_last else "best"
     with reading(f"run_dir={directory}: {SUMMARY}", "push a run that is complete"):
-        return card(summary, repo, unit), f"{summary['system']} on {summary['environment']}"
+        return card(summary, repo, step_unit(config), kept), f"{summary['system']} on {summary['environment']}"
 
 
-def _return(summary: Mapping[str, Any]) -> tuple[str, str]:
+def _return(summary: Mapping[str, Any], kept: str) -> tuple[str, str]:
     """Return the final return with its interval or deviation, and what these are."""
     prefix = "absolute" if "absolute/episode_return_mean" in summary else "eval"
-    which = "best parameters" if prefix == "absolute" else "last evaluation"
+    which = f"{kept} parameters" if prefix == "absolute" else "last evaluation"
 
     def value(name: str) -> str:
         found = summary[f"{prefix}/episode_return_{name}"]

@@ -120,9 +120,10 @@ def test_each_algorithm_has_a_bandit_and_all_have_one(tmp_path):
 
 
 def test_what_diverged_counts_as_the_lowest_return(tmp_path):
-    write_grid(tmp_path, {0.1: [[None, None]], 0.2: [[2.0, 6.0]]})
+    """The lowest mean of an arm, not its lowest episode."""
+    write_grid(tmp_path, {0.1: [[None, None]], 0.2: [[2.0, 6.0]], 0.3: [[1.0, 9.0]]})
     (curve,) = analysis.selection_curves(tmp_path, analysis.Settings(**BEST), episodes=1)
-    assert [*curve.settings.values()] == [2.0, 4.0]
+    assert [*curve.settings.values()] == [4.0, 4.0, 5.0]
 
 
 def test_the_command_prints_a_table(tmp_path, capsys):

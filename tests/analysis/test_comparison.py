@@ -1,5 +1,6 @@
 """Comparisons of algorithms, with their verdicts."""
 
+import json
 import math
 import re
 
@@ -60,6 +61,41 @@ def test_a_grid_is_a_table_of_the_best_against_the_others_paired_by_seed(tmp_pat
     assert "paired t-test, level 0.05, corrected by holm" in printed
     assert max(map(len, printed.splitlines())) < 160
     assert len(printed.splitlines()) == 3 + 7 + 3 + 1 + 1 + 1 + 6 + 1
+
+
+def test_the_choice_of_the_best_of_a_grid_counts_in_the_correction(tmp_path, monkeypatch):
+    """Any of 7 * 6 / 2 pairs on each of two environments could have been tested."""
+    levels = []
+    monkeypatch.setattr(
+        "stoix_like.analysis.statistics.seeds_needed", lambda x, y, test, level, **rest: levels.append(level)
+    )
+    for env, factor in (("CartPole-v1", 1.0), ("Acrobot-v1", 2.0)):
+        for place in range(7):
+            finals = [factor * (place + seed) for seed in range(5)]
+            write_run(tmp_path / f"{env}{place}", finals, env=env, actor_lr=place)
+    found = analysis.compare(tmp_path, analysis.Settings(correction="bonferroni"))
+    assert len(found.tests) == 12
+    assert [test.corrected for test in found.tests] == [min(42 * test.p_value, 1.0) for test in found.tests]
+    assert set(levels) == {0.05 / 42}
+    note = "more than 6 algorithms: only the best one is tested against the others"
+    assert f"{note}, corrected for all pairs" in found.notes
+    assert note in analysis.compare(tmp_path, analysis.Settings(correction="none")).notes
+
+
+@pytest.mark.parametrize(
+    ("part", "number"), [({"pbt": {"every_evals": 1}}, "3 members"), ({"halving": {"rounds": 2}}, "7 trials")]
+)
+def test_scores_of_the_best_of_many_members_are_noted(tmp_path, part, number):
+    for seed in (0, 3):
+        run = write_run(tmp_path / f"{seed}", (1.0, 5.0, 3.0), seed=seed)
+        set_key(run, "arch.population", {"hyperparams": None, **part})
+        if "halving" in part:
+            summary = json.loads((run / "summary.json").read_text())
+            (run / "summary.json").write_text(json.dumps({**summary, "population/trials": [{}] * 7}))
+    first = f"ppo/ff_ppo on gymnax/CartPole-v1: each score is that of the best of {number}"
+    total, fresh = "after 300 env steps of all together", "`stoix-like compare --score best` compares fresh episodes"
+    assert f"{first}, by these episodes, {total}; {fresh}" in analysis.compare(tmp_path).notes
+    assert f"{first}, {total}" in analysis.compare(tmp_path, analysis.Settings(score="best")).notes
 
 
 def test_different_budgets_are_reported_and_no_setting(tmp_path):

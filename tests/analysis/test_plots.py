@@ -197,8 +197,12 @@ def test_profiles_are_the_shares_above_each_return(two):
     assert np.interp(102.0, *lines["ppo/ff_ppo"].get_data()) == pytest.approx(0.4)
 
 
-def test_sample_efficiency_of_several_environments(tmp_path):
+def test_sample_efficiency_of_several_environments(tmp_path, capsys):
     write_run(tmp_path / "a", curves=[[0.0, 0.0], [4.0, 4.0]])
     write_run(tmp_path / "b", curves=[[-500.0, -500.0], [-100.0, -100.0]], env="Acrobot-v1")
     line = analysis.sample_efficiency(analysis.read(tmp_path)).lines[0]
     assert line.get_ydata()[[0, -1]].tolist() == [0.0, 1.0]
+    assert capsys.readouterr().err == ""
+    write_run(tmp_path / "c", curves=[[0.0], [4.0]], seed=2)
+    analysis.sample_efficiency(analysis.read(tmp_path))
+    assert "ppo/ff_ppo: 2 to 3 seeds per task, aggregates use the first 2" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support.lazily import Lazy
-from support.recorded import write_run
+from support.recorded import set_key, write_run
 
 analysis, plots, report, statistics = map(
     Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
@@ -88,6 +88,28 @@ def test_ladders_are_drawn(tmp_path):
     assert "<td>123 [103, 143]</td><td>25.0%</td>" in text
     ax = plots.elo({"a": json.loads(ladder.read_text())})
     np.testing.assert_array_equal(ax.lines[0].get_xydata(), [[100, 0.0], [200, 123.4]])
+
+
+def test_the_best_policy_is_that_of_each_environment(tmp_path):
+    for seed, (cart_pole, acrobot) in enumerate(((400.0, -80.0), (500.0, -90.0))):
+        write_run(tmp_path / f"cart_pole{seed}", (cart_pole,), seed=seed)
+        write_run(tmp_path / f"acrobot{seed}", (acrobot,), seed=seed, env="Acrobot-v1")
+    report.write([tmp_path], tmp_path / "report.html", animation=False)
+    text = (tmp_path / "report.html").read_text()
+    for env, seed, value in (("CartPole-v1", 1, 500), ("Acrobot-v1", 0, -80)):
+        run = tmp_path / f"{'cart_pole' if env[0] == 'C' else 'acrobot'}{seed}"
+        assert f"<p>gymnax/{env}: seed {seed} of <code>{run}</code>, mean episode return {value}.</p>" in text
+
+
+def test_the_absolute_metric_of_offline_runs_is_that_of_the_last_parameters(tmp_path):
+    for name, measured in (("first", "best"), ("second", "best parameters, of offline runs the last")):
+        set_key(
+            write_run(tmp_path / name, actor_lr=len(name)), "arch.architecture_name", name.replace("second", "offline")
+        )
+        report.write([tmp_path], tmp_path / "report.html", animation=False)
+        assert f"return of the {measured} parameters, once more" in (tmp_path / "report.html").read_text()
+    report.write([tmp_path / "second"], tmp_path / "report.html", animation=False)
+    assert "return of the last parameters, once more" in (tmp_path / "report.html").read_text()
 
 
 def test_text_of_runs_cannot_leave_its_place_in_the_report(tmp_path):

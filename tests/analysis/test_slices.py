@@ -8,7 +8,7 @@ import pytest
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import members, read_run
 from support.lazily import Lazy
-from support.recorded import write_run
+from support.recorded import set_key, write_run
 
 analysis, population_plots, report, statistics = map(
     Lazy,
@@ -55,3 +55,6 @@ def test_a_lineage_shows_each_interval_and_each_replacement(tmp_path):
     np.testing.assert_array_equal(intervals.get_array(), [1.0, 5.0, 6.0, 4.0])
     with pytest.raises(ConfigError, match="has no rate over time"):
         population_plots.lineage(run, "rate")
+    assert population_plots.lineage(run, "lr").get_xlabel() == "environment steps"
+    set_key(run.directory, "arch.architecture_name", "offline")
+    assert population_plots.lineage(read_run(run.directory), "lr").get_xlabel() == "gradient steps"

@@ -171,6 +171,14 @@ def test_correction_of_several_tests():
     assert statistics.correct([0.04, 0.01, 0.02], "fdr_bh") == pytest.approx([0.04, 0.03, 0.03])
 
 
+@pytest.mark.parametrize("method", statistics.CORRECTIONS)
+def test_untested_comparisons_count_as_undecided_tests(method):
+    p_values = [0.01, 0.001, math.nan, 0.3, 0.02]
+    expected = statistics.correct([*p_values, 1.0, 1.0, 1.0], method)[:5]
+    assert statistics.correct(p_values, method, 3) == pytest.approx(expected, nan_ok=True)
+    assert statistics.correct([math.nan], method, 3) == pytest.approx([math.nan], nan_ok=True)
+
+
 def test_seeds_needed_agree_with_the_power_of_the_t_test():
     # Effect size 1: the standard result is 17 per group for a power of 0.8 at level 0.05 (Cohen 1988, table 2.4.1).
     x = np.asarray([-1.0, 0.0, 1.0])  # mean 0, deviation 1

@@ -1,5 +1,6 @@
 import json
 import shutil
+import zlib
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ from PIL import Image
 
 import stoix_like
 from stoix_like import cli
+from stoix_like.architectures.evaluator import Episodes
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference import evaluation, load
@@ -128,6 +130,26 @@ def test_members_share_start_states_and_best_selects_one(members, monkeypatch):
     assert (best["member"], best["trained_with_seed"], best["seed"]) == (2, 44, 0)
     assert best["episode_returns"] == together["members"][2]["episode_returns"]
     assert best["path"].name == "last-member2-seed0-6episodes.json"
+
+
+def test_members_that_diverged_count_as_the_lowest_of_the_others(members, tmp_path, monkeypatch):
+    run_dir = shutil.copytree(members, tmp_path / "run")
+    (path,) = run_dir.glob("checkpoints/128/host_state/metadata")
+    stored = json.loads(json.loads(path.read_text())["text"])
+    stored["host_state"]["progress"]["failures"] = {"1": "train/loss became non-finite in update 2"}
+    text = json.dumps(stored)
+    path.write_text(json.dumps({"text": text, "crc32": zlib.crc32(text.encode())}))
+    returns = np.array([[4.0, 6.0], [90.0, 90.0], [1.0, 3.0]])
+    played = Episodes(returns, np.ones((3, 2), int), np.ones((3, 2), bool))
+    monkeypatch.setattr(evaluation, "_play", lambda *_: played)
+    found = evaluate(run_dir, episodes=2, member="all", which="last")
+    # The mean of 5, 2 and, for member 1, 2.
+    assert (found["diverged"], found["episode_return_iqm"]) == ([1], 3.0)
+    assert found["members"][1]["episode_return_mean"] == 90.0
+    assert "  member(s) 1 diverged, and count as the lowest of the others" in describe(found).splitlines()
+    trained = evaluation._load(load.open_run(run_dir), "last", "all")
+    assert evaluation._best(trained, played) == 0
+    assert evaluate(run_dir, episodes=2, member="all", which="128")["diverged"] == [1]
 
 
 @pytest.mark.slow

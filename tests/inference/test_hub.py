@@ -47,6 +47,14 @@ def test_card_of_one_agent_states_the_absolute_metric():
     assert card["model-index"][0]["results"][0]["metrics"][0]["value"] == "9.00 +/- 0.50"
 
 
+@pytest.mark.parametrize(("arch", "kept"), [({}, "best"), ({"architecture_name": "offline"}, "last")])
+def test_card_names_the_parameters_of_the_absolute_metric(tmp_path, arch, kept):
+    write_config(tmp_path, {**CONFIG, "arch": arch})
+    absolute = {"absolute/episode_return_mean": 9.0, "absolute/episode_return_std": 0.5}
+    text, _ = hub._written_of({**SUMMARY, **absolute}, "me/policy", tmp_path)
+    assert f"(mean and standard deviation over episodes, {kept} parameters)" in text
+
+
 def test_card_of_a_run_without_a_finite_return_says_so():
     absolute = {"absolute/episode_return_mean": None, "absolute/episode_return_std": None}
     card = metadata(hub.card({**SUMMARY, "eval/episode_return_mean": None, **absolute}, "me/policy"))
