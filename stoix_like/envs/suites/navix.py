@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import navix
 from navix.rendering.cache import RenderingCache
 
@@ -70,7 +71,7 @@ class NavixEnvironment(Environment):
         """See `Environment.reset`."""
         with jax.numpy_rank_promotion("allow"):
             timestep = self._env.reset(key)
-        return self._state(timestep), restart(Observation(timestep.observation))
+        return self._state(timestep), restart(self._observation(timestep.observation))
 
     def step(self, key: jax.Array, state: NavixState, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
@@ -79,10 +80,12 @@ class NavixEnvironment(Environment):
         )
         with jax.numpy_rank_promotion("allow"):
             after = self._env._step(before, action)
-        timestep = transition(
-            Observation(after.observation), after.reward, after.is_termination(), after.is_truncation()
-        )
-        return self._state(after), timestep
+        view = self._observation(after.observation)
+        return self._state(after), transition(view, after.reward, after.is_termination(), after.is_truncation())
+
+    def _observation(self, view: jax.Array) -> Observation:
+        # Bytes are pixels to networks, which divide them by 255.
+        return Observation(view if self._keeps_tiles else view.astype(jnp.int16))
 
     def _state(self, timestep: Any) -> State:
         # Every step brings its own key. The cache holds images of the tiles, which only pixels need: without them,

@@ -29,6 +29,12 @@ def test_other_observations_conform(observation):
     check("navix", EMPTY, 120, kwargs={"observation_fn": observation})
 
 
+@pytest.mark.parametrize(("observation", "dtype"), [("symbolic", "int16"), ("rgb", "uint8")])
+def test_only_pixels_are_bytes(observation, dtype):
+    env = make_eval(env_config("navix", EMPTY, kwargs={"observation_fn": observation}))
+    assert env.observation_space.dtype == dtype
+
+
 @pytest.mark.parametrize("name", scenarios())
 def test_first_observations_are_elements_of_the_space(name):
     env = make_eval(env_config("navix", name))

@@ -27,6 +27,8 @@ def test_first_observations_are_elements_of_the_space(name):
     env = make_eval(env_config("xminigrid", name))
     _, first = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 4))
     check_elements(env.observation_space, np.asarray(first.observation.agent_view), 1)
+    # Bytes would be pixels.
+    assert env.observation_space.dtype == np.int16
 
 
 @pytest.mark.parametrize("name", [EMPTY, "MiniGrid-MemoryS8"])
