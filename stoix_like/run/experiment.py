@@ -138,7 +138,7 @@ def _tuned(config: RunConfig) -> tuple[str, ...]:
     if "experiment" in hydra.runtime.choices or any(word.startswith("system.") for word in hydra.overrides.task):
         return ()
     task = config.env.scenario.task_name
-    experiment = tuned_experiment(config.system_name, task)
+    experiment = tuned_experiment(config.system_name, config.env.env_name, task)
     return () if experiment is None else (f"tuned settings for {task}: +experiment={experiment}",)
 
 

@@ -104,6 +104,10 @@ def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, str(node)
 
 
+# Their ids are those of gymnasium.
+_SAME_TASKS = {"gymnax", "gymnasium", "envpool"}
+
+
 class Experiment(NamedTuple):
     """An experiment: tuned settings of a system for an environment.
 
@@ -127,13 +131,14 @@ def experiments() -> Iterator[Experiment]:
     return map(_read_experiment, group_choices("experiment"))
 
 
-def tuned_experiment(system: str, task: str) -> str | None:
+def tuned_experiment(system: str, suite: str, task: str) -> str | None:
     """Return the experiment that tunes a system for an environment, where it changes more than the budget.
 
-    An experiment that learns from a file of data is left out: the user who asks has named no file.
+    Experiments without a return, and those that learn from a file of data, which the user has not named, are left out.
 
     Args:
         system: name of the system, `sac/ff_sac`.
+        suite: name of the suite.
         task: name of the task, by default that of the environment in its suite, `Pendulum-v1`.
 
     Returns:
@@ -141,9 +146,11 @@ def tuned_experiment(system: str, task: str) -> str | None:
     """
     for experiment in experiments():
         tunes = experiment.keys - {"arch.total_timesteps"}
-        if not tunes or "system.data" in tunes or experiment.system != system:
+        measured = " env steps, seeds " in experiment.about
+        if not tunes or not measured or "system.data" in tunes or experiment.system != system:
             continue
-        if _task(experiment.env) == task:
+        own = experiment.env.partition("/")[0]
+        if _task(experiment.env) == task and (own == suite or {own, suite} <= _SAME_TASKS):
             return experiment.name
     return None
 

@@ -134,20 +134,25 @@ def test_the_listed_systems_and_environments_of_experiments_are_those_that_they_
 
 
 @pytest.mark.parametrize(
-    ("system", "scenario", "expected"),
+    ("system", "suite", "scenario", "expected"),
     [
-        ("sac/ff_sac", "Pendulum-v1", "sac_pendulum"),
-        ("ppo/ff_ppo", "Pendulum-v1", "ppo_pendulum"),
-        ("ppo/ff_ppo", "Breakout-MinAtar", "ppo_breakout"),
+        ("sac/ff_sac", "gymnax", "Pendulum-v1", "sac_pendulum"),
+        ("sac/ff_sac", "gymnasium", "Pendulum-v1", "sac_pendulum"),
+        ("ppo/ff_ppo", "gymnax", "Pendulum-v1", "ppo_pendulum"),
+        ("ppo/ff_ppo", "gymnax", "Breakout-MinAtar", "ppo_breakout"),
         # Its experiment sets the budget alone.
-        ("ppo/ff_ppo", "CartPole-v1", None),
-        ("q_learning/ff_dqn", "Pendulum-v1", None),
-        ("ppo/rec_ppo", "CartPole-v1", None),
-        ("ppo/rec_ppo", "CartPole-v1-no-velocity", "rec_ppo_cartpole_no_velocity"),
+        ("ppo/ff_ppo", "gymnax", "CartPole-v1", None),
+        ("q_learning/ff_dqn", "gymnax", "Pendulum-v1", None),
+        ("ppo/rec_ppo", "gymnax", "CartPole-v1", None),
+        ("ppo/rec_ppo", "gymnax", "CartPole-v1-no-velocity", "rec_ppo_cartpole_no_velocity"),
+        # Before it in the alphabet are others whose returns nobody has measured.
+        ("sac/ff_sac", "gymnasium", "Hopper-v5", "sac_hopper"),
+        ("ppo/ff_ppo", "jaxtari", "pong", "ppo_jaxtari_pong"),
+        ("ppo/ff_ppo", "octax", "pong", None),
     ],
 )
-def test_a_tuned_experiment_is_found_by_system_and_environment(system, scenario, expected):
-    assert tuned_experiment(system, scenario) == expected
+def test_a_tuned_experiment_is_found_by_system_and_environment(system, suite, scenario, expected):
+    assert tuned_experiment(system, suite, scenario) == expected
 
 
 def fitting_systems(network):
