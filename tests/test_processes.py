@@ -102,7 +102,12 @@ def wait_for_checkpoint(run_dir: Path) -> None:
 def start_until_checkpoint(run_dir: Path, *args: str) -> list[subprocess.Popen[str]]:
     """Start a run of two processes, and wait until it has written its first checkpoint."""
     started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
-    wait_for_checkpoint(run_dir)
+    try:
+        wait_for_checkpoint(run_dir)
+    except BaseException:
+        for process in started:
+            process.kill()
+        raise
     return started
 
 

@@ -95,9 +95,15 @@ def test_an_interrupt_of_the_program_is_no_error_of_the_environment():
     env = make(config(kwargs={"fail_at": 1, "fault": "hang"}, timeout=8.0))
     batch = env.unwrapped.open(N)
     batch.reset(env.unwrapped.seeds(jax.random.split(jax.random.key(0), N)))
-    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        batch.step(np.zeros(N, np.int32))
+    # Shells start processes in the background with the signal ignored.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            batch.step(np.zeros(N, np.int32))
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    env.close()
 
 
 def test_seeds_are_not_negative_with_64_bits_either():
