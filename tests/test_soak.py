@@ -114,6 +114,13 @@ def test_harm_outside_of_a_run_is_seen(modules, tmp_path):
     assert [text.split(": ")[1] for text in harm] == ["7/canary was deleted", "ran was written", "canary was changed"]
 
 
+def contents(directory):
+    """Return what is in a directory: the bytes of files, and the modes of all others."""
+    paths = list(directory.rglob("*"))
+    plain = {path: path.is_file() and not path.is_symlink() for path in paths}
+    return {path: path.read_bytes() if plain[path] else path.lstat().st_mode for path in paths}
+
+
 def test_planting_a_trap_does_no_harm_itself(modules, tmp_path):
     hostile = modules["hostile"]
     for number, (name, plant) in enumerate(hostile.TRAPS.items()):
@@ -128,10 +135,9 @@ def test_planting_a_trap_does_no_harm_itself(modules, tmp_path):
         (outside / "7").mkdir(parents=True)
         for canary in ("canary", "7/canary"):
             (outside / canary).write_text(hostile.CANARY)
-        # Times of files have steps of milliseconds on many systems.
-        before = {path: (path.lstat().st_size, path.lstat().st_mode) for path in run_dir.rglob("*")}
+        before = contents(run_dir)
         plant(run_dir, outside)
-        assert {path: (path.lstat().st_size, path.lstat().st_mode) for path in run_dir.rglob("*")} != before, name
+        assert contents(run_dir) != before, name
         assert plant.__doc__, name
         assert hostile.harm(outside) == [], name
 

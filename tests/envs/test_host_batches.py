@@ -97,9 +97,10 @@ def test_an_interrupt_of_the_program_is_no_error_of_the_environment():
     batch.reset(env.unwrapped.seeds(jax.random.split(jax.random.key(0), N)))
     # Shells start processes in the background with the signal ignored.
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
     try:
+        timer.start()
         with pytest.raises(KeyboardInterrupt):
-            threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
             batch.step(np.zeros(N, np.int32))
     finally:
         signal.signal(signal.SIGINT, previous)

@@ -60,7 +60,7 @@ def test_programs_are_cached_in_a_directory_of_the_user(cache):
 def test_programs_that_others_can_have_written_are_not_read(name, mode, cache):
     (cache / "folder").mkdir(parents=True)
     for directory in (cache.parent, cache, cache / "folder"):
-        directory.chmod(0o700)  # whatever the umask is
+        directory.chmod(0o755)  # whatever the umask is
     for entry in ("entry", "folder/entry"):
         (cache / entry).touch(0o600)
     (cache / name).chmod(mode)
