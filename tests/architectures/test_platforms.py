@@ -89,7 +89,11 @@ RUNS = {
     "sampled_alphazero": ["system=search/ff_sampled_az", "env=gymnax/pendulum", *ALPHAZERO, "system.num_samples=4"],
     "muzero": ["system=search/ff_mz", "env=gymnax/cartpole", *MUZERO, "system.total_reanalyse_size=8"],
     "sampled_muzero": ["system=search/ff_sampled_mz", "env=gymnax/pendulum", *MUZERO, "system.num_samples=4"],
-    "dreamer": [*TINY, "env=gymnax/catch", "system.train_ratio=1", "system.lr_warmup_steps=1", "system.lr=1e-3"],
+    # Two gradient steps: LaProp divides gradients by their size.
+    "dreamer": [
+        *(*TINY, "env=gymnax/catch", "arch.total_timesteps=80", "system.train_ratio=2"),
+        *("system.lr_warmup_steps=1", "system.lr=1e-3"),
+    ],
     "awr": ["system=awr/ff_awr", "env=gymnax/cartpole", "network=mlp_shared", *REPLAY],
 }
 
