@@ -197,7 +197,8 @@ def describe(record: Mapping[str, Any]) -> str:
         iqm, low, high = (format_number(record[f"episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
         lines.append(f"  {center_name(len(members))} over members {iqm}   95 % {low} to {high}")
     if diverged := record.get("diverged"):
-        lines.append(f"  member(s) {', '.join(map(str, diverged))} diverged, and count as the lowest of the others")
+        counted = ", and count as the lowest of the others" if len(diverged) < len(members or ()) else ""
+        lines.append(f"  member(s) {', '.join(map(str, diverged))} diverged{counted}")
     if record["episodes_cut"]:
         lines.append(f"  {record['episodes_cut']} episode(s) did not end within arch.max_eval_steps")
     if render := record.get("render"):

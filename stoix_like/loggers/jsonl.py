@@ -170,6 +170,9 @@ def _size_up_to(path: pathlib.Path, env_steps: int) -> int:
 
 def _cut(path: pathlib.Path, size: int) -> None:
     """Replace a file by its first `size` bytes; a copy of the run may share the file itself."""
+    status = path.lstat()
+    if status.st_size == size and status.st_nlink == 1 and os.access(path, os.W_OK):
+        return
     with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file, replaced(path) as kept:
         while size and (content := file.read(min(size, _BLOCK))):
             kept.write(content)

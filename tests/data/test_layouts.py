@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from stoix_like.data import layouts
 from stoix_like.data.files import content_hash, data_shapes, read_data, read_header
 from stoix_like.errors import ConfigError
 
@@ -162,3 +163,11 @@ def test_arrays_that_lie_in_other_files_are_refused(tmp_path, kind):
             file.create_virtual_dataset("observations", layout)
     with pytest.raises(ConfigError, match="observations lies in another file: copy it into this one"):
         read_data(tmp_path / "data.hdf5")
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [("float64", "float32"), ("int64", "int32"), ("int16", "int16"), ("uint8", "uint8"), ("bool", "bool")],
+)
+def test_arrays_have_the_types_that_environments_observe(given, read):
+    assert layouts.plain(np.zeros(2, given)).dtype == read

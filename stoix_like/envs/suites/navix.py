@@ -39,8 +39,9 @@ _OBSERVATIONS = {
 }
 
 
-# A door that is opened with 2, as in KeyCorridor, has the symbol -2, which becomes the byte 254.
-_WRAPPED_SYMBOLS = "Navix-KeyCorridor"
+# A door that is opened with 2, as in KeyCorridor, has the symbol -2, which navix turns into the byte 254: here, 11.
+_OPENED_DOOR = 11
+_OPENS_DOORS = "Navix-KeyCorridor"
 
 
 class NavixState(NamedTuple):
@@ -85,7 +86,10 @@ class NavixEnvironment(Environment):
 
     def _observation(self, view: jax.Array) -> Observation:
         # Bytes are pixels to networks, which divide them by 255.
-        return Observation(view if self._keeps_tiles else view.astype(jnp.int16))
+        if self._keeps_tiles:
+            return Observation(view)
+        symbols = view.astype(jnp.int16)
+        return Observation(jnp.where(symbols > 127, _OPENED_DOOR, symbols) if view.dtype == jnp.uint8 else symbols)
 
     def _state(self, timestep: Any) -> State:
         # Every step brings its own key. The cache holds images of the tiles, which only pixels need: without them,
@@ -135,6 +139,6 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     coefficient = "penalty_coeff" if hasattr(env, "penalty_coeff") else "penality_coeff"
     defaults = {name: getattr(env, name) for name in ("max_steps", coefficient)}
     fitted = fit_params(defaults, params, name, positive=("max_steps",))
-    wrapped = name.startswith(_WRAPPED_SYMBOLS) and observation.startswith("symbolic")
-    bounds = (0, 255) if wrapped else _OBSERVATIONS[observation]
+    opens = name.startswith(_OPENS_DOORS) and observation.startswith("symbolic")
+    bounds = (0, _OPENED_DOOR) if opens else _OBSERVATIONS[observation]
     return Vectorize(NavixEnvironment(env.replace(**fitted), observation, bounds))

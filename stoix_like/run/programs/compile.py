@@ -239,8 +239,9 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
     copies = mesh.size // mesh.shape[POPULATION_AXIS] if setup.config.keeps_best else 0
     best = copies * memory_estimate.bytes_per_device(state.shared, mesh)
     for name in (name for name in ("restart", "learn", "train") if name in compiled):
-        resident = best + (_waiting_rollouts(setup, compiled[name]) if name == "learn" else 0)
-        memory_estimate.check(compiled[name], mesh, num_members, sizes, resident, setup.device_memory)
+        waiting = _waiting_rollouts(setup, compiled[name]) if name == "learn" else 0
+        keys = (*sizes, "arch.pipeline_queue_size") if waiting else sizes
+        memory_estimate.check(compiled[name], mesh, num_members, keys, best + waiting, setup.device_memory)
     if "evaluate" in compiled:
         resident, episodes = best + memory_estimate.bytes_per_device(state.shards, mesh), ("arch.num_eval_episodes",)
         memory_estimate.check(compiled["evaluate"], mesh, num_members, episodes, resident, setup.device_memory)

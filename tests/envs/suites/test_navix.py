@@ -35,6 +35,15 @@ def test_only_pixels_are_bytes(observation, dtype):
     assert env.observation_space.dtype == dtype
 
 
+def test_an_opened_door_is_a_symbol_beside_the_others():
+    """navix observes it as the byte 254; nothing else of the view changes."""
+    env = make_eval(env_config("navix", "Navix-KeyCorridorS3R1-v0"))
+    assert (env.observation_space.low, env.observation_space.high) == (0, 11)
+    view = np.uint8([[[3, 254, 5]]])
+    found = env.unwrapped.env._observation(view).agent_view
+    np.testing.assert_array_equal(found, [[[3, 11, 5]]])
+
+
 @pytest.mark.parametrize("name", scenarios())
 def test_first_observations_are_elements_of_the_space(name):
     env = make_eval(env_config("navix", name))
