@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters import partial_eval
 
 from stoix_like.assembly import SystemParts
 from stoix_like.base_types import Observation, RolloutState
@@ -27,6 +26,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.policies.export import export_policy
 from stoix_like.policies.exportable import Exportable
 from stoix_like.policies.visits import Visits, check_seed, play
+from stoix_like.utils.jax_utils import used_inputs
 
 # Sampled actions per observation, of whose deviation `Policy.inspect` tells.
 _NUM_SAMPLES = 256
@@ -305,13 +305,15 @@ class Policy(Exportable):
     def _read_by_actions(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes of the observation without the entries that no action depends on."""
         rows = self._own_networks or 1
-        arrays = [jax.ShapeDtypeStruct((rows, *leaf.shape), leaf.dtype) for leaf in self._shapes.values()]
+        arrays = {name: jax.ShapeDtypeStruct((rows, *leaf.shape), leaf.dtype) for name, leaf in self._shapes.items()}
         others = [
             jnp.zeros((rows, *leaf.shape), leaf.dtype) for leaf in [*self.argument_shapes.values()][len(arrays) :]
         ]
-        jaxpr = jax.make_jaxpr(lambda *given: self.act_on([*given, *others], jax.random.key(0)))(*arrays).jaxpr
-        _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-        read = {name for name, is_read in zip(self._shapes, used, strict=True) if is_read}
+
+        def act(given: Mapping[str, jax.Array]) -> Any:
+            return self.act_on([*(given[name] for name in self._shapes), *others], jax.random.key(0))
+
+        read = used_inputs(act, arrays)
         views = {name for name in self._shapes if name.startswith("agent_view.")}
         unread = views - read if views & read else set()
         return {name: leaf for name, leaf in self._shapes.items() if name not in unread}
