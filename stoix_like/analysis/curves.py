@@ -43,6 +43,8 @@ class MemberCurve(NamedTuple):
     def at(self, points: np.ndarray) -> np.ndarray:
         """Return linear interpolations; NaN once it has diverged."""
         lost = np.append(self.is_lost, self.is_last)[np.searchsorted(self.points, points)]
+        if self.is_lost.all():
+            return np.full(len(points), np.nan)
         values = np.interp(points, self.points[~self.is_lost], self.values[~self.is_lost])
         return np.where(lost, np.nan, values)
 
@@ -86,6 +88,8 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
         diverged = f"{number} member(s) that diverged count as the lowest of the others"
         print(f"{metric} of {members[0].run.system}: {diverged}", file=sys.stderr)
     shown = np.isfinite(counted).all(0)
+    if not shown.any():
+        raise ConfigError(f"{metric}: all runs of {members[0].run.system} diverged before they had a value")
     return points[shown], counted[:, shown]
 
 
@@ -120,8 +124,8 @@ def member_curve(member: Member, metric: str, x: str) -> MemberCurve:
     if None in points:
         raise ConfigError(f"x={x}: the records of {metric} have env_steps alone: use x=env_steps")
     values = np.asarray(list(map(member.number, series.values)), np.float64)
-    finite = np.isfinite(values)
-    if not finite.any():
+    finite, is_last = np.isfinite(values), metric in _RETURNS and bool(member.failure)
+    if not finite.any() and not (is_last and len(values)):
         known = {name for path in (METRICS, UPDATES) for name in read_last_record(member.run.directory / path)}
         raise ConfigError(f"{member.run.directory} has no value of {metric}: {nearest(metric, known)}")
     # Seeds that take programs from a cache would otherwise have ended before others start.
@@ -129,12 +133,13 @@ def member_curve(member: Member, metric: str, x: str) -> MemberCurve:
     is_lost = _has_diverged(member, series.env_steps) if metric in _RETURNS else np.zeros(len(values), bool)
     if metric != RETURN:
         is_lost &= ~finite  # What came before, between two evaluations, counts.
+    is_lost |= is_last and not finite.any()
     kept = finite | is_lost
     return MemberCurve(
         np.asarray(points, np.float64)[kept] - (start or 0.0),
         values[kept],
         is_lost[kept],
-        metric in _RETURNS and bool(member.failure),
+        is_last,
     )
 
 

@@ -13,7 +13,7 @@ from stoix_like.arch_config import ARCHITECTURES, step_unit
 from stoix_like.errors import ConfigError
 from stoix_like.storage import remote
 from stoix_like.storage.contents import NUMBER, read_json, reading
-from stoix_like.storage.recorded_runs import EPISODE_RETURNS, TRIALS, Member, Run, evolves
+from stoix_like.storage.recorded_runs import EPISODE_RETURNS, TRIALS, Member, Run, evolves, halves
 from stoix_like.storage.recorded_runs import members as members_of
 from stoix_like.storage.run_files import EVALUATIONS
 
@@ -97,8 +97,28 @@ def _chosen_members(algorithm: AlgorithmRuns, task: str, kind: str) -> str | Non
     fresh = "" if kind == "best" else "; `stoix-like compare --score best` compares fresh episodes"
     return (
         f"{algorithm.label} on {task}: each score is that of the best of {number}{by}, after {spent}"
-        f" {common_unit(chosen)} of all together{fresh}"
+        f" {common_unit(chosen)} of all together{_missing_steps(chosen)}{_common_seeds(chosen)}{fresh}"
     )
+
+
+def _missing_steps(members: Iterable[Member]) -> str:
+    """Return which steps `env_steps` leaves out: each later trial of successive halving fills a new replay buffer."""
+    runs = [member.run for member in members if halves(member.run)]
+    warm_up = any(run.config["system"].get("warmup_steps") and step_unit(run.config) == "env steps" for run in runs)
+    return ", without the warm-up of later trials" if warm_up else ""
+
+
+def _common_seeds(members: Iterable[Member]) -> str:
+    """Return whether runs have seeds in common, of members or of trials, which count up from `arch.seed`."""
+    each = []
+    for run in (member.run for member in members):
+        first, trials = int(run.config["arch"]["seed"]), run.summary.get(TRIALS)
+        number = len(trials or ()) * int(run.config["arch"]["population"].get("seeds", 1))
+        each.append(set(range(first, first + number)) or {member.seed for member in members_of(run)})
+    if len(set().union(*each)) == sum(map(len, each)):
+        return ""
+    apart = max(map(len, each))
+    return f", with seeds in common, so they are not independent (use values of arch.seed at least {apart} apart)"
 
 
 def _choices(member: Member) -> str:

@@ -13,13 +13,13 @@ from stoix_like.aot.kernels import Body, read_program
 from stoix_like.aot.operations import count_flops
 from stoix_like.aot.targets import Target
 from stoix_like.aot.topology import compile_with_costs, set_up_for
-from stoix_like.arch_config import SebulbaConfig
+from stoix_like.arch_config import OfflineConfig, SebulbaConfig
 from stoix_like.architectures.axes import POPULATION_AXIS
 from stoix_like.architectures.types import LearnerState
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import columns
-from stoix_like.run.programs.compile import check_memory
+from stoix_like.run.programs.compile import check_memory, size_keys
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import RunSetup
@@ -85,8 +85,13 @@ class Report(NamedTuple):
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps between two updates, of all members and devices."""
+        """Environment steps between two updates, or gradient steps of an update, of all members and devices."""
         return self.setup.plan.steps_per_update * self.setup.population.num_members
+
+    @property
+    def step(self) -> str:
+        """Which of both `steps_per_update` counts."""
+        return "gradient step" if isinstance(self.setup.config.arch, OfflineConfig) else "environment step"
 
     def check(self) -> None:
         """Refuse a run that does not fit.
@@ -117,7 +122,7 @@ class Report(NamedTuple):
         waiting = sum(body.transfers for body in update.all())
         yield (
             f"{update.launches:,} launches per update{whose}, {update.launches / self.steps_per_update:.3g} per"
-            f" environment step; {_count(waiting, 'host transfer')}"
+            f" {self.step}; {_count(waiting, 'host transfer')}"
         )
         yield (
             f"{inside.flops:.3g} floating-point operations and {memory_estimate.gib(update.bytes_accessed)} read and"
@@ -141,7 +146,7 @@ class Report(NamedTuple):
             yield (
                 f"predicted: {_milliseconds(total)} ms per update, {_milliseconds(update.cost)} of kernels and"
                 f" {_milliseconds(launching)} of launches at {LAUNCH} µs;"
-                f" {self.steps_per_update / total * 1e6:.3g} environment steps per second"
+                f" {self.steps_per_update / total * 1e6:.3g} {self.step}s per second"
             )
         cost: defaultdict[str, float] = defaultdict(float)
         runs = Counter[str]()
@@ -161,13 +166,15 @@ class Report(NamedTuple):
         if isinstance(arch, SebulbaConfig):
             return
         needed = memory_estimate.total(self.programs[self.training].compiled.memory_analysis())
+        usable, per_device = self.target.usable, members / self.setup.mesh.shape[POPULATION_AXIS]
+        most = int(usable / (needed / per_device)) * self.setup.mesh.shape[POPULATION_AXIS]
+        if isinstance(arch, OfflineConfig):
+            yield f"memory for {most:,} members (arch.population.size)"
+            return
         # The replay buffer has a size of its own; whatever else there is grows with the environments.
         buffer = self.setup.config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
         fixed = _shard_bytes(self.state.shared) + (_shard_bytes(self.state.shards.local) if buffer else 0)
-        usable, num_envs = self.target.usable, arch.total_num_envs
-        num_envs = _rounded(max(0.0, num_envs * (usable - fixed) / max(1, needed - fixed)))
-        per_device = members / self.setup.mesh.shape[POPULATION_AXIS]
-        most = int(usable / (needed / per_device)) * self.setup.mesh.shape[POPULATION_AXIS]
+        num_envs = _rounded(max(0.0, arch.total_num_envs * (usable - fixed) / max(1, needed - fixed)))
         yield (
             f"memory for about {num_envs:,} environments (arch.total_num_envs), or for {most:,} members"
             f" (arch.population.size) of {arch.total_num_envs:,}"
@@ -226,7 +233,7 @@ def _refusal(error: Exception, setup: RunSetup, target: Target, name: str) -> Ex
     text = str(error)
     if "RESOURCE_EXHAUSTED" not in text:
         return error
-    keys = ["arch.num_eval_episodes"] if name == "evaluate" else ["arch.total_num_envs", "system.rollout_length"]
+    keys = ["arch.num_eval_episodes"] if name == "evaluate" else [*size_keys(setup.config)]
     if setup.population.num_members > 1:
         keys.insert(0, "arch.population.size")
     return ConfigError(

@@ -165,7 +165,8 @@ def _play(
         missing, cut = missing - int(batch.valid.sum()), cut + num_cut
     data = jax.tree.map(lambda *parts: np.concatenate(parts), *(each[1:] for each in batches))
     limit = f"; {cut:,} episode(s) truncated by arch.max_eval_steps" if cut else ""
-    by = "" if behaviour.random == 1.0 else f"{trained.selected}, after {trained.env_steps:,} env steps; "
+    budget = f"{trained.env_steps:,} {setup.config.arch.step_unit}"
+    by = "" if behaviour.random == 1.0 else f"{trained.selected}, after {budget}; "
     return DataSet(DataHeader(), *data), f"{by}seed {seed}{limit}"
 
 

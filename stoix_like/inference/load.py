@@ -208,7 +208,7 @@ def load_shared(run: TrainedRun, which: str | int = "best") -> TrainedState:
             with reading(run_dir):
                 return _read(run, step, which)
         except DamagedError as error:
-            print(f"skipping the damaged checkpoint at {step:,} env steps: {error}", file=sys.stderr)
+            print(f"skipping the damaged checkpoint at {step:,} steps: {error}", file=sys.stderr)
     # A run that trains replaces its checkpoints meanwhile.
     if which in ("best", "last") and checkpoint.steps(run_dir)[-1:] > steps[-1:]:
         return load_shared(run, which)

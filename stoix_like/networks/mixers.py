@@ -6,6 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+_BIASES = nn.initializers.normal(0.1)
+
 
 class MonotonicMixer(nn.Module):
     """A value of a team that grows with the value of each of its agents, with weights that depend on the state.
@@ -13,7 +15,8 @@ class MonotonicMixer(nn.Module):
     `Q(s, q) = |w_2(s)| . elu(|W_1(s)| q + b_1(s)) + v(s)`
 
     The networks of the weights normalise their hidden layer, as those of PQN do, which has no target parameters:
-    otherwise values grow with the state and diverge.
+    otherwise values grow with the state and diverge. Its initial biases are not zero, as in the authors' code: those
+    of a state of zeros would stay the zero weights that no gradient passes.
 
     Source: Rashid et al. 2018, "QMIX: monotonic value function factorisation for deep multi-agent reinforcement
     learning" (arXiv:1803.11485), section 4.1 and appendix C.
@@ -45,4 +48,4 @@ class MonotonicMixer(nn.Module):
         return jnp.sum(hidden * w_2, axis=-1) + self._hyper(1, state)[..., 0]
 
     def _hyper(self, width: int, state: jax.Array) -> jax.Array:
-        return nn.Dense(width)(nn.relu(nn.LayerNorm()(nn.Dense(self.hyper_dim)(state))))
+        return nn.Dense(width)(nn.relu(nn.LayerNorm()(nn.Dense(self.hyper_dim, bias_init=_BIASES)(state))))

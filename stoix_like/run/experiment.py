@@ -61,6 +61,7 @@ class Result:
         summary: the content of `summary.json`.
         history: one record per evaluation, the one at step 0 first; the content of `metrics.jsonl`.
         members: one record per member of the population, ready for a data frame.
+        step_unit: what the `env_steps` of its records count, `env steps` or `gradient steps`.
     """
 
     eval_return: float
@@ -68,12 +69,13 @@ class Result:
     summary: dict[str, Any]
     history: list[dict[str, Any]]
     members: list[dict[str, Any]]
+    step_unit: str = "env steps"
 
     def __repr__(self) -> str:
         """Return one line; the records have one entry per evaluation and per member."""
         run = f"{self.summary.get('system')} on {self.summary.get('environment')}"
         counts = f"{len(self.history)} evaluations" + (f", {len(self.members)} members" if self.members[1:] else "")
-        steps = f"{self.history[-1]['env_steps']:,} env steps"
+        steps = f"{self.history[-1]['env_steps']:,} {self.step_unit}"
         return f"Result({run}: eval_return={self.eval_return:.6g} after {steps}, {counts}, run_dir='{self.run_dir}')"
 
 
@@ -410,7 +412,7 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
     )
     assert found is not None
     loop.restore(found)
-    notes = [f"resuming after {found.step:,} env steps"]
+    notes = [f"resuming after {found.step:,} {loop.setup.config.arch.step_unit}"]
     if found.host_state["num_updates"] != loop.setup.plan.num_updates:
         notes.append(_budget_note(loop, found.host_state["num_updates"]))
     notes += other_conditions(loop.setup, found.host_state)
@@ -440,7 +442,7 @@ def _result(setup: RunSetup, run_dir: Path, progress: Progress, summary: dict[st
     population, last, trials = outcome(setup, setup.population.with_hyperparams(evaluated), progress.history)
     members = records.members(population, last, summary, shown_failures(progress.failures, last))
     score = records.score(last) if trials is None else trials.best(trials.finalists()).scores[-1]
-    return Result(score, run_dir, summary, progress.history, members)
+    return Result(score, run_dir, summary, progress.history, members, setup.config.arch.step_unit)
 
 
 def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Sequence[Any] = ()) -> RunInfo:

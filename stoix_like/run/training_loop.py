@@ -398,7 +398,7 @@ class TrainingLoop:
         self._check_directory()
         if signals.agree(self.setup.processes) is None:
             return
-        message = f"stopped after {self.env_steps:,} env steps, {self._save_now()}"
+        message = f"stopped after {self.env_steps:,} {self.setup.config.arch.step_unit}, {self._save_now()}"
         self.report_checkpoint()
         signals.leave(message if self.setup.processes.is_first else None)
 
@@ -409,7 +409,7 @@ class TrainingLoop:
             yield
         except (HostEnvironmentError, CallbackError, LostDirectoryError) as error:
             saved = "nothing was saved" if not self._learner.has_started else self._save_now()
-            message = f"{error}; stopped after {self.env_steps:,} env steps, {saved}"
+            message = f"{error}; stopped after {self.env_steps:,} {self.setup.config.arch.step_unit}, {saved}"
             with contextlib.suppress(CallbackError):
                 self.report_checkpoint()
             if signals.agree(self.setup.processes) is not None:

@@ -380,7 +380,7 @@ def newest_readable(run_dir: Path, read_step: Callable[[int], T], processes: Pro
             continue
         for bad, reason in damaged:
             place = processes.first(lambda bad=bad: str(quarantine(run_dir, bad)))  # type: ignore[misc]
-            processes.say(f"the checkpoint after {bad:,} env steps is damaged: {reason}; moved to {place}")
+            processes.say(f"the checkpoint after {bad:,} steps is damaged: {reason}; moved to {place}")
         return found
     if damaged:
         reasons = "; ".join(str(error) for _, error in damaged)

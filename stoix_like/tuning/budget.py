@@ -1,4 +1,4 @@
-"""Budgets of `tune`: what fits into a wall time, or into a number of environment steps."""
+"""Budgets of `tune`: what fits into a wall time, or into a number of steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLOTS = (16, 8)
 SEEDS = 8
 """Seeds of each finalist, and fresh seeds: final returns of few seeds flatter settings that are unstable."""
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-_FORMS = "a wall time, 90s, 10min or 2h, or a number of environment steps, 5e7"
+_FORMS = "a wall time, 90s, 10min or 2h, or a number of environment steps (arch=offline: gradient steps), 5e7"
 # A search of fewer rounds would compare nothing but whole trials.
 _LEAST_ROUNDS = 2.0
 _MOST_ROUNDS = 64.0
@@ -45,7 +45,7 @@ class Budget(NamedTuple):
 
     Attributes:
         seconds: wall time.
-        steps: environment steps, over all members.
+        steps: environment steps, or gradient steps of `arch=offline`, over all members.
     """
 
     seconds: float | None = None
@@ -82,7 +82,7 @@ def parse_budget(text: str | float) -> Budget:
     """Read a budget.
 
     Args:
-        text: `"10min"`, `"90s"`, `"2h"`, `"5e7"` or a number of environment steps.
+        text: `"10min"`, `"90s"`, `"2h"`, `"5e7"` or a number of steps.
 
     Returns:
         The budget.
@@ -110,13 +110,14 @@ def count_finalists(slots: int) -> int:
     return max(2, slots // 4)
 
 
-def plan_steps(steps: float, trial_steps: int, slots: int | None) -> BudgetStages:
-    """Divide a number of environment steps.
+def plan_steps(steps: float, trial_steps: int, slots: int | None, unit: str) -> BudgetStages:
+    """Divide a number of steps.
 
     Args:
         steps: the budget, over all members.
         trial_steps: those of one trial.
         slots: settings that train at a time; None: as many as fit.
+        unit: what steps these are, `environment steps` or `gradient steps`.
 
     Returns:
         The plan.
@@ -130,7 +131,7 @@ def plan_steps(steps: float, trial_steps: int, slots: int | None) -> BudgetStage
             return BudgetStages(number, min(rounds, _MOST_ROUNDS))
     least = trial_steps * number * (_LEAST_ROUNDS + tail_rounds(number))
     raise ConfigError(
-        f"budget={steps:g} environment steps are too few to tune trials of arch.total_timesteps={trial_steps:,}: use"
+        f"budget={steps:g} {unit} are too few to tune trials of arch.total_timesteps={trial_steps:,}: use"
         f" at least {least:.3g}, or a smaller arch.total_timesteps"
     )
 
@@ -175,17 +176,18 @@ def describe_seconds(seconds: float, cost: Cost, plan: BudgetStages, spent: floa
     )
 
 
-def describe_steps(steps: float, trial_steps: int, plan: BudgetStages) -> str:
-    """Return where a number of environment steps goes, as text.
+def describe_steps(steps: float, trial_steps: int, plan: BudgetStages, unit: str) -> str:
+    """Return where a number of steps goes, as text.
 
     Args:
         steps: the budget, over all members.
         trial_steps: those of one trial.
         plan: from `plan_steps`.
+        unit: what steps these are, `environment steps` or `gradient steps`.
     """
     one = plan.slots * trial_steps
     return (
-        f"of {steps:.3g} environment steps, {plan.rounds * one:.3g} for the search and"
+        f"of {steps:.3g} {unit}, {plan.rounds * one:.3g} for the search and"
         f" {tail_rounds(plan.slots) * one:.3g} for finalists and fresh seeds; one round of {plan.slots} settings takes"
         f" {one:.3g}"
     )

@@ -23,7 +23,7 @@ HALVING = "halving"
 # What became of a trial, as an attribute: `complete`, `stopped` at a rung, `diverged`, or `unfinished` at the end.
 ENDED = "ended"
 # First seeds of further runs: beyond those of finalists and the fresh ones, and relative to each other.
-_FURTHER, _STRIDE = FRESH + 1_000_000, 50_000
+_FURTHER, _STRIDE = FRESH + 1_000_000, 1_000_000
 
 
 class Halvings:

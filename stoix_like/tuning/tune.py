@@ -19,6 +19,7 @@ from scipy.stats import ttest_ind
 
 from stoix_like.analysis.figures import save
 from stoix_like.analysis.selection import describe_fresh
+from stoix_like.arch_config import ArchConfig
 from stoix_like.composition import compose_config, group_choices, parse_overrides
 from stoix_like.config import RunConfig, parse_config
 from stoix_like.envs.custom import as_overrides
@@ -118,7 +119,8 @@ def tune(
         env: name of an environment, as listed by `stoix-like list envs`; or your class or function, which can be
             imported, or its import path.
         system: name of the system.
-        budget: wall time, `"10min"`, or environment steps of the whole search, `5e7`.
+        budget: wall time, `"10min"`, or environment steps of the whole search, `5e7`; with `arch=offline`, gradient
+            steps.
         overrides: Hydra overrides of all trials; hyperparameters that are given there are not searched.
         space: ranges by name, in place of those of the default space or beside them; None as a range removes one.
         slots: settings that train at a time; by default 16, or 8 where the budget needs it.
@@ -150,7 +152,7 @@ def tune(
     if plan is None:
         check_place(where, "--out")
         _check_search(request, slots or min(budgets.SLOTS), 1.0)  # before the time of a step is measured
-        plan = _make_plan(request, limits, parameters, slots, config.arch.total_timesteps, started)
+        plan = _make_plan(request, limits, parameters, slots, config.arch, started)
         _write_plan(where, request, plan)
     trial = f"arch.total_timesteps={config.arch.total_timesteps:,}"
     print(f"{where}: {len(ranges)} hyperparameters, {plan.slots} at a time, {plan.rounds:.1f} rounds of {trial}")
@@ -186,7 +188,7 @@ class _Tuning:
         slots = self.plan.slots
         config = SweepConfig(
             space=self.request.space,
-            trials=round(slots * self.plan.rounds),
+            trials=int(slots * self.plan.rounds + 1e-6),  # up to rounding: 2.1 rounds of 10 trials are 21
             parallel=slots,
             sampler="halving",
             fresh_seeds=0,
@@ -399,12 +401,13 @@ def _make_plan(
     limits: Budget,
     parameters: Sequence[Parameter],
     slots: int | None,
-    trial_steps: int,
+    arch: ArchConfig,
     started: float,
 ) -> BudgetStages:
+    trial_steps, unit = arch.total_timesteps, arch.step_unit.replace("env ", "environment ")
     if limits.steps is not None:
-        plan = budgets.plan_steps(limits.steps, trial_steps, slots)
-        print(budgets.describe_steps(limits.steps, trial_steps, plan))
+        plan = budgets.plan_steps(limits.steps, trial_steps, slots, unit)
+        print(budgets.describe_steps(limits.steps, trial_steps, plan, unit))
         return plan
     assert limits.seconds is not None
     least = "", 0.0

@@ -10,15 +10,20 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import stoix_like
+from stoix_like.aot import report, targets, topology
 from stoix_like.base_types import Observation
+from stoix_like.callbacks import Callback
 from stoix_like.config import parse_config
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import read_data, write_data
-from stoix_like.errors import ConfigError
+from stoix_like.errors import CallbackError, ConfigError
+from stoix_like.run.programs.compile import size_keys
+from stoix_like.run.set_up import warm_start
 from stoix_like.run.set_up.influence import find_influence
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.storage import checkpoint
@@ -116,6 +121,60 @@ def test_the_budget_counts_gradient_steps(tmp_path):
     assert (plan.num_updates, plan.steps_per_update, plan.warmup_steps) == (10, 8, 0)
     with pytest.raises(ConfigError, match=r"arch.total_timesteps=7 gradient steps are too few for one update of 8"):
         setup_of("system=q_learning/ff_dqn", *SMALL, data, "system.epochs=8", "arch.total_timesteps=7")
+
+
+class Stopping(Callback):
+    """Raises an error at one evaluation, and interrupts the process at another one."""
+
+    def __init__(self, **at):
+        self.at = at
+
+    def on_evaluation(self, record, policy):
+        if record["env_steps"] == self.at.get("error"):
+            raise KeyError("lost")
+        if record["env_steps"] == self.at.get("signal"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_messages_name_gradient_steps(tmp_path, capsys):
+    words = [*SMALL, write_cartpole(tmp_path / "data.npz"), "arch.total_timesteps=64", "system.epochs=8"]
+    with pytest.raises(CallbackError, match="stopped after 16 gradient steps, saved"):
+        stoix_like.train("q_learning/ff_dqn", words, run_dir=tmp_path / "run", callbacks=[Stopping(error=16)])
+    with pytest.raises(KeyboardInterrupt):
+        stoix_like.resume(tmp_path / "run", callbacks=[Stopping(signal=32)])
+    assert "stopped after 32 gradient steps, saved" in capsys.readouterr().err
+    result = stoix_like.resume(tmp_path / "run", ["logger.console.enabled=true"])
+    assert "resuming after 32 gradient steps" in capsys.readouterr().out
+    assert " after 64 gradient steps, 9 evaluations, " in repr(result)
+    assert ", after 64 gradient steps; seed 0" in stoix_like.collect(result.run_dir, 8).header.notes[0]
+    online = [word for word in words if word != "arch=offline"] + ["arch.total_timesteps=4000"]
+    source = warm_start.find(setup_of("system=q_learning/ff_dqn", *online, f"arch.init_from={result.run_dir}"))
+    assert source.note.endswith(" parameters, trained for 64 gradient steps")
+
+
+def test_a_report_for_other_devices_counts_gradient_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(topology, "find_devices", lambda target, count: jax.local_devices())
+    words = ["system=offline/bc", *SMALL, write_cartpole(tmp_path / "data.npz")]
+    compiled = report.compile_for(parse_config(compose_config(words)), targets.find_target("h200"))
+    text = "\n".join(compiled.lines())
+    assert " per gradient step; " in text
+    assert text.count("environment") == 0
+    assert text.count(" gradient steps per second") == 1
+    small = compiled._replace(setup=compiled.setup._replace(device_memory=1000))
+    with pytest.raises(ConfigError, match="is available: use a smaller system.total_batch_size$"):
+        small.check()
+
+
+def test_the_sizes_of_a_run_depend_on_what_it_samples_and_whether_it_acts():
+    def keys(*words):
+        return size_keys(parse_config(compose_config(["system=q_learning/ff_dqn", "system.data=some.npz", *words])))
+
+    acting = ("arch.total_num_envs", "system.rollout_length")
+    assert keys() == ("system.total_buffer_size", *acting)
+    assert keys("system.data_fraction=1") == ("system.total_batch_size", *acting)
+    assert keys("arch=offline") == ("system.total_batch_size",)
+    assert size_keys(parse_config(compose_config([]))) == acting
 
 
 def test_sizes_of_the_data_are_compared_with_those_of_the_run(tmp_path):

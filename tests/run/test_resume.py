@@ -265,7 +265,7 @@ def test_a_damaged_checkpoint_is_quarantined_and_the_previous_one_is_used(tmp_pa
     (run_dir / "summary.json").unlink()
     result = experiment.resume(run_dir, trust=True)
     error = capsys.readouterr().err
-    assert f"the checkpoint after {newest} env steps is damaged" in error
+    assert f"the checkpoint after {newest} steps is damaged" in error
     assert (run_dir / "checkpoints-damaged" / str(newest)).is_dir()
     assert metrics(run_dir) == metrics(toy_run)
     assert len(result.history) == 5

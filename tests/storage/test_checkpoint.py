@@ -61,7 +61,7 @@ def test_whatever_goes_wrong_with_a_checkpoint_the_one_before_is_used(tmp_path, 
     found = checkpoint.newest_readable(tmp_path, lambda step: checkpoint.read(tmp_path, step, TARGETS))
     assert found.step == 1
     assert_intact(found)
-    assert "the checkpoint after 2 env steps is damaged" in capsys.readouterr().err
+    assert "the checkpoint after 2 steps is damaged" in capsys.readouterr().err
     assert [path.is_dir() for path in tmp_path.glob("checkpoints-damaged-*/2")] == [True]
 
 

@@ -91,7 +91,7 @@ def test_single_faults_lead_to_the_older_checkpoint_or_change_nothing(tmp_path, 
             said = capsys.readouterr().err.splitlines()
             if found == OLDER:
                 assert len(said) == 1, (file, fault, said)
-                assert said[0].startswith(f"the checkpoint after {newest} env steps is damaged: "), said
+                assert said[0].startswith(f"the checkpoint after {newest} steps is damaged: "), said
                 noticed.add(item)
             else:
                 assert not said, (file, fault, said)

@@ -15,6 +15,8 @@ from stoix_like.tuning.budget import (
     tail_rounds,
 )
 
+STEPS = "environment steps"
+
 
 @pytest.mark.parametrize(
     ("text", "budget"),
@@ -39,15 +41,15 @@ def test_another_budget_is_refused(text):
 def test_steps_are_divided_into_rounds():
     """With 8 seeds each, 4 finalists and then 2 settings are 3 rounds of 16 slots; 2 and 2 are 4 rounds of 8 slots."""
     assert (tail_rounds(16), tail_rounds(8)) == (3.0, 4.0)
-    assert plan_steps(16 * 7000, 1000, None) == (16, 4.0, None)
-    assert plan_steps(16 * 5000, 1000, None) == (16, 2.0, None)
-    assert describe_steps(80_000, 1000, plan_steps(80_000, 1000, None)) == (
+    assert plan_steps(16 * 7000, 1000, None, STEPS) == (16, 4.0, None)
+    assert plan_steps(16 * 5000, 1000, None, STEPS) == (16, 2.0, None)
+    assert describe_steps(80_000, 1000, plan_steps(80_000, 1000, None, STEPS), STEPS) == (
         "of 8e+04 environment steps, 3.2e+04 for the search and 4.8e+04 for finalists and fresh seeds; one round of 16"
         " settings takes 1.6e+04"
     )
-    assert plan_steps(16 * 4000, 1000, None) == (8, 4.0, None)
-    with pytest.raises(ConfigError, match=r"use at least 4.8e\+04"):
-        plan_steps(47_999, 1000, None)
+    assert plan_steps(16 * 4000, 1000, None, STEPS) == (8, 4.0, None)
+    with pytest.raises(ConfigError, match=r"=47999 gradient steps are .* use at least 4.8e\+04"):
+        plan_steps(47_999, 1000, None, "gradient steps")
 
 
 def test_a_plan_of_seconds_leaves_time_for_the_stages_that_follow():

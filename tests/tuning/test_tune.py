@@ -1,7 +1,9 @@
 """Tests of tuning within a budget."""
 
+import importlib
 import json
 import math
+from types import SimpleNamespace
 from typing import ClassVar
 
 import optuna
@@ -16,7 +18,8 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import members, read_run
-from stoix_like.tuning.budget import Budget, BudgetStages
+from stoix_like.tuning.budget import Budget, BudgetStages, plan_steps
+from stoix_like.tuning.halving import divide
 from stoix_like.tuning.tune import Request, TuneResult, _make_plan, _read_plan, _Tuning, _write_plan, describe_tuned
 from support.trained_runs import SMALL
 
@@ -111,6 +114,25 @@ def test_the_evaluations_are_those_that_rungs_need_unless_they_are_given():
     assert len(Request(["arch.num_evaluation=12"], SPACE, "1e9").of_runs) == 3
 
 
+@pytest.mark.parametrize(("slots", "budget", "trials"), [(16, 80_000, 32), (16, 112_700, 64), (10, 53_000, 21)])
+def test_a_search_has_the_whole_trials_that_fit_into_the_budget(tmp_path, monkeypatch, slots, budget, trials):
+    """Of 1,000 steps each: 80 - 48, 112.7 - 48 and 53 - 32, whose 5.3 - 3.2 rounds are less than 2.1 in binary."""
+    given, module = [], importlib.import_module("stoix_like.tuning.tune")
+    monkeypatch.setattr(module, "run_sweep", lambda config, _: given.append(config) or SimpleNamespace(study=None))
+    plan, config = plan_steps(budget, 1000, slots, "environment steps"), parse_config(compose_config([]))
+    _Tuning(tmp_path, Request([], {}, str(budget)), config, plan, [], {})._search()
+    assert given[0].trials == trials
+    assert divide(None, trials, slots, 1) == (slots, 1)
+
+
+def test_a_budget_of_trials_that_learn_from_data_is_in_gradient_steps(capsys):
+    arch = parse_config(compose_config(["system=offline/bc", "arch=offline", "system.data=some.npz"])).arch
+    _make_plan(Request([], {}, "1e9"), Budget(steps=1e9), [], 8, arch, 0.0)
+    assert capsys.readouterr().out.startswith("of 1e+09 gradient steps, ")
+    _make_plan(Request([], {}, "1e9"), Budget(steps=1e9), [], 8, parse_config(compose_config([])).arch, 0.0)
+    assert capsys.readouterr().out.startswith("of 1e+09 environment steps, ")
+
+
 def test_the_plan_of_a_directory_is_kept(tmp_path):
     request = Request(["env=probe/policy", *RUN], SPACE, "1e9")
 
@@ -119,7 +141,8 @@ def test_the_plan_of_a_directory_is_kept(tmp_path):
     # What a process leaves that is killed while it writes the plan.
     (directory / ".tune.json.part").write_text("{")
     assert _read_plan(directory, request, None) is None
-    plan = _make_plan(request, Budget(steps=1e9), [], 8, 576, 0.0)
+    arch = parse_config(compose_config(request.overrides)).arch
+    plan = _make_plan(request, Budget(steps=1e9), [], 8, arch, 0.0)
     _write_plan(directory, request, plan)
     assert plan.slots == 8
     assert [_read_plan(directory, request, slots) for slots in (8, None)] == [plan, plan]

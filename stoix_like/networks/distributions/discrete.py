@@ -59,7 +59,9 @@ class Categorical(distrax.Categorical):
         if logits is not None and probs is None:
             self._logits = jnp.asarray(logits)
         elif probs is not None and logits is None:
-            self._logits = jnp.log(jnp.asarray(probs))
+            # The gradient of the logarithm of 0 is infinite, times that of the logit, which is 0: not a number.
+            is_possible = jnp.asarray(probs) > 0.0
+            self._logits = jnp.where(is_possible, jnp.log(jnp.where(is_possible, probs, 1.0)), -jnp.inf)
         else:
             given = "neither" if logits is None else "both"
             raise ValueError(f"Categorical got {given} of logits and probs: pass exactly one of them")

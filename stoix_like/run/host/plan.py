@@ -215,14 +215,16 @@ def _check_counters(config: RunConfig, envs_per_shard: int, num_updates: int) ->
             f" {envs_per_shard * system.rollout_length:,} steps, more than a 32-bit index can reach: use at most"
             f" {INT32_MAX // envs_per_shard}, or fewer arch.total_num_envs"
         )
-    allowed = INT32_MAX
-    if system.max_steps_per_env is not None:
+    allowed, size = INT32_MAX, f"{system.rollout_length} steps per environment"
+    if isinstance(arch, OfflineConfig):
+        size = f"{count_steps(config)} {arch.step_unit}"
+    elif system.max_steps_per_env is not None:
         allowed = min(allowed, (system.max_steps_per_env - system.warmup_steps) // system.rollout_length)
     if num_updates > allowed:
-        largest = arch.total_num_envs * (system.warmup_steps + allowed * system.rollout_length)
+        largest = arch.total_num_envs * system.warmup_steps + allowed * count_steps(config)
         raise ConfigError(
-            f"arch.total_timesteps={arch.total_timesteps}: {num_updates:,} updates of {system.rollout_length} steps per"
-            f" environment are more than 32-bit counters can count: use at most {largest}"
+            f"arch.total_timesteps={arch.total_timesteps}: {num_updates:,} updates of {size} are more than"
+            f" 32-bit counters can count: use at most {largest}"
         )
     gradients, steps = system.find_part(Gradients), num_updates * system.gradient_steps
     if gradients is not None and gradients.decay_learning_rates and steps > INT32_MAX:
@@ -305,6 +307,7 @@ def _period_notes(config: RunConfig, num_updates: int) -> tuple[str, ...]:
     periods = {
         "target_update_period": (steps - 1, "target networks are not updated before the last one"),
         "reset_every": (steps - system.gradient_steps, "nothing is reset"),
+        "policy_frequency": (steps, "the policy is not updated"),
     }
     for name, (most, what) in periods.items():
         period = get_value(system, name) if name in flat_hints(type(system)) else None

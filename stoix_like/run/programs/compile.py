@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from stoix_like.arch_config import SebulbaConfig
+from stoix_like.arch_config import OfflineConfig, SebulbaConfig
 from stoix_like.architectures import sebulba
 from stoix_like.architectures.axes import POPULATION_AXIS
 from stoix_like.architectures.types import LearnerState
 from stoix_like.assembly import inputs_of
+from stoix_like.config import RunConfig
 from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.loggers.formats import columns
 from stoix_like.run.host.actors import Actor, Pipeline
@@ -232,9 +233,7 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
         ConfigError: see `memory_estimate.check`.
     """
     mesh, num_members = setup.mesh, setup.population.num_members
-    buffer = setup.config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
-    replay = () if buffer is None else ("system.total_buffer_size",)
-    sizes = (*replay, "arch.total_num_envs", "system.rollout_length")
+    sizes = size_keys(setup.config)
     # All devices of a member hold its best parameters, too.
     copies = mesh.size // mesh.shape[POPULATION_AXIS] if setup.config.keeps_best else 0
     best = copies * memory_estimate.bytes_per_device(state.shared, mesh)
@@ -245,6 +244,18 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
     if "evaluate" in compiled:
         resident, episodes = best + memory_estimate.bytes_per_device(state.shards, mesh), ("arch.num_eval_episodes",)
         memory_estimate.check(compiled["evaluate"], mesh, num_members, episodes, resident, setup.device_memory)
+
+
+def size_keys(config: RunConfig) -> tuple[str, ...]:
+    """Return the keys that determine the memory of a member while it trains.
+
+    Args:
+        config: the typed configuration.
+    """
+    buffer = config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
+    replay = "system.total_batch_size" if buffer is not None and buffer.only_data else "system.total_buffer_size"
+    rollouts = () if isinstance(config.arch, OfflineConfig) else ("arch.total_num_envs", "system.rollout_length")
+    return rollouts if buffer is None else (replay, *rollouts)
 
 
 def _waiting_rollouts(setup: RunSetup, learn: Any) -> int:

@@ -14,10 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stoix_like.arch_config import step_unit
 from stoix_like.errors import ConfigError, DamagedError, naming
 from stoix_like.run.population.returns import returns_of
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage import checkpoint, remote, run_files
+from stoix_like.storage.config_file import plain_config
 from stoix_like.utils.jax_utils import named
 
 # Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.
@@ -40,7 +42,8 @@ class Source(NamedTuple):
         item: `best`, or `shared` (the last parameters) if the run has no best ones.
         shapes: shapes of the item's arrays.
         member: the member with the highest evaluation return; None without a population.
-        env_steps: environment steps that the parameters were trained for.
+        env_steps: environment steps that the parameters were trained for, or gradient steps.
+        unit: which of both, `env steps` or `gradient steps`.
     """
 
     run_dir: Path
@@ -49,13 +52,14 @@ class Source(NamedTuple):
     shapes: Shapes
     member: int | None
     env_steps: int
+    unit: str
 
     @property
     def note(self) -> str:
         """A note for the user."""
         kind = "best" if self.item == "best" else "last"
         member = "" if self.member is None else f" of member {self.member}"
-        return f"{KEY}={self.run_dir}: {kind} parameters{member}, trained for {self.env_steps:,} env steps"
+        return f"{KEY}={self.run_dir}: {kind} parameters{member}, trained for {self.env_steps:,} {self.unit}"
 
     def read(self) -> dict[str, np.ndarray]:
         """Read the parameters and statistics.
@@ -95,11 +99,12 @@ def find(setup: RunSetup) -> Source | None:
     with naming(KEY):
         run_dir = remote.local_copy(setup.config.arch.init_from, items=("best", "shared")).absolute()
         run_files.check_is_run(run_dir)
+        unit = step_unit(plain_config(run_dir))
     for step in reversed(checkpoint.steps(run_dir)):
         try:
-            source = _source(run_dir, step)
+            source = _source(run_dir, step, unit)
         except DamagedError as error:
-            print(f"skipping the damaged checkpoint at {step:,} env steps: {error}", file=sys.stderr)
+            print(f"skipping the damaged checkpoint at {step:,} {unit}: {error}", file=sys.stderr)
             continue
         _check_fits(setup, source)
         return source
@@ -148,7 +153,7 @@ def place(arrays: Mapping[str, np.ndarray], shared: Any) -> dict[str, jax.Array]
     return {name: copied(arrays[name], like) for name, like in named(shared).items() if name in arrays}
 
 
-def _source(run_dir: Path, step: int) -> Source:
+def _source(run_dir: Path, step: int, unit: str) -> Source:
     host_state = checkpoint.read_host_state(run_dir, step)
     with naming(f"{KEY}={run_dir}"):
         found = returns_of(host_state, step, best=True)
@@ -157,7 +162,7 @@ def _source(run_dir: Path, step: int) -> Source:
     item = "shared" if found.lacking[place] else "best"
     shapes = checkpoint.read_shapes(run_dir, step, item)
     env_steps = step if found.lacking[place] else int(np.asarray(host_state["best"]["env_steps"])[place])
-    return Source(run_dir, step, item, shapes, member, env_steps)
+    return Source(run_dir, step, item, shapes, member, env_steps, unit)
 
 
 def _check_fits(setup: RunSetup, source: Source) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from stoix_like.base_types import Distribution, Loss, PyTree
 from stoix_like.networks import distributions
@@ -22,6 +23,8 @@ from stoix_like.utils.loss import mpo_alpha_loss
 
 # Keeps the temperature, by which values are divided, away from 0.
 _MINIMUM = 1e-8
+# Below it, where the softplus is about `_MINIMUM`, the gradients of multipliers vanish, and they would not grow again.
+_LOWEST = -18.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +90,14 @@ def init_duals(config: DualConfig, pi: Distribution) -> Duals:
 def positive(raw: jax.Array) -> jax.Array:
     """Return a dual variable from its learned value, `softplus(raw)`."""
     return jax.nn.softplus(raw) + _MINIMUM
+
+
+def make_dual_optimiser(config: DualConfig) -> optax.GradientTransformation:
+    """Build Adam for the duals, which keeps their learned values from where their gradients vanish."""
+    bounded = optax.stateless(
+        lambda updates, duals: jax.tree.map(lambda update, raw: jnp.maximum(update, _LOWEST - raw), updates, duals)
+    )
+    return optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(config.dual_lr), bounded)
 
 
 def inverse_softplus(value: Scalar) -> jax.Array:

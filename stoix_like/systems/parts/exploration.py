@@ -128,7 +128,7 @@ def make_normal_noise(config: ExplorationNoise) -> NormalNoise:
 
     def draw_own(carry: PyTree, timestep: TimeStep, key: jax.Array, shape: tuple[int, ...]) -> PyTree:
         keys, scales = carry
-        # Folded: the key itself draws the noise.
+        # `draw` uses the same key for whether an environment keeps its noise, which only counts within an episode.
         new = scale + span * jax.random.uniform(jax.random.fold_in(key, 1), scales.shape)
         scales = jnp.where(timestep.starts_episode, new, scales)
         keys, noise = draw(keys, timestep, key, shape)

@@ -220,7 +220,7 @@ def with_data(
         return Counted(replay.add(state.buffer, trajectory), state.rollouts + 1)
 
     def sample(state: Counted, key: jax.Array, *args: Any) -> Any:
-        data_key, buffer_key = jax.random.split(key)
+        data_key, buffer_key, order_key = jax.random.split(key, 3)
         drawn, recorded = replay.sample(state.buffer, buffer_key, *args), draw(data_key)
         has_priorities = isinstance(drawn.indices, jax.Array)
         if has_priorities:
@@ -228,9 +228,10 @@ def with_data(
             recorded = recorded._replace(indices=~drawn.indices)
         batch = jax.tree.leaves(drawn[0])[0].shape[axes[0]]
         number = jnp.round(config.share(state.rollouts / spec.num_updates) * batch)
-        # The last ones: streams have their newest sequences first. With priorities, the first one always stays, see
-        # `feed_back`.
-        is_data = jnp.arange(batch) >= batch - jnp.minimum(number, batch - has_priorities)
+        # The last ones: streams have their newest sequences first. Priorities draw in the order of the buffer, of which
+        # the last environments would never be learned from; one sample stays, see `feed_back`.
+        places = jax.random.permutation(order_key, batch) if has_priorities else jnp.arange(batch)
+        is_data = places >= batch - jnp.minimum(number, batch - has_priorities)
         return type(drawn)(
             *(jax.tree.map(_chooser(is_data, axis), *pair) for axis, *pair in zip(axes, recorded, drawn, strict=True))
         )
@@ -239,7 +240,7 @@ def with_data(
         if isinstance(indices, jax.Array):
             # Of a sample that occurs twice, the priority of zero has no effect.
             is_data = indices < 0
-            indices, values = jnp.where(is_data, indices[0], indices), jnp.where(is_data, 0.0, values)
+            indices, values = jnp.where(is_data, jnp.max(indices), indices), jnp.where(is_data, 0.0, values)
         return state._replace(buffer=write(state.buffer, indices, values))
 
     return replay._replace(init=init, add=add, sample=sample, **{feedback: feed_back})

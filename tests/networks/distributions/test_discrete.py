@@ -43,6 +43,11 @@ class TestCategorical:
         # Standard errors are at most 0.0035.
         np.testing.assert_allclose(np.bincount(samples, minlength=4) / 20_000, [0.1, 0.0, 0.6, 0.3], atol=0.015)
 
+    def test_gradients_of_probabilities_are_finite_where_one_is_zero(self):
+        """That of the entropy by p, normalised, is -log p - H: both log 2 and 0 where p is a half."""
+        gradient = jax.grad(lambda probs: Categorical(probs=probs).entropy())(jnp.asarray([0.5, 0.5, 0.0]))
+        np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
+
     def test_log_prob_outside_of_the_support_is_minus_infinity(self):
         np.testing.assert_array_equal(Categorical(logits=LOGITS).log_prob(jnp.asarray([-1, 3])), -jnp.inf)
 

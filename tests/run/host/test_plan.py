@@ -44,6 +44,16 @@ def test_priorities_without_a_buffer_are_said_to_have_no_effect(system, noted):
     assert any("drawn uniformly: system.prioritised=true has no effect" in note for note in notes) == noted
 
 
+def test_priorities_without_a_buffer_limit_no_budget():
+    """Nothing is stored, whose steps 32 bits would count: 2**31 updates of 2 gradient steps are one too many."""
+    given = ["system=q_learning/ff_rainbow", "arch=offline", "system.data=some.npz", "system.epochs=2"]
+    given += ["system.rollout_length=8", "system.decay_learning_rates=false"]
+    assert plan(*given, f"arch.total_timesteps={2**32 - 2}").num_updates == 2**31 - 1
+    too_many = "2,147,483,648 updates of 2 gradient steps are more than 32-bit .*: use at most 4294967294$"
+    with pytest.raises(ConfigError, match=too_many):
+        plan(*given, f"arch.total_timesteps={2**32}")
+
+
 def test_an_exact_budget_has_no_notes():
     found = plan(
         "arch.total_num_envs=8", "system.rollout_length=128", "arch.total_timesteps=10240", "arch.num_evaluation=2"

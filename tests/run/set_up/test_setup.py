@@ -138,6 +138,7 @@ def test_values_that_would_train_wrongly_are_refused(overrides, message):
         ([*SAC, "system.ent_coef=0.01"], "system.ent_coef=0.01 has no effect with system.autotune=true"),
         ([*DQN, "system.target_update_period=10000000"], "system.target_update_period=10,000,000 of"),
         ([*DQN, "system.reset_every=10000000"], "system.reset_every=10,000,000 of"),
+        ([*SAC, "system.policy_frequency=10000000"], "system.policy_frequency=10,000,000 of"),
     ],
 )
 def test_what_has_no_effect_is_noted(overrides, message):

@@ -1,13 +1,16 @@
 """Tests of bounds on divergences."""
 
+import dataclasses
+
 import distrax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from stoix_like.networks.distributions import Categorical, Independent
-from stoix_like.systems.mpo.duals import constrained_policy_loss, init_duals, positive
+from stoix_like.systems.mpo.duals import constrained_policy_loss, init_duals, make_dual_optimiser, positive
 from support.off_policy_runs import algorithm
 
 SMALL = ["system.rollout_length=4", "system.n_step=2", "system.total_batch_size=8"]
@@ -25,6 +28,17 @@ def test_initial_duals_are_the_configured_ones():
     np.testing.assert_allclose(positive(duals.alphas["mean"]), [config.init_alpha_mean] * 2, rtol=1e-5)
     np.testing.assert_allclose(positive(duals.alphas["stddev"]), [1000.0] * 2, rtol=1e-5)
     assert init_duals(config, Categorical(logits=jnp.zeros((1, 3)))).alphas["policy"].shape == (1,)
+
+
+def test_learned_values_end_where_their_gradients_vanish():
+    """Adam steps by the learning rate of 1 in the direction of the gradients: from -17.5 to -18, and back to -17."""
+    optim = make_dual_optimiser(dataclasses.replace(algorithm("mpo/ff_mpo", *SMALL).config.duals, dual_lr=1.0))
+    raw = jnp.asarray([-17.5, 2.0])
+    state = optim.init(raw)
+    down, _ = optim.update(jnp.ones(2), state, raw)
+    np.testing.assert_allclose(optax.apply_updates(raw, down), [-18.0, 1.0], rtol=1e-4)
+    up, _ = optim.update(-jnp.ones(2), state, jnp.asarray([-18.0, 2.0]))
+    np.testing.assert_allclose(up, 1.0, rtol=1e-4)
 
 
 def test_a_multiplier_grows_where_its_bound_is_exceeded():

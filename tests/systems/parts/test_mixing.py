@@ -35,6 +35,12 @@ def test_the_value_of_a_team_grows_with_that_of_each_agent():
     np.testing.assert_array_equal(slopes[0, 2:], 0.0)
 
 
+def test_agents_learn_where_the_state_is_zero():
+    mixer, params = make_qmix(jnp.zeros((4, 3)))
+    slopes = jax.grad(lambda values: mixer.mix(params, values, jnp.zeros((4, 3)), 0).sum())(VALUES)
+    assert (slopes > 0).all()
+
+
 def test_weights_do_not_grow_with_the_state():
     mixer, params = make_qmix()
     far, farther = (mixer.mix(params, VALUES, scale * VIEW, 0) for scale in (1e3, 1e6))

@@ -209,4 +209,15 @@ def test_returns_are_scaled_as_rewards_and_unknown_in_the_buffer():
 def test_of_a_prioritised_batch_one_sample_stays_that_of_the_buffer():
     replay = make(Prioritised, data_fraction=jnp.asarray(1.0))
     batch = replay.sample(filled(replay), jax.random.key(0), 1.0)
-    assert (np.asarray(batch.indices) >= 0).tolist() == [True, *[False] * 63]
+    assert np.sum(np.asarray(batch.indices) >= 0) == 1
+
+
+def test_of_a_prioritised_batch_samples_of_all_environments_stay():
+    replay = make(Prioritised, data_fraction=0.75)
+    state = filled(replay)
+    indices = np.asarray(replay.sample(state, jax.random.key(0), 1.0).indices)
+    # With equal priorities, half of the 64 samples are of each environment, and 8 +- 1.8 of those that stay.
+    kept = indices[indices >= 0]
+    length = 120 // NUM_ENVS
+    assert len(kept) == 16
+    assert 3 <= np.sum(kept < length) <= 13

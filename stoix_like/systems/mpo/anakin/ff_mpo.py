@@ -38,6 +38,7 @@ from stoix_like.systems.mpo.duals import (
     constrained_policy_loss,
     init_duals,
     inverse_softplus,
+    make_dual_optimiser,
     positive,
 )
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
@@ -274,7 +275,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
                 "stoix_like.networks.heads.MultivariateNormalDiagHead"
             )
     parts = make_parts(config, spec, make_critics(spec.networks.q_network, 1))
-    target, dual_optim = make_soft_target(config.target), optax.adam(config.duals.dual_lr)
+    target, dual_optim = make_soft_target(config.target), make_dual_optimiser(config.duals)
     return MPO(**parts, dual_optim=dual_optim, action_space=spec.action_space, target=target)
 
 

@@ -13,7 +13,14 @@ import optax
 from stoix_like.base_types import ActorCriticParams, Agent, Loss, Metrics, PyTree, SystemSpec, TimeStep
 from stoix_like.schema import Range, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
+from stoix_like.systems.mpo.duals import (
+    DualConfig,
+    Duals,
+    constrained_policy_loss,
+    init_duals,
+    make_dual_optimiser,
+    positive,
+)
 from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, make_parts
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
@@ -116,7 +123,7 @@ class VMPO(ff_a2c.A2C[Config]):
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build V-MPO; the floats of the hyperparameters may be traced."""
     advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace, weighted=False)
-    return VMPO(**make_parts(config, spec), advantages=advantages, dual_optim=optax.adam(config.duals.dual_lr))
+    return VMPO(**make_parts(config, spec), advantages=advantages, dual_optim=make_dual_optimiser(config.duals))
 
 
 build, run_experiment, hydra_entry_point = entry_points("mpo/ff_vmpo", make_algorithm)

@@ -40,7 +40,14 @@ from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
+from stoix_like.systems.mpo.duals import (
+    DualConfig,
+    Duals,
+    constrained_policy_loss,
+    init_duals,
+    make_dual_optimiser,
+    positive,
+)
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.on_policy.networks import NETWORK_HEADS, ActorCriticNetworks, make_networks
 from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
@@ -259,7 +266,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         config,
         spec.axes,
         networks=make_networks(spec.networks),
-        optim=join_optimisers(join_optimisers(*optims, states=ActorCriticOptStates), optax.adam(config.duals.dual_lr)),
+        optim=join_optimisers(join_optimisers(*optims, states=ActorCriticOptStates), make_dual_optimiser(config.duals)),
         target=make_soft_target(config.target),
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
         replay=make_sequence_replay(config.replay, spec, (), found, config.reward_scale),
