@@ -65,11 +65,15 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
         names if it is much shorter. A run that diverged ends no curve, unless all have diverged.
 
     Raises:
-        ConfigError: a run has no finite value of the metric, or one starts after another one ends.
+        ConfigError: a run has no finite value of the metric and has not diverged, or all have diverged before they had
+            one, or one starts after another one ends.
     """
     found = [member_curve(member, metric, x) for member in members]
-    points = max((one.points for one in found), key=len)
-    if all(np.array_equal(one.points, points[: len(one.points)]) and one.covers(points).all() for one in found):
+    some = [one for one in found if not one.is_lost.all()]
+    if not some:
+        raise ConfigError(f"{metric}: all runs of {members[0].run.system} diverged before they had a value")
+    points = max((one.points for one in some), key=len)
+    if all(np.array_equal(one.points, points[: len(one.points)]) and one.covers(points).all() for one in some):
         points = thin(points)
     else:
         places = [place for place, one in enumerate(found) if not one.is_last]
@@ -88,8 +92,6 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
         diverged = f"{number} member(s) that diverged count as the lowest of the others"
         print(f"{metric} of {members[0].run.system}: {diverged}", file=sys.stderr)
     shown = np.isfinite(counted).all(0)
-    if not shown.any():
-        raise ConfigError(f"{metric}: all runs of {members[0].run.system} diverged before they had a value")
     return points[shown], counted[:, shown]
 
 

@@ -20,7 +20,7 @@ from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import columns
 from stoix_like.run.programs.compile import check_memory, size_keys
-from stoix_like.run.programs.functions import run_programs
+from stoix_like.run.programs.functions import input_shapes, run_programs
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.utils.replay import BufferConfig
@@ -169,7 +169,10 @@ class Report(NamedTuple):
         usable, per_device = self.target.usable, members / self.setup.mesh.shape[POPULATION_AXIS]
         most = int(usable / (needed / per_device)) * self.setup.mesh.shape[POPULATION_AXIS]
         if isinstance(arch, OfflineConfig):
-            yield f"memory for {most:,} members (arch.population.size)"
+            # All members read the same data.
+            data = _shard_bytes(input_shapes(self.setup))
+            most = int((usable - data) / max(1.0, (needed - data) / per_device))
+            yield f"memory for about {most * self.setup.mesh.shape[POPULATION_AXIS]:,} members (arch.population.size)"
             return
         # The replay buffer has a size of its own; whatever else there is grows with the environments.
         buffer = self.setup.config.system.find_part(BufferConfig)  # type: ignore[type-abstract]

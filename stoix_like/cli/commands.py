@@ -97,7 +97,9 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     tuning.add_argument("env", metavar="ENV", help="gymnax/acrobot, or the import path of yours: my_module.MyEnv")
     tuning.add_argument("--system", default="ppo/ff_ppo", help="the system (default: ppo/ff_ppo)")
     tuning.add_argument(
-        "--budget", default="10min", help="wall time, 90s, 10min or 2h, or environment steps, 5e7 (default: 10min)"
+        "--budget",
+        default="10min",
+        help="wall time, 90s, 10min or 2h, or environment steps, 5e7; arch=offline: gradient steps (default: 10min)",
     )
     tuning.add_argument(
         "--space",

@@ -15,8 +15,8 @@ class MonotonicMixer(nn.Module):
     `Q(s, q) = |w_2(s)| . elu(|W_1(s)| q + b_1(s)) + v(s)`
 
     The networks of the weights normalise their hidden layer, as those of PQN do, which has no target parameters:
-    otherwise values grow with the state and diverge. Its initial biases are not zero, as in the authors' code: those
-    of a state of zeros would stay the zero weights that no gradient passes.
+    otherwise values grow with the state and diverge. Its initial biases are not zero, as in the authors' code: where
+    states are always zero, the weights would start at zero and get no gradient.
 
     Source: Rashid et al. 2018, "QMIX: monotonic value function factorisation for deep multi-agent reinforcement
     learning" (arXiv:1803.11485), section 4.1 and appendix C.

@@ -91,13 +91,15 @@ def test_a_run_that_diverged_does_not_end_interpolated_curves(tmp_path, capsys):
 
 
 def test_a_run_that_diverged_before_its_first_training_episode_has_no_value_of_its_own(tmp_path):
-    write_lone(tmp_path / "a", [0.0, 1.0], 0)
+    write_lone(tmp_path / "a", [0.0, 1.0, 2.0], 0)
     write_lone(tmp_path / "b", [0.0, 1.0], 1, diverged=True)
-    change_records(tmp_path / "a", lambda number, _: {"train/episode_return_mean": 3.0 + number})
+    # Before the first update, nothing is trained.
+    change_records(tmp_path / "a", lambda number, _: {"train/episode_return_mean": 3.0 + number if number else None})
     change_records(tmp_path / "b", lambda *_: {"train/episode_return_mean": None})
     (algorithm,) = analysis.read(tmp_path)
-    _, values = curves.curve(algorithm.members, "train/episode_return_mean")
-    assert values.tolist() == [[3.0, 4.0], [3.0, 4.0]]
+    points, values = curves.curve(algorithm.members, "train/episode_return_mean")
+    assert points.tolist() == [100.0, 200.0]
+    assert values.tolist() == [[4.0, 5.0], [4.0, 5.0]]
     with pytest.raises(ValueError, match="all runs of ppo/ff_ppo diverged before they had a value"):
         curves.curve(algorithm.members[1:], "train/episode_return_mean")
 

@@ -52,7 +52,7 @@ def test_runs_have_the_ranges_of_their_shape(tmp_path):
     assert {"arch.population.size=8", "arch.population.seeds=2", "system.epochs=1"} <= set(jobs[0].overrides)
     # No run repeats the seeds and settings of another one, or those on which nothing is selected.
     seeds = [one for job in jobs for one in job.overrides if one.startswith("arch.seed")]
-    assert seeds == ["arch.seed=7", "arch.seed=3000007", "arch.seed=3050007", "arch.seed=3100007"]
+    assert seeds == ["arch.seed=7", "arch.seed=3000007", "arch.seed=4000007", "arch.seed=5000007"]
     assert "system.epochs=1" in jobs[1].overrides
     assert "system.epochs=2" in jobs[2].overrides
     (varied,) = [word for word in jobs[0].overrides if word.startswith("arch.population.hyperparams")]

@@ -60,7 +60,8 @@ class Categorical(distrax.Categorical):
             self._logits = jnp.asarray(logits)
         elif probs is not None and logits is None:
             # The gradient of the logarithm of 0 is infinite, times that of the logit, which is 0: not a number.
-            is_possible = jnp.asarray(probs) > 0.0
+            probs = jnp.asarray(probs)
+            is_possible = probs != 0
             self._logits = jnp.where(is_possible, jnp.log(jnp.where(is_possible, probs, 1.0)), -jnp.inf)
         else:
             given = "neither" if logits is None else "both"

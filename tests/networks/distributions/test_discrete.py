@@ -48,6 +48,9 @@ class TestCategorical:
         gradient = jax.grad(lambda probs: Categorical(probs=probs).entropy())(jnp.asarray([0.5, 0.5, 0.0]))
         np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
 
+    def test_what_is_no_probability_is_not_hidden(self):
+        assert np.isnan(Categorical(probs=jnp.asarray([np.nan, 1.0])).log_prob(jnp.asarray(1)))
+
     def test_log_prob_outside_of_the_support_is_minus_infinity(self):
         np.testing.assert_array_equal(Categorical(logits=LOGITS).log_prob(jnp.asarray([-1, 3])), -jnp.inf)
 
