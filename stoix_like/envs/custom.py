@@ -17,7 +17,8 @@ from stoix_like.envs.environment import Environment, VectorEnvironment, Vectoriz
 from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites import load_suite
-from stoix_like.envs.wrappers import join_actions
+from stoix_like.envs.wrappers import RewardWrapper, Wrapper, join_actions
+from stoix_like.envs.wrappers.base import unstacked
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.user_code import import_object, name_of, refusing
 
@@ -174,6 +175,10 @@ def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> Vecto
                 f"{key}._target_={wrapper['_target_']} returned a {type(wrapped).__name__}: use a subclass of"
                 " stoix_like.envs.wrappers.Wrapper"
             )
+        space = wrapped.observation_space
+        if space is env.observation_space and isinstance(wrapped, Wrapper) and not isinstance(wrapped, RewardWrapper):
+            # Its views need not be stacks of the frames of successive steps, of which replay buffers store each once.
+            wrapped.observation_space = unstacked(space)
         env = wrapped
     return env
 

@@ -46,7 +46,8 @@ def diagnose(system: System, axes: Axes, before: PyTree, after: PyTree, observat
         found[f"{network}/weight_norm"].append(norm)
         found[f"{network}/update_ratio"].append(change / jnp.maximum(norm, 1e-12))
     for network, value in gradient_norms(after).items():
-        found[f"{network}/gradient_norm"].append(value)
+        if network in new:  # Multipliers and intrinsic rewards have optimisers of their own.
+            found[f"{network}/gradient_norm"].append(value)
     places = {id(leaf): path for path, leaf in jax.tree.leaves_with_path(after.params)}
     for record in _record_units(system, after, observation):
         path = places.get(id(jax.tree.leaves(record.variables)[0]), ())

@@ -14,6 +14,7 @@ from stoix_like.base_types import Observation
 from stoix_like.config import parse_config
 from stoix_like.envs import Box, Discrete, EnvConfig, Environment, custom, make, make_eval
 from stoix_like.envs.custom import adapt, as_overrides, unused_methods
+from stoix_like.envs.wrappers import StackFrames
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.storage import config_file, trust
 from support import custom_envs
@@ -85,6 +86,14 @@ def test_wrappers_of_ones_own_count_in_the_episode_return():
     env = make_eval(composed("env._target_=support.custom_envs.Corridor", wrappers).env)
     np.testing.assert_array_equal([float(t.reward[0]) for t in walk_right(env, 4)], [3, 3, 3, 4])
     assert float(walk_right(env, 4)[-1].episode.episode_return[0]) == 13.0
+
+
+@pytest.mark.parametrize(("name", "stacked"), [("AddReward", 1), ("AddRewardAlone", 2)])
+def test_stacks_behind_a_wrapper_of_ones_own_are_no_longer_those_of_successive_steps(name, stacked):
+    env = StackFrames(adapt(custom_envs.Corridor(), {}), 2)
+    wrapped = custom.wrap(env, [{"_target_": f"support.custom_envs.{name}"}])
+    assert wrapped.observation_space.stacked == stacked
+    assert env.observation_space.stacked == 2
 
 
 @pytest.mark.parametrize("env", ["env=gymnax/cartpole", "env=gymnasium/cartpole"])

@@ -267,7 +267,7 @@ def test_a_killed_run_ends_with_the_same_bytes(tmp_path):
 def test_members_are_the_same_on_two_devices(tmp_path):
     data = write_cartpole(tmp_path / "data.npz")
     small = [override for override in SMALL if "num_devices" not in override]
-    words = [*small, data, "arch.population.size=2", "arch.total_timesteps=800"]
+    words = [*small, data, "arch.population.size=2", "arch.total_timesteps=800", "system.reset_every=96"]
     one, two = (
         stoix_like.train("q_learning/ff_dqn", [*words, f"arch.num_devices={number}"], run_dir=tmp_path / str(number))
         for number in (1, 2)

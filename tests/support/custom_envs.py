@@ -8,7 +8,7 @@ from gymnax.environments import environment, spaces
 from stoix_like.base_types import Observation
 from stoix_like.envs import Box, Discrete, Environment
 from stoix_like.envs.environment import restart, transition
-from stoix_like.envs.wrappers import Wrapper
+from stoix_like.envs.wrappers import RewardWrapper, Wrapper
 
 
 class Corridor(Environment):
@@ -137,6 +137,13 @@ class AddReward(Wrapper):
         """See `VectorEnvironment.step`."""
         state, timestep = self.env.step(keys, state, action)
         return state, timestep._replace(reward=timestep.reward + self.amount)
+
+
+class AddRewardAlone(RewardWrapper):
+    """The same, as one that says that it changes nothing else."""
+
+    def reward(self, reward):
+        return reward + 1.0
 
 
 class WholeRewards(Wrapper):

@@ -148,6 +148,7 @@ def test_updates_cost_no_more_with_diagnostics():
         ("q_learning/ff_pqn_continuous", ("actor", "critic")),
         ("awr/ff_awr", ("actor", "critic")),
         ("spo/ff_spo", ("actor", "critic")),
+        ("mpo/ff_vmpo", ("actor", "critic")),
     ],
 )
 def test_evaluations_record_diagnostics(system, networks, tmp_path):
@@ -156,6 +157,8 @@ def test_evaluations_record_diagnostics(system, networks, tmp_path):
     overrides += ["env=gymnax/pendulum"] if system.startswith("sac") or "continuous" in system else []
     stoix_like.train(system, overrides, run_dir=tmp_path / "run")
     last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    named = {name.split("/")[1] for name in last if name.startswith("diagnostics/")}
+    assert named == set(networks)
     for network in networks:
         assert last[f"diagnostics/{network}/weight_norm"] > 0.0
         assert last[f"diagnostics/{network}/update_ratio"] > 0.0

@@ -169,7 +169,8 @@ def _check_without_warmup(config: RunConfig, envs_per_shard: int, num_shards: in
         return True
 
     # Most sizes that do not fit have other reasons, and are refused for those.
-    longer = next((factor for factor in (2**power for power in range(16)) if fits(factor * length)), 1)
+    factors = (2**power for power in range(16)) if system.has_replay else ()
+    longer = next((factor for factor in factors if fits(factor * length)), 1)
     if longer > 1:
         replay = system.find_part(ReplayConfig)
         epochs = "" if replay is None else f" system.epochs={longer * replay.epochs}"

@@ -188,6 +188,8 @@ class _Bonus:
         )
         bonus = self.bonus(state, steps)
         task = self.as_task(steps._replace(reward=bonus))
+        # Returns that never end would otherwise keep what made a member diverge, also after a copy has replaced it.
+        memory = jnp.where(jnp.isfinite(memory), memory, 0.0)
         reward, return_statistics, returns = self.rewards.apply(state.return_statistics, memory, task)
         state = state._replace(return_statistics=return_statistics)
         added, target = self.estimate(state.params["value"], task._replace(reward=reward))

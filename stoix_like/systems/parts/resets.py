@@ -99,10 +99,13 @@ def with_resets(
     if part is None or (every := part.reset_every) is None:
         return system
 
+    # What is learned from is no part of a new agent, and the inputs of a program may not be constants of this function.
+    bare = spec._replace(data=None, teacher=None)
+
     # One member after the other, see `map_init`.
     @jax.custom_batching.sequential_vmap  # type: ignore[untyped-decorator]
     def fresh(hyperparams: Mapping[str, Any], key: jax.Array, timestep: TimeStep) -> PyTree:
-        return build(replace_values(config, hyperparams), spec).init(key, timestep).shared
+        return build(replace_values(config, hyperparams), bare).init(key, timestep).shared
 
     reset = {"full": _reset_all, "last_layers": _reset_heads}[part.reset]
 

@@ -225,7 +225,9 @@ def with_data(
         has_priorities = isinstance(drawn.indices, jax.Array)
         if has_priorities:
             # Negative: the sample of the replay buffer that this one replaces.
-            recorded = recorded._replace(indices=~drawn.indices)
+            # Its weight is that of a uniform draw in the units of the others, whose largest is 1.
+            weight = recorded.weight * jnp.mean(drawn.weight)
+            recorded = recorded._replace(indices=~drawn.indices, weight=weight)
         batch = jax.tree.leaves(drawn[0])[0].shape[axes[0]]
         number = jnp.round(config.share(state.rollouts / spec.num_updates) * batch)
         # The last ones: streams have their newest sequences first. Priorities draw in the order of the buffer, of which

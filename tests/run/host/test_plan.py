@@ -150,6 +150,12 @@ def test_a_lag_that_no_loss_corrects_is_noted(overrides, remedy):
     assert [remedy in note for note in notes] == ([] if remedy is None else [True])
 
 
+def test_sebulba_names_minibatches_that_do_not_fit():
+    sizes = ("arch.total_num_envs=2", "system.rollout_length=10", "system.num_minibatches=8")
+    with pytest.raises(ConfigError, match=r"system.num_minibatches=8"):
+        plan("system=ppo/ff_ppo", "arch=sebulba", "env=gymnasium/cartpole", *sizes)
+
+
 @pytest.mark.parametrize("system", ["sac/ff_sac", "q_learning/ff_dqn", "q_learning/rec_r2d2", "mpo/ff_mpo"])
 @pytest.mark.parametrize("warmup", [(), ("system.warmup_steps=0",)])
 def test_sebulba_refuses_a_warm_up_once_and_names_what_works(system, warmup):

@@ -130,6 +130,14 @@ def test_intrinsic_advantages_are_added_with_their_weight():
     np.testing.assert_allclose(added[2], 2.0 * added[1], rtol=1e-4, atol=1e-4)
 
 
+def test_returns_of_rnd_do_not_stay_infinite():
+    bonus, state = bonus_of("rnd")
+    steps, nothing = draw(jax.random.key(2)), jnp.zeros((STEPS, ENVS))
+    memory = jnp.full_like(bonus.init_memory(ENVS), jnp.nan)
+    new = run(bonus.add, state, memory, steps, nothing, jax.random.key(3))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((new[0].return_statistics, new[1])))
+
+
 @pytest.mark.slow
 def test_rnd_gets_used_to_the_ends_of_episodes():
     """The last successor of an episode loses its novelty as the others do, though another episode follows it."""

@@ -154,6 +154,19 @@ def test_priorities_of_data_change_nothing():
     assert np.all(leaves[others] == 1.0)
 
 
+def test_recorded_samples_have_the_mean_weight_of_a_prioritised_batch():
+    replay = make(Prioritised, data_fraction=0.5)
+    state = filled(replay)
+    first = replay.sample(state, jax.random.key(0), 1.0)
+    # Half of the windows of the buffer are as likely as 0.01, and have the largest weight, 1; the others have 0.01.
+    state = replay.set_priorities(state, first.indices, jnp.full(64, 0.01))
+    whole = make(Prioritised, data_fraction=0.0).sample(state, jax.random.key(1), 1.0)
+    batch = replay.sample(state, jax.random.key(1), 1.0)
+    is_data = np.asarray(batch.indices) < 0
+    np.testing.assert_allclose(np.asarray(batch.weight)[is_data], np.mean(whole.weight), rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(batch.weight)[~is_data], np.asarray(whole.weight)[~is_data])
+
+
 def test_rewards_are_clipped_like_those_of_rollouts():
     clipped = with_clipped_rewards(spec(), 4.0).data
     assert np.array_equal(clipped.reward, [1, 2, 4, 0, 4, 4, 0])
