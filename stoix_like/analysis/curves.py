@@ -92,6 +92,8 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
         diverged = f"{number} member(s) that diverged count as the lowest of the others"
         print(f"{metric} of {members[0].run.system}: {diverged}", file=sys.stderr)
     shown = np.isfinite(counted).all(0)
+    if not shown.any():
+        raise ConfigError(f"{metric}: there is no point at which a run of {members[0].run.system} has a value")
     return points[shown], counted[:, shown]
 
 

@@ -167,12 +167,12 @@ class Report(NamedTuple):
             return
         needed = memory_estimate.total(self.programs[self.training].compiled.memory_analysis())
         usable, per_device = self.target.usable, members / self.setup.mesh.shape[POPULATION_AXIS]
-        most = int(usable / (needed / per_device)) * self.setup.mesh.shape[POPULATION_AXIS]
+        # All members read the same data.
+        data = _shard_bytes(input_shapes(self.setup))
+        most = max(0, int((usable - data) / max(1.0, (needed - data) / per_device)))
+        most *= self.setup.mesh.shape[POPULATION_AXIS]
         if isinstance(arch, OfflineConfig):
-            # All members read the same data.
-            data = _shard_bytes(input_shapes(self.setup))
-            most = int((usable - data) / max(1.0, (needed - data) / per_device))
-            yield f"memory for about {most * self.setup.mesh.shape[POPULATION_AXIS]:,} members (arch.population.size)"
+            yield f"memory for about {most:,} members (arch.population.size)"
             return
         # The replay buffer has a size of its own; whatever else there is grows with the environments.
         buffer = self.setup.config.system.find_part(BufferConfig)  # type: ignore[type-abstract]

@@ -22,6 +22,12 @@ from stoix_like.envs.wrappers.base import unstacked
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.user_code import import_object, name_of, refusing
 
+# The methods through which observations pass, and the implementations of base classes that leave them as they are.
+_SAME_OBSERVATIONS = {
+    name: (getattr(Wrapper, name), getattr(RewardWrapper, name))
+    for name in ("reset", "on_start", "next_episodes", "step")
+}
+
 OWN = "own"
 """The value of `env.env_name` that selects a custom environment."""
 
@@ -176,11 +182,21 @@ def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> Vecto
                 " stoix_like.envs.wrappers.Wrapper"
             )
         space = wrapped.observation_space
-        if space is env.observation_space and isinstance(wrapped, Wrapper) and not isinstance(wrapped, RewardWrapper):
+        if space is env.observation_space and getattr(space, "stacked", 1) > 1 and _changes_observations(wrapped, env):
             # Its views need not be stacks of the frames of successive steps, of which replay buffers store each once.
             wrapped.observation_space = unstacked(space)
         env = wrapped
     return env
+
+
+def _changes_observations(wrapped: VectorEnvironment, env: VectorEnvironment) -> bool:
+    """Return whether code of a user's own around environments may change what they observe."""
+    while isinstance(wrapped, Wrapper) and wrapped is not env:
+        own = not type(wrapped).__module__.startswith("stoix_like.")
+        if own and any(getattr(type(wrapped), name) not in kept for name, kept in _SAME_OBSERVATIONS.items()):
+            return True
+        wrapped = wrapped.env
+    return wrapped is not env
 
 
 def unused_methods(env: VectorEnvironment) -> tuple[str, ...]:

@@ -94,6 +94,8 @@ def test_stacks_behind_a_wrapper_of_ones_own_are_no_longer_those_of_successive_s
     wrapped = custom.wrap(env, [{"_target_": f"support.custom_envs.{name}"}])
     assert wrapped.observation_space.stacked == stacked
     assert env.observation_space.stacked == 2
+    nested = custom.wrap(env, [{"_target_": f"support.custom_envs.{name}AndMore"}])
+    assert nested.observation_space.stacked == stacked
 
 
 @pytest.mark.parametrize("env", ["env=gymnax/cartpole", "env=gymnasium/cartpole"])

@@ -8,7 +8,7 @@ from gymnax.environments import environment, spaces
 from stoix_like.base_types import Observation
 from stoix_like.envs import Box, Discrete, Environment
 from stoix_like.envs.environment import restart, transition
-from stoix_like.envs.wrappers import RewardWrapper, Wrapper
+from stoix_like.envs.wrappers import CountSteps, RewardWrapper, Wrapper
 
 
 class Corridor(Environment):
@@ -144,6 +144,14 @@ class AddRewardAlone(RewardWrapper):
 
     def reward(self, reward):
         return reward + 1.0
+
+
+def AddRewardAndMore(env):
+    return AddRewardAlone(AddReward(env))
+
+
+def AddRewardAloneAndMore(env):
+    return CountSteps(AddRewardAlone(env))
 
 
 class WholeRewards(Wrapper):

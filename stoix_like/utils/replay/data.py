@@ -225,7 +225,7 @@ def with_data(
         has_priorities = isinstance(drawn.indices, jax.Array)
         if has_priorities:
             # Negative: the sample of the replay buffer that this one replaces.
-            # Its weight is that of a uniform draw in the units of the others, whose largest is 1.
+            # As heavy as the others on average: theirs are at most 1.
             weight = recorded.weight * jnp.mean(drawn.weight)
             recorded = recorded._replace(indices=~drawn.indices, weight=weight)
         batch = jax.tree.leaves(drawn[0])[0].shape[axes[0]]
