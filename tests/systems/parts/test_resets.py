@@ -1,6 +1,7 @@
 """Tests of periodic resets, with values derived by hand."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,17 @@ import optax
 import pytest
 
 import stoix_like
-from stoix_like.base_types import Agent, Observation, OnlineAndTarget, System, SystemConfig, Trajectory, Transition
+from stoix_like.base_types import (
+    Agent,
+    Axes,
+    Observation,
+    OnlineAndTarget,
+    System,
+    SystemConfig,
+    SystemSpec,
+    Trajectory,
+    Transition,
+)
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.systems.parts import resets
 from stoix_like.systems.parts.resets import PeriodicResets
@@ -116,7 +127,9 @@ def test_members_are_reset_at_their_own_times(ages, expected):
     steps = Transition(observation, zeros, zeros, false, false, observation, false, ())
 
     def system(lr):
-        return resets.with_resets(build_counting, config, {"lr": lr}, None)
+        # Of its sizes and spaces nothing is read.
+        spec = SystemSpec(None, None, SimpleNamespace(), Axes(), 1, 1, 1, True)
+        return resets.with_resets(build_counting, config, {"lr": lr}, spec)
 
     def update(shared, lr):
         return system(lr).update(Agent(shared, ()), Trajectory(steps, ()), KEY)[0].shared
