@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from stoix_like.analysis.groups import AlgorithmRuns
-from stoix_like.arch_config import ARCHITECTURES, PopulationConfig, step_unit
+from stoix_like.arch_config import ARCHITECTURES, step_unit
 from stoix_like.errors import ConfigError
-from stoix_like.schema import from_mapping
 from stoix_like.storage import remote
 from stoix_like.storage.contents import NUMBER, read_json, reading
-from stoix_like.storage.recorded_runs import EPISODE_RETURNS, TRIALS, Member, Run, evolves, halves
+from stoix_like.storage.recorded_runs import EPISODE_RETURNS, TRIALS, Member, Run, all_seeds, evolves, halves
 from stoix_like.storage.recorded_runs import members as members_of
 from stoix_like.storage.run_files import EVALUATIONS
 
@@ -110,14 +109,8 @@ def _missing_steps(members: Iterable[Member]) -> str:
 
 
 def _common_seeds(members: Iterable[Member]) -> str:
-    """Return whether runs have seeds in common, of members or of trials, which count up from `arch.seed`."""
-    each = []
-    for run in (member.run for member in members):
-        first, number = int(run.config["arch"]["seed"]), len(run.summary.get(TRIALS, ()))
-        population = from_mapping(PopulationConfig, run.config["arch"]["population"], "arch.population")
-        # Paired trials have the seeds of the first one, as the members that are left.
-        trials = () if population.is_paired else range(first, first + number * population.seeds)
-        each.append({*trials, *(member.seed for member in members_of(run))})
+    """Return whether runs have seeds of members or of trials in common."""
+    each = [all_seeds(member.run) for member in members]
     if len(set().union(*each)) == sum(map(len, each)):
         return ""
     apart = max(map(len, each))

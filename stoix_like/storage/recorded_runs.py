@@ -307,7 +307,7 @@ def members(run: Run) -> list[Member]:
         found = {} if evolves(run) else {k: float(v) for k, v in run.last.items() if k.startswith(HYPERPARAMS)}
         hyperparams = {name.removeprefix(HYPERPARAMS): value for name, value in found.items()}
         return [Member(run, 0, seed, hyperparams, failure if DIVERGED in failure else None)]
-    return _members_of_records(run)
+    return list(_members_of_records(run))
 
 
 def samples(run: Run) -> list[Member]:
@@ -327,19 +327,16 @@ def samples(run: Run) -> list[Member]:
     return [found[best]._replace(seed=int(run.config["arch"]["seed"]))]
 
 
-def _members_of_records(run: Run) -> list[Member]:
-    """Return the members of a population whose run has not finished."""
-    last, arch = run.last, run.config["arch"]
-    population = from_mapping(PopulationConfig, arch["population"], "arch.population")
+def _members_of_records(run: Run) -> Iterator[Member]:
+    """Yield the members of a population whose run has not finished."""
+    last, population = run.last, _population(run)
     names = [] if evolves(run) else [name for name in last if name.startswith(HYPERPARAMS)]
     # A run ends before its next evaluation where all members diverged.
     failed = range(len(last[RETURN])) if DIVERGED in read_failure(run.directory) else last.get("population/failed", ())
-    members = []
     for index in range(len(last[RETURN])):
         hyperparams = {name.removeprefix(HYPERPARAMS): last[name][index] for name in names}
-        seed = _seed(population, arch["seed"], index, last)
-        members.append(Member(run, index, seed, hyperparams, DIVERGED if index in failed else None))
-    return members
+        seed = _seed(run, population, index, last)
+        yield Member(run, index, seed, hyperparams, DIVERGED if index in failed else None)
 
 
 def seed_at(member: Member, record: Mapping[str, Any]) -> int | None:
@@ -354,15 +351,28 @@ def seed_at(member: Member, record: Mapping[str, Any]) -> int | None:
     """
     if not halves(member.run):
         return member.seed
-    arch = member.run.config["arch"]
-    population = from_mapping(PopulationConfig, arch["population"], "arch.population")
-    return _seed(population, arch["seed"], member.place, record) if TRIALS in record else None
+    return _seed(member.run, _population(member.run), member.place, record) if TRIALS in record else None
 
 
-def _seed(population: PopulationConfig, first: Any, index: int, record: Mapping[str, Any]) -> int:
+def all_seeds(run: Run) -> set[int]:
+    """Return the seeds of the members of a run, and of all trials of successive halving once it has finished.
+
+    Args:
+        run: the run.
+    """
+    population, trials = _population(run), len(run.summary.get(TRIALS, ()))
+    begun = {_seed(run, population, index, {}) for index in range(trials * population.seeds)}
+    return begun | {member.seed for member in members(run)}
+
+
+def _population(run: Run) -> PopulationConfig:
+    return from_mapping(PopulationConfig, run.config["arch"]["population"], "arch.population")
+
+
+def _seed(run: Run, population: PopulationConfig, index: int, record: Mapping[str, Any]) -> int:
     slot, own = divmod(index, population.seeds)
     trial = record[TRIALS][slot] if TRIALS in record else slot
-    return int(first) + own + (0 if population.is_paired else trial * population.seeds)
+    return int(run.config["arch"]["seed"]) + own + (0 if population.is_paired else trial * population.seeds)
 
 
 def evolves(run: Run) -> bool:
