@@ -382,6 +382,27 @@ def strongly_typed(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), tree)
 
 
+def with_raw_key(state: State, name: str, key: jax.Array) -> State:
+    """Replace the raw key that the state of a suite holds.
+
+    A suite that draws from its state would repeat the random events of a state that is used again, and show them to a
+    search.
+
+    Args:
+        state: state of one environment.
+        name: name of the field or entry of the key.
+        key: key of the step.
+
+    Returns:
+        The state with the data of `key`.
+    """
+
+    def replace(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        return jax.random.key_data(key) if jax.tree_util.keystr(path[-1:], simple=True) == name else leaf
+
+    return jax.tree_util.tree_map_with_path(replace, state)
+
+
 def _no_episode(measures: Mapping[str, jax.Array] | None) -> EpisodeMetrics:
     named = {name: jnp.asarray(value, jnp.float32) for name, value in (measures or {}).items()}
     return EpisodeMetrics(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32), jnp.zeros((), bool), named)

@@ -32,7 +32,7 @@ def player(env, num_steps, num_envs=NUM_ENVS):
     @jax.jit
     def draw(key):
         reset_key, steps_key = jax.random.split(key)
-        action_keys, step_keys = jnp.moveaxis(jax.vmap(jax.random.split)(jax.random.split(steps_key, num_steps)), 1, 0)
+        action_keys, step_keys = keys_of_steps(steps_key, num_steps)
         split = jax.vmap(lambda key: jax.random.split(key, num_envs))
         # Programs that call the host are compiled anew by each process: as little as possible is part of them.
         draws = split(action_keys) if masked else jax.vmap(sample)(split(action_keys))
@@ -52,6 +52,11 @@ def player(env, num_steps, num_envs=NUM_ENVS):
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_envs))
     masked = jax.eval_shape(env.reset, keys)[1].observation.action_mask is not None
     return lambda key: jax.tree.map(np.asarray, play(*draw(key)))
+
+
+def keys_of_steps(key, num_steps):
+    """Return the keys of the actions and of the steps of `player`, before they are split over the environments."""
+    return jnp.moveaxis(jax.vmap(jax.random.split)(jax.random.split(key, num_steps)), 1, 0)
 
 
 def check_elements(space, values, batch_dims, name="agent_view"):

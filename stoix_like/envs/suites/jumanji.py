@@ -31,6 +31,7 @@ from stoix_like.envs.environment import (
     restart,
     strongly_typed,
     transition,
+    with_raw_key,
 )
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import RecordedEpisode, Scene, Update, entry_of
@@ -98,11 +99,10 @@ class JumanjiEnvironment(Environment):
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
-        del key
         if self._choices is not None:
             action = jnp.stack(jnp.unravel_index(action, self._choices))
         with _settings():
-            state, timestep = self._env.step(state, action)
+            state, timestep = self._env.step(with_raw_key(state, "key", key), action)
         observation, (terminated, truncated) = self._observation(timestep.observation), self._ends(state, timestep)
         return strongly_typed(state), transition(observation, timestep.reward, terminated, truncated)
 

@@ -24,6 +24,7 @@ from stoix_like.envs.environment import (
     restart,
     strongly_typed,
     transition,
+    with_raw_key,
 )
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.scenes.base import Scene, from_pictures
@@ -60,7 +61,7 @@ class OctaxEnvironment(Environment):
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
         with _tolerance():
-            state, frames, reward, terminated, truncated, _ = self._env.step(state, action)
+            state, frames, reward, terminated, truncated, _ = self._env.step(with_raw_key(state, "rng", key), action)
         return strongly_typed(state), transition(_observation(frames), reward, terminated, truncated)
 
     def scene(self) -> Scene:

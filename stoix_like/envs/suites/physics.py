@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.arguments import fit_params
-from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
+from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition, with_raw_key
 from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import Scene
@@ -79,9 +79,8 @@ class PhysicsEnvironment(Environment):
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
-        del key
         with jax.numpy_rank_promotion("allow"):
-            after = strongly_typed(self._env.step(self._with_empty(state), action))
+            after = strongly_typed(self._env.step(with_raw_key(self._with_empty(state), "rng", key), action))
         # A simulation can diverge. Playground then sets `done`, brax continues with NaN. Here it terminates with no
         # reward and with the last observation that was finite, because a single NaN would spoil the statistics.
         finite = _all_finite((after.obs, after.reward))

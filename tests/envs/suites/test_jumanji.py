@@ -1,5 +1,7 @@
 """Tests of the jumanji environments against jumanji itself."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import jumanji
@@ -16,6 +18,7 @@ from support.conformance import (
     check_mask,
     check_time_limit,
     env_config,
+    keys_of_steps,
     player,
     rollout,
 )
@@ -70,21 +73,45 @@ def test_an_episode_equals_one_of_the_bare_suite(name):
     num_steps = 50
     first, actions, steps = rollout(env, num_steps, num_envs=1)
     with jax.numpy_rank_promotion("allow"):
-        reset_key, _ = jax.random.split(jax.random.key(0))
-        state, timestep = jax.jit(bare.reset)(jax.random.split(reset_key, 1)[0])
-        step = jax.jit(bare.step)
+        reset_key, steps_key = jax.random.split(jax.random.key(0))
+        state, timestep = jax.jit(bare.reset)(jax.random.key_data(jax.random.split(reset_key, 1)[0]))
+        keys = jax.vmap(lambda key: jax.random.split(key, 1)[0])(keys_of_steps(steps_key, num_steps)[1])
+        step = jax.jit(lambda state, action, key: bare.step(with_key(state, key), action))
         check_observation(first.observation, timestep.observation, 0)
         for t in range(num_steps):
             action = actions[t, 0]
             if name == "Tetris-v0":
                 action = np.asarray(divmod(action, 10))
-            state, timestep = step(state, action)
+            state, timestep = step(state, action, keys[t])
             np.testing.assert_allclose(steps.reward[t, 0], timestep.reward, rtol=1e-6)
             assert (steps.terminated | steps.truncated)[t, 0] == timestep.last()
             if timestep.last():
                 return
             check_observation(jax.tree.map(lambda x, t=t: x[t], steps.next_observation), timestep.observation, 0)
     pytest.fail("the episode did not end")
+
+
+def with_key(state, key):
+    """Return the state of the suite with the key of a step, from which it draws."""
+    key = jax.random.key_data(key)
+    return state._replace(key=key) if hasattr(state, "_replace") else dataclasses.replace(state, key=key)
+
+
+@pytest.mark.parametrize("name", ["Game2048-v1", "Tetris-v0"])
+def test_random_events_are_those_of_the_key_of_the_step(name):
+    """A state that is used again, as a start or by a search, does not hold what follows."""
+    env = make_eval(env_config("jumanji", name))
+    one = jnp.stack([jax.random.key(0)] * 16)
+    state, timestep = env.reset(one)
+    action = first_legal(env)(timestep)
+
+    def distinct(keys):
+        board = env.step(keys, state, action)[1].observation.agent_view
+        return len(np.unique(np.concatenate([leaf.reshape(16, -1) for leaf in jax.tree.leaves(board)], -1), axis=0))
+
+    assert distinct(one) == 1
+    # Two kinds of tiles in several places, or one of seven pieces.
+    assert distinct(jax.random.split(jax.random.key(1), 16)) >= 3
 
 
 def check_observation(found, native, n):
@@ -216,7 +243,7 @@ def test_games_of_agents_equal_those_of_the_bare_suite(name):
         np.testing.assert_array_equal(first.observation.action_mask, masks(timestep.observation))
         check_views(first.observation.agent_view, timestep.observation)
         for t in range(num_steps):
-            state, timestep = bare_step(state, actions[t])
+            state, timestep = bare_step(with_key(state, keys[0]), actions[t])
             np.testing.assert_allclose(
                 steps.reward[t], np.broadcast_to(timestep.reward, env.num_agents), rtol=1e-5, atol=1e-6
             )

@@ -62,7 +62,7 @@ def test_an_episode_equals_one_of_the_suite():
             state, inner = carry
             action = jax.random.randint(key, (), 0, 3)
             state, ours = env.step(key[None], state, action[None])
-            inner, frames, reward, end, _, _ = bare.step(inner, action)
+            inner, frames, reward, end, _, _ = bare.step(inner.replace(rng=jax.random.key_data(key)), action)
             inner = jax.tree.map(lambda leaf, old: jnp.asarray(leaf, old.dtype), inner, carry[1])
             return (state, inner), (ours, (frames, reward, end))
 

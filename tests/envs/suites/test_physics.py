@@ -1,5 +1,6 @@
 """Rigid-body simulations: divergence, and their own truncations."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -51,6 +52,19 @@ def registered(monkeypatch):
             at_limit = jnp.where(state.metrics["steps"] >= 2, 1.0, 0.0)
             return state.replace(done=at_limit, info={"truncation": at_limit})
 
+    class Drawing(Truncating):
+        """Observes a number that it draws from the key in its state, as robots of Playground draw their commands."""
+
+        def reset(self, rng):
+            state = super().reset(rng)
+            return state.replace(info=state.info | {"rng": rng})
+
+        def step(self, state, action):
+            rng, draw = jax.random.split(state.info["rng"])
+            state = super().step(state, action)
+            return state.replace(obs=jax.random.uniform(draw, (1,)), info=state.info | {"rng": rng})
+
+    monkeypatch.setitem(brax_envs._envs, "drawing", Drawing)
     monkeypatch.setitem(brax_envs._envs, "diverging", Diverging)
     monkeypatch.setitem(brax_envs._envs, "truncating", Truncating)
 
@@ -70,6 +84,12 @@ def test_a_truncation_that_the_environment_reports_is_not_a_termination():
     _, _, steps = conformance.rollout(make(config("truncating")), 4)
     assert not steps.terminated.any()
     np.testing.assert_array_equal(steps.truncated[:, 0], [False, True] * 2)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_start_state_that_is_used_again_does_not_repeat_its_random_events():
+    _, _, steps = conformance.rollout(make(config("drawing", auto_reset="cached")), 6)
+    assert len(np.unique(steps.next_observation.agent_view[:, 0])) == 6
 
 
 def test_parameters_are_positive_numbers_of_their_types():
