@@ -10,13 +10,14 @@ from typing import Any
 import yaml
 
 from stoix_like.arch_config import ARCHITECTURES, ArchConfig, step_unit
-from stoix_like.errors import ConfigError, DamagedError, MissingExtraError
+from stoix_like.errors import ConfigError, DamagedError, require
 from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.config_file import plain_config
 from stoix_like.storage.contents import read_json, reading
 from stoix_like.storage.files import user_cache
 from stoix_like.storage.run_files import CONFIG, ENVIRONMENT, METRICS, SUMMARY, check_is_run
+from stoix_like.storage.store import reason
 
 SCHEME = "hf://"
 CARD = "README.md"
@@ -54,7 +55,12 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
     if not steps:
         raise ConfigError(f"run_dir={directory} holds no checkpoint: push a run that saved one")
     text, message = _written_of(summary, repo, directory)
-    hub = _hub()
+    if steps[-1] != (end := summary["env_steps"]):
+        raise ConfigError(
+            f"run_dir={directory}: its newest checkpoint is of {steps[-1]:,} steps, its results are of {end:,}: write one"
+            f" with stoix-like resume {directory}"
+        )
+    hub: Any = require("huggingface_hub", SCHEME, "hub")
     newest = f"{checkpoint.DIRECTORY}/{steps[-1]}"
     # The client would upload what links point to.
     try:
@@ -75,7 +81,7 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
             commit_message=message,
         )
     except Exception as error:  # Errors of the transport belong to packages that the client may change.
-        raise ConfigError(f"repo={repo}: the upload failed: {_reason(error)}") from error
+        raise ConfigError(f"repo={repo}: the upload failed: {reason(error)}") from error
     return str(info.repo_url)
 
 
@@ -102,7 +108,7 @@ def local_run(run_dir: str | Path) -> Path:
     if address is None:
         raise ConfigError(f"run_dir={text} is not an address of a run: use hf://owner/name or hf://owner/name@revision")
     repo, revision = address.groups()
-    hub = _hub()
+    hub: Any = require("huggingface_hub", SCHEME, "hub")
     cache = user_cache() / "hub"
     try:
         commit = str(hub.HfApi(library_name="stoix_like").model_info(repo, revision=revision).sha)
@@ -111,7 +117,7 @@ def local_run(run_dir: str | Path) -> Path:
         patterns = [*_FILES, *(f"{checkpoint.DIRECTORY}/*/{item}" for item in _ITEMS)]
         hub.snapshot_download(repo, revision=commit, local_dir=directory, allow_patterns=patterns)
     except Exception as error:  # See `push`.
-        raise ConfigError(f"run_dir={SCHEME}{repo}: the download failed: {_reason(error)}") from error
+        raise ConfigError(f"run_dir={SCHEME}{repo}: the download failed: {reason(error)}") from error
     return directory
 
 
@@ -198,16 +204,3 @@ def _summary(directory: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"run_dir={directory}: {SUMMARY} cannot be read: push a run that is complete") from error
     return summary
-
-
-def _hub() -> Any:
-    try:
-        import huggingface_hub
-        import huggingface_hub.errors
-    except ImportError as error:
-        raise MissingExtraError("hf://", "huggingface_hub", "hub") from error
-    return huggingface_hub
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     import wandb
 
 
+# Without an end, W&B would wait for a connection that was lost; `wandb sync` uploads what is left.
+_SECONDS_TO_FINISH = 120.0
+
+
 @dataclasses.dataclass(frozen=True)
 class WandbConfig(LoggerSettings):
     """Configuration of `logger.wandb`."""
@@ -129,7 +133,7 @@ class WandbLogger:
             # Every training in a process is a separate run, even if an earlier one was not closed.
             reinit="create_new",
             # Capturing the terminal would fill the W&B log with redrawn progress bars.
-            settings=wandb.Settings(console="off"),
+            settings=wandb.Settings(console="off", **_limit(wandb.Settings)),
         )
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
@@ -200,3 +204,9 @@ class WandbLogger:
         if self._run is not None:
             run, self._run = self._run, None
             run.finish(exit_code=self._exit_code)
+
+
+def _limit(settings: Any) -> dict[str, float]:
+    """Limit the wait for the last upload, where W&B has that setting and its environment variable does not set it."""
+    known = "finish_timeout" in settings.model_fields and "WANDB_FINISH_TIMEOUT" not in os.environ
+    return {"finish_timeout": _SECONDS_TO_FINISH} if known else {}

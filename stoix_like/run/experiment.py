@@ -342,10 +342,14 @@ def _train(
             for part in (writer, logger, profile, videos, setup.eval_env, setup.env):
                 if part is not None:
                     closing.callback(part.close)
-    if writer is not None and summary["checkpoint/env_steps"] is None:
-        raise TrainingError(
-            f"no usable checkpoint was kept in {path}, so the run cannot be resumed or evaluated: {loop.rescue()}"
+    if writer is not None and (newest := summary["checkpoint/env_steps"]) != loop.env_steps:
+        found = (
+            f"no usable checkpoint was kept in {path}, so the run cannot be resumed or evaluated"
+            if newest is None
+            else f"the newest checkpoint in {path} is of {newest:,} of {loop.env_steps:,} {setup.config.arch.step_unit}, and"
+            " none after it could be written"
         )
+        raise TrainingError(f"{found}: {loop.rescue()}")
     return _result(setup, path, loop.progress, summary)
 
 

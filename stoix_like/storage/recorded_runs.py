@@ -122,8 +122,8 @@ class Run(NamedTuple):
     def status(self) -> str:
         """`finished`, `running`, `failed` (it ended with an error) or `stopped` (it can be resumed)."""
         failed = bool(read_failure(self.directory))
-        # A run without a usable checkpoint has results, and has failed.
-        if self.summary and not (failed and "checkpoint/env_steps" not in self.summary):
+        # A run without a usable checkpoint of its end has results, and has failed.
+        if self.summary and not (failed and self.summary.get("checkpoint/env_steps") != self.summary.get("env_steps")):
             return FINISHED
         if is_locked(self.directory):
             return RUNNING

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
@@ -18,7 +19,7 @@ from omegaconf import OmegaConf
 from hydra_plugins import stoix_like_ray
 from stoix_like.composition import complete_overrides, compose_config, hydra_session
 from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.errors import ConfigError, ProcessLostError, TrainingError
 from stoix_like.overrides import is_hydras, is_launchers, quoted, to_overrides
 from stoix_like.run import experiment
 from stoix_like.run import jobs as running
@@ -167,18 +168,19 @@ class Runner(NamedTuple):
                 end(job)
         if lost:
             first = self.directory / lost[0].run
+            reason = (read_failure(first) or "it has no results").splitlines()[0]
             raise LostRunsError(
-                f"{len(lost)} of {len(jobs)} runs failed, first {first} ({read_failure(first).splitlines()[0]}): the"
-                " same command tries them once more"
+                f"{len(lost)} of {len(jobs)} runs failed, first {first} ({reason}): the same command tries them once"
+                " more"
             )
 
     def _has_results(self, job: Job) -> bool:
         return bool(read_summary(self.directory / job.run))
 
     def _is_lost(self, job: Job) -> bool:
-        """Return whether a run ended by what may not happen again."""
+        """Return whether a run ended, without results, by what may not happen again."""
         failure = read_failure(self.directory / job.run)
-        return bool(failure) and DIVERGED not in failure and not self._has_results(job)
+        return DIVERGED not in failure and not self._has_results(job)
 
     def returns(self, job: Job, settings: int, seeds: int, objective: str) -> list[list[float]]:
         """Return the returns that a run has reached.
@@ -208,8 +210,10 @@ class Runner(NamedTuple):
         starting(job, prepared.setup)
         try:
             experiment.run(prepared)
-        except TrainingError as error:
-            # The others go on.
+        except ProcessLostError:
+            raise  # No other run can start without that process.
+        except (TrainingError, jax.errors.JaxRuntimeError, MemoryError) as error:
+            # The others go on, also after one that exhausts the memory.
             print(f"{run_dir}: {error}", file=sys.stderr)
 
     def _launcher_overrides(self) -> list[str]:

@@ -81,6 +81,16 @@ def test_push_refuses_an_odd_summary_before_it_creates_a_repository(tmp_path, mo
         hub.push(tmp_path, "me/policy")
 
 
+def test_push_refuses_a_policy_of_before_the_results(tmp_path, monkeypatch):
+    write_config(tmp_path, CONFIG)
+    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
+    monkeypatch.setattr(hub.checkpoint, "steps", lambda directory: [400, 600])
+    with pytest.raises(
+        ConfigError, match="newest checkpoint is of 600 steps, its results are of 1,000: write one with"
+    ):
+        hub.push(tmp_path, "me/policy")
+
+
 @pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints/1000/best/file"])
 def test_push_refuses_links_which_the_client_would_follow(tmp_path, monkeypatch, name):
     run_dir, secret = tmp_path / "run", tmp_path / "secret"

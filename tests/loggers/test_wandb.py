@@ -93,8 +93,12 @@ def test_offline_wandb_files_hold_configuration_curves_and_summary(tmp_path, iso
 @pytest.mark.slow
 def test_wandb_marks_a_run_without_finish_as_failed(tmp_path, isolated_wandb, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")  # takes effect because the configuration leaves the default
+    wandb, runs = pytest.importorskip("wandb"), []
+    init = wandb.init
+    monkeypatch.setattr(wandb, "init", lambda **given: runs.append(init(**given)) or runs[-1])
     logger = make_logger(LoggerConfig(console=SILENT, wandb=WandbConfig(enabled=True)), tmp_path)
     logger.start(run_info(tmp_path))
+    assert runs[0].settings.finish_timeout == 120  # a lost connection does not keep the process
     logger.log(RECORDS[0])
     logger.close()  # without `finish`, as after an exception
     (end,) = (record.exit for record in read_wandb(tmp_path) if record.WhichOneof("record_type") == "exit")

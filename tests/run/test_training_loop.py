@@ -1,7 +1,9 @@
 """The training loop: implicit transfers, signals, failing writers, and what a resumed loop repeats."""
 
+import errno
 import itertools
 import json
+import os
 import re
 import signal
 
@@ -110,7 +112,7 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
         return failing
 
     config = parse_config(compose_config([*TOY_RUN, "logger=silent"]))
-    # Four evaluations with a checkpoint each, and one more attempt.
+    # Four checkpoints, and one more attempt.
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.Writer, "save", fail_until(5))
         result = experiment.run(prepare(config, tmp_path / "run"))
@@ -122,9 +124,23 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
             experiment.run(prepare(config, tmp_path / "lost"))
     assert json.loads((tmp_path / "lost/summary.json").read_text())["checkpoint/env_steps"] is None
     assert read_run(tmp_path / "lost").status == FAILED
+    allocate, allocations = os.posix_fallocate, itertools.count(1)
+
+    def fill_disk(*args):
+        if next(allocations) > 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return allocate(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", fill_disk)
+        message = "the newest checkpoint in .* is of 160 of 320 env steps, and none after it .*parameters.npz"
+        with pytest.raises(TrainingError, match=message):
+            experiment.run(prepare(config, tmp_path / "old"))
+    assert read_run(tmp_path / "old").status == FAILED
     whole = restored(tmp_path / "run")
-    with np.load(tmp_path / "lost/parameters.npz") as arrays:
-        chex.assert_trees_all_equal(dict(arrays), named(whole.state.shared))
+    for rescued in ("lost", "old"):
+        with np.load(tmp_path / rescued / "parameters.npz") as arrays:
+            chex.assert_trees_all_equal(dict(arrays), named(whole.state.shared))
 
 
 @pytest.mark.optimized

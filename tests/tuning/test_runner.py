@@ -2,6 +2,7 @@
 
 import csv
 
+import jax
 import pytest
 
 import stoix_like
@@ -40,6 +41,22 @@ def test_settings_that_differ_in_traced_hyperparameters_are_one_population():
 def test_returns_are_those_of_the_objective(objective, returns, tmp_path):
     write_run(tmp_path / "run", (1.0, 2.0), bests=(3.0, 4.0))
     assert Runner(tmp_path, []).returns(Job("run", []), 1, 2, objective) == returns
+
+
+def test_a_run_that_exhausts_the_memory_or_has_no_results_costs_no_other_its_own(tmp_path, monkeypatch):
+    """As of a disk that takes no summary, or a job that was killed: neither says how it failed."""
+
+    def run(prepared):
+        if prepared.directory.path.name == "first":
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        if prepared.directory.path.name == "third":
+            write_run(prepared.directory.path, (1.0,))
+
+    monkeypatch.setattr(experiment, "run", run)
+    finished = []
+    with pytest.raises(LostRunsError, match=r"2 of 3 runs failed, first .*first \(it has no results\)"):
+        Runner(tmp_path, RUN).train([Job(name, []) for name in ("first", "second", "third")], finished.append)
+    assert [job.run for job in finished] == ["third"]
 
 
 @pytest.mark.slow
