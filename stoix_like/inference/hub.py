@@ -57,8 +57,8 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
     text, message = _written_of(summary, repo, directory)
     if steps[-1] != (end := summary["env_steps"]):
         raise ConfigError(
-            f"run_dir={directory}: its newest checkpoint is of {steps[-1]:,} steps, its results are of {end:,}: write one"
-            f" with stoix-like resume {directory}"
+            f"run_dir={directory}: its newest checkpoint is of {steps[-1]:,} steps, its results are of {end:,}: write"
+            f" one with stoix-like resume {directory}"
         )
     hub: Any = require("huggingface_hub", SCHEME, "hub")
     newest = f"{checkpoint.DIRECTORY}/{steps[-1]}"

@@ -346,8 +346,8 @@ def _train(
         found = (
             f"no usable checkpoint was kept in {path}, so the run cannot be resumed or evaluated"
             if newest is None
-            else f"the newest checkpoint in {path} is of {newest:,} of {loop.env_steps:,} {setup.config.arch.step_unit}, and"
-            " none after it could be written"
+            else f"the newest checkpoint in {path} is of {newest:,} of {loop.env_steps:,} {setup.config.arch.step_unit},"
+            " and none after it could be written"
         )
         raise TrainingError(f"{found}: {loop.rescue()}")
     return _result(setup, path, loop.progress, summary)

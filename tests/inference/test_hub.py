@@ -86,7 +86,7 @@ def test_push_refuses_a_policy_of_before_the_results(tmp_path, monkeypatch):
     (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
     monkeypatch.setattr(hub.checkpoint, "steps", lambda directory: [400, 600])
     with pytest.raises(
-        ConfigError, match="newest checkpoint is of 600 steps, its results are of 1,000: write one with"
+        ConfigError, match="newest checkpoint is of 600 steps, its results are of 1,000: write one"
     ):
         hub.push(tmp_path, "me/policy")
 
