@@ -206,7 +206,7 @@ class WandbLogger:
             run.finish(exit_code=self._exit_code)
 
 
-def _limit(settings: Any) -> dict[str, float]:
+def _limit(settings: Any) -> dict[str, Any]:
     """Limit the wait for the last upload, where W&B has that setting and its environment variable does not set it."""
     known = "finish_timeout" in settings.model_fields and "WANDB_FINISH_TIMEOUT" not in os.environ
     return {"finish_timeout": _SECONDS_TO_FINISH} if known else {}

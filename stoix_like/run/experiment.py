@@ -328,7 +328,13 @@ def _train(
             with loop.clock("checkpoints"):
                 summary["checkpoint/env_steps"] = _secure_last_checkpoint(loop, writer)
         summary["timing"] = loop.timing()
-        directory.write_summary(summary)
+        unwritten = None
+        try:
+            directory.write_summary(summary)
+        except (
+            TrainingError
+        ) as error:  # raised in the end: loggers show the results, and the parameters may need rescue
+            unwritten = error
         loop.report_checkpoint()
         # An error of a callback ends the run, and one of a logger does not.
         logger.finish(summary)
@@ -346,10 +352,12 @@ def _train(
         found = (
             f"no usable checkpoint was kept in {path}, so the run cannot be resumed or evaluated"
             if newest is None
-            else f"the newest checkpoint in {path} is of {newest:,} of {loop.env_steps:,} {setup.config.arch.step_unit},"
-            " and none after it could be written"
+            else f"the newest checkpoint in {path} is of {newest:,} of {loop.env_steps:,} {setup.config.arch.step_unit}:"
+            " none after it could be written"
         )
         raise TrainingError(f"{found}: {loop.rescue()}")
+    if unwritten is not None:
+        raise unwritten
     return _result(setup, path, loop.progress, summary)
 
 

@@ -58,13 +58,13 @@ def words_of(own: dict[str, Any], rivals: Sequence[dict[str, Any]], names: dict[
     """
     keys = [key for key in names if any(other[key] != own[key] for other in rivals)]
     named = keys[:_FEW]
-    alike = [other for other in rivals if all(_format(other[key]) == _format(own[key]) for key in named)]
+    alike = [other for other in rivals if all(format_value(other[key]) == format_value(own[key]) for key in named)]
     for key in keys[_FEW:]:
-        still = [other for other in alike if _format(other[key]) == _format(own[key])]
+        still = [other for other in alike if format_value(other[key]) == format_value(own[key])]
         if len(still) < len(alike):
             named.append(key)
             alike = still
-    return [f"{names[key]}={_format(own[key])}" for key in named]
+    return [f"{names[key]}={format_value(own[key])}" for key in named]
 
 
 def names_of_keys(differences: Sequence[dict[str, Any]]) -> dict[str, str]:
@@ -93,5 +93,13 @@ def _shortest(key: str, keys: Sequence[str]) -> str:
     return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
 
 
-def _format(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """Write the value of a setting in a few characters.
+
+    Args:
+        value: the value.
+
+    Returns:
+        A float with four significant digits, any other value as it is.
+    """
     return f"{value:.4g}" if isinstance(value, float) else str(value)

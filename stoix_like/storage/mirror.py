@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from stoix_like.call_thread import NoAnswerError
 from stoix_like.config import CheckpointConfig
 from stoix_like.errors import ConfigError
 from stoix_like.storage import checkpoint, remote
@@ -148,7 +149,7 @@ class Mirror:
             if self._abandoned.is_set():
                 return False
             try:
-                remote.check_owner(self._store, self._token)
+                self._check_owner()
                 copy()
                 self._copied[name], self._copied_at[name] = version, time.monotonic()
             except remote.OtherRunError:
@@ -156,11 +157,21 @@ class Mirror:
             except Exception as error:  # Each store has errors of its own.
                 # The run may have replaced or removed the files meanwhile: another pass comes.
                 complete = False
-                if version == self._version(name):
+                if isinstance(error, NoAnswerError) or version == self._version(name):
                     self._report(error)
         if complete and self._reported and self._behind:
             print(f"{self._store.address} is up to date again", file=sys.stderr)
         return complete
+
+    def _check_owner(self) -> None:
+        try:
+            remote.check_owner(self._store, self._token)
+        except FileNotFoundError:
+            # Someone emptied the store: the next pass checks and claims it, and copies everything.
+            self._is_checked, self._origin, self._stored = False, None, None
+            self._copied.clear()
+            self._absent.clear()
+            raise
 
     def _changes(self) -> Iterator[tuple[str, _Version, Callable[[], None]]]:
         """Yield what differs from the store: its name, its local version, and what copies it."""
@@ -215,7 +226,7 @@ class Mirror:
             self._store.upload_all(directory, list(version), place)
             if _files(directory) != version:
                 raise FileNotFoundError(f"{directory} changed while it was copied")
-        remote.check_owner(self._store, self._token)
+        self._check_owner()
         self._store.write(marker_name(step), json.dumps(marker._asdict()).encode())
         stored[step] = marker
 

@@ -14,17 +14,17 @@ from pathlib import Path, PurePosixPath
 import filelock
 
 from stoix_like.errors import ConfigError, naming
-from stoix_like.storage.files import user_cache
+from stoix_like.storage.files import locked, user_cache
 from stoix_like.storage.run_files import (
     CHECKPOINTS,
     CONFIG,
     ENVIRONMENT,
     FAILURE,
+    LOCK,
     METRICS,
     SUMMARY,
     UPDATES,
     is_address,
-    is_locked,
 )
 from stoix_like.storage.store import UNREADABLE, Marker, Store, marker_name, normalised, reported
 
@@ -117,6 +117,7 @@ def check_owner(store: Store, token: bytes) -> None:
 
     Raises:
         OtherRunError: names the address.
+        FileNotFoundError: the store names no mirror any more.
     """
     if store.read(OWNER) != token:
         raise OtherRunError(f"checkpoint.mirror={store.address} is the mirror of another process by now")
@@ -191,7 +192,8 @@ def fetch(address: str | Path, target: Path, wanted: Wanted = lambda name: True)
         wanted: which files to copy.
 
     Raises:
-        ConfigError: the store or the directory cannot be used.
+        ConfigError: the store or the directory cannot be used, or no checkpoint that is wanted can be read; the
+            directory then stays as it is.
     """
     with reported(address):
         store = Store(address)
@@ -205,7 +207,7 @@ def fetch(address: str | Path, target: Path, wanted: Wanted = lambda name: True)
 
 
 def _fetch_checkpoints(store: Store, target: Path, wanted: Wanted) -> set[int]:
-    """Copy the checkpoints of a run; report those that are damaged, and return the others."""
+    """Copy the checkpoints of a run; report those that are damaged, and return the others; refuse if there are none."""
     stored, failed = dict[int, Marker | None](), set[int]()
     for _ in range(_ATTEMPTS):
         stored, failed = store.checkpoints(), set()
@@ -217,15 +219,22 @@ def _fetch_checkpoints(store: Store, target: Path, wanted: Wanted) -> set[int]:
                 failed.add(step)
         if not failed:
             break
-    for step in failed | {
-        step for step, marker in stored.items() if marker is None and store.exists(marker_name(step))
-    }:
+    found = {step for step, marker in stored.items() if marker is not None} - failed
+    incomplete = [step for step, marker in stored.items() if marker is None]
+    damaged = sorted(failed.union(step for step in incomplete if store.exists(marker_name(step))))
+    # A command that reads records alone wants no checkpoint.
+    if not found and any(wanted(f"{CHECKPOINTS}/{step}/host_state") for step in damaged):
+        raise ConfigError(
+            f"every checkpoint of {store.address} is damaged or keeps changing: {', '.join(map(str, damaged))}: try"
+            " again when no process copies there, or resume the run in its own directory"
+        )
+    for step in damaged:
         print(
             f"{store.address} holds a damaged checkpoint, {step}: its files are not those that its marker lists; it is"
             " left out",
             file=sys.stderr,
         )
-    return {step for step, marker in stored.items() if marker is not None} - failed
+    return found
 
 
 def local_copy(run_dir: str | Path, items: tuple[str, ...] = ()) -> Path:
@@ -269,15 +278,16 @@ def working_copy(address: str | Path) -> Path:
         ConfigError: the store cannot be read or holds no run, or the run is being trained in that directory.
     """
     target = _cache("resumed", address)
-    if is_locked(target):
-        raise ConfigError(f"{address} is in use: another process is training it in {target}")
-    with reported(address):
-        store = Store(address)
-        own = newest(target)
-        is_ahead = (target / CONFIG).is_file() and own >= 0 and not _from(store, own)
-        if is_ahead and store.exists(METRICS) and _is_same_run(store, first_record(target)):
-            return target
-    with _copying_to(target):
+    target.mkdir(parents=True, exist_ok=True)
+    refusal = f"{address} is in use: another process is training it in {target}"
+    # Whoever trains there has the same lock: a copy would remove its checkpoints.
+    with locked(target / LOCK, refusal), _copying_to(target):
+        with reported(address):
+            store = Store(address)
+            own = newest(target)
+            is_ahead = (target / CONFIG).is_file() and own >= 0 and not _from(store, own)
+            if is_ahead and store.exists(METRICS) and _is_same_run(store, first_record(target)):
+                return target
         fetch(address, target)
     return target
 

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -16,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from omegaconf import OmegaConf
 
 from stoix_like.config import LAYOUT, CheckpointConfig
-from stoix_like.errors import ConfigError, LostDirectoryError
+from stoix_like.errors import ConfigError, LostDirectoryError, TrainingError
 from stoix_like.loggers.base import plain
 from stoix_like.processes import ALONE, Processes
 from stoix_like.signals import Signals
@@ -88,7 +89,7 @@ class RunDirectory:
             The directory; None where a new run starts.
 
         Raises:
-            ConfigError: the store cannot be read, or there is no run at `resume_from`.
+            ConfigError: the store cannot be read, there is no run at `resume_from`, or another process trains there.
         """
         found = self._find(resume_from, address)
         return None if found is None else RunDirectory(Path(found), self.processes)
@@ -100,12 +101,15 @@ class RunDirectory:
         if run_files.is_address(resume_from):
             return str(remote.working_copy(resume_from))
         if Path(resume_from).resolve() == self.path.resolve():
-            if not run_files.holds_run(self.path):
-                if address is None or not remote.holds_run(address):
-                    return None
-                remote.fetch(address, self.path)
-            elif address is not None and not run_files.is_locked(self.path):
-                self._catch_up(address)
+            if not run_files.holds_run(self.path) and (address is None or not remote.holds_run(address)):
+                return None
+            if address is not None:
+                # Of a command that was started twice, the second one must not remove what the first one writes.
+                with self.locked():
+                    if run_files.holds_run(self.path):
+                        self._catch_up(address)
+                    else:
+                        remote.fetch(address, self.path)
         return str(Path(resume_from).absolute())
 
     def _catch_up(self, address: str) -> None:
@@ -219,14 +223,14 @@ class RunDirectory:
             ConfigError: it cannot be written, or another process wrote one first.
         """
         with self._refused_if_unwritable():
-            if resumed:
-                (self.path / SUMMARY).unlink(missing_ok=True)
-                (self.path / FAILURE).unlink(missing_ok=True)
-            elif os.path.lexists(self.path / CONFIG):  # The lock keeps other processes away in between.
+            if not resumed and os.path.lexists(self.path / CONFIG):  # The lock keeps other processes away in between.
                 raise FileExistsError(errno.EEXIST, "holds a run already", str(self.path / CONFIG))
             if environment is not None:
                 write_json(self.path / ENVIRONMENT, dict(environment))
             self._write_config(config)
+            if resumed:  # After the writes, which may fail: a complete run then keeps its results.
+                (self.path / SUMMARY).unlink(missing_ok=True)
+                (self.path / FAILURE).unlink(missing_ok=True)
         trust.record_trusted(flatten(plain_config(self.path)))
 
     @by_first
@@ -268,18 +272,26 @@ class RunDirectory:
         """Return the summary of the run; empty if it is not complete."""
         return run_files.read_summary(self.path)
 
+    @by_first
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Write the results of a complete run; a failure is reported.
+        """Write the results of a complete run; try twice, for shared file systems fail for a moment.
 
         Args:
             summary: the results.
+
+        Raises:
+            TrainingError: they cannot be written.
         """
-        if not self.processes.is_first:
-            return
         try:
             write_json(self.path / SUMMARY, summary)
-        except OSError as error:
-            print(f"cannot write {self.path / SUMMARY}: {error}", file=sys.stderr)
+        except OSError:
+            time.sleep(1.0)
+            try:
+                write_json(self.path / SUMMARY, summary)
+            except OSError as error:
+                raise TrainingError(
+                    f"the results were not written: {error}: write them with: stoix-like resume {self.path}"
+                ) from error
 
     def _write_config(self, config: Mapping[str, Any]) -> None:
         write_text(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create({LAYOUT: LAYOUT_NUMBER, **config})))

@@ -18,20 +18,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
-from stoix_like.call_thread import CallThread
+from stoix_like.call_thread import CallThread, NoAnswerError
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage.contents import parse_json
 from stoix_like.storage.run_files import ADDRESS, CHECKPOINTS
 
 T = TypeVar("T")
-# Until a store that accepts requests and never answers counts as failed, where answers are small.
-_SECONDS_TO_ANSWER = 60.0
 _SECONDS_BETWEEN_WORDS = 30.0
 _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(0|[1-9][0-9]*)(\.complete$|/)")
 # Extras by protocol, with the package that each one brings.
 _EXTRAS = {"s3": ("s3", "s3fs"), "s3a": ("s3", "s3fs"), "gs": ("gcs", "gcsfs"), "gcs": ("gcs", "gcsfs")}
 
 
+SECONDS_TO_ANSWER = 60.0
+"""Until a store that accepts requests and never answers counts as failed, without the time for large files."""
+BYTES_PER_SECOND = 1e5
+"""The slowest upload that does not count as failed."""
 UNREADABLE = (FileNotFoundError, IsADirectoryError, PermissionError)
 """Errors of one object, which say nothing about the others."""
 
@@ -60,7 +62,7 @@ class Store:
 
     def __init__(self, address: str | Path) -> None:
         self.address = normalised(address)
-        self._thread = CallThread()
+        self._thread, self._hangs = CallThread(), False
         with reported(self.address):
             self._fs, self._root = self._answered(lambda: _file_system(self.address))
         # Files of a local file system are visible while they are written; objects of a store are not.
@@ -94,16 +96,17 @@ class Store:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file, which replaces another one as a whole."""
-        self._replace(name, lambda path: self._fs.pipe_file(path, content))
+        self._replace(name, lambda path: self._fs.pipe_file(path, content), len(content))
 
     def upload(self, source: Path, name: str) -> None:
         """Copy a local file, which replaces another one as a whole."""
-        self._replace(name, lambda path: self._fs.put_file(str(source), path))
+        self._replace(name, lambda path: self._fs.put_file(str(source), path), source.stat().st_size)
 
     def upload_all(self, source: Path, names: list[str], place: str) -> None:
         """Copy files of a local directory to the directory `place`, several at a time where the store allows it."""
         paths = [self._path(f"{place}/{name}") for name in names]
-        self._called(lambda: self._fs.put([str(source / name) for name in names], paths))
+        size = sum((source / name).stat().st_size for name in names)
+        self._answered(lambda: self._fs.put([str(source / name) for name in names], paths), size)
 
     def download_all(self, place: str, names: list[str], target: Path) -> None:
         """Copy files of the directory `place` to a local directory."""
@@ -128,13 +131,13 @@ class Store:
     def remove(self, name: str) -> None:
         """Remove a file, if there is one."""
         with contextlib.suppress(FileNotFoundError):
-            self._called(lambda: self._fs.rm_file(self._path(name)))
+            self._answered(lambda: self._fs.rm_file(self._path(name)))
 
     def remove_checkpoint(self, step: int) -> None:
         """Remove a checkpoint, its marker first."""
         self.remove(marker_name(step))
         with contextlib.suppress(FileNotFoundError):
-            self._called(lambda: self._fs.rm(self._path(f"{CHECKPOINTS}/{step}"), recursive=True))
+            self._answered(lambda: self._fs.rm(self._path(f"{CHECKPOINTS}/{step}"), recursive=True))
 
     def checkpoints(self) -> dict[int, Marker | None]:
         """Return the markers of the checkpoints by environment steps, None for one that is not complete or damaged."""
@@ -164,15 +167,15 @@ class Store:
             marker if all(sizes.get(f"{CHECKPOINTS}/{step}/{name}") == size for name, size in files.items()) else None
         )
 
-    def _replace(self, name: str, put: Callable[[str], Any]) -> None:
+    def _replace(self, name: str, put: Callable[[str], Any], size: int) -> None:
         path = self._path(name)
-        self._called(lambda: put(f"{path}.part" if self._renames else path))
+        self._answered(lambda: put(f"{path}.part" if self._renames else path), size)
         if self._renames:
-            self._called(lambda: self._fs.mv(f"{path}.part", path))
+            self._answered(lambda: self._fs.mv(f"{path}.part", path))
 
-    def _answered(self, function: Callable[[], T]) -> T:
-        """Call a function of the store whose answer is small."""
-        return self._called(function, _SECONDS_TO_ANSWER)
+    def _answered(self, function: Callable[[], T], size: int = 0) -> T:
+        """Call a function of the store that sends `size` bytes, and whose answer is small."""
+        return self._called(function, SECONDS_TO_ANSWER + size / BYTES_PER_SECOND)
 
     def _called(self, function: Callable[[], T], timeout: float = math.inf) -> T:
         """Call a function of the store, and say what a command waits for."""
@@ -186,7 +189,16 @@ class Store:
                 words += 1
                 print(f"waiting for {self.address} for {elapsed:.0f} s", file=sys.stderr)
 
-        return self._thread.call(function, timeout, say)
+        if self._hangs:
+            # The blocked call keeps its thread, and perhaps the connections of its file system.
+            thread = CallThread()
+            self._fs, _ = thread.call(lambda: _file_system(self.address), SECONDS_TO_ANSWER, say)
+            self._thread, self._hangs, words = thread, False, 0
+        try:
+            return self._thread.call(function, timeout, say)
+        except NoAnswerError:
+            self._hangs = True
+            raise
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{_checked(name)}"

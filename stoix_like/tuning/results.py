@@ -27,6 +27,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import columns
 from stoix_like.overrides import is_hydras
 from stoix_like.run.records.records import aggregate
+from stoix_like.storage.differences import format_value
 from stoix_like.storage.files import write_text
 from stoix_like.tuning.parameters import Parameter
 from stoix_like.tuning.study import PLACE, RUN, best_trial, complete, finished
@@ -188,7 +189,8 @@ def describe(result: SweepResult, shown: int = 10) -> str:
     keys = list(result.best_params)
     head = ["trial", "return", *keys]
     rows = [
-        [str(trial.number), f"{trial.value:.4g}", *(f"{_show(trial.params[key])}" for key in keys)] for trial in ranked
+        [str(trial.number), f"{trial.value:.4g}", *(f"{format_value(trial.params[key])}" for key in keys)]
+        for trial in ranked
     ]
     shares = ", ".join(f"{key} {share:.0%}" for key, share in importance(result.study).items())
     lines = [*columns([head, *rows]), "", f"{len(done)} trials with a return; importance: {shares or 'undecided'}"]
@@ -209,10 +211,6 @@ def train_line(path: Path) -> str:
     beside = [line.removeprefix(_BESIDE) for line in lines if line.startswith(_BESIDE)]
     command = ["stoix-like", "train", "--config-dir", str(path.parent.parent), f"+experiment={path.stem}", *beside]
     return f"train it: {shlex.join(command)}"
-
-
-def _show(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def check_overrides(overrides: Sequence[str]) -> None:

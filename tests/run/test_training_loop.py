@@ -133,7 +133,7 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_fallocate", fill_disk)
-        message = "the newest checkpoint in .* is of 160 of 320 env steps, and none after it .*parameters.npz"
+        message = "the newest checkpoint in .* is of 160 of 320 env steps: none after it .*parameters.npz"
         with pytest.raises(TrainingError, match=message):
             experiment.run(prepare(config, tmp_path / "old"))
     assert read_run(tmp_path / "old").status == FAILED

@@ -1,6 +1,6 @@
 """Words for the settings in which runs differ."""
 
-from stoix_like.storage.differences import tell_apart
+from stoix_like.storage.differences import format_value, tell_apart
 from stoix_like.storage.recorded_runs import read_runs, task_names
 from support.recorded import write_run
 
@@ -15,4 +15,14 @@ def test_as_many_settings_are_named_as_tell_runs_apart(tmp_path):
         "first=2 second=-2 third=6 fourth=1",
         "first=2 second=-2 third=6 fourth=2",
         "",
+    ]
+
+
+def test_values_are_short():
+    assert [format_value(value) for value in (0.123456, 1e-7, 12345, "mean", None)] == [
+        "0.1235",
+        "1e-07",
+        "12345",
+        "mean",
+        "None",
     ]

@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from stoix_like.storage.files import (
     check_directory,
     check_place,
     check_writable,
+    locked,
     read_bytes,
     replaced,
     write_json,
@@ -90,3 +92,35 @@ def test_a_directory_of_a_run_is_neither_a_link_nor_a_file(tmp_path):
     for name in ("file", "link"):
         with pytest.raises(OSError, match="not a directory"):
             check_directory(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("content", "holder"), [("4242\nnode7\n123\n", "process 4242 on node7"), ("", "an unknown process")]
+)
+def test_a_lock_that_outlives_its_process_says_how_to_remove_it(tmp_path, monkeypatch, content, holder):
+    """Without `flock`, the file is the lock, and stays when another machine is lost."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def missing(file, operation):
+        raise OSError(errno.ENOSYS, "flock is not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    path = tmp_path / ".lock"
+    path.write_text(content)
+    message = f"^in use; {path} names {holder}: delete the file if that process is gone$"
+    with (
+        pytest.warns(UserWarning, match="flock not supported"),
+        pytest.raises(ConfigError, match=message),
+        locked(path, "in use"),
+    ):
+        pass
+    path.unlink()
+    with pytest.warns(UserWarning, match="flock not supported"), locked(path, "in use"):
+        assert path.read_text().startswith(f"{os.getpid()}\n")
+    assert not path.exists()
+
+
+def test_a_lock_of_the_operating_system_needs_no_removal(tmp_path):
+    path = tmp_path / ".lock"
+    with locked(path, "in use"), pytest.raises(ConfigError, match="^in use$"), locked(path, "in use"):
+        pass

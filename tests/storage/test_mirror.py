@@ -1,6 +1,7 @@
 """Runs on object stores: mirrors of stores that wait and fail, copies from them, and addresses that cannot work."""
 
 import shutil
+import threading
 import time
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import stoix_like
 from stoix_like.errors import ConfigError
 from stoix_like.storage import mirror, recorded_runs, remote
+from stoix_like.storage import store as store_module
 from stoix_like.storage.store import Store
 from support.comparisons import without_times
 from support.faulty_store import FaultyFileSystem
@@ -119,6 +121,33 @@ def test_checkpoints_stay_on_the_store_until_a_later_one_is_complete_there(run, 
     assert [name for name in names(store) if name.endswith(".complete")] == ["checkpoints/256.complete"]
 
 
+@pytest.mark.parametrize("name", ["put_file", "pipe_file", "rm_file"])
+def test_a_request_that_hangs_is_reported_and_tried_again_on_another_connection(run, store, monkeypatch, capsys, name):
+    """The first file system blocks for ever from its first upload, or removal, on."""
+    copy(run)
+    (run / "summary.json").unlink()
+    write_checkpoint(run, 256)
+    request, hanging, end = getattr(FaultyFileSystem, name), [], threading.Event()
+
+    def hang(self, *args, **kwargs):
+        hanging.append(self)
+        if self is hanging[0]:
+            end.wait()
+        return request(self, *args, **kwargs)
+
+    monkeypatch.setattr(store_module, "SECONDS_TO_ANSWER", 0.3)
+    monkeypatch.setattr(FaultyFileSystem, name, hang)
+    one = mirror.Mirror(run, ADDRESS)
+    one.start()
+    wait_until(lambda: "checkpoints/256.complete" in names(store) and "summary.json" not in names(store))
+    one.close(20.0)
+    end.set()
+    printed = capsys.readouterr().err
+    assert printed.count("no answer within 0.3") == 1
+    assert "NoAnswerError" in printed
+    assert printed.endswith(f"{ADDRESS} is up to date again\n")
+
+
 @pytest.mark.slow
 def test_a_store_that_hangs_or_fails_changes_nothing_in_training(tmp_path, capsys):
     expected = without_times(stoix_like.train("ppo/ff_ppo", RUN, run_dir=tmp_path / "reference").history)
@@ -221,3 +250,23 @@ def test_of_two_mirrors_on_one_address_the_later_one_copies(tmp_path, run, store
     assert store["/bucket/run/metrics.jsonl"].getvalue() == b"of the other run\n"
     remote.fetch(ADDRESS, tmp_path / "copy")
     assert {path.name for path in (tmp_path / "copy/checkpoints").iterdir()} == {"64", "128"}
+
+
+@pytest.mark.parametrize("all_files", [False, True])
+def test_a_store_that_was_emptied_is_copied_again(tmp_path, run, store, capsys, all_files):
+    """Without the name of its mirror, too: then it holds checkpoints that are later than the start of the run."""
+    one = mirror.Mirror(run, ADDRESS)
+    one.start()
+    write_checkpoint(run, 256)
+    wait_until(lambda: "checkpoints/256.complete" in names(store))
+    for name in list(store) if all_files else ["/bucket/run/.mirror-owner"]:
+        store.pop(name)
+    wait_until(lambda: {".mirror-owner", "config.yaml", "checkpoints/256.complete"} <= names(store))
+    write_checkpoint(run, 512)
+    wait_until(lambda: "checkpoints/512.complete" in names(store))
+    one.close(20.0)
+    printed = capsys.readouterr().err
+    assert printed.count(f"cannot copy the run to {ADDRESS}: FileNotFoundError") == 1
+    assert printed.endswith(f"{ADDRESS} is up to date again\n")
+    remote.fetch(ADDRESS, tmp_path / "copy")
+    assert {path.name for path in (tmp_path / "copy/checkpoints").iterdir()} == {"64", "128", "256", "512"}

@@ -2,12 +2,14 @@
 
 import json
 
+import filelock
 import fsspec
 import pytest
 
 from stoix_like.errors import ConfigError
 from stoix_like.storage import remote
 from stoix_like.storage import store as store_module
+from stoix_like.storage.run_files import is_locked
 from stoix_like.storage.store import Store
 from support.faulty_store import FaultyFileSystem
 from support.store_runs import ADDRESS, copy, files, names, write_checkpoint
@@ -163,6 +165,49 @@ def test_a_damaged_file_of_a_checkpoint_leaves_the_older_ones(tmp_path, run, sto
     assert "holds a damaged checkpoint, 128" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [None, b"cut"])
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again(tmp_path, run, store, content):
+    """It would overwrite the store; its records can be read."""
+    copy(run)
+    for step in (64, 128):
+        path = f"/bucket/run/checkpoints/{step}/best/d/0"
+        if content is None:
+            del store[path]
+        else:
+            fsspec.filesystem("faulty").pipe_file(path, content)
+    before = files(run)
+    for read in (
+        remote.working_copy,
+        lambda address: remote.local_copy(address, items=("best",)),
+        lambda address: remote.fetch(address, run),
+    ):
+        with pytest.raises(ConfigError, match=f"every checkpoint of {ADDRESS} is damaged or keeps changing: 64, 128: "):
+            read(ADDRESS)
+    assert files(run) == before
+    assert not list((tmp_path / "cache").rglob("config.yaml"))
+    assert (remote.local_copy(ADDRESS) / "metrics.jsonl").is_file()
+
+
+def test_a_working_copy_is_made_under_the_lock_of_its_run(run, monkeypatch):
+    copy(run)
+    download, locked = Store.download_all, []
+
+    def watching(self, place, names, target):
+        locked.append(is_locked(target.parents[1]))
+        download(self, place, names, target)
+
+    monkeypatch.setattr(Store, "download_all", watching)
+    target = remote.working_copy(ADDRESS)
+    assert locked == [True, True]
+    (target / ".summary.json.0123.tmp").touch()  # of the process that trains there
+    with (
+        filelock.FileLock(target / ".lock"),
+        pytest.raises(ConfigError, match=f"{ADDRESS} is in use: another process is training it in {target}"),
+    ):
+        remote.working_copy(ADDRESS)
+    assert (target / ".summary.json.0123.tmp").exists()
+
+
 def test_nothing_of_a_failed_copy_stays(tmp_path, run, store, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     copy(run)
@@ -183,7 +228,7 @@ def test_nothing_of_a_failed_copy_stays(tmp_path, run, store, monkeypatch):
 
 
 def test_a_store_that_never_answers_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(store_module, "_SECONDS_TO_ANSWER", 1.2)
+    monkeypatch.setattr(store_module, "SECONDS_TO_ANSWER", 1.2)
     monkeypatch.setattr(store_module, "_SECONDS_BETWEEN_WORDS", 0.6)
     FaultyFileSystem.open_gate.clear()
     with pytest.raises(ConfigError, match=f"{ADDRESS} cannot be read: NoAnswerError: no answer within 1.2 seconds"):

@@ -6,11 +6,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from stoix_like.config import GROUPS, parse_config
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.run.prepare import prepare
-from stoix_like.storage import checkpoint
+from stoix_like.storage import checkpoint, run_directory
 from stoix_like.storage.run_directory import RunDirectory
-from stoix_like.storage.run_files import LAYOUT_NUMBER
+from stoix_like.storage.run_files import LAYOUT_NUMBER, is_locked, read_summary
+from stoix_like.storage.store import Store
 from support.composed import compose_config
 from support.faulty_store import FaultyFileSystem
 from support.store_runs import ADDRESS, copy, write_checkpoint
@@ -74,6 +75,86 @@ def test_a_run_that_went_on_elsewhere_continues_from_its_mirror(run, tmp_path, c
     (run / "metrics.jsonl").write_text("of another run\n")
     RunDirectory(run).resumed(str(run), ADDRESS)
     assert checkpoint.steps(run) == [64, 128]
+
+
+@pytest.mark.usefixtures("store")
+def test_checkpoints_that_turn_over_on_the_store_remove_no_local_one(run, tmp_path, monkeypatch, capsys):
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    shutil.rmtree(other / "checkpoints")
+    write_checkpoint(other, 256)
+    copy(other)
+
+    def removed(self, place, names, target):
+        raise FileNotFoundError(place)
+
+    monkeypatch.setattr(Store, "download_all", removed)
+    assert RunDirectory(run).resumed(str(run), ADDRESS).path == run
+    assert checkpoint.steps(run) == [64, 128]
+    assert capsys.readouterr().err == (
+        f"every checkpoint of {ADDRESS} is damaged or keeps changing: 256: try again when no process copies there, or"
+        f" resume the run in its own directory; the run continues from what is in {run}\n"
+    )
+
+
+@pytest.mark.usefixtures("store")
+def test_a_directory_is_locked_while_a_run_is_copied_to_it(run, tmp_path, monkeypatch):
+    """The same command, started twice, does not remove the checkpoints of the first one."""
+    copy(run)
+    place, download, locked = tmp_path / "place", Store.download_all, []
+
+    def watching(self, *args):
+        locked.append(is_locked(place))
+        download(self, *args)
+
+    monkeypatch.setattr(Store, "download_all", watching)
+    assert RunDirectory(place).resumed(str(place), ADDRESS).path == place
+    shutil.rmtree(place / "checkpoints/128")
+    assert RunDirectory(place).resumed(str(place), ADDRESS).path == place
+    assert locked == [True, True, True]
+    with RunDirectory(place).locked():
+        write_checkpoint(place, 96)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match=f"{place} is in use: another process is training there"):
+                RunDirectory(place).resumed(str(place), ADDRESS)
+            (place / "config.yaml").unlink(missing_ok=True)  # a new run has none yet
+    assert checkpoint.steps(place) == [64, 96, 128]
+    # A new run, of which the store has nothing, writes nothing before it starts.
+    assert RunDirectory(tmp_path / "new").resumed(str(tmp_path / "new"), f"{ADDRESS}-new") is None
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["environment.json", "config.yaml"])
+def test_a_run_that_cannot_be_resumed_keeps_its_results(tmp_path, name):
+    for result in ("summary.json", "failure.txt"):
+        (tmp_path / result).write_text("{}")
+    (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match=f"cannot be written: .*{name}"):
+        RunDirectory(tmp_path).write_config(RESOLVED, {"a": 1}, resumed=True)
+    assert {"summary.json", "failure.txt"} <= {path.name for path in tmp_path.iterdir()}
+    (tmp_path / name).rmdir()
+    RunDirectory(tmp_path).write_config(RESOLVED, {"a": 1}, resumed=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"environment.json", "config.yaml"}
+
+
+def test_results_are_written_once_more_and_never_lost_in_silence(tmp_path, monkeypatch):
+    (tmp_path / "summary.json").mkdir()
+    with pytest.raises(
+        TrainingError,
+        match=rf"^the results were not written: .*: write them with: stoix-like resume {tmp_path}$",
+    ):
+        RunDirectory(tmp_path).write_summary({"seed": 1})
+    (tmp_path / "summary.json").rmdir()
+    write, errors = run_directory.write_json, [OSError("stale file handle")]
+
+    def failing_once(path, values):
+        if errors:
+            raise errors.pop()
+        write(path, values)
+
+    monkeypatch.setattr(run_directory, "write_json", failing_once)
+    RunDirectory(tmp_path).write_summary({"seed": 1})
+    assert read_summary(tmp_path) == {"seed": 1}
 
 
 @pytest.mark.usefixtures("store")
