@@ -331,10 +331,8 @@ def _train(
         unwritten = None
         try:
             directory.write_summary(summary)
-        except (
-            TrainingError
-        ) as error:  # raised in the end: loggers show the results, and the parameters may need rescue
-            unwritten = error
+        except TrainingError as error:
+            unwritten = error  # raised in the end: loggers show the results, and the parameters may need rescue
         loop.report_checkpoint()
         # An error of a callback ends the run, and one of a logger does not.
         logger.finish(summary)
@@ -349,12 +347,10 @@ def _train(
                 if part is not None:
                     closing.callback(part.close)
     if writer is not None and (newest := summary["checkpoint/env_steps"]) != loop.env_steps:
-        found = (
-            f"no usable checkpoint was kept in {path}, so the run cannot be resumed or evaluated"
-            if newest is None
-            else f"the newest checkpoint in {path} is of {newest:,} of {loop.env_steps:,} {setup.config.arch.step_unit}:"
-            " none after it could be written"
-        )
+        found = f"no usable checkpoint was kept in {path}, so the run cannot be resumed or evaluated"
+        if newest is not None:
+            of = f"{newest:,} of {loop.env_steps:,} {setup.config.arch.step_unit}"
+            found = f"the newest checkpoint in {path} is of {of}: none after it could be written"
         raise TrainingError(f"{found}: {loop.rescue()}")
     if unwritten is not None:
         raise unwritten
