@@ -42,31 +42,10 @@ class SMCConfig(Part):
     resample_period: Annotated[int, between(1, 2**12)]
     resample_threshold: Annotated[float, Range(0.0, 1.0, without_low=True)]
 
-
-class Resampling(NamedTuple):
-    """When particles are resampled, and which ones are kept.
-
-    Attributes:
-        due: `(steps, log_weight [N, K]) -> [N]` bool, after a number of steps.
-        draw: `(key, weight [N, K]) -> [N, K]`, the particles that take the places of all, by their weights.
-    """
-
-    due: Callable[[jax.Array, jax.Array], jax.Array]
-    draw: Callable[[jax.Array, jax.Array], jax.Array]
-
-
-def make_resampling(config: SMCConfig) -> Resampling:
-    """Build the resampling of a configuration."""
-
-    def after_period(steps: jax.Array, log_weight: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(steps % config.resample_period == 0, log_weight.shape[:1])
-
-    def where_few_are_left(steps: jax.Array, log_weight: jax.Array) -> jax.Array:
-        del steps
-        size = 1.0 / jnp.sum(jnp.square(jax.nn.softmax(log_weight)), axis=-1)
-        return size < config.resample_threshold * log_weight.shape[-1]
-
-    return Resampling(after_period if config.resampling == "period" else where_few_are_left, draw_systematically)
+    @property
+    def resamples(self) -> bool:
+        """Whether particles can ever be resampled before the last step."""
+        return self.resampling == "ess" or self.resample_period < self.search_depth
 
 
 def draw_systematically(key: jax.Array, weight: jax.Array) -> jax.Array:
@@ -137,7 +116,6 @@ class ParticleSearch:
     model: Model
     gamma: Scalar
     reward_scale: Scalar
-    resampling: Resampling
 
     def __call__(
         self,
@@ -234,18 +212,25 @@ class ParticleSearch:
             particles.unselected + gain,
             particles.going & ~(terminated | truncated),
         )
-        return self._resample(moved, steps, key), action
+        return self._resample(moved, steps, key) if self.config.resamples else moved, action
 
     def _resample(self, particles: Particles, steps: jax.Array, key: jax.Array) -> Particles:
         """Resample the particles of those environments where it is due; the last weights are those to learn from.
 
         Survivors are alike: the dual loss of the temperature would see a small divergence and lower the temperature.
         """
-        due = self.resampling.due(steps, particles.log_weight) & (steps < self.config.search_depth)
-        drawn = self.resampling.draw(key, jax.nn.softmax(particles.log_weight))
+        due = self._is_due(steps, particles.log_weight) & (steps < self.config.search_depth)
+        drawn = draw_systematically(key, jax.nn.softmax(particles.log_weight))
         drawn = jnp.where(due[:, None], drawn, jnp.arange(drawn.shape[1])[None])
         kept = jax.tree.map(lambda x: jax.vmap(lambda x, indices: x[indices])(x, drawn), particles)
         return kept._replace(log_weight=jnp.where(due[:, None], 0.0, kept.log_weight), unselected=particles.unselected)
+
+    def _is_due(self, steps: jax.Array, log_weight: jax.Array) -> jax.Array:
+        """Return `[N]` bool, whether to resample after a number of steps."""
+        if self.config.resampling == "period":
+            return jnp.broadcast_to(steps % self.config.resample_period == 0, log_weight.shape[:1])
+        size = 1.0 / jnp.sum(jnp.square(jax.nn.softmax(log_weight)), axis=-1)
+        return size < self.config.resample_threshold * log_weight.shape[-1]
 
 
 def _join(tree: PyTree) -> PyTree:

@@ -9,7 +9,7 @@ from distrax import Normal
 from stoix_like.base_types import EpisodeMetrics, Model, Observation, RolloutState, TimeStep
 from stoix_like.config import parse_config
 from stoix_like.networks.distributions import Categorical
-from stoix_like.systems.spo.smc import ParticleSearch, draw_systematically, make_resampling
+from stoix_like.systems.spo.smc import ParticleSearch, draw_systematically
 from stoix_like.utils.loss import mpo_temperature_loss
 from support.composed import compose_config
 
@@ -41,7 +41,7 @@ def networks(observation):
 def search(*overrides, terminates=False, truncates=False, temperature=1.0, greedy=False, given=networks, scale=1.0):
     config = parse_config(compose_config(["system=spo/ff_spo", *(f"system.{key}" for key in overrides)])).system
     model = counting_model(terminates, truncates)
-    searcher = ParticleSearch(config.smc, model, GAMMA, scale, make_resampling(config.smc))
+    searcher = ParticleSearch(config.smc, model, GAMMA, scale)
     nothing, no = jnp.zeros((3,)), jnp.zeros((3,), bool)
     view = Observation(jnp.zeros((3, 1)))
     first = TimeStep(view, nothing, no, no, view, EpisodeMetrics(nothing, nothing.astype(jnp.int32), no))
@@ -138,7 +138,7 @@ def test_the_learned_temperature_keeps_the_bound():
         compose_config(["system=spo/ff_spo", "system.resample_period=2", "system.epsilon=0.5"])
     ).system
     model = Model(lambda env_state: env_state, step)
-    searcher = ParticleSearch(config.smc, model, 1.0, 1.0, make_resampling(config.smc))
+    searcher = ParticleSearch(config.smc, model, 1.0, 1.0)
     view, nothing, no = Observation(jnp.zeros((256, 1))), jnp.zeros((256,)), jnp.zeros((256,), bool)
     state = RolloutState(jnp.zeros((256,), jnp.int32), TimeStep(view, nothing, no, no, view, None), ())
 

@@ -54,7 +54,7 @@ from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
-from stoix_like.systems.spo.smc import ParticleSearch, SearchedStep, SMCConfig, make_resampling
+from stoix_like.systems.spo.smc import ParticleSearch, SearchedStep, SMCConfig
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
 from stoix_like.utils.replay import SequenceBatch, SequenceReplay, StepSequenceConfig, Stored, make_sequence_replay
@@ -270,7 +270,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         target=make_soft_target(config.target),
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
         replay=make_sequence_replay(config.replay, spec, (), found, config.reward_scale),
-        searcher=ParticleSearch(config.smc, spec.model, config.gamma, config.reward_scale, make_resampling(config.smc)),
+        searcher=ParticleSearch(config.smc, spec.model, config.gamma, config.reward_scale),
     )
 
 
