@@ -108,4 +108,4 @@ class UnitOutput(nn.Module):
         """Transform `[..., D]` into `[..., features]`."""
         hidden = Scaler(1.0)(UnitDense(embedding.shape[-1])(embedding))
         x = UnitDense(self.features)(hidden)
-        return x + prepend_dims(self.param("bias", zeros, (self.features,)), x.ndim)
+        return x + prepend_dims(self.param("bias", zeros, (self.features,), jnp.float32), x.ndim)

@@ -79,11 +79,11 @@ class BatchRenorm(nn.Module):
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
         """Normalise the features `[..., D]` over all leading axes."""
         shape = x.shape[-1:]
-        mean = self.variable(STATISTICS, "mean", jnp.zeros, shape)
-        variance = self.variable(STATISTICS, "variance", jnp.ones, shape)
-        steps = self.variable(STATISTICS, "steps", jnp.zeros, ())
-        scale = self.param("scale", nn.initializers.ones, shape)
-        bias = self.param("bias", nn.initializers.zeros, shape)
+        mean = self.variable(STATISTICS, "mean", jnp.zeros, shape, jnp.float32)
+        variance = self.variable(STATISTICS, "variance", jnp.ones, shape, jnp.float32)
+        steps = self.variable(STATISTICS, "steps", jnp.zeros, (), jnp.float32)
+        scale = self.param("scale", nn.initializers.ones, shape, jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, shape, jnp.float32)
 
         running_mean, running_variance = jax.lax.stop_gradient((mean.value, variance.value))
         running_std = jnp.sqrt(running_variance + self.epsilon)

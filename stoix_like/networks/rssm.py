@@ -53,8 +53,8 @@ class BlockDense(nn.Module):
         """Transform `[..., blocks, D]` into `[..., blocks, features]`."""
         blocks, width = x.shape[-2:]
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", batch_axis=(0,))
-        kernel = self.param("kernel", init, (blocks, width, self.features))
-        bias = self.param("bias", nn.initializers.zeros, (blocks, self.features))
+        kernel = self.param("kernel", init, (blocks, width, self.features), jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, (blocks, self.features), jnp.float32)
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
         if on_cpu():
             # A batched product would transpose its inputs and outputs.
@@ -173,9 +173,8 @@ class RSSM(nn.Module):
     @nn.nowrap
     def initial(self, batch: tuple[int, ...]) -> Latent:
         """Return the latent before the first step of an episode, zeros."""
-        return Latent(
-            jnp.zeros((*batch, self.deterministic_size)), jnp.zeros((*batch, self.num_latents, self.num_classes))
-        )
+        shapes = (*batch, self.deterministic_size), (*batch, self.num_latents, self.num_classes)
+        return Latent(*(jnp.zeros(shape, jnp.float32) for shape in shapes))
 
 
 class _NormedDense(nn.Module):

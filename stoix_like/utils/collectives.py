@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from stoix_like.utils.accelerate.platform import on_cpu
 
@@ -55,18 +56,39 @@ def mean_over(tree: PyTree, axis_names: Sequence[str]) -> PyTree:
     return jax.tree.map(lambda total: total / count, sum_over(tree, axis_names))
 
 
+def vary_alike(*arrays: jax.Array) -> list[jax.Array]:
+    """Mark arrays as varying over the same mapped axes, as loops and custom gradients need them.
+
+    Args:
+        *arrays: arrays, of which `shard_map` may know that some are equal on all shards.
+
+    Returns:
+        The arrays; nothing is computed.
+    """
+    axes = frozenset[Any]().union(*map(_varying, arrays))
+    return [_vary(array, axes) for array in arrays]
+
+
+def _vary(array: jax.Array, axes: Set[Any]) -> jax.Array:
+    return jax.lax.pcast(array, tuple(axes - _varying(array)), to="varying")
+
+
+def _varying(array: jax.Array) -> frozenset[Any]:
+    """Return the mapped axes that an array varies over; none where `shard_map` does not check that."""
+    kind: Any = getattr(jax.typeof(array), "manual_axis_type", None)  # a name that versions of JAX differ in
+    return frozenset() if kind is None else kind.varying
+
+
 def _sum_in_order(tree: PyTree, axis_name: str) -> PyTree:
     """Sum over the devices of an axis in their order; all arrays of a type travel at once."""
     leaves, structure = jax.tree.flatten(jax.tree.map(_number, tree))
     sums: dict[int, jax.Array] = {}
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
-        chosen = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
-        parts = jax.lax.all_gather(jnp.concatenate([leaves[index].reshape(-1) for index in chosen]), axis_name)
-        total = functools.reduce(operator.add, parts)
-        start = 0
-        for index in chosen:
-            sums[index] = total[start : start + leaves[index].size].reshape(leaves[index].shape)
-            start += leaves[index].size
+        flat, split = ravel_pytree({index: leaf for index, leaf in enumerate(leaves) if leaf.dtype == dtype})
+        flat = _vary(flat, {axis_name})
+        # Where `shard_map` checks which arrays vary, sums do not; elsewhere the gradient of a sum is that of `psum`.
+        parts = jax.lax.all_gather(flat, axis_name, to="invarying" if axis_name in _varying(flat) else "varying")
+        sums |= split(functools.reduce(operator.add, parts))
     return jax.tree.unflatten(structure, [sums[index] for index in range(len(leaves))])
 
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Real
 
 from stoix_like.utils.accelerate.platform import on_cpu
+from stoix_like.utils.collectives import vary_alike
 from stoix_like.utils.jax_utils import Scalar, append_dims, standardize
 from stoix_like.utils.shapes import check_shapes
 
@@ -56,8 +57,8 @@ def _reverse_recurrence(
     bias: Float[Array, "T *S"], slope: Float[Array, "T *S"], final: Float[Array, "*S"], associative: bool | None
 ) -> Float[Array, "T *S"]:
     """Solve x_t = bias_t + slope_t * x_{t+1} backwards from x_T = final, on time-major arrays."""
-    dtype = jnp.result_type(bias, slope, final)
-    bias, slope, final = (jnp.asarray(x, dtype) for x in (bias, slope, final))
+    dtype = jnp.result_type(bias, slope, final, 1.0)
+    bias, slope, final = vary_alike(*(jnp.asarray(x, dtype) for x in (bias, slope, final)))
     with jax.named_scope("returns"):
         if associative or (associative is None and not on_cpu()):
             # Fold `final` into the last bias: the product of all slopes may overflow, and inf * 0 is NaN.
@@ -101,7 +102,8 @@ def _swap(time_major: bool, *arrays: Any) -> Any:
 
 def _trace(lambda_: Any, truncation_t: Array | None, *like: Array) -> Array:
     """Broadcast lambda to the shape and joint dtype of time-major arrays, with zeros where truncated."""
-    trace = jnp.asarray(lambda_, jnp.result_type(*like))
+    # The number keeps integers from rounding lambda to 0.
+    trace = jnp.asarray(lambda_, jnp.result_type(*like, 1.0))
     if trace.ndim > 1:
         check_shapes("r_t[*B] lambda_[*B]", (like[0], trace))
     if trace.ndim == 1:
@@ -228,7 +230,7 @@ def batch_n_step_bootstrapped_returns(
     bias, slope = _windows(r_t + discount_t * (1.0 - trace) * v_t, discount_t * trace, min(n, len(r_t)))
     # Steps near the end bootstrap from the last value, after fewer than n steps.
     last = jnp.minimum(jnp.arange(len(v_t)) + n - 1, len(v_t) - 1)
-    returns = bias + slope * v_t[last]
+    returns = bias + slope * jnp.asarray(v_t)[last]
     return _maybe_stop(stop_target_gradients, *_swap(time_major, returns))[0]
 
 
@@ -356,7 +358,7 @@ def batch_retrace_continuous(
     r_t: Sequences,
     discount_t: Sequences,
     log_rhos: ShorterByOne,
-    lambda_: Scalar | ShorterByOne,
+    lambda_: Scalar | Float[Array, "_"] | ShorterByOne,
     stop_target_gradients: bool = True,
     *,
     truncation_t: Flags | None = None,
@@ -377,7 +379,7 @@ def batch_retrace_continuous(
         r_t: `[B, T]` rewards.
         discount_t: `[B, T]` gamma, zero where the episode terminated.
         log_rhos: `[B, T-1]` log pi/mu (nats) of the actions of `q_t`.
-        lambda_: mixing parameter in [0, 1]: a scalar or `[B, T-1]`.
+        lambda_: mixing parameter in [0, 1]: a scalar, `[T-1]` or `[B, T-1]`.
         stop_target_gradients: whether to stop the gradients of the return.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
         time_major: whether every array is time-major.
@@ -387,7 +389,8 @@ def batch_retrace_continuous(
         `[B, T]` errors, return minus value.
     """
     _check_sequences("r_t[B,T] q_tm1[B,T] q_t[B,T-1] log_rhos[B,T-1]", (r_t, q_tm1, q_t, log_rhos), time_major)
-    c_t = lambda_ * jnp.exp(jnp.minimum(log_rhos, 0.0))
+    lambda_, log_rho_t = _swap(time_major, lambda_, log_rhos)
+    (c_t,) = _swap(time_major, _trace(lambda_, None, log_rho_t) * jnp.exp(jnp.minimum(log_rho_t, 0.0)))
     target_tm1 = batch_general_off_policy_returns_from_q_and_v(
         q_t,
         v_t,

@@ -80,3 +80,9 @@ def test_torso_matches_hand_computed_output():
     np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([4.0])), [0.5**0.5] * 2, rtol=1e-5)
     params["UnitDense_2"]["unit_kernel"] = jnp.eye(2)
     np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([4.0])), [0.8, 0.6], rtol=1e-5)
+
+
+def test_parameters_stay_float32_where_numbers_are_float64():
+    with jax.enable_x64(True):
+        created = jax.eval_shape(UnitOutput(3).init, jax.random.key(0), jnp.zeros((2, 4), jnp.float32))
+    assert {leaf.dtype for leaf in jax.tree.leaves(created)} == {jnp.dtype(jnp.float32)}

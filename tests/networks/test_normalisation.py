@@ -64,3 +64,9 @@ def test_optimisers_leave_running_statistics_unchanged(steps):
 def test_values_out_of_range_raise(argument, value):
     with pytest.raises(ValueError, match=f"{argument}={value} must be in"):
         BatchRenorm(**{argument: value})
+
+
+def test_variables_stay_float32_where_numbers_are_float64():
+    with jax.enable_x64(True):
+        created = jax.eval_shape(BatchRenorm().init, jax.random.key(0), jnp.zeros((2, 3), jnp.float32))
+    assert {leaf.dtype for leaf in jax.tree.leaves(created)} == {jnp.dtype(jnp.float32)}

@@ -83,3 +83,17 @@ def test_cells_compute_in_bfloat16_and_latents_and_logits_are_float32():
         lambda: model.init_with_output(jax.random.key(0), latent, jnp.ones((1, 3)), jnp.ones((1, 6)), method=_apply)
     )
     assert {leaf.dtype for leaf in jax.tree.leaves((found, params))} == {jnp.dtype(jnp.float32)}
+
+
+def test_parameters_and_latents_stay_float32_where_numbers_are_float64():
+    with jax.enable_x64(True):
+        created = jax.eval_shape(
+            lambda: MODEL.init_with_output(
+                jax.random.key(0),
+                MODEL.initial((2,)),
+                jnp.zeros((2, 3), jnp.float32),
+                jnp.zeros((2, 5), jnp.float32),
+                method=_apply,
+            )
+        )
+    assert {leaf.dtype for leaf in jax.tree.leaves(created)} == {jnp.dtype(jnp.float32)}

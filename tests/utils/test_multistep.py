@@ -11,6 +11,7 @@ import rlax
 from beartype import beartype
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import TypeCheckError, jaxtyped
 
 from stoix_like.utils import multistep as ms
@@ -420,6 +421,20 @@ def test_lambda_keeps_the_precision_of_the_values():
 
 
 @by_function
+@pytest.mark.usefixtures("without_type_checks")
+def test_integers_do_not_round_lambda(function):
+    b = with_truncations(make_batch())
+    integers = b._replace(
+        **{
+            name: jnp.round(3.0 * getattr(b, name)).astype(jnp.int32)
+            for name in ("r_t", "discount_t", "v_tm1", "v_t", "q_tm1", "q_next", "q_t")
+        }
+    )
+    floats = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.int32 else x, integers)
+    assert_close(compiled(function)(integers, 0.75), compiled(function)(floats, 0.75))
+
+
+@by_function
 def test_wrong_shapes_raise(function):
     b = make_batch()
     with pytest.raises((TypeCheckError, TypeError, ValueError)):
@@ -516,6 +531,16 @@ def test_retrace_accepts_one_lambda_per_action(time_major):
     assert_close(actual, expected.T if time_major else expected)
 
 
+@pytest.mark.parametrize("time_major", [False, True])
+def test_retrace_accepts_one_lambda_per_step(time_major):
+    b = make_batch(batch=T - 1)  # as many sequences as steps, so that shapes do not reveal a wrong axis
+    lambda_ = jnp.linspace(0.1, 0.9, T - 1)
+    expected = alone(_retrace)(b, jnp.broadcast_to(lambda_[None], (T - 1, T - 1)))
+    swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), b) if time_major else b
+    actual = alone(_retrace, time_major=time_major)(swapped, lambda_)
+    assert_close(actual, expected.T if time_major else expected)
+
+
 def test_on_policy_retrace_and_vtrace_are_lambda_returns():
     b = with_truncations(make_batch())
     # With q = v the corrections vanish, and ratios of 1 give the lambda-return.
@@ -555,6 +580,16 @@ def test_discounted_returns_accept_one_bootstrap_value_per_sequence():
     assert_close(run(ms.batch_discounted_returns, b.r_t, b.discount_t, last), expected)
     swapped = run(ms.batch_discounted_returns, b.r_t.T, b.discount_t.T, last, time_major=True)
     assert_close(swapped, expected.T)
+
+
+def test_a_constant_bootstrap_value_passes_through_shard_map_that_checks_what_varies():
+    mesh = jax.make_mesh((1,), ("device",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+    specs = PartitionSpec("device")
+    returns = functools.partial(ms.batch_discounted_returns, v_t=0.0)
+    for associative in (False, True):
+        function = functools.partial(returns, associative=associative)
+        sharded = jax.shard_map(function, mesh=mesh, in_specs=(specs, specs), out_specs=specs)
+        jax.eval_shape(sharded, jnp.ones((2, 3)), jnp.ones((2, 3)))
 
 
 @pytest.mark.parametrize("time_major", [False, True])
@@ -644,6 +679,9 @@ def test_numpy_arrays_are_accepted(associative):
     r, d, v, v_next = (rng.random((T, B)).astype(np.float32) for _ in range(4))
     gae = functools.partial(ms.batch_truncated_generalized_advantage_estimation, time_major=True)
     trajectory = r[:, 0], d[:, 0], v[:, 0], 0.9, np.append(v[:, 0], v_next[-1, 0])
+    # Constants of a program, which takes entries of them.
+    n_step = functools.partial(ms.batch_n_step_bootstrapped_returns, n=2, time_major=True)
+    jax.eval_shape(lambda: n_step(r, d, v_next))
     for function, arrays in (
         (gae, (r, d, 0.9, None, v, v_next)),
         (ms.importance_corrected_td_errors, trajectory),

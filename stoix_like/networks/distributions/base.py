@@ -9,6 +9,7 @@ from typing import Any
 import distrax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key, Shaped
 
 Seed = Key[Array, ""] | Shaped[Array, "2"] | int
@@ -38,8 +39,28 @@ def take(distribution: Any, index: Any, *names: str) -> Any:
     return taken
 
 
+def check_event(value: Any, event_shape: Sizes) -> None:
+    """Refuse values that are no events, which would broadcast silently, such as `[B]` against `[B, 1]`.
+
+    Args:
+        value: `[..., *event]`.
+        event_shape: shape of one event.
+
+    Raises:
+        ValueError: the shape of `value` does not end with that of an event.
+    """
+    shape = np.shape(value)
+    if shape[max(len(shape) - len(event_shape), 0) :] != tuple(event_shape):
+        raise ValueError(f"value.shape={shape} must end with the event shape {tuple(event_shape)}")
+
+
 class Independent(distrax.Independent):
     """A distribution whose last batch axes become event axes; log-probabilities are summed over them."""
+
+    def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
+        """Sum the log-probabilities of `value`, `[..., *event]`, over the event."""
+        check_event(value, self.event_shape)
+        return super().log_prob(value)
 
     def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:
         """Sum the entropies over the event; estimates use the same `seed` for every entry."""

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Real
 
 from stoix_like.networks.distributions.base import Independent, Seed, Sizes, take
 from stoix_like.networks.distributions.masks import legal_actions
@@ -151,11 +151,12 @@ class EpsilonGreedy(Categorical):
 
     def __init__(
         self,
-        preferences: Float[Array, "*batch A"],
+        preferences: Real[Array, "*batch A"],
         epsilon: int | float | Array,
         action_mask: Bool[Array, "*batch A"] | None = None,
     ) -> None:
-        self._preferences = preferences
+        # Integers would round `epsilon` to 0.
+        self._preferences = preferences = preferences.astype(jnp.result_type(preferences, 1.0))
         mask = jnp.ones(preferences.shape, bool) if action_mask is None else legal_actions(action_mask)
         legal = mask.astype(preferences.dtype)
         best = jnp.argmax(jnp.where(mask, preferences, -jnp.inf), axis=-1)
@@ -201,7 +202,9 @@ class DiscreteValuedTfpDistribution(Categorical):
         probs: Float[Array, "*batch K"] | None = None,
     ) -> None:
         super().__init__(logits, probs)
-        self._values = jnp.broadcast_to(jnp.asarray(values, self._logits.dtype), self._logits.shape)
+        # Rounded to bfloat16, atoms would be up to 1 / 256 of their size off.
+        dtype = jnp.promote_types(self._logits.dtype, jnp.float32)
+        self._values = jnp.broadcast_to(jnp.asarray(values, dtype), self._logits.shape)
         self._dtype = self._values.dtype
 
     @property
@@ -215,10 +218,6 @@ class DiscreteValuedTfpDistribution(Categorical):
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Return the log-probability of the atoms equal to `value`; minus infinity where there is none."""
         return self._log_sum(self._compare(value, jnp.equal))
-
-    def log_cdf(self, value: ArrayLike) -> Float[Array, "..."]:
-        """Return the log-probability of all atoms up to `value`."""
-        return super().log_cdf(value)
 
     def _support(self) -> Array:
         return self._values

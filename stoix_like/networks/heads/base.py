@@ -117,4 +117,4 @@ class FreeParameter(nn.Module):
     @nn.compact
     def __call__(self) -> Array:
         """Return the parameters."""
-        return self.param("value", nn.initializers.zeros, self.shape)
+        return self.param("value", nn.initializers.zeros, self.shape, jnp.float32)

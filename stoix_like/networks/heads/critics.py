@@ -158,5 +158,7 @@ class DistributionalContinuousQNetwork(nn.Module):
 
 def mean_over_atoms(head: Any, logits: Array) -> tuple[Array, Array]:
     """Return the mean value `[...]` and the atoms `[..., K]` for logits `[..., K]`."""
-    atoms = jnp.broadcast_to(jnp.linspace(head.vmin, head.vmax, head.num_atoms, dtype=logits.dtype), logits.shape)
+    # Rounded to bfloat16, atoms would be up to 1 / 256 of their size off.
+    dtype = jnp.promote_types(logits.dtype, jnp.float32)
+    atoms = jnp.broadcast_to(jnp.linspace(head.vmin, head.vmax, head.num_atoms, dtype=dtype), logits.shape)
     return (jax.nn.softmax(logits, axis=-1) * atoms).sum(-1), atoms

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from stoix_like.utils.collectives import vary_alike
+
 # Steps per iteration of a loop over time: an accelerator then launches half as many kernels per step.
 _STEPS_PER_ITERATION = 4
 
@@ -63,7 +65,7 @@ def unroll_gru(cell: nn.GRUCell, state: Array, x: Array, keep: Array) -> Array:
     Returns:
         `[T, ..., H]`, the states after each step.
     """
-    return _unroll_gru(_affine(x, *_gru_layer(cell, "i")), *_gru_layer(cell, "h"), state, keep)
+    return _unroll_gru(*vary_alike(_affine(x, *_gru_layer(cell, "i")), *_gru_layer(cell, "h"), state, keep))
 
 
 @jax.custom_vjp
@@ -94,7 +96,8 @@ def _unroll_gru_backward(residuals: tuple[Array, ...], d_states: Array) -> tuple
     def step(d_after: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
         d_state, by_state, by_product = inputs
         d_state = d_state + d_after
-        return by_state * d_state + (by_product * _for_gates(d_state)).astype(kernel.dtype) @ kernel.T, d_state
+        d_before = by_state * d_state + (by_product * _for_gates(d_state)).astype(kernel.dtype) @ kernel.T
+        return d_before.astype(d_after.dtype), d_state
 
     zero = jnp.zeros_like(state)
     d_first, d_states = jax.lax.scan(step, zero, inputs, reverse=True, unroll=_STEPS_PER_ITERATION)

@@ -79,7 +79,7 @@ class GRUGate(nn.Module):
         width = x.shape[-1]
         y_r, y_z, y_g = jnp.split(restore_float32(dense(3 * width, name="from_output")(y), self.dtype), 3, axis=-1)
         x_r, x_z = jnp.split(restore_float32(dense(2 * width, name="from_input")(x), self.dtype), 2, axis=-1)
-        bias = self.param("bias", initializers.constant(self.bias), (width,))
+        bias = self.param("bias", initializers.constant(self.bias), (width,), jnp.float32)
         z = jax.nn.sigmoid(y_z + x_z - prepend_dims(bias, x.ndim))
         candidate = restore_float32(dense(width, name="from_reset_input")(jax.nn.sigmoid(y_r + x_r) * x), self.dtype)
         return (1.0 - z) * x + z * jnp.tanh(y_g + candidate)
@@ -134,7 +134,7 @@ class GTrXLCell(ParallelCell):
         self.norms = [nn.LayerNorm(), nn.LayerNorm()]
         self.embed, self.query, self.position, self.out = (dense(self.features) for _ in range(4))
         self.key_value = dense(2 * self.features)
-        self.biases = self.param("attention_biases", initializers.zeros, (2, *self._heads))
+        self.biases = self.param("attention_biases", initializers.zeros, (2, *self._heads), jnp.float32)
         self.mlp = [nn.Dense(width, dtype=self.dtype) for width in (self.mlp_factor * self.features, self.features)]
         self.gates = [GRUGate(self.gate_bias, self.dtype) for _ in range(2)]
 
@@ -206,7 +206,7 @@ class GTrXLCell(ParallelCell):
     @nn.nowrap
     def initialize_carry(self, rng: Array, input_shape: tuple[Any, ...]) -> Array:
         """Return the state at the start of an episode, zero, for inputs of `input_shape`."""
-        return jnp.zeros((*input_shape[:-1], self.window, self.features + 1))
+        return jnp.zeros((*input_shape[:-1], self.window, self.features + 1), jnp.float32)
 
 
 def _in_blocks(sequence: _Sequence, window: int) -> _Sequence:

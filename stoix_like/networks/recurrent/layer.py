@@ -94,7 +94,7 @@ class ScannedRNN(Network):
 
         def unroll(cell: Any, state: Any, inputs: tuple[Array, Array]) -> tuple[Any, tuple[Array, Array]]:
             states, *outputs = cell.unroll(state, inputs[0], resets, every, inputs[1])
-            return states, tuple(outputs)
+            return _in_dtypes_of(state, states), tuple(outputs)
 
         states, outputs = self._through_cells(unroll, rnn_state, (inputs, next_inputs))
         return states, *(restore_float32(output, self.dtype) for output in outputs)
@@ -122,7 +122,7 @@ class ScannedRNN(Network):
             def body(x: Any, params_state: tuple[Any, Any]) -> tuple[Any, Any]:
                 params, state = params_state
                 new, output = nn.apply(apply, cell)(params, state, x)
-                return jax.tree.map(lambda after, before: after.astype(before.dtype), output, x), new
+                return _in_dtypes_of(x, output), new
 
             of_cells = [(cell.variables, state) for cell, state in zip(cells, looped, strict=True)]
             x, new = jax.lax.scan(body, x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *of_cells))
@@ -172,6 +172,10 @@ def _set_params(cells: Sequence[nn.Module], variables: Any) -> None:
             cell.put_variable("params", name, jax.tree.map(lambda leaf, i=i: leaf[i], params))
 
 
+def _in_dtypes_of(before: Any, after: Any) -> Any:
+    return jax.tree.map(lambda before, after: after.astype(before.dtype), before, after)
+
+
 def _initial_state(cell: Any, batch: tuple[Any, ...]) -> Any:
     return cell.initialize_carry(jax.random.key(0), (*batch, cell.features))
 
@@ -181,7 +185,7 @@ def _reset(cell: Any, state: Any, resets: Array) -> Any:
     fresh = _initial_state(cell, resets.shape)
 
     def select(new: Array, old: Array) -> Array:
-        return jnp.where(append_dims(resets, old.ndim), new, old)
+        return jnp.where(append_dims(resets, old.ndim), new.astype(old.dtype), old)
 
     return jax.tree.map(select, fresh, state)
 
@@ -203,14 +207,16 @@ def _apply_cell(cell: Any, state: Any, x: Array, resets: Array) -> tuple[Any, Ar
         new = step_gru(cell, state, x)
         return new, new
     new, output = cell(state, x)
-    return jax.tree.map(lambda after, before: after.astype(before.dtype), new, state), output
+    return _in_dtypes_of(state, new), output
 
 
 def _unroll_cell(cell: Any, state: Any, inputs: Array, resets: Array, every: int) -> tuple[Any, Array]:
     """Return the states `[T / every, ..., H]` and outputs `[T, ..., H]` of one cell; in parallel where it can."""
     if isinstance(cell, ParallelCell):
-        return cell.unroll(state, inputs, resets, every)[:2]
+        states, outputs, _ = cell.unroll(state, inputs, resets, every)
+        return _in_dtypes_of(state, states), outputs
     states, outputs = _unroll_in_steps(cell, state, inputs, resets)
+    states = _in_dtypes_of(state, states)
     return states if every == 1 else jax.tree.map(lambda x: x[every - 1 :: every], states), outputs
 
 

@@ -42,6 +42,8 @@ def linear_recurrence(
     def combine(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
         return left[0] * right[0], right[0] * left[1] + right[1]
 
+    dtype = jnp.result_type(decay, inputs, initial)
+    decay, inputs = decay.astype(dtype), inputs.astype(dtype)
     inputs = inputs.at[0].add(decay[0] * initial)
     return jax.lax.associative_scan(combine, (decay, inputs))[1]
 
@@ -74,7 +76,7 @@ class LinearCell(nn.Module):
     @nn.nowrap
     def initialize_carry(self, rng: Array, input_shape: tuple[Any, ...]) -> State:
         """Return the state at the start of an episode, zero, for inputs of `input_shape`."""
-        return jnp.zeros((*input_shape[:-1], self.features))
+        return jnp.zeros((*input_shape[:-1], self.features), jnp.float32)
 
 
 class MinGRUCell(LinearCell):
@@ -129,11 +131,11 @@ class LRUCell(LinearCell):
 
     def _init_nu(self, key: Array, shape: tuple[int, ...]) -> Array:
         """Draw |lambda|^2 uniformly between the squared radii."""
-        squared = jax.random.uniform(key, shape, minval=self.min_radius**2, maxval=self.max_radius**2)
+        squared = jax.random.uniform(key, shape, jnp.float32, self.min_radius**2, self.max_radius**2)
         return jnp.log(-0.5 * jnp.log(jnp.clip(squared, _MIN_SQUARED, _MAX_SQUARED)))
 
     def _init_theta(self, key: Array, shape: tuple[int, ...]) -> Array:
-        return jnp.log(jax.random.uniform(key, shape, minval=1e-3 * self.max_phase, maxval=self.max_phase))
+        return jnp.log(jax.random.uniform(key, shape, jnp.float32, 1e-3 * self.max_phase, self.max_phase))
 
     def terms(self, x: Float[Array, "*batch D"]) -> tuple[Complex[Array, "*batch H"], Complex[Array, "*batch H"]]:
         """Return decay a and input b, `[..., H]` each, for inputs `[..., D]`."""

@@ -244,7 +244,8 @@ class MLSTMCell(ParallelCell):
     def initialize_carry(self, rng: Array, input_shape: tuple[Any, ...]) -> MatrixMemory:
         """Return the state at the start of an episode, zero, for inputs of `input_shape`."""
         heads, width = (*input_shape[:-1], self.num_heads), self.features // self.num_heads
-        return MatrixMemory(jnp.zeros((*heads, width, width)), jnp.zeros((*heads, width)), jnp.zeros(heads))
+        shapes = (*heads, width, width), (*heads, width), heads
+        return MatrixMemory(*(jnp.zeros(shape, jnp.float32) for shape in shapes))
 
 
 def _split(steps: _Steps, length: int, padding: int) -> _Steps:

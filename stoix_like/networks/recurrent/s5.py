@@ -116,9 +116,9 @@ class S5Cell(LinearCell):
             setattr(self, name, self.param(name, lambda _, values=values: jnp.asarray(values, jnp.float32)))
         low, high = np.log(self.dt_min), np.log(self.dt_max)
         self.log_step = self.param(
-            "log_step", lambda key: jax.random.uniform(key, (self.num_states,), float, low, high)
+            "log_step", lambda key: jax.random.uniform(key, (self.num_states,), jnp.float32, low, high)
         )
-        self.skip = self.param("skip", initializers.normal(1.0), (self.features,))
+        self.skip = self.param("skip", initializers.normal(1.0), (self.features,), jnp.float32)
         kwargs: dict[str, Any] = {"use_bias": False, "dtype": self.dtype}
         self.embed = nn.Dense(self.features, **kwargs)
         self.encode = nn.Dense(2 * self.num_states, kernel_init=self._init_encoder, **kwargs)

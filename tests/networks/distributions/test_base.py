@@ -79,8 +79,8 @@ def test_methods_support_jit_grad_and_dtypes(name, dtype):
     for scalar in scalars:
         assert scalar.shape == (2,)
         assert jnp.isfinite(scalar).all()
-    # Vectors of a mixed space are float32, which holds every index of a choice.
-    floats = jnp.float32 if name == "mixed" else dtype
+    # Vectors of a mixed space and atoms are float32, which holds every index of a choice.
+    floats = jnp.float32 if name in ("mixed", "discrete_valued") else dtype
     assert sample.dtype == mode.dtype == (jnp.int32 if jnp.issubdtype(sample.dtype, jnp.integer) else floats)
 
     def loss(pi):
@@ -119,6 +119,16 @@ def test_shapes_under_vmap_are_those_of_an_entry(name):
     mapped = jax.eval_shape(jax.vmap(_drawn), pi, keys)
     for found, expected in zip(mapped, jax.eval_shape(_drawn, pi[0], keys[0]), strict=True):
         assert (found.shape, found.dtype) == ((2, *expected.shape), expected.dtype)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if distribution(name).event_shape])
+def test_values_that_are_no_events_are_refused(name):
+    pi = distribution(name)
+    for shape in ((), (4,), (2, 1), (2, 4)):
+        with pytest.raises(ValueError, match=r"value\.shape=.* must end with the event shape"):
+            jax.eval_shape(pi.log_prob, jnp.zeros(shape))
+    with pytest.raises(ValueError, match="event shape"):
+        jax.eval_shape(jax.vmap(lambda pi, value: pi.log_prob(value)), pi, jnp.zeros(2))
 
 
 @pytest.mark.slow

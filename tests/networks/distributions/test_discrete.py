@@ -93,6 +93,11 @@ class TestEpsilonGreedy:
             alone = probs_of(preferences[:, environment], one, mask[:, environment])
             np.testing.assert_allclose(probs[:, environment], alone, rtol=1e-6)
 
+    @pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint8])
+    def test_integers_do_not_round_epsilon(self, dtype):
+        pi = EpsilonGreedy(jnp.asarray([1, 0, 7], dtype), 0.3)
+        np.testing.assert_allclose(pi.probs, [0.1, 0.1, 0.8], rtol=1e-5)
+
     def test_ties_go_to_the_first_action(self):
         pi = EpsilonGreedy(jnp.asarray([1.0, 2.0, 2.0]), 0.0)
         np.testing.assert_allclose(pi.probs, [0.0, 1.0, 0.0])
@@ -125,6 +130,12 @@ class TestDiscreteValued:
         np.testing.assert_allclose(pi.cdf(values), cdf, rtol=1e-6)
         np.testing.assert_allclose(jnp.exp(pi.log_cdf(values)), cdf, rtol=1e-6)
         np.testing.assert_allclose(pi.survival_function(values), 1.0 - np.asarray(cdf), atol=1e-6)
+
+    def test_atoms_are_not_rounded_to_the_precision_of_the_logits(self):
+        # Numbers between 256 and 512 are 2 apart in bfloat16.
+        pi = DiscreteValuedTfpDistribution(np.asarray([257.0, 299.0]), jnp.asarray([0.0, 9.0], jnp.bfloat16))
+        np.testing.assert_array_equal(pi.values, [257.0, 299.0])
+        assert pi.mode() == 299.0
 
     def test_indexing_selects_the_values(self):
         values = jnp.asarray([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]])

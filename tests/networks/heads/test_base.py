@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
+from stoix_like.networks.heads import MultivariateNormalDiagHead, NormalAffineTanhDistributionHead
 from support.compiled import run
 from support.every_head import HEADS, KEY, parts_of
 from support.selections import select
@@ -89,6 +90,26 @@ def test_heads_mask_illegal_actions(name):
     assert (samples != 1).all()
     assert (samples[:, 3] == 2).all()
     assert (mode != 1).all()
+
+
+def test_parameters_and_actions_stay_float32_where_numbers_are_float64():
+    free = {
+        name: (head(2, **{"state_dependent_scale": False} | bounds), [(2,)])
+        for name, head, bounds in (
+            ("free_normal", MultivariateNormalDiagHead, {}),
+            ("free_tanh_normal", NormalAffineTanhDistributionHead, {"minimum": -1.0, "maximum": 1.0}),
+        )
+    }
+    with jax.enable_x64(True):
+        for name, (head, _) in (HEADS | free).items():
+
+            def act(x, head=head):
+                output, params = head.init_with_output({"params": jax.random.key(0), "noise": jax.random.key(0)}, x)
+                pis = [part for part in parts_of(output) if isinstance(part, distrax.Distribution)]
+                return params, output, [(pi.mode(), pi.sample(seed=jax.random.key(0))) for pi in pis]
+
+            leaves = jax.tree.leaves(jax.eval_shape(act, jnp.zeros((2, 6), jnp.float32)))
+            assert not [leaf for leaf in leaves if leaf.dtype == jnp.float64], name
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, PartitionSpec
 
 from stoix_like.networks.base import ScannedRNN
 from support.compiled import run
@@ -35,6 +36,39 @@ def test_gated_unit_and_its_gradients_equal_those_of_flax(dtype, tolerance):
 
     actual, expected = loss(unroll)(variables, start[0], x), loss(unroll_by_flax)(variables, start[0], x)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), actual, expected)
+
+
+def _loss(variables, x, resets, start):
+    return jnp.sum(ScannedRNN(4, "gru").apply(variables, start, (x, resets))[1].astype(jnp.float32) ** 2)
+
+
+def test_gradients_pass_through_shard_map_that_checks_what_varies():
+    """The parameters are the same on all shards: their gradient is the sum over the shards."""
+    x, resets, start = jax.random.normal(KEY, (3, 4, 3)), jnp.zeros((3, 4), bool).at[1, 2].set(True), jnp.zeros(4)
+    variables = jax.jit(ScannedRNN(4, "gru").init)(KEY, jnp.zeros((4, 4)), (x, resets))
+
+    def gradients(variables, x, resets, start):
+        start = jnp.broadcast_to(start, (x.shape[1], 4))
+        return jax.grad(_loss, argnums=(0, 1))(variables, x, resets, start)
+
+    mesh = jax.make_mesh((2,), ("device",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    batch = PartitionSpec(None, "device")
+    of_shards = jax.shard_map(
+        gradients,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), batch, batch, PartitionSpec()),
+        out_specs=(PartitionSpec(), batch),
+    )
+    actual, expected = (jax.jit(function)(variables, x, resets, start) for function in (of_shards, gradients))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), actual, expected)
+
+
+def test_gradients_have_the_dtypes_of_a_narrower_state():
+    x, resets, start = jnp.ones((3, 2, 3)), jnp.zeros((3, 2), bool), jnp.zeros((2, 4), jnp.bfloat16)
+    variables = jax.eval_shape(ScannedRNN(4, "gru").init, KEY, start, (x, resets))
+    gradients = jax.eval_shape(jax.grad(_loss, argnums=(0, 3)), variables, x, resets, start)
+    assert gradients[1].dtype == jnp.bfloat16
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradients[0])} == {jnp.dtype(jnp.float32)}
 
 
 def test_cells_with_functions_of_their_own_keep_them():

@@ -50,6 +50,17 @@ def test_distributional_losses_agree_with_rlax():
         np.testing.assert_allclose(actual, expected.mean(), rtol=1e-5)
 
 
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize("name", ["categorical_double_q", "quantile_q"])
+def test_constants_of_numpy_are_accepted(name):
+    """Of which a compiled program takes entries by numbers that it computes."""
+    case = CASES[name]
+    arrays = [np.asarray(x) for x in arrays_of(case)]
+    ((position, actions),) = case.integers
+    function = getattr(functions, f"{name}_learning")
+    jax.eval_shape(lambda a: function(*arrays[:position], a, *arrays[position:]), np.asarray(actions))
+
+
 # By hand, support (0, 1, 2), target atoms (0.5, 3) with probabilities (1/2, 1/2):
 #   0.5 lies halfway: 1/4 each to 0 and 1; 3 is clipped to 2: 1/2. Uniform prediction: cross-entropy log 3.
 def test_projection_matches_hand_computed_values():
