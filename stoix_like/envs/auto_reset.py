@@ -133,7 +133,7 @@ class FreshReset(AutoReset):
 
 
 class PoolReset(AutoReset):
-    """Start states drawn in one batch per rollout and used in order.
+    """Start states drawn in one batch before a rollout, if the one before used any, and used in order.
 
     All start states of a rollout are independent if at most `pool_size` episodes end in it; further episodes reuse the
     pool.
@@ -148,9 +148,12 @@ class PoolReset(AutoReset):
         self.pool_size = pool_size
 
     def start_rollout(self, key: jax.Array, state: AutoResetState) -> AutoResetState:
-        """Fill the pool; see `VectorEnvironment.start_rollout`."""
+        """Fill the pool if it was used; see `VectorEnvironment.start_rollout`."""
         env_state = self.env.start_rollout(key, state.env_state)
-        return state._replace(env_state=env_state, store=self._fill(key))
+        # Start states may cost as much as many steps, and no episode may have ended.
+        used = largest_of_batch(state.store.taken) > 0
+        store = jax.lax.cond(used, lambda: self._fill(key), lambda: state.store)
+        return state._replace(env_state=env_state, store=store)
 
     def init_store(self, keys: jax.Array, starts: Start) -> PoolStore:
         """See `AutoReset.init_store`."""

@@ -122,6 +122,11 @@ def test_pool_reset_cycles_through_the_pool():
     assert refilled.store.taken == 0
     assert not np.isin(positions(refilled.store.starts.observation), pool).any()
     np.testing.assert_array_equal(refilled.env_state.view, last.env_state.view)
+    # Nothing of it was used: the next rollout begins with the same pool.
+    kept = env.start_rollout(jax.random.key(10), refilled)
+    np.testing.assert_array_equal(
+        positions(kept.store.starts.observation), positions(refilled.store.starts.observation)
+    )
 
 
 def test_fresh_reset_and_step_draw_independent_numbers():

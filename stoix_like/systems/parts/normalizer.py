@@ -11,8 +11,10 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Observation, PyTree, Transition
 from stoix_like.errors import ConfigError
+from stoix_like.networks.recurrent.linear import linear_recurrence
 from stoix_like.schema import Part, above
 from stoix_like.utils import running_statistics
+from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar
 
 MAX_ABS_VALUE = 10.0
@@ -125,6 +127,9 @@ def _running_returns(
     gamma: Scalar, returns: jax.Array, reward: jax.Array, is_first: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return the returns `[N]` after the last step of a rollout `[T, N]`, and those after each step."""
+    if not on_cpu():
+        each = linear_recurrence(jnp.where(is_first, 0.0, gamma), reward, returns)
+        return each[-1], each
 
     def add(g_tm1: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         r_t, is_first = step

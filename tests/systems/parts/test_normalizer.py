@@ -16,6 +16,7 @@ from stoix_like.systems.parts.normalizer import (
     make_return_scaler,
     make_reward_normalizer,
 )
+from support.platforms import take_accelerator_forms
 
 GAMMA = 0.5
 
@@ -28,7 +29,10 @@ def scaling(enabled, max_return=5.0):
     return ReplayNormalisation(normalize_rewards=enabled, max_scaled_return=max_return)
 
 
-def test_rewards_are_divided_by_the_deviation_of_the_discounted_return():
+@pytest.mark.parametrize("on_accelerator", [False, True])
+def test_rewards_are_divided_by_the_deviation_of_the_discounted_return(on_accelerator, monkeypatch):
+    if on_accelerator:
+        take_accelerator_forms(monkeypatch)
     normalizer = make_reward_normalizer(True, GAMMA, Axes())
     # Environment 0 starts a new episode in step 2, environment 1 in step 1:
     #   g of environment 0: 1, 0.5 * 1 + 2 = 2.5, 4;  of environment 1: 3, 1, 0.5 * 1 - 2 = -1.5
