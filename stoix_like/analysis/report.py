@@ -28,6 +28,7 @@ from stoix_like.loggers.points import describe
 from stoix_like.storage import remote
 from stoix_like.storage.files import write_bytes
 from stoix_like.storage.recorded_runs import Member, Run, budget, differing_keys, flatten, is_below, started
+from stoix_like.storage.recorded_runs import members as members_of
 from stoix_like.storage.run_files import read_ladders
 
 _STYLE = """
@@ -216,9 +217,10 @@ def _best_policy(algorithms: Sequence[AlgorithmRuns], animation: bool) -> str:
     parts = []
     for task, rivals in members.items():
         best = max(rivals, key=_rank)
+        place = f"member={best.place}, " if len(members_of(best.run)) > 1 else ""
         parts.append(
-            f"<p>{html.escape(task)}: seed {best.seed} of <code>{html.escape(str(best.run.directory))}</code>, mean"
-            f" episode return {_number(_rank(best))}.</p>"
+            f"<p>{html.escape(task)}: {place}seed {best.seed} of <code>{html.escape(str(best.run.directory))}</code>,"
+            f" mean episode return {_number(_rank(best))}.</p>"
         )
         if animation:
             parts.append(_animation(best) + _dream(best))

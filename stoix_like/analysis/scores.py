@@ -195,7 +195,7 @@ def episode_returns(member: Member, kind: str) -> np.ndarray:
 
     Args:
         member: the member.
-        kind: `final` for its last parameters, `best` for the best ones.
+        kind: `final` for its last parameters, of successive halving those of its results; `best` for the best ones.
 
     Returns:
         `[E]` returns, of the evaluation with the most episodes if there are several; NaN where there is none,
@@ -206,9 +206,11 @@ def episode_returns(member: Member, kind: str) -> np.ndarray:
     """
     if member.failure and kind != "best":
         return np.asarray([math.nan])
-    run, which = member.run, "best" if kind == "best" else "last"
+    run = member.run
+    # The results of successive halving are those of its best complete trials, not of the last ones.
+    which = "best" if kind == "best" or halves(run) else "last"
     stored = run.summary.get(EPISODE_RETURNS)
-    if stored and (kind == "best" or keeps_last(run)):
+    if stored and (which == "best" or keeps_last(run)):
         return np.asarray(stored[member.place] if isinstance(stored[0], list) else stored, np.float64)
     found = max(_evaluations(member, which), key=len, default=[])
     if not found:

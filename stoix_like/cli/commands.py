@@ -29,7 +29,9 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
 
     comparing = commands.add_parser("compare", help="compare algorithms by their returns over seeds and environments")
     add_selection(comparing)
-    comparing.add_argument("--score", default="final", help="final (default) return of each seed, or that of its best policy")
+    comparing.add_argument(
+        "--score", default="final", help="final (default) return of each seed, or that of its best policy"
+    )
     comparing.add_argument("--test", default="welch", help="welch (default), mann_whitney or permutation")
     comparing.add_argument("--level", type=float, default=0.05, help="significance level (default: 0.05)")
     comparing.add_argument(

@@ -148,7 +148,9 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by", action="append", default=[], metavar="KEY", help="further key that tells lines apart; may be repeated"
     )
-    parser.add_argument("--score", default="final", help="final (default) return of each seed, or that of its best policy")
+    parser.add_argument(
+        "--score", default="final", help="final (default) return of each seed, or that of its best policy"
+    )
 
 
 def _draw_runs(args: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment, restart
 from stoix_like.envs.legends import Feature, Legend
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, first_choices
+from stoix_like.envs.wrappers import AgentRows, Wrapper
 
 # The key of the number that all entries of an array of bounds are.
 _EVERYWHERE = "everywhere"
@@ -98,6 +99,22 @@ def describe(env: VectorEnvironment, observation: Observation) -> dict[str, Any]
         "team_reward": env.team_reward,
         "legend": {**legend._asdict(), "features": [feature._asdict() for feature in legend.features]},
     }
+
+
+def conversions(env: VectorEnvironment) -> list[type[Wrapper]]:
+    """Return the wrappers that convert actions, the outermost first; `AgentRows` keeps their units.
+
+    Args:
+        env: environments with wrappers, some of which may be inside those of a user's own.
+    """
+    found = list[type[Wrapper]]()
+    while isinstance(env, Wrapper):
+        own = type(env)
+        keeps = own.inner_action is Wrapper.inner_action and own.native_action is Wrapper.native_action
+        if not keeps and own is not AgentRows:
+            found.append(own)
+        env = env.env
+    return found
 
 
 def _forms(tree: PyTree) -> Any:

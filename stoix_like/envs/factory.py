@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from stoix_like.base_types import Model, Observation
 from stoix_like.envs import auto_reset, custom, opponents, randomization, wrappers
 from stoix_like.envs.check import check_interface
-from stoix_like.envs.described import DescribedEnvironment, describe
+from stoix_like.envs.described import DescribedEnvironment, conversions, describe
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box, Dict, Mixed
@@ -235,7 +235,10 @@ def describe_episodes(config: EnvConfig, env: VectorEnvironment, observation: Ob
     Returns:
         The description; None where custom code may convert actions.
     """
-    return None if config.wrappers else describe(env, observation)
+    description = None if config.wrappers else describe(env, observation)
+    if description is None or conversions(env) != conversions(make_described(config, description)):
+        return None
+    return description
 
 
 def make_games(config: EnvConfig, custom_env: Any = None, precision: str | None = None) -> VectorEnvironment:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -122,11 +122,22 @@ class HostEnvironment(VectorEnvironment):
     def view_of(self, native: PyTree) -> PyTree:
         """See `VectorEnvironment.view_of`."""
         specs = self._spec.observation
-        arrays = jax.tree.map(lambda spec, given: np.asarray(given, spec.dtype), specs, native)
+        arrays = jax.tree.map(partial(_as_spec, self._spec.name), specs, native)
         first, spec = jax.tree.leaves(arrays)[0], jax.tree.leaves(specs)[0]
         leading = first.shape[: first.ndim - len(spec.shape)]
         rows = jax.tree.map(lambda array: array.reshape(-1, *array.shape[len(leading) :]), arrays)
         return jax.tree.map(lambda array: array.reshape(*leading, *array.shape[1:]), self._spec.encode(rows))
+
+    def is_native(self, observation: Any) -> bool:
+        """Return whether observations have the form that `view_of` takes, and not that of policies.
+
+        Args:
+            observation: with any batch axes.
+        """
+        if type(self).view_of is not HostEnvironment.view_of:
+            # Games: observations by the agents' names.
+            return isinstance(observation, Mapping)
+        return _has_form(self._spec.observation, observation)
 
     def scene(self) -> Scene | None:
         """See `VectorEnvironment.scene`."""
@@ -283,6 +294,31 @@ class HostEnvironment(VectorEnvironment):
             except BaseException as error:  # Ctrl-C, too, which a compiled program cannot pass on.
                 self._failure = error
         return otherwise()
+
+
+def _has_form(spec: PyTree, given: Any) -> bool:
+    if isinstance(spec, Mapping):
+        same = isinstance(given, Mapping) and given.keys() == spec.keys()
+        return same and all(_has_form(part, given[name]) for name, part in spec.items())
+    if isinstance(given, Mapping | Observation):
+        return False
+    shape = np.shape(given)
+    return shape[max(len(shape) - len(spec.shape), 0) :] == spec.shape
+
+
+def _as_spec(name: str, spec: jax.ShapeDtypeStruct, given: Any) -> np.ndarray:
+    """Convert an array to the dtype of its spec, where that keeps what its values mean."""
+    array = np.asarray(given)
+    fits = np.can_cast(array.dtype, spec.dtype, "same_kind")
+    if array.dtype.kind in "biu" and np.issubdtype(spec.dtype, np.integer):
+        limits = np.iinfo(spec.dtype)
+        fits = not array.size or bool(limits.min <= array.min() and array.max() <= limits.max)
+    if not fits:
+        raise ValueError(
+            f"observation has dtype {array.dtype}, and {name} observes {spec.dtype}, which does not hold its values:"
+            " pass what the environment returns, not scaled"
+        )
+    return array.astype(spec.dtype)
 
 
 def _call_host(function: Callable[..., Any], result: Any, *arguments: PyTree) -> Any:

@@ -77,7 +77,8 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
             repo_id=repo,
             folder_path=directory,
             allow_patterns=[*_FILES, *(f"{newest}/{item}" for item in _ITEMS)],
-            delete_patterns=f"{checkpoint.DIRECTORY}/**",
+            # The client deletes none of those that it uploads.
+            delete_patterns=[f"{checkpoint.DIRECTORY}/**", *_FILES],
             commit_message=message,
         )
     except Exception as error:  # Errors of the transport belong to packages that the client may change.

@@ -62,7 +62,9 @@ class FeedForwardPolicy(Policy):
 
         Args:
             observation: `[..., *shape]`, as an environment of the run's suite returns it: an image of an Atari game has
-                its frames first, and an integer of gymnasium is not one-hot.
+                its frames first, and an integer of gymnasium is not one-hot. On the host, the run's wrappers apply, as
+                far as they are functions of one observation; other forms are taken as those of `__call__`. Of a game,
+                by agent; the policy of one agent returns its action alone.
             state: None, since the policy has no recurrent state; as is `episode_start`.
             episode_start: ignored.
             deterministic: must agree with `greedy`; by default, it does.
@@ -71,7 +73,8 @@ class FeedForwardPolicy(Policy):
             The actions `[..., *action_space.shape]` as a numpy array, or a dictionary or tuple of them, and None.
 
         Raises:
-            ValueError: see `__call__`; or `deterministic` disagrees with the policy.
+            ValueError: see `__call__`; or `deterministic` disagrees with the policy, or the environment's dtype does
+                not hold an observation.
         """
         key = self._next_key(deterministic)
         return jax.tree.map(np.asarray, self(self._view_of(observation), key)), None

@@ -19,8 +19,10 @@ from stoix_like.base_types import Observation, RolloutState
 from stoix_like.envs import factory
 from stoix_like.envs.described import DescribedEnvironment
 from stoix_like.envs.environment import VectorEnvironment, restart
+from stoix_like.envs.host import HostEnvironment
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Box, Dict, Discrete, Space, entries
+from stoix_like.envs.wrappers import AgentRows, ObservationWrapper, Wrapper
 from stoix_like.envs.wrappers.agents import with_agent_ids
 from stoix_like.errors import ConfigError
 from stoix_like.policies.export import export_policy
@@ -57,11 +59,11 @@ class Policy(Exportable):
     acts as in training. Neither searches.
 
     Observations have the form of the run's environments, after `env.flatten_observation`, `env.observation_mask`,
-    `env.time_in_observation`, `env.observation_clip`, `env.frame_stack`, `env.observe_last_action` and
-    `env.observe_last_reward`; the policy normalises them itself. Actions are in the units of the suite, after
-    `env.rescale_actions` and `env.clip_actions`, but the last action of an observation is as the network gave it, such
-    as in [-1, 1]. A policy compiles once
-    per batch size, and can be called inside a jitted function.
+    `env.observation_noise`, `env.observation_delay`, `env.observation_flicker`, `env.observation_clip`,
+    `env.frame_stack`, `env.time_in_observation`, `env.observe_last_action` and `env.observe_last_reward`; the policy
+    normalises them itself. Actions are in the units of the suite, after `env.rescale_actions` and `env.clip_actions`,
+    but the last action of an observation is as the network gave it, such as in [-1, 1]. A policy compiles once per
+    batch size, and can be called inside a jitted function.
 
     Args:
         setup: spaces, networks and configuration of the run.
@@ -211,11 +213,18 @@ class Policy(Exportable):
         return factory.make_eval(self._config.env, self._config.custom_env, self._config.matmul_precision)
 
     def _view_of(self, observation: Any) -> Any:
-        """Return observations of the suite's own environments as those of `unwrapped`, with the numbers of agents."""
+        """Return observations of the suite's own environments in the form of `__call__`; others as they are."""
         env = self._built_env if self._env.on_host else self._env
-        view = env.unwrapped.view_of(observation)
+        unwrapped = env.unwrapped
+        if not isinstance(unwrapped, HostEnvironment):
+            return unwrapped.view_of(observation)
+        if not unwrapped.is_native(observation):
+            return observation
         # Callers pass observations by the agents' names, before there are rows to append numbers to.
-        return with_agent_ids(env, view) if env.on_host else view
+        found = _observed(env, with_agent_ids(env, unwrapped.view_of(observation)))
+        if self.agent is None or env.num_agents == 1:
+            return found
+        return jax.tree.map(lambda leaf: leaf[self.agent], found)
 
     @property
     def legend(self) -> Legend:
@@ -425,6 +434,37 @@ class Policy(Exportable):
             )
 
         return jax.vmap(draw)(jax.random.split(key, batch))
+
+
+def _observed(env: VectorEnvironment, given: Any) -> Any:
+    """Apply the wrappers of environments to observations of `unwrapped`.
+
+    Those that are no functions of an observation, such as noise, are left out, and those above one that changes shapes,
+    such as a stack, too.
+
+    Args:
+        env: the environments.
+        given: `[..., *shape]` an observation, or its view.
+    """
+    layers = list[Wrapper]()
+    while isinstance(env, Wrapper):
+        layers.append(env)
+        env = env.env
+    view = given.agent_view if isinstance(given, Observation) else given
+    first, space = (next(iter(entries(tree).values())) for tree in (view, env.observation_space))
+    leading = first.shape[: first.ndim - len(space.shape)]
+    view = jax.tree.map(lambda leaf: jnp.asarray(leaf).reshape(-1, *leaf.shape[len(leading) :]), view)
+    for layer in reversed(layers):
+        if isinstance(layer, ObservationWrapper):
+            view = layer.view(view)
+        elif not isinstance(layer, AgentRows) and _shapes(layer) != _shapes(layer.env):
+            break
+    view = jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), view)
+    return given._replace(agent_view=view) if isinstance(given, Observation) else view
+
+
+def _shapes(env: VectorEnvironment) -> dict[str, tuple[int, ...]]:
+    return {name: space.shape for name, space in entries(env.observation_space).items()}
 
 
 def _arrays(observation: Observation) -> dict[str, Any]:

@@ -156,7 +156,9 @@ class Callbacks:
         slot = member if hyperparams else 0
         if slot not in self._policies or self._policies[slot][0] != hyperparams:
             self._policies[slot] = hyperparams, make_policy(self._setup.parts, own, hyperparams).with_state(None, 0)
-        return self._policies[slot][1].with_state(own, record["env_steps"])
+        policy = self._policies[slot][1].with_state(own, record["env_steps"])
+        policy.member = member
+        return policy
 
     def _checked(self, callback: Callback, response: Any, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metrics of a callback, if they can be recorded."""

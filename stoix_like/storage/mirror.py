@@ -28,14 +28,14 @@ from stoix_like.config import CheckpointConfig
 from stoix_like.errors import ConfigError
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.replaced import set_aside_steps
-from stoix_like.storage.run_files import CHECKPOINTS, FAILURE, LOCK, SUMMARY
+from stoix_like.storage.run_files import CHECKPOINTS, ENVIRONMENT, FAILURE, LOCK, SUMMARY
 from stoix_like.storage.store import Marker, Store, marker_name, reason
 
 SECONDS_BETWEEN_PASSES = 5.0
 _SECONDS_BETWEEN_RETRIES_AT_THE_END = 1.0
 _SECONDS_OF_SILENCE = 2.0  # at the end
 # A run that resumes removes them.
-_REMOVABLE = (SUMMARY, FAILURE)
+_REMOVABLE = (ENVIRONMENT, SUMMARY, FAILURE)
 _OWN_TO_THE_MACHINE = (LOCK, ".shared", remote.OWNER)
 _DIRECTORIES_TO_SKIP = (CHECKPOINTS, checkpoint.QUARANTINE)
 _LARGE, _SECONDS_BETWEEN_LARGE_COPIES = 2**20, 600.0  # bytes

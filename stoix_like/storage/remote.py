@@ -32,6 +32,8 @@ from stoix_like.storage.store import UNREADABLE, Marker, Store, marker_name, nor
 PARTIAL = ".partial"
 # The file on a store that names the mirror that may write there.
 OWNER = ".mirror-owner"
+# Files that not every run has: one of an earlier copy would be taken for a part of the run.
+_OF_ONE_RUN = (CONFIG, ENVIRONMENT, UPDATES, SUMMARY, FAILURE)
 # A run may replace a checkpoint while it is copied.
 _ATTEMPTS = 3
 
@@ -370,7 +372,7 @@ def _has(directory: Path, wanted: str, files: dict[str, int]) -> bool:
 
 def _remove_others(target: Path, names: Set[str], steps: Set[int]) -> None:
     """Remove what an earlier copy holds, and would now be taken for a part of the run."""
-    for path in [path for path in target.rglob("*") if path.name in (CONFIG, SUMMARY, FAILURE)]:
+    for path in [path for path in target.rglob("*") if path.name in _OF_ONE_RUN]:
         if path.relative_to(target).as_posix() not in names:
             path.unlink()
     directory = target / CHECKPOINTS

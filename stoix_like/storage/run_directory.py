@@ -225,7 +225,9 @@ class RunDirectory:
         with self._refused_if_unwritable():
             if not resumed and os.path.lexists(self.path / CONFIG):  # The lock keeps other processes away in between.
                 raise FileExistsError(errno.EEXIST, "holds a run already", str(self.path / CONFIG))
-            if environment is not None:
+            if environment is None:
+                (self.path / ENVIRONMENT).unlink(missing_ok=True)
+            else:
                 write_json(self.path / ENVIRONMENT, dict(environment))
             self._write_config(config)
             if resumed:  # After the writes, which may fail: a complete run then keeps its results.

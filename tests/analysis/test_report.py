@@ -101,6 +101,13 @@ def test_the_best_policy_is_that_of_each_environment(tmp_path):
         assert f"<p>gymnax/{env}: seed {seed} of <code>{run}</code>, mean episode return {value}.</p>" in text
 
 
+def test_the_best_policy_of_a_population_is_named_by_its_member(tmp_path):
+    """The seed, 7 + 2, is no argument of `load_policy`."""
+    write_run(tmp_path / "run", (1.0, 2.0, 3.0), seed=7)
+    report.write([tmp_path], tmp_path / "report.html", animation=False)
+    assert ": member=2, seed 9 of <code>" in (tmp_path / "report.html").read_text()
+
+
 def test_the_absolute_metric_of_offline_runs_is_that_of_the_last_parameters(tmp_path):
     for name, measured in (("first", "best"), ("second", "best parameters, of offline runs the last")):
         set_key(

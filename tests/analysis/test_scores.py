@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import members, read_run
 from support.lazily import Lazy
-from support.recorded import store_episodes, write_run
+from support.recorded import set_key, store_episodes, write_run
 
 scores = Lazy("stoix_like.analysis.scores")
 
@@ -67,6 +67,18 @@ def test_evaluations_of_single_members_and_of_all_count(tmp_path):
     played = [{"member": member, "env_steps": 100, "episode_returns": [float(member)]} for member in range(2)]
     evaluate(run, "last-all-seed0-1episodes", members=played)
     assert returns_of(run) == [[0.0], [3.0, 4.0]]
+
+
+def test_episodes_of_successive_halving_are_those_of_the_trials_in_the_results(tmp_path):
+    """Its last parameters may be those of trials that were stopped early."""
+    run = write_run(tmp_path / "run", (1.0, 2.0))
+    set_key(run, "arch.population.halving", {"rounds": 2})
+    for which, value in (("last", 0.0), ("best", 5.0)):
+        played = [{"member": member, "env_steps": 100, "episode_returns": [value]} for member in range(2)]
+        evaluate(run, f"{which}-all-seed0-1episodes", members=played)
+    assert returns_of(run) == returns_of(run, "best") == [[5.0], [5.0]]
+    store_episodes(run, [[1.0, 1.0], [2.0, 2.0]])
+    assert returns_of(run) == [[1.0, 1.0], [2.0, 2.0]]
 
 
 def test_damaged_evaluations_are_named(tmp_path):

@@ -9,9 +9,12 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.described import describe
+from stoix_like.envs.environment import Vectorize
 from stoix_like.envs.spaces import Box, Dict, Mixed, Tuple, bounds
+from stoix_like.envs.wrappers import ClipActions, RecordEpisode, Wrapper
 from stoix_like.storage.contents import read_json
 from stoix_like.storage.files import write_json
+from support.custom_envs import Spot
 
 
 def make(*overrides):
@@ -99,6 +102,21 @@ def test_conversions_of_their_own_are_not_described():
 
     doubled = Doubled(env.unwrapped.env)
     assert describe(doubled, reset_of(doubled).observation) is None
+
+
+class Half(Wrapper):
+    """Halves actions before the environments see them."""
+
+    def inner_action(self, action):
+        return 0.5 * action
+
+
+@pytest.mark.parametrize(("inside", "is_described"), [(Half, False), (ClipActions, False), (RecordEpisode, True)])
+def test_conversions_inside_environments_of_a_users_own_are_not_described(inside, is_described):
+    """A policy of the description would act on `Spot` with other actions than those that the run took."""
+    config = factory.EnvConfig(env_name="own")
+    env = factory.make_eval(config, lambda: inside(Vectorize(Spot())))
+    assert (factory.describe_episodes(config, env, reset_of(env).observation) is not None) == is_described
 
 
 def test_described_environments_take_no_steps(tmp_path):

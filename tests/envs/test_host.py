@@ -11,6 +11,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
+from stoix_like.envs.host import HostEnvironment, HostSpec
+from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch
 from stoix_like.errors import ConfigError, HostEnvironmentError
 from stoix_like.loggers import MultiLogger
@@ -297,3 +299,26 @@ def test_what_was_learned_since_a_failure_is_dropped(monkeypatch):
             dqn.train()
         assert int(dqn.state.shared.updates) == dqn.progress.updates
         assert dqn.state.shards.local == ()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "message"),
+    [
+        (np.uint8, np.full((2, 2), 0.5), "dtype float64, and images observes uint8"),
+        (np.uint8, [[0, 255], [1, 256]], "dtype int64, and images observes uint8"),
+        (np.float32, np.zeros((2, 2), complex), "dtype complex128, and images observes float32"),
+        (np.int32, np.ones((2, 2), np.float32), "dtype float32, and images observes int32"),
+        (np.uint8, [[0, 255], [1, 2]], None),
+        (np.float32, np.full((3, 2, 2), 0.1), None),
+        (np.float32, [[0, 1], [2, 3]], None),
+    ],
+)
+def test_observations_of_a_dtype_that_would_lose_their_meaning_are_refused(dtype, given, message):
+    """An image scaled to [0, 1] would be one of zeros and ones in bytes."""
+    spec = HostSpec("images", jax.ShapeDtypeStruct((2, 2), dtype), lambda view: view, Box(0, 255, (2, 2)), Discrete(2))
+    env = HostEnvironment(None, spec, 1.0)
+    if message is None:
+        np.testing.assert_array_equal(env.view_of(given), np.asarray(given).astype(dtype))
+        return
+    with pytest.raises(ValueError, match=f"{message}, which does not hold its values: pass what"):
+        env.view_of(given)

@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 
 import stoix_like
+from stoix_like.base_types import Observation
 from stoix_like.envs import factory
 from stoix_like.envs.wrappers.agents import with_agent_ids
 from stoix_like.errors import ConfigError
+from stoix_like.inference.load import _of_agent
+from stoix_like.policies.make import make_policy
+from support.untrained import untrained
 
 pytest.importorskip("pettingzoo")
 
 from support.parallel_game import Alone, Errand, Kept, Mixture, Push
+
+OWN = "network.share=false"
 
 
 def played(actions, game=Errand, num_rows=4, **kwargs):
@@ -141,6 +147,19 @@ def test_legal_actions_stand_beside_observations_by_name():
     mask = env.unwrapped.view_of(seen).action_mask
     env.close()
     assert mask.tolist() == [[True, True, False], [False, True, False]]
+
+
+def test_the_policy_of_one_agent_predicts_its_action_alone():
+    setup, shared = untrained("system=ppo/ff_ppo", "env=own", "env._target_=support.parallel_game.Errand", OWN)
+    game, policies = Errand().reset()[0], [make_policy(*_of_agent(setup, shared, agent), {}) for agent in range(2)]
+    for agent, policy in enumerate(policies):
+        policy.agent = agent
+        action, _ = policy.predict(game)
+        # The short agent observes one number, padded with 0, and has two of the three actions.
+        row = Observation(np.zeros(2, np.float32), np.asarray([True, True, agent == 1]))
+        assert action.shape == ()
+        assert action == policy(row) == policy.predict(row)[0]
+        policy.close()
 
 
 def test_agents_act_by_their_part_of_a_vector():

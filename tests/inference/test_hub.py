@@ -85,9 +85,7 @@ def test_push_refuses_a_policy_of_before_the_results(tmp_path, monkeypatch):
     write_config(tmp_path, CONFIG)
     (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
     monkeypatch.setattr(hub.checkpoint, "steps", lambda directory: [400, 600])
-    with pytest.raises(
-        ConfigError, match="newest checkpoint is of 600 steps, its results are of 1,000: write one"
-    ):
+    with pytest.raises(ConfigError, match="newest checkpoint is of 600 steps, its results are of 1,000: write one"):
         hub.push(tmp_path, "me/policy")
 
 
@@ -102,6 +100,23 @@ def test_push_refuses_links_which_the_client_would_follow(tmp_path, monkeypatch,
     monkeypatch.setattr(hub.checkpoint, "steps", lambda directory: [1000])
     with pytest.raises(ConfigError, match="is a symbolic link|neither a regular file nor a directory"):
         hub.push(run_dir, "me/policy")
+
+
+def test_push_replaces_the_files_of_another_run(tmp_path, monkeypatch):
+    """Its description of the environments would be read as that of the new run; what the owner added stays."""
+    (tmp_path / "checkpoints/1000/best").mkdir(parents=True)
+    (tmp_path / "checkpoints/1000/best/file").write_text("new")
+    write_config(tmp_path, CONFIG)
+    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
+    monkeypatch.setattr(hub.checkpoint, "check_files", lambda directory, step: None)
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    old = ["environment.json", "metrics.jsonl", "checkpoints/500/best/file", "config.yaml", "notes.md"]
+    files = dict.fromkeys(old, b"old")
+    with fake_hub.serve(files) as endpoint:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+        hub.push(tmp_path, "me/policy")
+    assert files.keys() == {"README.md", "config.yaml", "summary.json", "checkpoints/1000/best/file", "notes.md"}
+    assert files["config.yaml"] == (tmp_path / "config.yaml").read_bytes()
 
 
 def command(*arguments, **environment):

@@ -120,6 +120,28 @@ def test_predict_says_how_to_load_the_other_kind_of_policy(policy, sampling):
             one.predict(np.zeros(3, np.float32), deterministic=other)
 
 
+HOST = [*SMALL, "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "+env.kwargs.as_dict=true"]
+
+
+def test_predict_applies_the_wrappers_of_environments_on_the_host():
+    """Of `[9, -1, 3, -9]`, the mask leaves `[9, 3, -9]`, clipped `[5, 3, -5]`; noise is the environment's own."""
+    keys = ["env.flatten_observation=true", "env.observation_mask=['1']", "env.observation_clip=5"]
+    policy = make_policy(*untrained(*HOST, *keys, "env.observation_noise=0.1"), {})
+    views = np.asarray([[9.0, -1.0, 3.0, -9.0], [1.0, 2.0, 3.0, 4.0]])
+    expected = policy(np.asarray([[5.0, 3.0, -5.0], [1.0, 3.0, 4.0]]))
+    for given in ({"all": views}, np.clip(views[:, [0, 2, 3]], -5.0, 5.0)):
+        np.testing.assert_array_equal(policy.predict(given)[0], expected)
+    assert policy.predict({"all": views[0]})[0] == expected[0]
+
+
+def test_predict_takes_observations_with_the_last_action_as_calls_do():
+    policy = make_policy(*untrained(*HOST, "env.observe_last_action=true"), {})
+    observation = {"all": np.arange(4.0), "last_action": np.asarray([0.0, 1.0, 0.0])}
+    assert policy.predict(observation)[0] == policy.predict(Observation(observation))[0] == policy(observation)
+    with pytest.raises(ValueError, match="observation has no agent_view.last_action: pass a dictionary with these"):
+        policy.predict({"all": np.arange(4.0)})
+
+
 @pytest.mark.slow
 def test_greedy_policy_is_the_mode_where_evaluation_explores():
     """With one constant key, an epsilon-greedy policy would act alike in a batch row whatever it observes."""

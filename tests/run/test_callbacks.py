@@ -3,6 +3,8 @@
 import re
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from stoix_like.callbacks import AddMetrics, Callback, EvaluatePolicy, StopAtRet
 from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError
 from stoix_like.loggers import Logger
+from stoix_like.processes import ALONE
 from stoix_like.run import experiment
 from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.population.members import Population
@@ -19,6 +22,7 @@ from support import toys
 from support.comparisons import recorded
 from support.composed import compose_config
 from support.trained_runs import SMALL
+from support.untrained import untrained
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
 
@@ -94,6 +98,17 @@ def test_the_policy_is_the_current_one_and_stays_valid(tmp_path):
     last = stoix_like.load_policy(result.run_dir, which="last")
     np.testing.assert_array_equal(actions[-1], last(observations))
     assert [record.get("mine/number") for record in recorded(tmp_path)] == [1, None, 2, None, 3]
+
+
+def test_the_policy_tells_which_member_it_is():
+    parts, shared = untrained("system=ppo/ff_ppo", *SMALL, "env=gymnax/pendulum")
+    population, seen = Population((0, 1, 2), {}, (0, 1, 2)), []
+    callback = EvaluatePolicy(lambda policy: seen.append(policy) or {})
+    callbacks = Callbacks(SimpleNamespace(callbacks=[callback], parts=parts, processes=ALONE, population=population))
+    members = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), shared)
+    for best in (2, 1):
+        callbacks.evaluated({"env_steps": 0, "population/best_member": best}, members, population)
+    assert [policy.member for policy in seen] == [2, 1]
 
 
 @pytest.mark.slow

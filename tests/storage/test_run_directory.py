@@ -137,6 +137,12 @@ def test_a_run_that_cannot_be_resumed_keeps_its_results(tmp_path, name):
     assert {path.name for path in tmp_path.iterdir()} == {"environment.json", "config.yaml"}
 
 
+def test_a_run_whose_policies_need_more_keeps_no_description(tmp_path):
+    for environment, expected in (({"a": 1}, True), (None, False)):
+        RunDirectory(tmp_path).write_config(RESOLVED, environment, resumed=True)
+        assert (tmp_path / "environment.json").exists() == expected
+
+
 def test_results_are_written_once_more_and_never_lost_in_silence(tmp_path, monkeypatch):
     (tmp_path / "summary.json").mkdir()
     with pytest.raises(

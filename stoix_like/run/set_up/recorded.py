@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -193,8 +193,19 @@ def _notes(header: DataHeader, config: RunConfig) -> Iterator[str]:
     yield from header.notes
     if not header.run:
         return
+    yield from notes_on_arguments("the data were recorded", header.arguments, config)
+
+
+def notes_on_arguments(what: str, arguments: Mapping[str, Any], config: RunConfig) -> Iterator[str]:
+    """Yield where an environment was set up in another way than that of the run, apart from training alone.
+
+    Args:
+        what: for example `the data were recorded`.
+        arguments: `RunConfig.env_arguments` there.
+        config: the run.
+    """
     own, default = config.env_arguments, dataclasses.asdict(EnvConfig())
-    for name in sorted((own.keys() | header.arguments.keys()) - _TRAINING_ALONE):
-        recorded, value = (each.get(name, default.get(name)) for each in (header.arguments, own))
-        if recorded != value:
-            yield f"the data were recorded with env.{name}={recorded}, and the run has {value}"
+    for name in sorted((own.keys() | arguments.keys()) - _TRAINING_ALONE):
+        there, value = (each.get(name, default.get(name)) for each in (arguments, own))
+        if there != value:
+            yield f"{what} with env.{name}={there}, and the run has {value}"

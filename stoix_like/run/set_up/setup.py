@@ -242,11 +242,11 @@ def _make_environments(config: RunConfig) -> _Environments:
 
 def _find_inputs(config: RunConfig, place: _Place, env: VectorEnvironment, device_memory: int | None) -> _LearnedFrom:
     recorded = read_recorded(config, env, device_memory or memory_estimate.available_memory(place.mesh))
-    teacher = load_teacher(config, env)
+    teacher, notes = load_teacher(config, env)
     contents = {} if recorded is None else {KEY: recorded.content}
     contents |= {} if teacher is None else {TEACHER: content_of(teacher)}
-    data, notes = (None, ()) if recorded is None else (recorded.data, recorded.notes)
-    return _LearnedFrom(data, teacher, contents, notes)
+    data = None if recorded is None else recorded.data
+    return _LearnedFrom(data, teacher, contents, (() if recorded is None else recorded.notes) + notes)
 
 
 def _assemble(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +17,25 @@ from stoix_like.envs.spaces import Box, Mixed, describe, entries
 from stoix_like.errors import ConfigError, naming
 from stoix_like.inference.load import load_member, open_run
 from stoix_like.policies.make import is_recurrent
+from stoix_like.run.set_up.recorded import notes_on_arguments
 from stoix_like.systems.parts.teacher import Teacher, TeacherConfig
 
 KEY = "system.teacher"
 
 
-def load_teacher(config: RunConfig, env: VectorEnvironment) -> Teacher | None:
+class Taught(NamedTuple):
+    """The teacher of a run.
+
+    Attributes:
+        teacher: the teacher; None without one.
+        notes: where its environment is another one than that of the run, for the user.
+    """
+
+    teacher: Teacher | None
+    notes: tuple[str, ...] = ()
+
+
+def load_teacher(config: RunConfig, env: VectorEnvironment) -> Taught:
     """Load the policy that teaches a run.
 
     Args:
@@ -29,14 +43,14 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Teacher | None:
         env: the environments of training.
 
     Returns:
-        The teacher; None without `system.teacher`.
+        The teacher, None without `system.teacher`.
 
     Raises:
         ConfigError: there is no such run, or its policy does not act on the observations of this one.
     """
     part = config.system.find_part(TeacherConfig)
     if part is None or part.teacher is None:
-        return None
+        return Taught(None)
     if isinstance(config.arch, OfflineConfig):
         raise ConfigError(f"{KEY}={part.teacher} has no effect with arch=offline, where nobody acts: use arch=anakin")
     with naming(KEY):
@@ -58,7 +72,16 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Teacher | None:
     if is_recurrent(system) or system.inspect is None:
         raise ConfigError(f"{prefix} is {run.setup.name}, whose policy needs a memory: use a feed-forward teacher")
     inspect = system.inspect
-    return Teacher(lambda params, observation: inspect(params, observation).policy, chosen.shared, env.action_space)
+    teacher = Teacher(lambda params, observation: inspect(params, observation).policy, chosen.shared, env.action_space)
+    return Taught(teacher, tuple(_notes(run.setup.config, config, prefix)))
+
+
+def _notes(there: RunConfig, here: RunConfig, prefix: str) -> Iterator[str]:
+    """Yield where the teacher was trained in another environment, whose spaces have the same shapes."""
+    if there.environment_name != here.environment_name:
+        yield f"{prefix} was trained on {there.environment_name}, and this run trains on {here.environment_name}"
+    else:
+        yield from notes_on_arguments(f"{prefix} was trained", there.env_arguments, here)
 
 
 def content_of(teacher: Teacher) -> str:

@@ -12,10 +12,11 @@ from typing import Annotated, Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from stoix_like.base_types import Dream, Metrics, Observation, PyTree, SystemSpec
-from stoix_like.envs.spaces import ObservationSpace, Space, choices
+from stoix_like.envs.spaces import Box, Mixed, ObservationSpace, Space, choices
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.distributions import mix_uniform
 from stoix_like.networks.latents import mode, sample_straight_through
@@ -361,6 +362,23 @@ class WorldModel:
 
     def _vector(self, action: jax.Array) -> jax.Array:
         return action_vector(self.action_space, action)
+
+
+def no_action(space: Space) -> jax.Array:
+    """Return what stands for the action before an episode: its vector is zeros, as `_advance` makes it there.
+
+    Args:
+        space: the action space.
+
+    Returns:
+        `[*space.shape]`, -1 for choices, and the centre of a bounded box.
+    """
+    if isinstance(space, Mixed):
+        return space.join([no_action(part) for part in space.parts])
+    if not isinstance(space, Box):
+        return jnp.full(space.shape, -1, space.dtype)
+    centre = np.add(space.low, space.high) / 2.0 if space.bounded else 0.0
+    return jnp.broadcast_to(jnp.asarray(centre, space.dtype), space.shape)
 
 
 def make_world_model(config: WorldModelConfig, spec: SystemSpec) -> WorldModel:

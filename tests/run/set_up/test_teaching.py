@@ -17,6 +17,7 @@ from stoix_like.run.set_up import teaching
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.set_up.teaching import KEY, content_of
 from support.composed import compose_config
+from support.recorded import set_key
 from support.trained_runs import SMALL, train_pendulum
 
 
@@ -51,13 +52,27 @@ def test_teachers_that_do_not_fit_are_refused(tmp_path_factory, tmp_path):
         student("env=gymnax/pendulum", f"system.teacher={empty}")
 
 
+def test_a_teacher_of_another_environment_is_named(tmp_path_factory, tmp_path):
+    run_dir = train_pendulum(tmp_path_factory)
+    words, prefix = ["env=gymnax/pendulum", "env.time_limit=20"], f"system.teacher={run_dir} was trained"
+    same = student(*words, f"system.teacher={run_dir}")
+    assert not any("system.teacher" in note for note in same.plan.notes)
+    longer = student(words[0], "env.time_limit=30", f"system.teacher={run_dir}")
+    assert f"{prefix} with env.time_limit=20, and the run has 30" in longer.plan.notes
+    # Only the recorded name of the run's environment differs.
+    moved = shutil.copytree(run_dir, tmp_path / "moved")
+    set_key(moved, "env.scenario.task_name", "Pendulum-v9")
+    note = f"system.teacher={moved} was trained on gymnax/Pendulum-v9, and this run trains on gymnax/Pendulum-v1"
+    assert note in student(*words, f"system.teacher={moved}").plan.notes
+
+
 def test_networks_of_each_agent_teach_the_same_number_of_agents(monkeypatch):
     words = ["system=ppo/ff_ppo", "env=own", "env._target_=support.games.Match", "system.teacher=run"]
     setup = set_up_inference(parse_config(compose_config([*words, "network.share=false"])))
     monkeypatch.setattr(teaching, "open_run", lambda *args, **kwargs: SimpleNamespace(setup=setup))
     monkeypatch.setattr(teaching, "load_member", lambda *args: SimpleNamespace(hyperparams={}, shared=()))
     config, spec = parse_config(compose_config(words)), setup.spec
-    assert teaching.load_teacher(config, spec) is not None
+    assert teaching.load_teacher(config, spec).teacher is not None
     with pytest.raises(ConfigError, match=r"each of 2 agents \(network.share=false\), and this run has num_agents=3"):
         teaching.load_teacher(config, spec._replace(num_agents=3))
 

@@ -14,10 +14,12 @@ from stoix_like.architectures.types import NO_INPUTS
 from stoix_like.config import parse_config
 from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
+from stoix_like.policies.make import make_policy
 from stoix_like.storage import checkpoint
 from support.composed import compose_config
 from support.programs import make_program, train
 from support.tiny_dreamer import TINY
+from support.untrained import untrained
 
 
 def config(*overrides):
@@ -42,6 +44,17 @@ def test_the_train_ratio_determines_the_gradient_steps():
         config("system.return_percentile_low=95").check(4, 1)
     with pytest.raises(ConfigError, match=r"system.momentum_decay=1.0 is out of range: it must be in \[0.0, 1.0\)"):
         config("system.momentum_decay=1")
+
+
+def test_the_initial_state_is_the_start_of_an_episode():
+    """Whether the first observation is marked as such or not."""
+    policy = make_policy(*untrained(*TINY, "env=gymnax/cartpole"), {})
+    view = np.asarray(policy.random_observations(jax.random.key(0), 8).agent_view)
+    (one, state), (other, marked) = (
+        policy(view, policy.initial_state(8), is_first) for is_first in (None, np.ones(8, bool))
+    )
+    np.testing.assert_array_equal(one, other)
+    jax.tree.map(np.testing.assert_array_equal, state, marked)
 
 
 KINDS = {

@@ -11,9 +11,11 @@ import pytest
 
 from stoix_like.base_types import Observation
 from stoix_like.config import parse_config
+from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete
 from stoix_like.networks.distributions import DiscreteValuedTfpDistribution
 from stoix_like.run.set_up.setup import set_up
-from stoix_like.systems.dreamer.world_model import Observed, WorldModel, make_world_model
+from stoix_like.systems.dreamer.world_model import Observed, WorldModel, make_world_model, no_action
+from stoix_like.systems.parts.action_vectors import action_vector
 from stoix_like.systems.parts.critic_outputs import two_hot_loss
 from stoix_like.utils.replay import Stream, StreamBatch
 from support.composed import compose_config
@@ -112,3 +114,20 @@ def test_losses_of_several_targets_are_added_with_their_weights():
     distribution = DiscreteValuedTfpDistribution(jnp.array([0.0, 2.0]), jnp.array([[0.0, math.log(3.0)]]))
     loss = two_hot_loss(distribution, jnp.ones(1), jnp.full(1, 2.0), weights=(1.0, 3.0))
     np.testing.assert_allclose(loss, -(math.log(0.25) + math.log(0.75)) / 2 - 3 * math.log(0.75), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Discrete(3),
+        MultiDiscrete((2, 3)),
+        Box(1.0, 4.0, (2,)),
+        Box(-np.inf, np.inf, (2,)),
+        Mixed(Dict({"force": Box(0.0, 1.0, (1,)), "gear": Discrete(3)})),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_no_action_is_a_vector_of_zeros(space):
+    action, like = no_action(space), jax.eval_shape(space.sample, jax.random.key(0))
+    assert (action.shape, action.dtype) == (like.shape, like.dtype)
+    assert not action_vector(space, action).any()

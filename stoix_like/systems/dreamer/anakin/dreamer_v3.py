@@ -50,7 +50,7 @@ from stoix_like.systems.dreamer.dreamer_types import (
     make_optimiser,
 )
 from stoix_like.systems.dreamer.returns import imagined_returns, replayed_returns
-from stoix_like.systems.dreamer.world_model import WorldModel, WorldModelConfig, make_world_model
+from stoix_like.systems.dreamer.world_model import WorldModel, WorldModelConfig, make_world_model, no_action
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.critic_outputs import two_hot_loss
 from stoix_like.systems.parts.optimiser import gradient_step
@@ -127,9 +127,9 @@ class Dreamer(Algorithm):
         return Agent(shared, self.replay.init(timestep))
 
     def init_carry(self, num_envs: int) -> LastAction:
-        """Return the latent before an episode, and an action, which has no effect where an episode starts."""
-        action = jax.eval_shape(self.action_space.sample, jax.random.key(0))
-        return LastAction(self.model.initial((num_envs,)), jnp.zeros((num_envs, *action.shape), action.dtype))
+        """Return the latent before an episode, and what stands for the action before it."""
+        action = no_action(self.action_space)
+        return LastAction(self.model.initial((num_envs,)), jnp.broadcast_to(action, (num_envs, *action.shape)))
 
     def act(self, shared: DreamerShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose actions by the latents of the last observations; the extras are these latents."""
