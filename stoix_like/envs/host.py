@@ -122,7 +122,7 @@ class HostEnvironment(VectorEnvironment):
     def view_of(self, native: PyTree) -> PyTree:
         """See `VectorEnvironment.view_of`."""
         specs = self._spec.observation
-        arrays = jax.tree.map(partial(_as_spec, self._spec.name), specs, native)
+        arrays = jax.tree.map(partial(as_spec, self._spec.name), specs, native)
         first, spec = jax.tree.leaves(arrays)[0], jax.tree.leaves(specs)[0]
         leading = first.shape[: first.ndim - len(spec.shape)]
         rows = jax.tree.map(lambda array: array.reshape(-1, *array.shape[len(leading) :]), arrays)
@@ -306,8 +306,17 @@ def _has_form(spec: PyTree, given: Any) -> bool:
     return shape[max(len(shape) - len(spec.shape), 0) :] == spec.shape
 
 
-def _as_spec(name: str, spec: jax.ShapeDtypeStruct, given: Any) -> np.ndarray:
-    """Convert an array to the dtype of its spec, where that keeps what its values mean."""
+def as_spec(name: str, spec: jax.ShapeDtypeStruct, given: Any) -> np.ndarray:
+    """Convert an observation of a user to the dtype of its spec.
+
+    Args:
+        name: of who observes it, for messages.
+        spec: what the environment returns.
+        given: an array.
+
+    Raises:
+        ValueError: the dtype does not hold the values, such as bytes those of a scaled image.
+    """
     array = np.asarray(given)
     fits = np.can_cast(array.dtype, spec.dtype, "same_kind")
     if array.dtype.kind in "biu" and np.issubdtype(spec.dtype, np.integer):

@@ -20,10 +20,10 @@ from stoix_like.base_types import Observation, PyTree
 from stoix_like.envs import padding
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
-from stoix_like.envs.host import HostEnvironment, HostSpec
+from stoix_like.envs.host import HostEnvironment, HostSpec, as_spec
 from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep
 from stoix_like.envs.spaces import Box, Dict, Discrete, Space, Tuple, first_choices
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, nearest
 
 _VIEW, _MASK = "view", "mask"
 
@@ -75,6 +75,15 @@ class _CommonForm:
             elif self._choices and legal is not None:
                 mask[row, : len(legal)] = legal
         return {_VIEW: views, _MASK: mask} if self._choices else {_VIEW: views}
+
+    def check(self, observations: Mapping[str, Any]) -> None:
+        """Refuse observations of a user that name no agent, or that the dtype of the agent's own does not hold."""
+        for agent, observed in observations.items():
+            if agent not in self.agents:
+                hint = nearest(agent, self.agents)
+                raise ValueError(f"observation of {agent!r}, no agent of {self.spec.name}: {hint}")
+            own = observed["observation"] if isinstance(observed, Mapping) else observed
+            as_spec(f"{self.spec.name}: {agent}", self._views[self.agents.index(agent)], own)
 
     def native(self, action: Any, present: list[str]) -> dict[str, Any]:
         """Return the actions of the agents that are left by name, of those of one game `[A, ...]`."""
@@ -169,10 +178,9 @@ class ParallelGames(HostEnvironment):
 
     def view_of(self, native: Mapping[str, Any]) -> Observation:
         """Convert the observations of a game by agent; masks are those that are part of them, not those of infos."""
-        spec, game = (
-            self._form.spec,
-            jax.tree.map(lambda leaf: np.asarray(leaf)[None], self._form.view(native, {}, native)),
-        )
+        spec = self._form.spec
+        self._form.check(native)
+        game = jax.tree.map(lambda leaf: np.asarray(leaf)[None], self._form.view(native, {}, native))
         found = Observation(spec.encode(game), None if spec.mask is None else spec.mask(game))
         return jax.tree.map(lambda leaf: leaf[0], found)
 

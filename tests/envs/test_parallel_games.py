@@ -140,6 +140,20 @@ def test_observations_by_name_have_the_numbers_that_agents_observe():
     assert view.shape[1:] == env.observation_space.shape
 
 
+@pytest.mark.parametrize(
+    ("seen", "message"),
+    [
+        ({"shrt": np.zeros(1, np.float32)}, "observation of 'shrt', no agent of .*: did you mean 'short'"),
+        ({"short": np.zeros(1, complex)}, "dtype complex128, and .*: short observes float32"),
+    ],
+)
+def test_observations_of_no_agent_and_of_other_kinds_are_refused(seen, message):
+    env = factory.make(factory.EnvConfig(env_name="own"), Errand)
+    env.close()
+    with pytest.raises(ValueError, match=message):
+        env.unwrapped.view_of(seen)
+
+
 def test_legal_actions_stand_beside_observations_by_name():
     env = factory.make(factory.EnvConfig(env_name="own"), Errand)
     view = np.zeros(2, np.float32)
