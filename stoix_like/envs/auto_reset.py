@@ -19,7 +19,7 @@ from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.stagger import IN_LOCKSTEP, Stagger
 from stoix_like.envs.wrappers import StatefulWrapper, Wrapper
 from stoix_like.envs.wrappers.agents import where_rows
-from stoix_like.utils.jax_utils import largest_of_batch, merge_leading_dims
+from stoix_like.utils.jax_utils import apply_where, largest_of_batch, merge_leading_dims
 
 # Folded into the keys of a step, so that a reset and the step itself draw independent numbers.
 _RESET_STREAM = 0x5EED
@@ -151,8 +151,7 @@ class PoolReset(AutoReset):
         """Fill the pool if it was used; see `VectorEnvironment.start_rollout`."""
         env_state = self.env.start_rollout(key, state.env_state)
         # Start states may cost as much as many steps, and no episode may have ended.
-        used = largest_of_batch(state.store.taken) > 0
-        store = jax.lax.cond(used, lambda: self._fill(key), lambda: state.store)
+        store = apply_where(state.store.taken > 0, lambda _: self._fill(key), state.store)
         return state._replace(env_state=env_state, store=store)
 
     def init_store(self, keys: jax.Array, starts: Start) -> PoolStore:

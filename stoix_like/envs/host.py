@@ -134,9 +134,6 @@ class HostEnvironment(VectorEnvironment):
         Args:
             observation: with any batch axes.
         """
-        if type(self).view_of is not HostEnvironment.view_of:
-            # Games: observations by the agents' names.
-            return isinstance(observation, Mapping)
         return _has_form(self._spec.observation, observation)
 
     def scene(self) -> Scene | None:
@@ -302,7 +299,9 @@ def _has_form(spec: PyTree, given: Any) -> bool:
         return same and all(_has_form(part, given[name]) for name, part in spec.items())
     if isinstance(given, Mapping | Observation):
         return False
-    shape = np.shape(given)
+    shape, dtype = np.shape(given), np.asarray(given).dtype
+    if not spec.shape and np.issubdtype(spec.dtype, np.integer) and not np.issubdtype(dtype, np.integer):
+        return False  # a one-hot vector
     return shape[max(len(shape) - len(spec.shape), 0) :] == spec.shape
 
 

@@ -176,6 +176,10 @@ class ParallelGames(HostEnvironment):
         super().__init__(make, form.spec, timeout)
         self._form = form
 
+    def is_native(self, observation: Any) -> bool:
+        """See `HostEnvironment.is_native`; observations of games are by agent."""
+        return isinstance(observation, Mapping)
+
     def view_of(self, native: Mapping[str, Any]) -> Observation:
         """Convert the observations of a game by agent; masks are those that are part of them, not those of infos."""
         spec = self._form.spec

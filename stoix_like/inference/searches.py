@@ -24,7 +24,7 @@ class SearchedEpisode(NamedTuple):
     """An episode of T steps.
 
     Attributes:
-        name: `search/ff_az on gymnax/CartPole-v1`.
+        name: `search/ff_az on gymnax/CartPole-v1`; of several agents, with the one that the other fields are of.
         action_space: the space of one action.
         legend: names of the actions.
         found: `[T, ...]`, what the searches found, as host arrays.
@@ -116,4 +116,5 @@ def search_episode(
             if finished[0]:
                 break
     found = jax.tree.map(lambda *leaves: np.stack(leaves), *steps)
-    return SearchedEpisode(setup.name, env.action_space, env.legend(), found, np.asarray(rewards))
+    name = setup.name if env.num_agents == 1 else f"{setup.name}, agent 0"
+    return SearchedEpisode(name, env.action_space, env.legend(), found, np.asarray(rewards))

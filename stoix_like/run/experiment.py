@@ -328,11 +328,7 @@ def _train(
             with loop.clock("checkpoints"):
                 summary["checkpoint/env_steps"] = _secure_last_checkpoint(loop, writer)
         summary["timing"] = loop.timing()
-        unwritten = None
-        try:
-            directory.write_summary(summary)
-        except TrainingError as error:
-            unwritten = error  # raised in the end: loggers show the results, and the parameters may need rescue
+        lost = directory.write_summary(summary)
         loop.report_checkpoint()
         # An error of a callback ends the run, and one of a logger does not.
         logger.finish(summary)
@@ -351,9 +347,9 @@ def _train(
         if newest is not None:
             of = f"{newest:,} of {loop.env_steps:,} {setup.config.arch.step_unit}"
             found = f"the newest checkpoint in {path} is of {of}: none after it could be written"
-        raise TrainingError(f"{found}: {loop.rescue()}")
-    if unwritten is not None:
-        raise unwritten
+        raise TrainingError("; ".join(filter(None, (lost, f"{found}: {loop.rescue()}"))))
+    if lost is not None:
+        raise TrainingError(lost if writer is None else f"{lost}: write them with: stoix-like resume {path}")
     return _result(setup, path, loop.progress, summary)
 
 

@@ -281,7 +281,7 @@ def working_copy(address: str | Path) -> Path:
     """
     target = _cache("resumed", address)
     target.mkdir(parents=True, exist_ok=True)
-    refusal = f"{address} is in use: another process is training it in {target}"
+    refusal = f"{address} is in use: another process trains it in {target}, or copies it there"
     # Whoever trains there has the same lock: a copy would remove its checkpoints.
     with locked(target / LOCK, refusal), _copying_to(target):
         with reported(address):

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from omegaconf import OmegaConf
 
 from stoix_like.config import LAYOUT, CheckpointConfig
-from stoix_like.errors import ConfigError, LostDirectoryError, TrainingError
+from stoix_like.errors import ConfigError, LostDirectoryError
 from stoix_like.loggers.base import plain
 from stoix_like.processes import ALONE, Processes
 from stoix_like.signals import Signals
@@ -275,14 +275,14 @@ class RunDirectory:
         return run_files.read_summary(self.path)
 
     @by_first
-    def write_summary(self, summary: dict[str, Any]) -> None:
+    def write_summary(self, summary: dict[str, Any]) -> str | None:
         """Write the results of a complete run; try twice, for shared file systems fail for a moment.
 
         Args:
             summary: the results.
 
-        Raises:
-            TrainingError: they cannot be written.
+        Returns:
+            Why they could not be written; None if they were.
         """
         try:
             write_json(self.path / SUMMARY, summary)
@@ -291,9 +291,8 @@ class RunDirectory:
             try:
                 write_json(self.path / SUMMARY, summary)
             except OSError as error:
-                raise TrainingError(
-                    f"the results were not written: {error}: write them with: stoix-like resume {self.path}"
-                ) from error
+                return f"the results were not written: {error}"
+        return None
 
     def _write_config(self, config: Mapping[str, Any]) -> None:
         write_text(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create({LAYOUT: LAYOUT_NUMBER, **config})))

@@ -32,7 +32,7 @@ _EXTRAS = {"s3": ("s3", "s3fs"), "s3a": ("s3", "s3fs"), "gs": ("gcs", "gcsfs"), 
 
 SECONDS_TO_ANSWER = 60.0
 """Until a store that accepts requests and never answers counts as failed, without the time for large files."""
-BYTES_PER_SECOND = 1e5
+BYTES_PER_SECOND = 1e4
 """The slowest upload that does not count as failed."""
 UNREADABLE = (FileNotFoundError, IsADirectoryError, PermissionError)
 """Errors of one object, which say nothing about the others."""
@@ -169,9 +169,11 @@ class Store:
 
     def _replace(self, name: str, put: Callable[[str], Any], size: int) -> None:
         path = self._path(name)
-        self._answered(lambda: put(f"{path}.part" if self._renames else path), size)
+        # Of an own name: a call that was given up may go on, and write another one's file.
+        part = f"{path}.{secrets.token_hex(4)}.part" if self._renames else path
+        self._answered(lambda: put(part), size)
         if self._renames:
-            self._answered(lambda: self._fs.mv(f"{path}.part", path))
+            self._answered(lambda: self._fs.mv(part, path))
 
     def _answered(self, function: Callable[[], T], size: int = 0) -> T:
         """Call a function of the store that sends `size` bytes, and whose answer is small."""

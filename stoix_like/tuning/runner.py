@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -25,8 +26,11 @@ from stoix_like.run import experiment
 from stoix_like.run import jobs as running
 from stoix_like.run.prepare import prepare
 from stoix_like.run.set_up.setup import RunSetup, set_up
+from stoix_like.storage.files import write_text
 from stoix_like.storage.recorded_runs import DIVERGED, FINISHED, members, read_run
-from stoix_like.storage.run_files import read_failure, read_summary
+from stoix_like.storage.run_files import FAILURE, read_failure, read_summary
+
+_NO_RESULTS = "it left no results"
 
 
 class LostRunsError(TrainingError):
@@ -152,6 +156,7 @@ class Runner(NamedTuple):
         def end(job: Job) -> None:
             if job.run not in tried and self._is_lost(job):
                 lost.append(job)
+                self._record_loss(job)
             else:
                 finished(job)
 
@@ -168,19 +173,29 @@ class Runner(NamedTuple):
                 end(job)
         if lost:
             first = self.directory / lost[0].run
-            reason = (read_failure(first) or "it has no results").splitlines()[0]
+            reason = (read_failure(first) or _NO_RESULTS).splitlines()[0]
             raise LostRunsError(
                 f"{len(lost)} of {len(jobs)} runs failed, first {first} ({reason}): the same command tries them once"
                 " more"
             )
 
     def _has_results(self, job: Job) -> bool:
-        return bool(read_summary(self.directory / job.run))
+        run_dir = self.directory / job.run
+        # The results of a run that failed are those of parameters that no checkpoint holds.
+        return bool(read_summary(run_dir)) and read_run(run_dir).status == FINISHED
 
     def _is_lost(self, job: Job) -> bool:
         """Return whether a run ended, without results, by what may not happen again."""
         failure = read_failure(self.directory / job.run)
         return DIVERGED not in failure and not self._has_results(job)
+
+    def _record_loss(self, job: Job) -> None:
+        """Record that a run was tried, where it did not do so itself."""
+        path = self.directory / job.run / FAILURE
+        if not path.exists():
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_text(path, f"{_NO_RESULTS}\n")
 
     def returns(self, job: Job, settings: int, seeds: int, objective: str) -> list[list[float]]:
         """Return the returns that a run has reached.
@@ -213,7 +228,9 @@ class Runner(NamedTuple):
         except ProcessLostError:
             raise  # No other run can start without that process.
         except (TrainingError, jax.errors.JaxRuntimeError, MemoryError) as error:
-            # The others go on, also after one that exhausts the memory.
+            # The others go on, also after one that exhausts the memory; a device that was lost is lost for all.
+            if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+                raise
             print(f"{run_dir}: {error}", file=sys.stderr)
 
     def _launcher_overrides(self) -> list[str]:

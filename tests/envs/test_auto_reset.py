@@ -122,7 +122,11 @@ def test_pool_reset_cycles_through_the_pool():
     assert refilled.store.taken == 0
     assert not np.isin(positions(refilled.store.starts.observation), pool).any()
     np.testing.assert_array_equal(refilled.env_state.view, last.env_state.view)
-    # Nothing of it was used: the next rollout begins with the same pool.
+    # Nothing of it was used: the next rollout begins with the same pool, whatever other members of a population used.
+    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), last, refilled)
+    mapped = jax.vmap(env.start_rollout)(jnp.stack([jax.random.key(9), jax.random.key(10)]), both)
+    starts = positions(mapped.store.starts.observation)
+    np.testing.assert_array_equal(starts, np.stack([positions(refilled.store.starts.observation)] * 2))
     kept = env.start_rollout(jax.random.key(10), refilled)
     np.testing.assert_array_equal(
         positions(kept.store.starts.observation), positions(refilled.store.starts.observation)

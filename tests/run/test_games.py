@@ -168,6 +168,7 @@ def test_the_values_of_a_team_are_sums_over_its_agents():
         (["env.team_reward=true"], "env.team_reward=true has no effect: gymnax/CartPole-v1 has one agent"),
         ([*WAGES, *PPO, "system.num_minibatches=5"], "system.num_minibatches=5 must divide"),
         ([*WAGES, *PPO, "network.share=false", "system.optimiser=muon"], "would take the biases of several agents"),
+        ([*WAGES, *PPO, "network.share=false", "system.intrinsic=rnd"], "intrinsic=rnd has one network for all agents"),
         ([*WAGES, "system=q_learning/ff_pqn_vdn", "system.normalize_rewards=true"], "set env.team_reward=true"),
         ([*WAGES, "+observations=centralised"], r"suites of several agents have it with \+env.kwargs.world=true"),
     ],

@@ -213,7 +213,7 @@ def test_a_working_copy_is_made_under_the_lock_of_its_run(run, monkeypatch):
     (target / ".summary.json.0123.tmp").touch()  # of the process that trains there
     with (
         filelock.FileLock(target / ".lock"),
-        pytest.raises(ConfigError, match=f"{ADDRESS} is in use: another process is training it in {target}"),
+        pytest.raises(ConfigError, match=f"{ADDRESS} is in use: another process trains it in {target}"),
     ):
         remote.working_copy(ADDRESS)
     assert (target / ".summary.json.0123.tmp").exists()

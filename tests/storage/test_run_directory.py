@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from stoix_like.config import GROUPS, parse_config
-from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.errors import ConfigError
 from stoix_like.run.prepare import prepare
 from stoix_like.storage import checkpoint, run_directory
 from stoix_like.storage.run_directory import RunDirectory
@@ -145,11 +145,7 @@ def test_a_run_whose_policies_need_more_keeps_no_description(tmp_path):
 
 def test_results_are_written_once_more_and_never_lost_in_silence(tmp_path, monkeypatch):
     (tmp_path / "summary.json").mkdir()
-    with pytest.raises(
-        TrainingError,
-        match=rf"^the results were not written: .*: write them with: stoix-like resume {tmp_path}$",
-    ):
-        RunDirectory(tmp_path).write_summary({"seed": 1})
+    assert RunDirectory(tmp_path).write_summary({"seed": 1}).startswith("the results were not written: ")
     (tmp_path / "summary.json").rmdir()
     write, errors = run_directory.write_json, [OSError("stale file handle")]
 
@@ -159,7 +155,7 @@ def test_results_are_written_once_more_and_never_lost_in_silence(tmp_path, monke
         write(path, values)
 
     monkeypatch.setattr(run_directory, "write_json", failing_once)
-    RunDirectory(tmp_path).write_summary({"seed": 1})
+    assert RunDirectory(tmp_path).write_summary({"seed": 1}) is None
     assert read_summary(tmp_path) == {"seed": 1}
 
 

@@ -1,6 +1,7 @@
 """Runs of a sweep, here and as jobs of a launcher."""
 
 import csv
+import json
 
 import jax
 import pytest
@@ -54,9 +55,33 @@ def test_a_run_that_exhausts_the_memory_or_has_no_results_costs_no_other_its_own
 
     monkeypatch.setattr(experiment, "run", run)
     finished = []
-    with pytest.raises(LostRunsError, match=r"2 of 3 runs failed, first .*first \(it has no results\)"):
+    with pytest.raises(LostRunsError, match=r"2 of 3 runs failed, first .*first \(it left no results\)"):
         Runner(tmp_path, RUN).train([Job(name, []) for name in ("first", "second", "third")], finished.append)
     assert [job.run for job in finished] == ["third"]
+    # They were tried twice then, and count as failed.
+    Runner(tmp_path, RUN).train([Job(name, []) for name in ("first", "second", "third")], finished.append)
+    assert [job.run for job in finished] == ["third", "first", "second", "third"]
+
+
+def test_a_lost_device_ends_a_sweep(tmp_path, monkeypatch):
+    def run(prepared):
+        raise jax.errors.JaxRuntimeError("INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    monkeypatch.setattr(experiment, "run", run)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="ILLEGAL_ADDRESS"):
+        Runner(tmp_path, RUN).train([Job("run", [])], list)
+
+
+def test_results_of_a_failed_run_without_its_last_checkpoint_are_no_results(tmp_path, monkeypatch):
+    """They are those of parameters that were lost, so the run is trained once more."""
+    write_run(tmp_path / "run", (1.0,))
+    summary = tmp_path / "run/summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"env_steps": 2, "checkpoint/env_steps": 1}))
+    (tmp_path / "run/failure.txt").write_text("TrainingError: the newest checkpoint is of 1 of 2 env steps")
+    trained = []
+    monkeypatch.setattr(experiment, "run", trained.append)
+    Runner(tmp_path, RUN).train([Job("run", [])], list)
+    assert [prepared.directory.path.name for prepared in trained] == ["run"]
 
 
 @pytest.mark.slow

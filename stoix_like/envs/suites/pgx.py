@@ -222,11 +222,6 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     if arguments:
         env = construct(functools.partial(env.__class__, **_PRESETS.get(name, {})), arguments, name)
         _check_game(env, arguments, name)
-    if kwargs.get("opponent") == _SELF and env.num_players == 2 and name not in _IN_TURN:
-        games = ", ".join(sorted(_IN_TURN))
-        raise ConfigError(
-            f"env.kwargs.opponent={_SELF} does not fit {name}, where players do not alternate: use {games}"
-        )
     return adapt(env, kwargs, {}, name)
 
 
@@ -243,9 +238,16 @@ def adapt(env: Any, kwargs: Mapping[str, Any], params: Mapping[str, Any], name: 
         The environments.
 
     Raises:
-        ConfigError: it is for more than two players, or the opponent is none.
+        ConfigError: it is for more than two players, or the opponent is none, or does not fit.
     """
     check_names("env.params", params, [], name)
+    # Of games of the suite, also those that are named by their class; it has boards of Go of any size.
+    known = env.id in scenarios() and env.id not in _IN_TURN
+    if kwargs.get("opponent") == _SELF and env.num_players == 2 and known:
+        games = ", ".join(sorted(_IN_TURN))
+        raise ConfigError(
+            f"env.kwargs.opponent={_SELF} does not fit {name}, where players do not alternate: use {games}"
+        )
     if env.num_players > 2:
         raise ConfigError(f"{name} has {env.num_players} players, and at most two are supported")
     if env.num_players == 1:

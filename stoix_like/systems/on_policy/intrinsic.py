@@ -325,9 +325,17 @@ def make_intrinsic(config: IntrinsicReward | None, system: Descends, spec: Syste
 
     Returns:
         The functions.
+
+    Raises:
+        ConfigError: each agent has networks of its own.
     """
     if config is None or config.intrinsic is None:
         return NO_BONUS
+    if not spec.share_networks:
+        raise ConfigError(
+            f"system.intrinsic={config.intrinsic} has one network for all agents, which does not fit"
+            " network.share=false: use network.share=true with env.agent_ids=one_hot"
+        )
     actor: SimpleNamespace = spec.networks.actor_network
     body = actor.pre_torso, actor.input_layer
     bonus = _BONUSES[config.intrinsic](

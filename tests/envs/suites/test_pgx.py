@@ -268,6 +268,8 @@ def test_constructors_with_any_arguments_get_the_opponent_unless_they_build_a_ga
 
 
 def test_what_is_no_game_for_two_has_no_opponent():
+    with pytest.raises(ConfigError, match="env.kwargs.opponent=self does not fit Backgammon, where players do not"):
+        make(EnvConfig("own", ScenarioConfig("Backgammon"), kwargs={"opponent": "self"}), pgx.make("backgammon"))
     with pytest.raises(ConfigError, match="Duel has 3 players, and at most two are supported"):
         make(EnvConfig("own", ScenarioConfig("Duel"), kwargs={"players": 3}), Duel)
     with pytest.raises(ConfigError, match="env.kwargs.opponent=self: Corridor is no game of pgx: leave it out"):
