@@ -140,7 +140,7 @@ class PoolReset(AutoReset):
 
     Args:
         env: environments without automatic reset.
-        pool_size: start states per rollout.
+        pool_size: start states that are drawn at once.
     """
 
     def __init__(self, env: VectorEnvironment, pool_size: int) -> None:

@@ -317,10 +317,11 @@ def as_spec(name: str, spec: jax.ShapeDtypeStruct, given: Any) -> np.ndarray:
         ValueError: the dtype does not hold the values, such as bytes those of a scaled image.
     """
     array = np.asarray(given)
-    fits = np.can_cast(array.dtype, spec.dtype, "same_kind")
-    if array.dtype.kind in "biu" and np.issubdtype(spec.dtype, np.integer):
-        limits = np.iinfo(spec.dtype)
-        fits = not array.size or bool(limits.min <= array.min() and array.max() <= limits.max)
+    if np.issubdtype(spec.dtype, np.integer) and array.dtype.kind in "biuf":
+        with np.errstate(invalid="ignore"):
+            fits = np.array_equal(array.astype(spec.dtype), array)
+    else:
+        fits = np.can_cast(array.dtype, spec.dtype, "same_kind")
     if not fits:
         raise ValueError(
             f"observation has dtype {array.dtype}, and {name} observes {spec.dtype}, which does not hold its values:"

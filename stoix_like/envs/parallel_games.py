@@ -80,10 +80,11 @@ class _CommonForm:
         """Refuse observations of a user that name no agent, or that the dtype of the agent's own does not hold."""
         for agent, observed in observations.items():
             if agent not in self.agents:
-                hint = nearest(agent, self.agents)
+                hint = nearest(str(agent), map(str, self.agents))
                 raise ValueError(f"observation of {agent!r}, no agent of {self.spec.name}: {hint}")
             own = observed["observation"] if isinstance(observed, Mapping) else observed
-            as_spec(f"{self.spec.name}: {agent}", self._views[self.agents.index(agent)], own)
+            if own is not None:
+                as_spec(f"{self.spec.name}: {agent}", self._views[self.agents.index(agent)], own)
 
     def native(self, action: Any, present: list[str]) -> dict[str, Any]:
         """Return the actions of the agents that are left by name, of those of one game `[A, ...]`."""

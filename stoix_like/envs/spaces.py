@@ -111,20 +111,32 @@ class Box:
     @property
     def bounded(self) -> bool:
         """Whether all bounds are finite; the largest float32 counts as infinite."""
-        largest = np.finfo(np.float32).max
-        return bool(np.all(np.abs(self.low) < largest) and np.all(np.abs(self.high) < largest))
+        return bool(np.all(_is_finite(self.low)) and np.all(_is_finite(self.high)))
+
+    @property
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """The bounds, float32 arrays of `shape`; -1 and 1 for entries that lack one."""
+        low, high = (np.broadcast_to(np.asarray(bound, np.float32), self.shape) for bound in (self.low, self.high))
+        both = _is_finite(low) & _is_finite(high)
+        return np.where(both, low, np.float32(-1.0)), np.where(both, high, np.float32(1.0))
 
     @property
     def half_width(self) -> np.ndarray:
-        """Half the distance between the bounds, an array of `shape`; ones if the box is unbounded."""
-        low, high = (np.broadcast_to(np.asarray(bound, np.float32), self.shape) for bound in (self.low, self.high))
-        return (high - low) / 2 if self.bounded else np.ones(self.shape, np.float32)
+        """Half the distance between the bounds, an array of `shape`; 1 for entries that lack one."""
+        low, high = self.ends
+        return (high - low) / 2
+
+    @property
+    def centre(self) -> np.ndarray:
+        """The middle between the bounds, an array of `shape`; 0 for entries that lack one."""
+        low, high = self.ends
+        return (low + high) / 2
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Draw one element.
 
-        Floats are uniform in a bounded box, and otherwise standard normal, clipped to the bounds. Integers and flags
-        are uniform, without bounds among the numbers of 32 bits.
+        Floats are uniform between their bounds, exponentially distributed from a lone one on, and standard normal
+        without any. Integers and flags are uniform, without bounds among the numbers of 32 bits.
 
         Args:
             key: a typed PRNG key.
@@ -142,11 +154,14 @@ class Box:
             ends = (np.clip(np.asarray(bound, np.float64), least, largest) for bound in (self.low, self.high))
             first, last = (end.astype(np.int32) for end in ends)
             return jax.random.randint(key, self.shape, first, last + 1).astype(self.dtype)
-        low = jnp.broadcast_to(jnp.asarray(self.low, self.dtype), self.shape)
-        high = jnp.broadcast_to(jnp.asarray(self.high, self.dtype), self.shape)
+        uniform = jax.random.uniform(key, self.shape, self.dtype, *(jnp.asarray(end, self.dtype) for end in self.ends))
         if self.bounded:
-            return jax.random.uniform(key, self.shape, self.dtype, low, high)
-        return jnp.clip(jax.random.normal(key, self.shape, self.dtype), low, high)
+            return uniform
+        low, high = (jnp.broadcast_to(jnp.asarray(bound, self.dtype), self.shape) for bound in (self.low, self.high))
+        distance, number = (draw(key, self.shape, self.dtype) for draw in (jax.random.exponential, jax.random.normal))
+        above, below = (np.broadcast_to(_is_finite(bound), self.shape) for bound in (self.low, self.high))
+        lone = jnp.where(above, low + distance, jnp.where(below, high - distance, number))
+        return jnp.where(above & below, uniform, lone)
 
 
 class Dict:
@@ -454,6 +469,11 @@ def describe(action_space: Space) -> str:
     bounded = "bounded" if action_space.bounded else "unbounded"
     points = ", with entries of one value only" if _has_points(action_space) else ""
     return f"{bounded} continuous actions of shape {action_space.shape}{points}"
+
+
+def _is_finite(bound: Any) -> np.ndarray:
+    """Return whether bounds are finite; the largest float32 counts as infinite."""
+    return np.asarray(np.abs(bound) < np.finfo(np.float32).max)
 
 
 def _has_points(box: Box) -> bool:

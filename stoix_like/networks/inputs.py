@@ -226,12 +226,13 @@ class EmbeddingActionInput(nn.Module):
 
         Args:
             embedding: `[..., D]`, or an observation with a view of this shape; see `as_floats`.
-            action: `[..., A]`.
+            action: `[..., *shape]`, of A numbers.
 
         Returns:
             `[..., D + A]`.
         """
-        return jnp.concatenate([as_floats(self.input_layer(embedding)), action], axis=-1)
+        view = as_floats(self.input_layer(embedding))
+        return jnp.concatenate([view, action.reshape(*view.shape[:-1], -1)], axis=-1)
 
 
 class EmbeddingActionOnehotInput(nn.Module):

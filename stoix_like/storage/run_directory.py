@@ -230,9 +230,9 @@ class RunDirectory:
             else:
                 write_json(self.path / ENVIRONMENT, dict(environment))
             self._write_config(config)
-            if resumed:  # After the writes, which may fail: a complete run then keeps its results.
-                (self.path / SUMMARY).unlink(missing_ok=True)
-                (self.path / FAILURE).unlink(missing_ok=True)
+            # After the writes, which may fail: a complete run then keeps its results.
+            for name in (SUMMARY, FAILURE) if resumed else (FAILURE,):
+                (self.path / name).unlink(missing_ok=True)
         trust.record_trusted(flatten(plain_config(self.path)))
 
     @by_first

@@ -32,7 +32,7 @@ _EXTRAS = {"s3": ("s3", "s3fs"), "s3a": ("s3", "s3fs"), "gs": ("gcs", "gcsfs"), 
 
 SECONDS_TO_ANSWER = 60.0
 """Until a store that accepts requests and never answers counts as failed, without the time for large files."""
-BYTES_PER_SECOND = 1e4
+BYTES_PER_SECOND = 1e5
 """The slowest upload that does not count as failed."""
 UNREADABLE = (FileNotFoundError, IsADirectoryError, PermissionError)
 """Errors of one object, which say nothing about the others."""
@@ -74,11 +74,12 @@ class Store:
         return Path(self._root) if self._renames else None
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes of all files in bytes, by name."""
+        """Return the sizes of all files in bytes, by name, but for those that are being written."""
         self._fs.invalidate_cache()
         prefix = self._root.rstrip("/") + "/"
         found = self._answered(lambda: self._fs.find(self._root, detail=True))
-        return {path.removeprefix(prefix): info["size"] for path, info in sorted(found.items())}
+        files = ((path.removeprefix(prefix), info["size"]) for path, info in sorted(found.items()))
+        return {name: size for name, size in files if not name.endswith(".tmp")}
 
     def exists(self, name: str) -> bool:
         """Return whether there is a file of this name."""
@@ -169,11 +170,18 @@ class Store:
 
     def _replace(self, name: str, put: Callable[[str], Any], size: int) -> None:
         path = self._path(name)
+        if not self._renames:
+            self._answered(lambda: put(path), size)
+            return
         # Of an own name: a call that was given up may go on, and write another one's file.
-        part = f"{path}.{secrets.token_hex(4)}.part" if self._renames else path
-        self._answered(lambda: put(part), size)
-        if self._renames:
+        part = f"{path}.{secrets.token_hex(4)}.tmp"
+        try:
+            self._answered(lambda: put(part), size)
             self._answered(lambda: self._fs.mv(part, path))
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._answered(lambda: self._fs.rm_file(part))
+            raise
 
     def _answered(self, function: Callable[[], T], size: int = 0) -> T:
         """Call a function of the store that sends `size` bytes, and whose answer is small."""

@@ -94,6 +94,8 @@ class Halvings:
 
     def _trials(self, run: str) -> list[Mapping[str, Any]]:
         """Return the trials of a run; none before it is complete."""
+        if not self._runner.has_results(run):
+            return []
         return list(read_summary(self._runner.directory / run).get(TRIALS, ()))
 
     def _frozen(self, job: Job, trial: Mapping[str, Any]) -> optuna.trial.FrozenTrial:

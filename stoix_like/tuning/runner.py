@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
@@ -160,7 +161,7 @@ class Runner(NamedTuple):
             else:
                 finished(job)
 
-        left = [job for job in jobs if not self._has_results(job)]
+        left = [job for job in jobs if not self.has_results(job.run)]
         for job in jobs:
             if job not in left:
                 finished(job)
@@ -179,15 +180,24 @@ class Runner(NamedTuple):
                 " more"
             )
 
-    def _has_results(self, job: Job) -> bool:
-        run_dir = self.directory / job.run
-        # The results of a run that failed are those of parameters that no checkpoint holds.
-        return bool(read_summary(run_dir)) and read_run(run_dir).status == FINISHED
+    def has_results(self, run: str) -> bool:
+        """Return whether a run has results, and not those of parameters that were lost after its last checkpoint.
+
+        Args:
+            run: its directory, relative to that of the sweep.
+        """
+        summary = read_summary(self.directory / run)
+        with contextlib.suppress(ConfigError):  # of a configuration that cannot be read
+            # Without any checkpoint, the run could not go on.
+            return bool(summary) and (
+                summary.get("checkpoint/env_steps") is None or read_run(self.directory / run).status == FINISHED
+            )
+        return False
 
     def _is_lost(self, job: Job) -> bool:
         """Return whether a run ended, without results, by what may not happen again."""
         failure = read_failure(self.directory / job.run)
-        return DIVERGED not in failure and not self._has_results(job)
+        return DIVERGED not in failure and not self.has_results(job.run)
 
     def _record_loss(self, job: Job) -> None:
         """Record that a run was tried, where it did not do so itself."""
@@ -228,9 +238,8 @@ class Runner(NamedTuple):
         except ProcessLostError:
             raise  # No other run can start without that process.
         except (TrainingError, jax.errors.JaxRuntimeError, MemoryError) as error:
-            # The others go on, also after one that exhausts the memory; a device that was lost is lost for all.
-            if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
-                raise
+            # The others go on, also after one that exhausts the memory, unless the device is lost.
+            jax.block_until_ready(jnp.zeros(()))
             print(f"{run_dir}: {error}", file=sys.stderr)
 
     def _launcher_overrides(self) -> list[str]:
@@ -263,7 +272,7 @@ class Runner(NamedTuple):
                     _ = launched.return_value
             except Exception as error:
                 # What is finished needs no job when the sweep is resumed.
-                for job in filter(self._has_results, jobs):
+                for job in (job for job in jobs if self.has_results(job.run)):
                     finished(job)
                 if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
                     raise

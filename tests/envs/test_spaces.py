@@ -72,6 +72,21 @@ def test_integers_without_bounds_are_drawn_within_those_that_there_are():
 def test_half_width_is_one_without_bounds():
     assert Box(-2.0, np.asarray([4.0, 0.0]), (2,)).half_width.tolist() == [3.0, 1.0]
     assert Box(-np.inf, np.inf, (2,)).half_width.tolist() == [1.0, 1.0]
+    partly = Box(np.asarray([-2.0, -np.inf, 5.0]), np.asarray([0.0, 3.0, np.inf]), (3,))
+    assert (partly.half_width.tolist(), partly.centre.tolist()) == ([1.0, 1.0, 1.0], [-1.0, 0.0, 0.0])
+
+
+def test_entries_with_a_lone_bound_are_drawn_from_it_on_and_others_as_alone():
+    box = Box(np.asarray([10.0, -np.inf, 5.0, -np.inf]), np.asarray([20.0, 3.0, np.inf, np.inf]), (4,))
+    keys = jax.random.split(jax.random.key(0), 500)
+    bounded, below, above, free = np.asarray(jax.vmap(box.sample)(keys)).T
+    assert bounded.min() >= 10.0
+    assert bounded.max() < 20.0
+    # A deviation of a tenth of the uniform one's, 10 / sqrt(12) = 2.89, and of the others', 1, is ten standard errors.
+    assert bounded.std() == pytest.approx(2.89, rel=0.15)
+    assert (below.max() <= 3.0, above.min() >= 5.0) == (True, True)
+    for drawn in (3.0 - below, above - 5.0, free):
+        assert drawn.std() == pytest.approx(1.0, rel=0.2)
 
 
 def test_entries_have_dotted_names_in_the_order_of_jax():

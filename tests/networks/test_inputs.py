@@ -50,6 +50,13 @@ def test_features_are_selected_by_dotted_names():
         run(FeatureInput("step_count.grid").apply, {}, OBSERVATION)
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_actions_of_any_shape_are_appended_as_vectors(shape):
+    action = jnp.arange(2.0 * np.prod(shape)).reshape(2, *shape)
+    joined = run(EmbeddingActionInput().apply, {}, Observation(jnp.ones((2, 4))), action)
+    np.testing.assert_array_equal(joined, np.concatenate([np.ones((2, 4)), action.reshape(2, -1)], -1))
+
+
 def test_the_step_count_is_appended():
     layer = StepCountInput(FeatureInput("agent_view.agent.speed"), 20.0)
     np.testing.assert_array_equal(run(layer.apply, {}, OBSERVATION), [[3.0, 0.25], [4.0, 0.5]])

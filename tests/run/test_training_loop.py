@@ -24,6 +24,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import FAILED, read_run
+from stoix_like.storage.run_directory import RunDirectory
 from stoix_like.utils.jax_utils import named
 from support import toys
 from support.comparisons import assert_same_state, without_times
@@ -137,6 +138,16 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
         with pytest.raises(TrainingError, match=message):
             experiment.run(prepare(config, tmp_path / "old"))
     assert read_run(tmp_path / "old").status == FAILED
+    with monkeypatch.context() as patched:
+        patched.setattr(RunDirectory, "write_summary", lambda directory, summary: "the results were not written: full")
+        with pytest.raises(
+            TrainingError, match="^the results were not written: full: write them with: stoix-like resume"
+        ):
+            experiment.run(prepare(config, tmp_path / "unwritten"))
+        none = parse_config(compose_config([*TOY_RUN, "logger=silent", "checkpoint.keep=0"]))
+        with pytest.raises(TrainingError, match="^the results were not written: full$"):
+            experiment.run(prepare(none, tmp_path / "unwritten_without_checkpoints"))
+    assert stoix_like.resume(tmp_path / "unwritten").summary["env_steps"] == 320
     whole = restored(tmp_path / "run")
     for rescued in ("lost", "old"):
         with np.load(tmp_path / rescued / "parameters.npz") as arrays:

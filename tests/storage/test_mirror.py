@@ -144,7 +144,8 @@ def test_a_request_that_hangs_is_reported_and_tried_again_on_another_connection(
     end.set()
     printed = capsys.readouterr().err
     assert printed.count("NoAnswerError: no answer within 0.3") == 1
-    assert len({id(system) for system in hanging}) == 2  # the first one, and one other for all that follows
+    assert [system is hanging[0] for system in hanging].count(True) == 1
+    assert len(hanging) > 1
     assert printed.endswith(f"{ADDRESS} is up to date again\n")
 
 

@@ -64,8 +64,12 @@ def test_a_run_that_exhausts_the_memory_or_has_no_results_costs_no_other_its_own
 
 
 def test_a_lost_device_ends_a_sweep(tmp_path, monkeypatch):
-    def run(prepared):
+    def fail(_):
         raise jax.errors.JaxRuntimeError("INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    def run(prepared):
+        monkeypatch.setattr(jax, "block_until_ready", fail)
+        fail(prepared)
 
     monkeypatch.setattr(experiment, "run", run)
     with pytest.raises(jax.errors.JaxRuntimeError, match="ILLEGAL_ADDRESS"):

@@ -246,7 +246,8 @@ def adapt(env: Any, kwargs: Mapping[str, Any], params: Mapping[str, Any], name: 
     if kwargs.get("opponent") == _SELF and env.num_players == 2 and known:
         games = ", ".join(sorted(_IN_TURN))
         raise ConfigError(
-            f"env.kwargs.opponent={_SELF} does not fit {name}, where players do not alternate: use {games}"
+            f"env.kwargs.opponent={_SELF} does not fit {name}, where players do not alternate: use {games}, or a game"
+            " with an id of its own"
         )
     if env.num_players > 2:
         raise ConfigError(f"{name} has {env.num_players} players, and at most two are supported")

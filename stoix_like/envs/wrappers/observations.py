@@ -80,6 +80,9 @@ def _agreed(space: ObservationSpace, view: PyTree) -> ObservationSpace:
     converts = jnp.issubdtype(space.dtype, jnp.floating) and not is_float
     # Arrays of jax have 32 bits where a space has 64.
     keeps = converts or view.dtype == jax.dtypes.canonicalize_dtype(space.dtype)
+    if isinstance(space, Box) and view.dtype == jnp.uint8 and jnp.issubdtype(space.dtype, jnp.floating):
+        # Pixels, whose declared bounds may be those of scaled ones.
+        return replace(space, dtype=view.dtype, low=0, high=255)
     return space if keeps else replace(space, dtype=view.dtype)
 
 

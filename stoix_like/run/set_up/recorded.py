@@ -205,7 +205,9 @@ def notes_on_arguments(what: str, arguments: Mapping[str, Any], config: RunConfi
         config: the run.
     """
     own, default = config.env_arguments, dataclasses.asdict(EnvConfig())
-    for name in sorted((own.keys() | arguments.keys()) - _TRAINING_ALONE):
+    # The last action is observed as the network gave it.
+    alone = _TRAINING_ALONE - ({"rescale_actions"} if own.get("observe_last_action") else set())
+    for name in sorted((own.keys() | arguments.keys()) - alone):
         there, value = (each.get(name, default.get(name)) for each in (arguments, own))
         if there != value:
             yield f"{what} with env.{name}={there}, and the run has {value}"

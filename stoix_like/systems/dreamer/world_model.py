@@ -12,7 +12,6 @@ from typing import Annotated, Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from stoix_like.base_types import Dream, Metrics, Observation, PyTree, SystemSpec
@@ -371,14 +370,13 @@ def no_action(space: Space) -> jax.Array:
         space: the action space.
 
     Returns:
-        `[*space.shape]`, -1 for choices, and the centre of a bounded box.
+        `[*space.shape]`, -1 for choices, and the centre of a box.
     """
     if isinstance(space, Mixed):
         return space.join([no_action(part) for part in space.parts])
     if not isinstance(space, Box):
         return jnp.full(space.shape, -1, space.dtype)
-    centre = np.add(space.low, space.high) / 2.0 if space.bounded else 0.0
-    return jnp.broadcast_to(jnp.asarray(centre, space.dtype), space.shape)
+    return jnp.asarray(space.centre, space.dtype)
 
 
 def make_world_model(config: WorldModelConfig, spec: SystemSpec) -> WorldModel:

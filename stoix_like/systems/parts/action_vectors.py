@@ -44,8 +44,7 @@ def action_vector(space: Space, action: jax.Array) -> jax.Array:
     vector = as_vector(space, action)
     if not isinstance(space, Box):
         return vector
-    centre = np.broadcast_to((np.add(space.low, space.high) / 2.0) if space.bounded else 0.0, space.shape)
-    scaled = (vector - prepend_dims(centre, vector.ndim)) / prepend_dims(unit(space), vector.ndim)
+    scaled = (vector - prepend_dims(space.centre, vector.ndim)) / prepend_dims(unit(space), vector.ndim)
     return scaled.astype(vector.dtype).reshape(*vector.shape[: vector.ndim - len(space.shape)], -1)
 
 

@@ -57,6 +57,8 @@ def test_a_space_has_the_dtype_of_views_that_are_not_converted(declared, seen):
     counter.observe = lambda count, action: Observation(jnp.array([count, action], seen))
     env = wrappers.as_declared(Vectorize(counter))
     assert (env.observation_space.dtype, play(env, [1])[1].observation.agent_view.dtype) == (seen, seen)
+    # Declared bounds may be those of scaled pixels.
+    assert env.observation_space.high == (255 if seen == jnp.uint8 else 100)
     if seen != jnp.float32:
         with pytest.raises(ConfigError, match="needs observations that are arrays of floats"):
             wrappers.AddTime(env, 4)

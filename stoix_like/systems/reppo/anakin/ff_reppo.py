@@ -39,6 +39,7 @@ from stoix_like.schema import above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import make_critics
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.parts.action_vectors import unit
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
@@ -230,8 +231,8 @@ class REPPO(Algorithm):
     def target_entropy(self, observation: Observation) -> float | jax.Array:
         """Return the target entropy in nats; the mean over a batch of observations."""
         del observation
-        half_width = self.action_space.half_width
-        return float(np.log(half_width).sum()) - self.config.target_entropy_scale * half_width.size
+        scale = unit(self.action_space)
+        return float(np.log(scale).sum()) - self.config.target_entropy_scale * scale.size
 
     def evaluate_policy(
         self, actor_params: PyTree, q_params: PyTree, observation: Observation, key: jax.Array

@@ -35,6 +35,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequi
 from stoix_like.schema import INT32_MAX, Part, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
+from stoix_like.systems.parts.action_vectors import unit
 from stoix_like.systems.parts.conservatism import SampledConservatism, check_actions, make_sampled_penalty
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
@@ -270,8 +271,8 @@ class SAC(OffPolicyActorCritic[ConfigT]):
     def target_entropy(self, observation: Observation) -> Scalar:
         """Return the target entropy in nats, see `target_entropy_scale`; the mean over a batch of observations."""
         del observation
-        half_width = self.action_space.half_width
-        return float(np.log(half_width).sum()) - self.config.target_entropy_scale * half_width.size
+        scale = unit(self.action_space)
+        return float(np.log(scale).sum()) - self.config.target_entropy_scale * scale.size
 
     def temperature(self, params: SACParams) -> jax.Array:
         """Return the temperature, a scalar."""
