@@ -221,7 +221,7 @@ class EmbeddingActionInput(nn.Module):
     input_layer: nn.Module = ArrayInput()
 
     @nn.compact
-    def __call__(self, embedding: Any, action: Shaped[Array, "*batch A"]) -> Float[Array, "*batch F"]:
+    def __call__(self, embedding: Any, action: Shaped[Array, "..."]) -> Float[Array, "*batch F"]:
         """Concatenate along the last axis.
 
         Args:
