@@ -317,7 +317,9 @@ def as_spec(name: str, spec: jax.ShapeDtypeStruct, given: Any) -> np.ndarray:
         ValueError: the dtype does not hold the values, such as bytes those of a scaled image.
     """
     array = np.asarray(given)
-    if np.issubdtype(spec.dtype, np.integer) and array.dtype.kind in "biuf":
+    # Whole numbers are what they are; but for bytes, which may be pixels, scaled to zeros and ones.
+    kinds = "biu" if spec.dtype == np.uint8 else "biuf"
+    if np.issubdtype(spec.dtype, np.integer) and array.dtype.kind in kinds:
         with np.errstate(invalid="ignore"):
             fits = np.array_equal(array.astype(spec.dtype), array)
     else:

@@ -124,13 +124,13 @@ class Box:
     def half_width(self) -> np.ndarray:
         """Half the distance between the bounds, an array of `shape`; 1 for entries that lack one."""
         low, high = self.ends
-        return (high - low) / 2
+        return high / 2 - low / 2
 
     @property
     def centre(self) -> np.ndarray:
         """The middle between the bounds, an array of `shape`; 0 for entries that lack one."""
         low, high = self.ends
-        return (low + high) / 2
+        return low / 2 + high / 2
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Draw one element.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -232,7 +233,11 @@ class EmbeddingActionInput(nn.Module):
             `[..., D + A]`.
         """
         view = as_floats(self.input_layer(embedding))
-        return jnp.concatenate([view, action.reshape(*view.shape[:-1], -1)], axis=-1)
+        batch = view.shape[:-1]
+        if action.shape[: len(batch)] != batch:
+            raise ValueError(f"action.shape={action.shape} must start with the batch axes {batch} of the observation")
+        vector = action.reshape(*batch, math.prod(action.shape[len(batch) :]))
+        return jnp.concatenate([view, vector], axis=-1)
 
 
 class EmbeddingActionOnehotInput(nn.Module):

@@ -174,7 +174,8 @@ class Store:
             self._answered(lambda: put(path), size)
             return
         # Of an own name: a call that was given up may go on, and write another one's file.
-        part = f"{path}.{secrets.token_hex(4)}.tmp"
+        place, _, file = path.rpartition("/")
+        part = f"{place}/.{file[:32]}.{secrets.token_hex(8)}.tmp"
         try:
             self._answered(lambda: put(part), size)
             self._answered(lambda: self._fs.mv(part, path))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
@@ -155,9 +155,11 @@ class Runner(NamedTuple):
         tried = {job.run for job in jobs if read_failure(self.directory / job.run)}
 
         def end(job: Job) -> None:
-            if job.run not in tried and self._is_lost(job):
-                lost.append(job)
+            is_lost = self._is_lost(job)
+            if is_lost:
                 self._record_loss(job)
+            if is_lost and job.run not in tried:
+                lost.append(job)
             else:
                 finished(job)
 
@@ -221,7 +223,7 @@ class Runner(NamedTuple):
         """
         run = read_run(self.directory / job.run)
         values = [math.nan] * (settings * seeds)
-        if run.status == FINISHED:
+        if self.has_results(job.run):
             values = [member.score(objective) for member in members(run)]
         return [values[place * seeds : (place + 1) * seeds] for place in range(settings)]
 
@@ -238,8 +240,8 @@ class Runner(NamedTuple):
         except ProcessLostError:
             raise  # No other run can start without that process.
         except (TrainingError, jax.errors.JaxRuntimeError, MemoryError) as error:
-            # The others go on, also after one that exhausts the memory, unless the device is lost.
-            jax.block_until_ready(jnp.zeros(()))
+            # The others go on, also after one that exhausts the memory.
+            _check_devices()
             print(f"{run_dir}: {error}", file=sys.stderr)
 
     def _launcher_overrides(self) -> list[str]:
@@ -277,3 +279,13 @@ class Runner(NamedTuple):
                 if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
                     raise
                 raise running.failure(error) from error
+
+
+def _check_devices() -> None:
+    """Raise the error of a device that was lost."""
+    for device in jax.local_devices():
+        try:
+            jax.block_until_ready(jax.device_put(np.zeros(()), device))
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise

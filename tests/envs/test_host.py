@@ -309,6 +309,7 @@ def test_what_was_learned_since_a_failure_is_dropped(monkeypatch):
         (np.float32, np.zeros((2, 2), complex), "dtype complex128, and images observes float32"),
         (np.int32, np.full((2, 2), 1.5, np.float32), "dtype float32, and images observes int32"),
         (np.int32, np.ones((2, 2), np.float32), None),
+        (np.uint8, np.zeros((2, 2)), "dtype float64, and images observes uint8"),
         (np.uint8, [[0, 255], [1, 2]], None),
         (np.float32, np.full((3, 2, 2), 0.1), None),
         (np.float32, [[0, 1], [2, 3]], None),

@@ -78,7 +78,7 @@ def test_half_width_is_one_without_bounds():
 
 def test_entries_with_a_lone_bound_are_drawn_from_it_on_and_others_as_alone():
     box = Box(np.asarray([10.0, -np.inf, 5.0, -np.inf]), np.asarray([20.0, 3.0, np.inf, np.inf]), (4,))
-    keys = jax.random.split(jax.random.key(0), 500)
+    keys = jax.random.split(jax.random.key(0), 5000)
     bounded, below, above, free = np.asarray(jax.vmap(box.sample)(keys)).T
     assert bounded.min() >= 10.0
     assert bounded.max() < 20.0

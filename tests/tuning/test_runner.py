@@ -84,8 +84,14 @@ def test_results_of_a_failed_run_without_its_last_checkpoint_are_no_results(tmp_
     (tmp_path / "run/failure.txt").write_text("TrainingError: the newest checkpoint is of 1 of 2 env steps")
     trained = []
     monkeypatch.setattr(experiment, "run", trained.append)
-    Runner(tmp_path, RUN).train([Job("run", [])], list)
+    runner = Runner(tmp_path, RUN)
+    runner.train([Job("run", [])], lambda job: None)
     assert [prepared.directory.path.name for prepared in trained] == ["run"]
+    # Without any checkpoint it could not go on, and its results count.
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"checkpoint/env_steps": None}))
+    runner.train([Job("run", [])], lambda job: None)
+    assert len(trained) == 1
+    assert runner.returns(Job("run", []), 1, 1, "final") == [[1.0]]
 
 
 @pytest.mark.slow

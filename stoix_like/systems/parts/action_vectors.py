@@ -36,7 +36,8 @@ def action_vector(space: Space, action: jax.Array) -> jax.Array:
         action: actions of this space, with any leading axes.
 
     Returns:
-        `[..., D]`: one-hot choices; numbers of a bounded box relative to its centre, in units of half its width.
+        `[..., D]`: one-hot choices; numbers of a box relative to its centre, in units of half its width, but those
+        that lack a bound as they are.
     """
     if isinstance(space, Mixed):
         pairs = zip(space.parts, space.split(action), strict=True)

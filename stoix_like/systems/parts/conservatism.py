@@ -14,6 +14,7 @@ from stoix_like.base_types import Distribution
 from stoix_like.envs.spaces import Box, Space
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, above, between, get_value
+from stoix_like.systems.parts.action_vectors import unit
 from stoix_like.utils.loss import cql_penalty_per_example, sampled_cql_penalty
 
 
@@ -129,7 +130,7 @@ def make_sampled_penalty(config: SampledConservatism | None, space: Any) -> Samp
         width = 2.0 * space.half_width
         uniform = jax.random.uniform(uniform_key, (number, len(q_tm1), *space.shape))
         q = [jax.vmap(values)(np.broadcast_to(space.low, space.shape)[None, None] + width[None, None] * uniform)]
-        log_probs = [jnp.full((number, len(q_tm1)), -np.sum(np.log(width)))]
+        log_probs = [jnp.full((number, len(q_tm1)), -np.sum(np.log(2.0 * unit(space))))]
         pi: Any
         for index, pi in enumerate(policies()):
             action, log_prob = pi.sample_and_log_prob(seed=jax.random.fold_in(key, index), sample_shape=(number,))
