@@ -158,7 +158,7 @@ def test_self_play_is_evaluated_against_an_opponent():
     _, same_actions, same_steps = rollout(bare, 12, num_envs=6)
     np.testing.assert_array_equal(actions, same_actions)
     jax.tree.map(np.testing.assert_array_equal, steps, same_steps)
-    with pytest.raises(ConfigError, match=r"env.eval_opponent=nobody cannot be imported.*must be random or"):
+    with pytest.raises(ConfigError, match=r"env.eval_opponent=nobody is no import path.*must be random or"):
         make_eval(env_config("pgx", "hex", **{**play, "eval_opponent": "nobody"}))
 
 
@@ -295,7 +295,7 @@ def leaves(key, game):
         ("go_9x9", {"kwargs": {"size": 0}}, "env.kwargs={'size': 0} is invalid for go_9x9"),
         ("go_9x9", {"kwargs": {"komi": float("nan")}}, "env.kwargs.komi=nan is invalid for go_9x9"),
         ("go_9x9", {"kwargs": {"opponent": "go_9x9_v0"}}, "env.kwargs.opponent=go_9x9_v0.*download"),
-        ("hex", {"kwargs": {"opponent": "nobody"}}, "opponent=nobody cannot be imported.*must be random, self, or"),
+        ("hex", {"kwargs": {"opponent": "nobody"}}, "opponent=nobody is no import path.*must be random, self, or"),
         ("hex", {"kwargs": {"opponent": "numpy.pi"}}, "env.kwargs.opponent=numpy.pi is not a function"),
         (
             "hex",

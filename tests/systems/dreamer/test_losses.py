@@ -230,7 +230,7 @@ def test_a_gradient_step_moves_the_slow_critic_and_stores_the_new_latents(setup,
 
     @jax.jit
     def run(agent):
-        after, _ = dreamer.sgd_step(agent, key, KEY, None)
+        after, _ = dreamer.sgd_step(agent, key, KEY)
         batch = dreamer.replay.sample(agent.local, key)
         _, (_, latent, percentiles) = dreamer.loss(params, slow, agent.shared.return_scale, batch, KEY)
         return after, batch.indices, dreamer.model.stored(latent), percentiles
