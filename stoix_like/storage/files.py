@@ -123,7 +123,7 @@ def replaced(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         The new file, opened for writing.
     """
     # At most 255 bytes, whatever the name of the target.
-    scratch = path.with_name(f".{path.name[:32]}.{secrets.token_hex(8)}.tmp")
+    scratch = path.with_name(scratch_name(path.name))
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | _BINARY, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -230,3 +230,12 @@ def _way_out(lock: filelock.BaseFileLock, path: Path) -> str:
     except (OSError, ValueError):
         holder = "an unknown process"
     return f"; {path} names {holder}: delete the file if that process is gone"
+
+
+def scratch_name(name: str) -> str:
+    """Return a name beside a file for what is to replace it; names of this form are left out of copies, and cleaned up.
+
+    Args:
+        name: that of the file.
+    """
+    return f".{name[:32]}.{secrets.token_hex(8)}.tmp"

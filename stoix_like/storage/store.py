@@ -11,7 +11,6 @@ import logging
 import math
 import os
 import re
-import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from stoix_like.call_thread import CallThread, NoAnswerError
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage.contents import parse_json
+from stoix_like.storage.files import scratch_name
 from stoix_like.storage.run_files import ADDRESS, CHECKPOINTS
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class Store:
 
     def download(self, name: str, target: Path) -> None:
         """Copy a file to a local one, which it replaces as a whole; the local one gets its time."""
-        scratch = target.with_name(f".{target.name[:32]}.{secrets.token_hex(8)}.tmp")
+        scratch = target.with_name(scratch_name(target.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._called(lambda: self._fs.get_file(self._path(name), str(scratch)))
@@ -175,7 +175,7 @@ class Store:
             return
         # Of an own name: a call that was given up may go on, and write another one's file.
         place, _, file = path.rpartition("/")
-        part = f"{place}/.{file[:32]}.{secrets.token_hex(8)}.tmp"
+        part = f"{place}/{scratch_name(file)}"
         try:
             self._answered(lambda: put(part), size)
             self._answered(lambda: self._fs.mv(part, path))
