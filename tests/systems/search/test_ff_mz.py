@@ -203,25 +203,48 @@ def two_sequences():
     return batch._replace(steps=batch.steps._replace(observation=Observation(views)))
 
 
+def searched_again(muzero, **replay):
+    """Return MuZero with windows of 5 steps, of one sequence per batch that is searched again."""
+    fields = {field.name: getattr(muzero, field.name) for field in dataclasses.fields(muzero)}
+    replay = {"unroll_steps": 1, "n_step": 3, "total_reanalyse_size": 1} | replay
+    config = dataclasses.replace(muzero.config, replay=dataclasses.replace(muzero.config.replay, **replay))
+    assert config.replay.num_steps == 5
+    return Searched(**{**fields, "config": config, "reanalyse_size": 1})
+
+
 def test_reanalysed_sequences_have_new_targets(muzero):
-    """The first of two sequences is searched again: values are those found in the next step, but after truncation."""
-    batch, fields = two_sequences(), {field.name: getattr(muzero, field.name) for field in dataclasses.fields(muzero)}
+    """The first of two sequences is searched again: values are those found in the next step, but after truncation.
+
+    Policies of steps 0 and 1 are learned, and their returns of three rewards end with the values of steps 3 and 4.
+    """
+    batch = two_sequences()
     replay = SimpleNamespace(sample=lambda local, key, exponent: batch)
-    searched = Searched(**{**fields, "reanalyse_size": 1, "replay": replay})
+    searched = dataclasses.replace(searched_again(muzero), replay=replay)
     found = searched.sample(Agent(SearchShared((), (), (), ()), ()), jax.random.key(0), 1.0).steps.extras
-    # Steps 1, 2 and 4 have the values 100, 200 and 400; those of the truncated step 2 and of the last one stay.
-    np.testing.assert_allclose(found.value[:, 0], [100.0, 200.0, 30.0, 400.0, 50.0], rtol=1e-6)
+    # Steps 1 and 4 have the values 100 and 400; that of the truncated step 2 stays, and step 2 is not searched.
+    np.testing.assert_allclose(found.value[:, 0], [100.0, 20.0, 30.0, 400.0, 50.0], rtol=1e-6)
     np.testing.assert_allclose(found.value[:, 1], [10.0, 20.0, 30.0, 40.0, 50.0])
-    np.testing.assert_allclose(found.weights[:, 0, 0], [0.0, 0.1, 0.2, 0.3, 0.4], rtol=1e-6)
+    np.testing.assert_allclose(found.weights[:, 0, 0], [0.0, 0.1, 0.5, 0.3, 0.4], rtol=1e-6)
     np.testing.assert_allclose(found.weights[:, 1], 0.5)
+
+
+@pytest.mark.parametrize(("num_unrolled", "n_step"), [(1, 3), (2, 2), (3, 1)])
+def test_targets_read_only_steps_that_are_searched_again(muzero, num_unrolled, n_step):
+    """Targets are the same whatever was stored: they read the values and policies of the new search alone."""
+    searched, batch = searched_again(muzero, unroll_steps=num_unrolled, n_step=n_step), batch_of((), ())
+
+    def targets(stored):
+        extras = jax.tree.map(lambda x: jnp.full_like(x, stored), batch.steps.extras)
+        old = batch._replace(steps=batch.steps._replace(extras=extras))
+        new = searched.reanalyse(SearchShared((), (), (), ()), old, jax.random.key(0))
+        return searched.targets(new).value, new.steps.extras.weights[: num_unrolled + 1]
+
+    jax.tree.map(np.testing.assert_array_equal, targets(0.0), targets(1e6))
 
 
 def test_sequences_drawn_by_priority_are_reanalysed_wherever_they_stand(muzero):
     """A batch that is drawn by priority has the order of the buffer: which sequences are searched again is random."""
-    batch, fields = two_sequences(), {field.name: getattr(muzero, field.name) for field in dataclasses.fields(muzero)}
-    replay_config = dataclasses.replace(muzero.config.replay, prioritised=True)
-    fields["config"] = dataclasses.replace(muzero.config, replay=replay_config)
-    searched = Searched(**{**fields, "reanalyse_size": 1})
+    batch, searched = two_sequences(), searched_again(muzero, prioritised=True)
     chosen = set()
     for seed in range(16):
         found = searched.reanalyse(SearchShared((), (), (), ()), batch, jax.random.key(seed)).steps.extras

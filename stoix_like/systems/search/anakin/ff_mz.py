@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar, cast
 import jax
 import jax.numpy as jnp
 import mctx
+import numpy as np
 
 from stoix_like.base_types import Agent, Observation, PyTree, RolloutState, SearchOutput, SystemConfig, SystemSpec
 from stoix_like.envs.spaces import Discrete
@@ -26,7 +27,7 @@ from stoix_like.systems.parts.normalizer import Normalizer
 from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.search.candidates import Candidates, Found, all_actions, take_action
-from stoix_like.systems.search.planner import Losses, Planner, SearchShared, following_values, make_parts
+from stoix_like.systems.search.planner import Losses, Planner, SearchShared, make_parts
 from stoix_like.systems.search.simulation import Simulation
 from stoix_like.systems.search.tree import SearchConfig, expected_value
 from stoix_like.systems.search.unrolled import Targets, unrolled_targets
@@ -59,6 +60,12 @@ class MuZeroReplay(PrioritisedBlockConfig):
     def learned_steps(self) -> int:
         """See `BlockReplayConfig`: those before and after each step of the dynamics."""
         return self.unroll_steps + 1
+
+    @property
+    def searched_steps(self) -> np.ndarray:
+        """Steps that a new search needs: those whose policies are learned, and those whose values bootstrap them."""
+        learned = np.arange(self.learned_steps)
+        return np.union1d(learned, self.n_step + learned)
 
     @property
     def length_keys(self) -> str:
@@ -149,24 +156,25 @@ class MuZero(Planner[ConfigT]):
         return self.reanalyse(agent.shared, batch, search_key) if self.reanalyse_size else batch
 
     def reanalyse(self, shared: SearchShared, batch: SequenceBatch, key: jax.Array) -> SequenceBatch:
-        """Replace what the search found in some sequences of a batch `[W, B]`; the last step keeps its value."""
-        size, steps = self.reanalyse_size, batch.steps
-        rows: slice | jax.Array = slice(size)
+        """Replace what the search found in some sequences of a batch `[W, B]`, in the steps that targets read."""
+        size, steps, searched = self.reanalyse_size, batch.steps, self.config.replay.searched_steps
+        rows = jnp.arange(size)
         if self.config.replay.prioritised:
             # Priorities draw in the order of the buffer: the first ones are always those of the first environments.
             rows_key, key = jax.random.split(key)
             rows = jax.random.permutation(rows_key, batch.weight.size)[:size]
-        observation = jax.tree.map(lambda x: x[:, rows].reshape(-1, *x.shape[2:]), steps.observation)
+        places = (searched[:, None], rows)
+        observation = jax.tree.map(lambda x: x[places].reshape(-1, *x.shape[2:]), steps.observation)
         shared = shared._replace(params=unpack(shared.params))
         output = self.describe(*self.tree(shared, None, observation, key, self.config.search.num_simulations))
         found = Found(output.candidates, output.weights, output.value)
         found = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), found)
+        extras = jax.tree.map(lambda new, old: old.at[places].set(new), found, steps.extras)
         assert steps.truncated is not None
         # The value of a true successor is found in the next step, unless the episode was truncated.
-        old, truncated = steps.extras.value[:, rows], steps.truncated[:, rows]
-        found = found._replace(value=following_values(found.value, old, truncated))
-        extras = jax.tree.map(lambda new, old: old.at[:, rows].set(new), found, steps.extras)
-        return batch._replace(steps=steps._replace(extras=extras))
+        before, old = (searched[1:, None] - 1, rows), steps.extras.value
+        value = old.at[before].set(jnp.where(steps.truncated[before], old[before], found.value[1:]))
+        return batch._replace(steps=steps._replace(extras=extras._replace(value=value)))
 
     def loss(self, params: PyTree, statistics: PyTree, batch: SequenceBatch, key: jax.Array) -> Losses:
         """Compute the losses of all heads on unrolled sequences; also the absolute errors `[1, B]` of root values."""
