@@ -109,6 +109,11 @@ class RunConfig(NamedTuple):
         return f"{self.env.env_name}/{self.env.scenario.task_name}"
 
     @property
+    def scenario_name(self) -> str:
+        """The suite and the scenario, of which recorded data are, whatever the task is called."""
+        return f"{self.env.env_name}/{self.env.scenario.name}"
+
+    @property
     def env_arguments(self) -> dict[str, Any]:
         """The keys of the environment and its wrappers that are not at their defaults."""
         default = asdict(EnvConfig())

@@ -15,9 +15,10 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -71,8 +72,22 @@ def check_file(path: Path) -> None:
     check_new(path)
 
 
-def read_header(path: str | Path, key: str = KEY) -> DataHeader:
-    """Read the header of a data set; of other layouts than this package's, by reading all of it.
+class OpenedData(NamedTuple):
+    """A data set whose arrays are read on demand; those of other layouts than this package's are read already.
+
+    Attributes:
+        header: its header.
+        shapes: the shapes and dtypes of its arrays, see `data_shapes`.
+        read: returns the data, see `read_data`.
+    """
+
+    header: DataHeader
+    shapes: dict[str, jax.ShapeDtypeStruct]
+    read: Callable[[], DataSet]
+
+
+def open_data(path: str | Path, key: str = KEY) -> OpenedData:
+    """Open a data set.
 
     Args:
         path: the file, or the directory of Minari.
@@ -82,25 +97,24 @@ def read_header(path: str | Path, key: str = KEY) -> DataHeader:
         ConfigError: it is no data set, or cannot be read.
     """
     with _reading(path, key) as (place, layout):
-        return _OTHERS[layout](place).header if layout in _OTHERS else _own_header(place)
+        if layout in _OTHERS:
+            found = _OTHERS[layout](place)
+            return OpenedData(found.header, _shapes(found.arrays()), lambda: found)
+        return OpenedData(_own_header(place), _shapes(npz.shapes(place)), partial(read_data, path, key))
+
+
+def read_header(path: str | Path, key: str = KEY) -> DataHeader:
+    """Read the header of a data set; see `open_data`."""
+    return open_data(path, key).header
 
 
 def data_shapes(path: str | Path, key: str = KEY) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes and dtypes of the arrays of a data set; of other layouts, by reading all of it.
-
-    Args:
-        path: the file, or the directory of Minari.
-        key: what names it, for messages.
+    """Return the shapes and dtypes of the arrays of a data set; see `open_data`.
 
     Returns:
         Those of `DataSet.arrays`, by name: `observations/joint/pos`, `actions`, `rewards`, ….
-
-    Raises:
-        ConfigError: it is no data set, or cannot be read.
     """
-    with _reading(path, key) as (place, layout):
-        found = _OTHERS[layout](place).arrays() if layout in _OTHERS else npz.shapes(place)
-        return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in found.items() if name != _HEADER}
+    return open_data(path, key).shapes
 
 
 def read_data(path: str | Path, key: str = KEY) -> DataSet:
@@ -144,8 +158,9 @@ def content_hash(path: str | Path, key: str = KEY) -> str:
 @contextlib.contextmanager
 def _reading(path: str | Path, key: str) -> Iterator[tuple[Path, str]]:
     """Find the layout of a data set, and name it in all refusals."""
+    place = Path(path).expanduser()
     try:
-        yield Path(path), _find_layout(Path(path))
+        yield place, _find_layout(place)
     except ConfigError as error:
         if type(error) is not ConfigError:  # a missing extra, with what installs it
             raise
@@ -176,6 +191,10 @@ def _find_layout(path: Path) -> str:
             " timeouts, or save what OGBench returns with compact_dataset=True"
         )
     return "ogbench"
+
+
+def _shapes(arrays: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+    return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items() if name != _HEADER}
 
 
 def _own_header(path: Path) -> DataHeader:

@@ -175,7 +175,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def plain(array: np.ndarray) -> np.ndarray:
-    """Return floats as float32 and integers as int32; symbols of 16 bits, bytes and flags stay."""
+    """Return floats as float32 and integers as int32; those of at most 16 bits, and flags, stay."""
     if array.dtype.kind == "f":
         return array.astype(np.float32, copy=False)
-    return array if array.dtype in (np.uint8, np.int16, np.bool_) else array.astype(np.int32, copy=False)
+    return array if array.dtype.itemsize <= 2 else array.astype(np.int32, copy=False)

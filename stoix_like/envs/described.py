@@ -12,7 +12,7 @@ from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment, restart
 from stoix_like.envs.legends import Feature, Legend
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, first_choices
-from stoix_like.envs.wrappers import AgentRows, Wrapper
+from stoix_like.envs.wrappers import AgentRows, Wrapper, layers
 
 # The key of the number that all entries of an array of bounds are.
 _EVERYWHERE = "everywhere"
@@ -108,12 +108,11 @@ def conversions(env: VectorEnvironment) -> list[type[Wrapper]]:
         env: environments with wrappers, some of which may be inside those of a user's own.
     """
     found = list[type[Wrapper]]()
-    while isinstance(env, Wrapper):
-        own = type(env)
+    for layer in layers(env):
+        own = type(layer)
         keeps = own.inner_action is Wrapper.inner_action and own.native_action is Wrapper.native_action
         if not keeps and own is not AgentRows:
             found.append(own)
-        env = env.env
     return found
 
 

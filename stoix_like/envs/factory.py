@@ -43,6 +43,12 @@ _FOR_ONE_PLAYER = (
     *("observation_delay", "observe_last_action", "observe_last_reward"),
 )
 
+# The same as `env.wrappers` may list them.
+_MIXING = (
+    *(wrappers.StickyActions, wrappers.RepeatActions, wrappers.StackFrames, wrappers.CountingWrapper),
+    *(wrappers.DelayObservation, wrappers.ObserveLastStep),
+)
+
 # Wrappers that start or end episodes where the wrapped environments do not.
 _OF_EPISODES = (wrappers.RandomStarts, wrappers.RepeatActions, wrappers.TimeLimit)
 
@@ -304,14 +310,12 @@ def check_host_wrappers(env: VectorEnvironment, config: EnvConfig) -> None:
     Raises:
         ConfigError: names the wrapper.
     """
-    on_host = env.on_host
-    while isinstance(env, wrappers.Wrapper):
-        if on_host and isinstance(env, _OF_EPISODES):
-            instead = "use env.time_limit" if isinstance(env, wrappers.TimeLimit) else "leave it out"
+    for layer in wrappers.layers(env) if env.on_host else ():
+        if isinstance(layer, _OF_EPISODES):
+            instead = "use env.time_limit" if isinstance(layer, wrappers.TimeLimit) else "leave it out"
             raise ConfigError(
-                f"env.wrappers: {type(env).__name__} does not fit {config.env_name}, which resets itself: {instead}"
+                f"env.wrappers: {type(layer).__name__} does not fit {config.env_name}, which resets itself: {instead}"
             )
-        env = env.env
 
 
 def _make_episodes(
@@ -329,7 +333,7 @@ def _make_episodes(
         key = "env.random_start_steps" if random_start_steps else "env.action_repeat"
         raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")
     if env.num_players == 2:
-        _check_two_players(config)
+        _check_two_players(env, config)
         if evaluation:
             problem = f"{opponents.KEY}={name_of(config.eval_opponent)} failed"
             with refusing(problem, "against must return the game with it"):
@@ -359,11 +363,13 @@ def _randomize(env: VectorEnvironment, config: EnvConfig, evaluation: bool) -> V
     return randomization.randomize(env, config.randomization, config.randomize_every, environment, mode)
 
 
-def _check_two_players(config: EnvConfig) -> None:
+def _check_two_players(env: VectorEnvironment, config: EnvConfig) -> None:
     default = EnvConfig()
-    for key in _FOR_ONE_PLAYER:
-        if (value := getattr(config, key)) != getattr(default, key):
-            raise ConfigError(f"env.{key}={value} mixes the two players of {config.scenario.name}: leave it out")
+    values = ((key, getattr(config, key)) for key in _FOR_ONE_PLAYER)
+    mixing = [f"{key}={value}" for key, value in values if value != getattr(default, key)]
+    mixing += [f"wrappers: {type(layer).__name__}" for layer in wrappers.layers(env) if isinstance(layer, _MIXING)]
+    if mixing:
+        raise ConfigError(f"env.{mixing[0]} mixes the two players of {config.scenario.name}: leave it out")
 
 
 def _wrap_steps(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:

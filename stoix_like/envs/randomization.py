@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, strongly_typed
 from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment
-from stoix_like.envs.wrappers import Wrapper
+from stoix_like.envs.wrappers import Wrapper, layers
 from stoix_like.errors import ConfigError
 from stoix_like.user_code import guarded, import_object, refusing
 
@@ -209,14 +209,13 @@ def check_wrappers(env: VectorEnvironment, problem: str, instead: str) -> None:
     Raises:
         ConfigError: names the wrapper.
     """
-    while isinstance(env, Wrapper):
-        cls = type(env)
+    for layer in layers(env):
+        cls = type(layer)
         if cls.reset is not Wrapper.reset and cls.next_episodes is Wrapper.next_episodes:
             raise ConfigError(
                 f"{problem} without calling {cls.__name__}.reset: override on_start instead, or next_episodes, too, or"
                 f" use {instead}"
             )
-        env = env.env
 
 
 def _fault(result: Any) -> str | None:

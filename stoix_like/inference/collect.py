@@ -93,7 +93,8 @@ def collect(
     if format not in FORMATS:
         raise ConfigError(f"format={format} is unknown: use {' or '.join(FORMATS)}")
     if out is not None:
-        (minari.check_minari if format == "minari" else check_file)(Path(out))
+        out = Path(out).expanduser()
+        (minari.check_minari if format == "minari" else check_file)(out)
     run = open_run(run_dir, trust, env)
     spaces = run.setup.env.observation_space, run.setup.env.unwrapped.action_space
     names = [*entries(spaces[0]), *element_names(spaces[1])]
@@ -113,7 +114,7 @@ def collect(
     if agents > 1:
         note += f"; games of {agents} agents, of which each episode is what one observed, did and earned"
     acted = "replay" if replay else f"{policy}+noise:{noise:g}" if noise else policy
-    header = dataclasses.replace(_identity(run, acted), notes=(note, *data.header.notes), path=str(out or ""))
+    header = dataclasses.replace(_identity(run, acted, replay), notes=(note, *data.header.notes), path=str(out or ""))
     data = data._replace(header=header).with_statistics()
     check_data(data, *spaces, header.environment, key="out")
     if out is not None and format == "minari":
@@ -181,12 +182,13 @@ def _episodes(rows: Rows, steps: int, num_agents: int = 1) -> tuple[DataSet, int
     return DataSet(DataHeader(), *jax.tree.map(lambda leaf: leaf[kept], rows)), int(endless[first].sum())
 
 
-def _identity(run: TrainedRun, policy: str) -> DataHeader:
-    """Return the header of data of a run."""
+def _identity(run: TrainedRun, policy: str, replay: bool) -> DataHeader:
+    """Return the header of data of a run; its evaluations, unlike its replay buffer, may leave out randomisation."""
     config = run.setup.config
+    absent = () if replay or config.env.randomize_evaluation else ("randomization", "randomize_every")
     return DataHeader(
-        environment=f"{config.env.env_name}/{config.env.scenario.name}",
-        arguments=config.env_arguments,
+        environment=config.scenario_name,
+        arguments={name: value for name, value in config.env_arguments.items() if name not in absent},
         system=config.system_name,
         run=hashlib.sha256((run.run_dir / CONFIG).read_bytes()).hexdigest(),
         policy=policy,

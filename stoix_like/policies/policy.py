@@ -22,7 +22,7 @@ from stoix_like.envs.environment import VectorEnvironment, restart
 from stoix_like.envs.host import HostEnvironment
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Box, Dict, Discrete, Space, entries
-from stoix_like.envs.wrappers import AgentRows, ObservationWrapper, Wrapper
+from stoix_like.envs.wrappers import AgentRows, ObservationWrapper, layers
 from stoix_like.envs.wrappers.agents import with_agent_ids
 from stoix_like.errors import ConfigError
 from stoix_like.policies.export import export_policy
@@ -446,15 +446,11 @@ def _observed(env: VectorEnvironment, given: Any) -> Any:
         env: the environments.
         given: `[..., *shape]` an observation, or its view.
     """
-    layers = list[Wrapper]()
-    while isinstance(env, Wrapper):
-        layers.append(env)
-        env = env.env
     view = given.agent_view if isinstance(given, Observation) else given
     first, space = (next(iter(entries(tree).values())) for tree in (view, env.observation_space))
     leading = first.shape[: first.ndim - len(space.shape)]
     view = jax.tree.map(lambda leaf: jnp.asarray(leaf).reshape(-1, *leaf.shape[len(leading) :]), view)
-    for layer in reversed(layers):
+    for layer in reversed(list(layers(env))):
         if isinstance(layer, ObservationWrapper):
             view = layer.view(view)
         elif not isinstance(layer, AgentRows) and _shapes(layer) != _shapes(layer.env):

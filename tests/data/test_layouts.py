@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoix_like.data import layouts
-from stoix_like.data.files import content_hash, data_shapes, read_data, read_header
+from stoix_like.data.files import content_hash, data_shapes, open_data, read_data, read_header
 from stoix_like.errors import ConfigError
 
 OBSERVATIONS = np.arange(6.0)[:, None]
@@ -87,6 +87,9 @@ def test_d4rl_without_successors(tmp_path):
     assert "left out" in data.header.notes[0]
     assert {name: x.shape for name, x in data_shapes(tmp_path / "data.hdf5").items()}["observations"] == (7, 1)
     assert read_header(tmp_path / "data.hdf5") == data.header
+    file = open_data(tmp_path / "data.hdf5")
+    assert file.header == data.header
+    assert file.read() is file.read()
 
 
 def test_d4rl_with_successors(tmp_path):
@@ -167,7 +170,15 @@ def test_arrays_that_lie_in_other_files_are_refused(tmp_path, kind):
 
 @pytest.mark.parametrize(
     ("given", "read"),
-    [("float64", "float32"), ("int64", "int32"), ("int16", "int16"), ("uint8", "uint8"), ("bool", "bool")],
+    [
+        ("float64", "float32"),
+        ("int64", "int32"),
+        ("int16", "int16"),
+        ("int8", "int8"),
+        ("uint16", "uint16"),
+        ("uint8", "uint8"),
+        ("bool", "bool"),
+    ],
 )
 def test_arrays_have_the_types_that_environments_observe(given, read):
     assert layouts.plain(np.zeros(2, given)).dtype == read

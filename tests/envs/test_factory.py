@@ -254,6 +254,9 @@ def test_the_opponent_of_evaluations_is_refused_where_none_plays():
         make(probe(eval_opponent="my.player"))
     with pytest.raises(ConfigError, match=r"env.step_count=True mixes the two players of Nim: leave it out"):
         make(nim(step_count=True))
+    limit = {"_target_": "stoix_like.envs.wrappers.TimeLimit", "limit": 4}
+    with pytest.raises(ConfigError, match=r"env.wrappers: TimeLimit mixes the two players of Nim: leave it out"):
+        make(nim(wrappers=[limit]))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from stoix_like.data.files import content_hash, read_data
 from stoix_like.envs import Box, Discrete, Vectorize
 from stoix_like.envs.environment import Environment, restart, transition
 from stoix_like.errors import ConfigError
-from stoix_like.inference.collect import _episodes
+from stoix_like.inference.collect import _episodes, _identity
 from stoix_like.policies import visits
 from stoix_like.policies.formats import numpy_policy
 from stoix_like.policies.visits import Player, Rows
@@ -65,6 +65,27 @@ def test_the_header_tells_where_the_data_come_from(recorded):
     assert len(header.run) == 64
     assert header.versions == versions()
     assert "env steps; seed 0" in header.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("replay", "evaluation", "recorded"),
+    [
+        (False, False, {"time_limit": 9}),
+        (False, True, {"time_limit": 9, "randomization": "my.fn"}),
+        (True, False, {"time_limit": 9, "randomization": "my.fn"}),
+    ],
+)
+def test_evaluations_without_randomisation_record_data_without_it(replay, evaluation, recorded, tmp_path):
+    (tmp_path / "config.yaml").touch()
+    config = SimpleNamespace(
+        env=SimpleNamespace(randomize_evaluation=evaluation),
+        env_arguments={"time_limit": 9, "randomization": "my.fn"},
+        scenario_name="suite/Arm-v0",
+        system_name="sac/ff_sac",
+        versions={},
+    )
+    header = _identity(SimpleNamespace(setup=SimpleNamespace(config=config), run_dir=tmp_path), "best", replay)
+    assert header.arguments == recorded
 
 
 def rows(lengths, end, num_rows=6):

@@ -80,6 +80,18 @@ def test_recorded_rewards_are_scaled_and_clipped_as_those_of_training(tmp_path):
     np.testing.assert_array_equal(np.unique(data.reward), [0.0, 0.5])
 
 
+def test_a_task_has_the_data_of_its_scenario(tmp_path, monkeypatch):
+    """CartPole without velocities has a name of its own, and data of CartPole-v1; `~` is the home directory."""
+    write_cartpole(tmp_path / "data.npz")
+    data = read_data(tmp_path / "data.npz")
+    write_data(tmp_path / "seen.npz", data._replace(observation=Observation(data.observation.agent_view[:, ::2])))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ["env=gymnax/cartpole_no_velocity", "system.data='~/seen.npz'"]
+    config = parse_config(compose_config(["system=q_learning/ff_dqn", *SMALL, *words]))
+    assert config.environment_name == "gymnax/CartPole-v1-no-velocity"
+    assert set_up(config).spec.data.observation.agent_view.shape == (220, 2)
+
+
 def test_data_of_environments_that_were_set_up_in_another_way(tmp_path):
     """Data with longer steps are refused; other differences are said."""
     write_cartpole(tmp_path / "data.npz")

@@ -11,7 +11,14 @@ from stoix_like.envs.wrappers.actions import (
     join_actions,
 )
 from stoix_like.envs.wrappers.agents import AgentRows
-from stoix_like.envs.wrappers.base import CountingWrapper, ObservationWrapper, RewardWrapper, StatefulWrapper, Wrapper
+from stoix_like.envs.wrappers.base import (
+    CountingWrapper,
+    ObservationWrapper,
+    RewardWrapper,
+    StatefulWrapper,
+    Wrapper,
+    layers,
+)
 from stoix_like.envs.wrappers.episodes import ClipReward, RecordEpisode, ScaleReward, TimeLimit
 from stoix_like.envs.wrappers.last_step import ObserveLastStep
 from stoix_like.envs.wrappers.observations import (
@@ -59,5 +66,6 @@ __all__ = [
     "Wrapper",
     "as_declared",
     "join_actions",
+    "layers",
     "mask_entries",
 ]

@@ -12,7 +12,7 @@ from stoix_like.base_types import EpisodeMetrics, Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace
 from stoix_like.envs.worlds import OWN, WORLD
-from stoix_like.envs.wrappers.base import Wrapper, with_view
+from stoix_like.envs.wrappers.base import Wrapper, layers, with_view
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import append_dims, merge_leading_dims
 
@@ -118,11 +118,7 @@ def with_agent_ids(env: VectorEnvironment, observation: Observation) -> Observat
 
 
 def _find_rows(env: VectorEnvironment) -> AgentRows | None:
-    while isinstance(env, Wrapper):
-        if isinstance(env, AgentRows):
-            return env
-        env = env.env
-    return None
+    return next((layer for layer in layers(env) if isinstance(layer, AgentRows)), None)
 
 
 def where_rows(condition: jax.Array, taken: Any, other: Any) -> Any:

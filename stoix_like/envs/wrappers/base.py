@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -164,6 +165,13 @@ class Wrapper(VectorEnvironment):
     def native_state(self, state: State) -> State:
         """See `VectorEnvironment.native_state`."""
         return self.env.native_state(self.inner_state(state))
+
+
+def layers(env: VectorEnvironment) -> Iterator[Wrapper]:
+    """Iterate over the wrappers of environments, the outermost first."""
+    while isinstance(env, Wrapper):
+        yield env
+        env = env.env
 
 
 class StatefulWrapper(Wrapper):

@@ -15,7 +15,7 @@ from stoix_like.base_types import Observation
 from stoix_like.config import RunConfig
 from stoix_like.data.check import check_data
 from stoix_like.data.dataset import DataHeader, DataSet
-from stoix_like.data.files import KEY, content_hash, data_shapes, read_data, read_header
+from stoix_like.data.files import KEY, content_hash, open_data
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.errors import ConfigError
@@ -33,6 +33,7 @@ _TRAINING_ALONE = {
     "eval_opponent",
     "pool_size",
     "random_start_steps",
+    "randomize_evaluation",
     "rescale_actions",
     "reset_ratio",
     "reward_clip",
@@ -85,17 +86,17 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
             "arch.population.hyperparams.data_fraction has 1, with which a run alone has no replay buffer, but members"
             " that differ in it have one: use smaller shares, or train it with system.data_fraction=1"
         )
-    path, spaces = part.data, (env.observation_space, env.unwrapped.action_space, config.environment_name)
-    header = read_header(path)
-    check_data(header, *spaces)
-    _check_steps(header, config.env)
-    needed = sum(math.prod(array.shape) * array.dtype.itemsize for array in data_shapes(path).values())
+    path, spaces = part.data, (env.observation_space, env.unwrapped.action_space, config.scenario_name)
+    file = open_data(path)
+    check_data(file.header, *spaces)
+    _check_steps(file.header, config.env)
+    needed = sum(math.prod(array.shape) * array.dtype.itemsize for array in file.shapes.values())
     if needed > memory:
         raise ConfigError(
             f"{KEY}={path} needs {gib(needed)} on every device, but only {gib(memory)} is available: use a smaller data"
             " set"
         )
-    found = read_data(path)
+    found = file.read()
     check_data(found, *spaces)
     _check_length(found, config, path)
     reward = _learned_rewards(found.reward, config.env)

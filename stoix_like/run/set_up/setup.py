@@ -267,6 +267,7 @@ def _assemble(
             *env.unwrapped.faults,
             *unused_methods(env),
             *_world_notes(config, env, networks),
+            *_search_notes(config),
             *(
                 f"{rate} has no effect: system={config.system_name} trains without dropout there"
                 for rate in unused_dropout(spec.networks, config.system)
@@ -295,6 +296,20 @@ def _world_notes(config: RunConfig, env: VectorEnvironment, networks: SimpleName
         f"network.observations.critic={read}: where all agents observe the same world, the critic cannot tell them"
         " apart, and their rewards may differ: use env.agent_ids=one_hot where the world is a vector, or"
         " env.team_reward=true",
+    )
+
+
+def _search_notes(config: RunConfig) -> tuple[str, ...]:
+    """Return a note where a search in the environment knows what observations hide."""
+    env = config.env
+    keys = ("observation_mask", "observation_noise", "observation_delay", "observation_flicker")
+    hiding = [f"env.{key}={getattr(env, key)}" for key in keys if getattr(env, key) != getattr(factory.EnvConfig, key)]
+    hiding += [f"env={config.environment_name}"] if env.env_name == "memory" else []
+    if not hiding or not config.system.needs_model:
+        return ()
+    return (
+        f"{', '.join(hiding)}: the search of system={config.system_name} starts from the state of the environment, and"
+        " knows what observations hide, in evaluations too: system=search/ff_mz and recurrent systems do not",
     )
 
 

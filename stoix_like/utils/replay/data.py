@@ -91,8 +91,8 @@ class Data(NamedTuple):
 
     Attributes:
         observation: `[R, ...]`.
-        action: `[R, ...]`, in the environment's units.
-        reward: `[R]` float32, of the environment.
+        action: `[R, ...]`, in the units of the agent.
+        reward: `[R]` float32, scaled and clipped as those of training.
         terminated: `[R]` bool.
         truncated: `[R]` bool.
         valid: `[R]` bool, False for the last row of each episode.

@@ -139,8 +139,12 @@ def test_values_that_would_train_wrongly_are_refused(overrides, message):
         ([*DQN, "system.target_update_period=10000000"], "system.target_update_period=10,000,000 of"),
         ([*DQN, "system.reset_every=10000000"], "system.reset_every=10,000,000 of"),
         ([*SAC, "system.policy_frequency=10000000"], "system.policy_frequency=10,000,000 of"),
+        (
+            ["system=search/ff_az", "env=memory/t_maze", "env.observation_flicker=0.1"],
+            "env.observation_flicker=0.1, env=memory/t_maze: the search of system=search/ff_az starts from the state",
+        ),
     ],
 )
-def test_what_has_no_effect_is_noted(overrides, message):
+def test_what_is_accepted_with_a_doubt_is_noted(overrides, message):
     notes = set_up(parse_config(compose_config([*overrides, "arch.num_devices=1"]))).plan.notes
     assert any(note.startswith(message) for note in notes), notes
