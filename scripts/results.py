@@ -142,11 +142,18 @@ def _check_owned(run: Path, overrides: Sequence[str]) -> None:
 
 
 def read_members(directory: Path) -> list[Member]:
-    """Read the members of a finished run that was started on the command line, which records its overrides."""
-    run = recorded_runs.read_run(directory)
-    if run.status == FAILED and all(member.failure for member in recorded_runs.members(run)):
+    """Read the members of a finished run, one of which has a return; see `read_counted`."""
+    members = read_counted(directory)
+    if all(math.isnan(member.final) for member in members):
         raise DivergedError(f"{directory} has no return: training diverged; leave it out")
-    if run.status != FINISHED:
+    return members
+
+
+def read_counted(directory: Path) -> list[Member]:
+    """Read the members of a run that has finished or diverged, and was started on the command line."""
+    run = recorded_runs.read_run(directory)
+    diverged = run.status == FAILED and all(member.failure for member in recorded_runs.members(run))
+    if run.status != FINISHED and not diverged:
         raise ConfigError(f"{directory} is not finished: it has no summary.json that can be read; leave it out")
     try:
         given, composed = (_load(directory / f".hydra/{name}.yaml") for name in ("overrides", "config"))
@@ -261,7 +268,7 @@ def table(
             " --reference if, and only if, the page was written with one"
         )
     rows = merge(written.rows, new)
-    runs = [member.run for group in groups for member in group]
+    runs = [member.run for group in groups for member in group if member.run.summary]
     measured_with = dict.fromkeys([*written.measured_with, *(f"{_MEASURED}{_measured_with(run)}." for run in runs)])
     equal = _equal_budgets(rows, references) if references else []
     lines = [*format_table(rows), "", *_legend(rows, measured_with, references)]
@@ -329,7 +336,7 @@ def _row(rows: Sequence[Member], references: References | None) -> dict[str, str
     arch = run.config["arch"]
     point = [f"`{name}={value:g}`" for name, value in rows[0].recorded.hyperparams.items()]
     cells = {
-        "system": " ".join([f"`{run.summary['system']}`", *point]),
+        "system": " ".join([f"`{run.system}`", *point]),
         "environment": run.config["env"]["scenario"]["task_name"],
         "seeds": _format_seeds(rows),
         "env steps": format_steps(arch["total_timesteps"]),
@@ -338,7 +345,7 @@ def _row(rows: Sequence[Member], references: References | None) -> dict[str, str
         "best policy": format_returns(best) if len(best) == len(rows) else "",
     }
     if references is not None:
-        entries = references.of(run.summary["system"], run.summary["environment"].split("/")[-1])
+        entries = references.of(run.system, run.environment.split("/")[-1])
         published = (f"{x.episode_return:g} ({x.source}, {format_steps(x.env_steps)})" for x in entries)
         cells["published"] = "<br>".join(published)
     return {**cells, "command": "<br>".join(f"`{command}`" for command in commands(rows))}
@@ -428,7 +435,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     try:
         references = read_references(args.reference) if args.reference else None
-        members = (member for directory in find_runs(args.runs) for member in read_members(directory))
+        members = (member for directory in find_runs(args.runs) for member in read_counted(directory))
         text = table(group(members), references, read_written(args.into) if args.into else None)
         if args.into:
             replace_block(args.into, text)

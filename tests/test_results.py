@@ -87,7 +87,7 @@ def cells(text):
 
 
 def rows(*directories, reference=None):
-    members = (member for run in results.find_runs(directories) for member in results.read_members(run))
+    members = (member for run in results.find_runs(directories) for member in results.read_counted(run))
     groups = results.group(members)
     return cells(results.table(groups, reference and results.read_references(reference)))
 
@@ -157,6 +157,19 @@ def test_members_with_different_hyperparameters_have_separate_rows(tmp_path):
     assert (low["final policy"], low["best policy"], low["seeds"]) == ("1.3 [1.0, 2.0]", "", "42, 43, 45 (1 diverged)")
     assert (high["seeds"], high["final policy"]) == ("1, 44", "5.5 [5.0, 6.0]")
     assert shlex.split(low["command"].strip("`"))[2:] == [given, "arch.seed=42"]
+
+
+def test_a_run_that_diverged_counts_as_the_lowest_of_its_row(tmp_path, capsys):
+    for seed, final in ((1, 2.0), (2, 3.0)):
+        write_run(tmp_path / f"{seed}", [f"arch.seed={seed}"], [final])
+    write_diverged(tmp_path / "0", ["arch.seed=0"], [9.0])
+    results.main([str(tmp_path)])
+    (row,) = cells(capsys.readouterr().out)
+    # (2 + 2 + 3) / 3; there is no best policy of all.
+    assert (row["system"], row["final policy"], row["best policy"]) == ("`ppo/ff_ppo`", "2.3 [2.0, 3.0]", "")
+    assert row["seeds"] == "0–2 (1 diverged)"
+    with pytest.raises(ConfigError, match="0 has no return: training diverged; leave it out"):
+        results.read_members(tmp_path / "0")
 
 
 @pytest.mark.slow
@@ -278,7 +291,7 @@ def test_missing_unfinished_and_damaged_runs_are_refused(tmp_path, capsys):
         (["good", "unfinished"], "unfinished/run is not finished"),
         (["torn"], "torn/run is not finished"),
         (["nan"], "the return of seed 42 is not finite"),
-        (["lost"], "lost/run has no return: training diverged"),
+        (["lost"], "lost/run has no return: every seed diverged"),
         (["all"], "all/run has no return: every seed diverged"),
         (["good", "twice"], "seed 42 occurs twice"),
     ):

@@ -18,7 +18,7 @@ from stoix_like.analysis.scores import common_unit, raw_scores, score_tables, wi
 from stoix_like.analysis.statistics import CORRECTIONS, TESTS, TITLES, Interval
 from stoix_like.errors import ConfigError, nearest, require
 from stoix_like.loggers.formats import MIN_IQM, columns
-from stoix_like.storage.recorded_runs import RETURN, TASK, differing_keys, flatten, is_below
+from stoix_like.storage.recorded_runs import FINISHED, RETURN, TASK, Member, differing_keys, flatten, is_below
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +27,7 @@ HEAD = ("seeds", "steps", "mean", "median", "IQM", "optimality gap")
 MIN_SEEDS = 5
 MAX_ALL_PAIRS = 6
 _WIDTH = 120
+_MOST_NAMED = 5  # runs in a note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +94,11 @@ class Test(NamedTuple):
     paired: bool = False
     direction: float = 0.0
     equal: str = ""
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether there is a p-value: of several seeds of both, that are not equal, and for a t-test with spread."""
+        return not math.isnan(self.p_value)
 
     def verdict(self, level: float) -> str:
         """Return what the test decides, in a sentence.
@@ -175,7 +181,7 @@ class Comparison(NamedTuple):
     def test_title(self) -> str:
         """What was tested, and how."""
         settings = self.settings
-        names = dict.fromkeys(_test_title(test, settings.test) for test in self.tests if not test.equal)
+        names = dict.fromkeys(_test_title(test, settings.test) for test in self.tests if test.is_tested)
         corrected = "" if settings.correction == "none" else f", corrected by {settings.correction}"
         if settings.test == "welch":
             interval = "its intervals of the difference between means"
@@ -279,15 +285,29 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
     if any(_num_scores(algorithm, tasks) < MIN_IQM for algorithm in algorithms):
         notes.append(f"an IQM needs {MIN_IQM} scores: see the mean")
     notes += [note for algorithm in algorithms for task in tasks if (note := _differing_env_keys(algorithm, task))]
-    steps = {step for algorithm in algorithms for step in _trained_steps(algorithm, tasks)}
+    notes += _notes_on_training([member for one in algorithms for task in tasks for member in one.tasks[task]])
+    return Comparison(settings, algorithms, tasks, target, found, tests, notes)
+
+
+def _notes_on_training(members: Sequence[Member]) -> list[str]:
+    """Return which runs have not finished, and whether the budgets of members differ."""
+    notes = []
+    status = {member.run.directory: member.run.status for member in members if not member.failure}
+    if unfinished := [f"{directory} ({one})" for directory, one in status.items() if one != FINISHED]:
+        named = ", ".join(unfinished[:_MOST_NAMED]) + ", …" * (len(unfinished) > _MOST_NAMED)
+        notes.append(
+            f"{len(unfinished)} run(s) have not finished: {named}: their last evaluations are not final returns; resume"
+            " them or leave them out"
+        )
+    finished = {directory for directory, one in status.items() if one == FINISHED}
+    steps = {(_trained_steps if member.run.directory in finished else _budget)(member) for member in members}
     # Runs last whole updates.
     if max(steps) > 1.02 * min(steps):
-        unit = common_unit(member for algorithm in algorithms for task in tasks for member in algorithm.tasks[task])
         notes.append(
-            f"budgets differ, from {min(steps):,.0f} to {max(steps):,.0f} {unit}: these are returns after different"
-            " amounts of training; `stoix-like plot` compares them at equal steps"
+            f"budgets differ, from {min(steps):,.0f} to {max(steps):,.0f} {common_unit(members)}: these are returns"
+            " after different amounts of training; `stoix-like plot` compares them at equal steps"
         )
-    return Comparison(settings, algorithms, tasks, target, found, tests, notes)
+    return notes
 
 
 def _differing_env_keys(algorithm: AlgorithmRuns, task: str) -> str | None:
@@ -305,17 +325,17 @@ def _pairs(algorithms: Sequence[AlgorithmRuns]) -> list[tuple[AlgorithmRuns, Alg
     return [pair for pair in pairs if len(algorithms) <= MAX_ALL_PAIRS or pair[0] is algorithms[0]]
 
 
-def _trained_steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> list[float]:
+def _budget(member: Member) -> float:
+    return float(member.run.config["arch"]["total_timesteps"])
+
+
+def _trained_steps(member: Member) -> float:
     # A trial of successive halving trains for less than its run.
-    return [
-        min(member.value(member.run.last, "env_steps"), float(member.run.config["arch"]["total_timesteps"]))
-        for task in tasks
-        for member in algorithm.tasks[task]
-    ]
+    return min(member.value(member.run.last, "env_steps"), _budget(member))
 
 
 def _steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> str:
-    steps = _trained_steps(algorithm, tasks)
+    steps = [_trained_steps(member) for task in tasks for member in algorithm.tasks[task]]
     return "–".join(f"{step:,.0f}" for step in dict.fromkeys((min(steps), max(steps))))
 
 
@@ -395,13 +415,15 @@ def _test_title(test: Test, name: str) -> str:
 
 def _lines(comparison: Comparison) -> list[str]:
     settings = comparison.settings
-    percent = f"{100.0 * (1.0 - settings.level):g} %"
     of = "best policies" if settings.score == "best" else "last evaluations"
-    lines = [f"mean episode returns of the {of} on {', '.join(comparison.tasks)}, {percent} bootstrap intervals", ""]
+    title = f"mean episode returns of the {of} on {', '.join(comparison.tasks)}"
+    if any(not math.isnan(found["mean"].low) for found in comparison.aggregates.values()):
+        title += f", {100.0 * (1.0 - settings.level):g} % bootstrap intervals"
+    lines = [title, ""]
     lines += columns([["", *HEAD], *comparison.rows])
     lines += ["", f"optimality gap: mean shortfall from {comparison.target:.4g}"]
     if comparison.tests:
-        lines += ["", comparison.test_title] if any(not test.equal for test in comparison.tests) else [""]
+        lines += ["", comparison.test_title] if any(test.is_tested for test in comparison.tests) else [""]
         lines += _grid_lines(comparison) if comparison.is_grid else _pair_lines(comparison)
     return [*lines, *itertools.chain.from_iterable(_wrap(f"note: {note}") for note in comparison.notes)]
 
@@ -423,7 +445,7 @@ def _pair_lines(comparison: Comparison) -> list[str]:
     for test in comparison.tests:
         on = f"{test.task}: " if len(comparison.tasks) > 1 else ""
         lines += _wrap(f"{on}{test.verdict(comparison.settings.level)}", "  ")
-        if not test.equal:
+        if not test.equal and max(test.seeds) > 1:
             lines += _wrap(f"P({test.first} > {test.second}) = {format_interval(test.improvement, 2)}", "    ")
     return lines
 
@@ -445,13 +467,13 @@ def _grid_row(test: Test, level: float) -> list[str]:
 
 
 def format_interval(interval: Interval, digits: int | None = None) -> str:
-    """Return an interval as `estimate [low, high]`.
+    """Return an interval as `estimate [low, high]`, and an estimate without one alone.
 
     Args:
         interval: the interval.
         digits: digits after the point; by default two for values below 2 and one otherwise.
     """
     if digits is None:
-        digits = 2 if max(map(abs, interval)) < 2.0 else 1
+        digits = 2 if np.nanmax(np.abs(interval)) < 2.0 else 1
     estimate, low, high = (f"{value:.{digits}f}" for value in interval)
-    return f"{estimate} [{low}, {high}]"
+    return estimate if math.isnan(interval.low) else f"{estimate} [{low}, {high}]"

@@ -78,14 +78,9 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
     else:
         places = [place for place, one in enumerate(found) if not one.is_last]
         places = places or [int(np.argmax([one.points[-1] for one in found]))]
-        ends = [found[place].points[-1] for place in places]
         directories = [members[place].run.directory for place in places]
         what = f"{metric} of {members[0].run.system}"
         points = common_grid([found[place].points for place in places], directories, what, x)
-        if min(ends) < _MOST * max(ends):
-            shortest = directories[int(np.argmin(ends))]
-            extent = f"up to {min(ends):,.0f} of {max(ends):,.0f} {x}"
-            print(f"{metric} is shown {extent}: {shortest} ends there", file=sys.stderr)
     rows = np.stack([one.at(points) for one in found])
     counted = with_lowest(rows)
     if number := int((np.isnan(rows) & np.isfinite(counted)).any(-1).sum()):
@@ -109,7 +104,7 @@ def with_lowest(rows: np.ndarray) -> np.ndarray:
 
 
 def common_grid(points: Sequence[np.ndarray], names: Sequence[Any], what: str, x: str) -> np.ndarray:
-    """Return even points that all of the named curves cover."""
+    """Return even points that all of the named curves cover; a note says so if one is much longer."""
     starts, ends = [own[0] for own in points], [own[-1] for own in points]
     start, end = max(starts), min(ends)
     if start > end:
@@ -118,6 +113,9 @@ def common_grid(points: Sequence[np.ndarray], names: Sequence[Any], what: str, x
             f"{what}: the values of {late} start at {start:,.0f} {x}, after those of {early} end at {end:,.0f}: plot"
             " them apart, or continue the shorter run"
         )
+    if end < _MOST * max(ends):
+        extent = f"up to {end:,.0f} of {max(ends):,.0f} {x}"
+        print(f"{what} is shown {extent}: {names[ends.index(end)]} ends there", file=sys.stderr)
     return np.linspace(start, end, _NUM_POINTS)
 
 

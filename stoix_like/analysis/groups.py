@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stoix_like.analysis.selection import without_fresh
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.storage.differences import BUDGETS, names_of_keys, words_of
 from stoix_like.storage.recorded_runs import (
@@ -27,6 +28,8 @@ from stoix_like.storage.recorded_runs import (
 )
 
 SCORES = ("final", "best")
+# Keys that are no settings, in turn until no seed occurs twice: fewer and fewer budgets and wrappers of environments.
+_HIDDEN = (("env", *BUDGETS), ("env", *BUDGETS[1:]), ("env",), TASK)
 
 
 class AlgorithmRuns(NamedTuple):
@@ -81,10 +84,10 @@ def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> li
 
 
 def read_evaluated(paths: str | Path | Iterable[str | Path]) -> list[Run]:
-    """Read runs that have an evaluation; see `read`."""
+    """Read runs that have an evaluation, without those of `without_fresh`; see `read`."""
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     found, problems = read_runs(given)
-    runs = [run for run in found if run.last]
+    runs = without_fresh([run for run in found if run.last])
     problems += [f"no evaluation yet in {run.directory}" for run in found if not run.last]
     if not runs:
         raise ConfigError("; ".join(problems))
@@ -108,16 +111,7 @@ def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[AlgorithmRu
     """
     everyone = list(members)
     on_tasks = task_names([member.run for member in everyone])
-    settings: list[dict[str, Any]] = []
-    # Of the budgets and of the wrappers of environments, only those that tell the same seeds apart.
-    for hidden in (("env", *BUDGETS), ("env", *BUDGETS[1:]), ("env",), TASK):
-        settings = [_settings(member, by, hidden) for member in everyone]
-        places = {
-            (identity(chosen), task, member.seed)
-            for chosen, task, member in zip(settings, on_tasks, everyone, strict=True)
-        }
-        if len(places) == len(everyone):
-            break
+    settings = _distinct_settings(everyone, on_tasks, by)
     found: dict[str, tuple[dict[str, Any], dict[str, dict[int, Member]]]] = {}
     for chosen, task, member in zip(settings, on_tasks, everyone, strict=True):
         _, tasks = found.setdefault(identity(chosen), (chosen, {}))
@@ -205,6 +199,20 @@ def sections(algorithms: Sequence[AlgorithmRuns]) -> list[list[AlgorithmRuns]]:
         [algorithms[index]._replace(tasks={task: algorithms[index].tasks[task] for task in tasks}) for index in owners]
         for owners, tasks in found.items()
     ]
+
+
+def _distinct_settings(members: Sequence[Member], tasks: Sequence[str], by: Sequence[str]) -> list[dict[str, Any]]:
+    """Return settings of members: of the budgets and wrappers, those that tell the same seeds of a system apart."""
+    systems: dict[str, list[int]] = {}
+    for place, member in enumerate(members):
+        systems.setdefault(member.run.system, []).append(place)
+    found: dict[int, dict[str, Any]] = {}
+    for places in systems.values():
+        for hidden in _HIDDEN:
+            found |= {place: _settings(members[place], by, hidden) for place in places}
+            if len({(identity(found[place]), tasks[place], members[place].seed) for place in places}) == len(places):
+                break
+    return [found[place] for place in range(len(members))]
 
 
 def _settings(member: Member, by: Sequence[str], without: Sequence[str]) -> dict[str, Any]:

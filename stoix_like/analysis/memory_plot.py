@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 
 from stoix_like.analysis import plots
 from stoix_like.analysis.groups import read_evaluated
+from stoix_like.analysis.scores import count_diverged, lowest
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.storage.differences import BUDGETS
 from stoix_like.storage.recorded_runs import Member, differing_keys, flatten, samples, settings
@@ -28,6 +30,8 @@ Curves = dict[str, dict[float, np.ndarray]]
 def returns_over_lengths(members: Iterable[Member], key: str, kind: str, by: Sequence[str] = ()) -> dict[str, Curves]:
     """Group the returns of members by environment, cell and length.
 
+    Members that diverged count as the lowest return of all cells at their length; a note says so.
+
     Args:
         members: the members.
         key: dotted key of the length.
@@ -39,8 +43,36 @@ def returns_over_lengths(members: Iterable[Member], key: str, kind: str, by: Seq
 
     Raises:
         ConfigError: a run has no such length, a seed occurs twice with one length, the seeds of a point differ in more
-            than that, or a member has no return.
+            than that, or a member has no return and has not diverged.
     """
+    found, notes = _members_of_points(members, key, by), list[str]()
+    curves: dict[str, Curves] = {}
+    for (task, label, length), seeds in sorted(found.items()):
+        point = f"{label} with {key}={length:g}"
+        if differing := differing_keys([settings(member, ("env", *BUDGETS)) for member in seeds.values()]):
+            raise ConfigError(
+                f"the seeds of {point} differ in {', '.join(differing[:_MOST_KEYS])}: tell them apart by --by"
+                f" {differing[0]}, or leave some out"
+            )
+        scores = {place: _scores(own.values(), kind) for place, own in found.items() if place[::2] == (task, length)}
+        low, returns = lowest([*scores.values()]), scores[task, label, length]
+        for member, value in zip(seeds.values(), returns, strict=True):
+            if np.isnan(value) and (np.isnan(low) or not member.failure):
+                raise ConfigError(f"{point} has no {kind} return in {member.run.directory}: leave it out")
+        curves.setdefault(task, {}).setdefault(label, {})[length] = count_diverged(returns, low, point, notes)
+    for note in notes:
+        print(note, file=sys.stderr)
+    return curves
+
+
+def _scores(members: Iterable[Member], kind: str) -> np.ndarray:
+    return np.asarray([member.score(kind) for member in members])
+
+
+def _members_of_points(
+    members: Iterable[Member], key: str, by: Sequence[str]
+) -> dict[tuple[str, str, float], dict[int, Member]]:
+    """Return the members by seed, for each environment, label and length."""
     everyone = [
         (member, dict(flatten(member.run.config)) | {f"system.{k}": v for k, v in member.hyperparams.items()})
         for member in members
@@ -60,19 +92,7 @@ def returns_over_lengths(members: Iterable[Member], key: str, kind: str, by: Seq
                 f" and {member.run.directory}: leave one of them out, or tell them apart by --by KEY"
             )
         seeds[member.seed] = member
-    curves: dict[str, Curves] = {}
-    for (task, label, length), seeds in sorted(found.items()):
-        point = f"{label} with {key}={length:g}"
-        if differing := differing_keys([settings(member, ("env", *BUDGETS)) for member in seeds.values()]):
-            raise ConfigError(
-                f"the seeds of {point} differ in {', '.join(differing[:_MOST_KEYS])}: tell them apart by --by"
-                f" {differing[0]}, or leave some out"
-            )
-        if without := [member.run.directory for member in seeds.values() if np.isnan(member.score(kind))]:
-            raise ConfigError(f"{point} has no {kind} return in {without[0]}: leave it out")
-        returns = np.asarray([member.score(kind) for member in seeds.values()])
-        curves.setdefault(task, {}).setdefault(label, {})[length] = returns
-    return curves
+    return found
 
 
 def varied_length(members: Sequence[Member]) -> str:

@@ -18,7 +18,7 @@ from scipy import stats
 from stoix_like.analysis.curves import common_grid, curve, member_curve, thin, with_lowest
 from stoix_like.analysis.groups import AlgorithmRuns, are_paired, common_tasks
 from stoix_like.analysis.scores import common_size, common_unit, raw_scores, score_tables, with_scores
-from stoix_like.analysis.statistics import TESTS, p_value, resample_counts, trimmed_mean
+from stoix_like.analysis.statistics import TESTS, correct, p_value, resample_counts, trimmed_mean
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers.formats import center_name
 from stoix_like.storage.recorded_runs import RETURN
@@ -61,7 +61,7 @@ def learning_curves(
         center: `iqm`, `mean` or `median` over seeds.
         band: `bootstrap` (interval of the center), `percentile` (2.5th to 97.5th of the seeds), `deviation` (standard
             deviation), `error` (standard error) or `none`.
-        test: for two algorithms, mark where this test decides between them at `level`; see `statistics.TESTS`.
+        test: for two algorithms, mark where one of `statistics.TESTS` decides at `level`, corrected for all points.
         level: significance level; the bootstrap interval has the confidence 1 - level.
         ax: axes to draw into; by default new ones.
 
@@ -214,22 +214,25 @@ def _band(values: np.ndarray, center: str, band: str, level: float) -> tuple[Any
 def _mark_differences(
     axes: Axes, pair: Sequence[AlgorithmRuns], task: str, metric: str, x: str, test: str, level: float
 ) -> None:
-    """Mark, along the lower edge of the axes, where a test decides between two curves: at points that all recorded."""
+    """Mark, along the lower edge of the axes, where a test decides between two curves: at points that all recorded.
+
+    As in `compare`, members that diverged count as the lowest of both algorithms.
+    """
     series = [[member_curve(member, metric, x) for member in algorithm.tasks[task]] for algorithm in pair]
     everyone = [*series[0], *series[1]]
     common = np.unique(np.concatenate([one.points for one in everyone]))
     common = thin(common[np.all([one.covers(common) for one in everyone], axis=0)])
-    first, second = (with_lowest(np.stack([one.at(common) for one in own])).T for own in series)
-    # Where all of one have diverged, there is nothing to test.
-    some = np.isfinite(first).all(-1) & np.isfinite(second).all(-1)
-    common, first, second = common[some], first[some], second[some]
+    first, second = (np.stack([one.at(common) for one in own]) for own in series)
+    # Where all of one have diverged, its line has ended.
+    some = np.isfinite(first).any(0) & np.isfinite(second).any(0)
+    common, counted = common[some], with_lowest(np.concatenate([first, second])[:, some]).T
     paired = are_paired(pair[0], pair[1], task)
-    decided = [p_value(test, *rows, paired) < level for rows in zip(first, second, strict=True)]
-    marked = common[np.asarray(decided, bool)]
+    p_values = [p_value(test, row[: len(first)], row[len(first) :], paired) for row in counted]
+    marked = common[np.asarray(correct(p_values, "holm"), np.float64) < level]
     where = "" if len(common) else ": no points that all seeds recorded"
     if len(marked) or where:
         height = np.full(len(marked), 0.02)
-        label = f"{test}: p < {level:g}{where}"
+        label = f"{test}: p < {level:g}, corrected over points by holm{where}"
         axes.plot(marked, height, "k*", transform=axes.get_xaxis_transform(), label=label)
 
 
@@ -278,7 +281,7 @@ def sample_efficiency(
 ) -> Axes:
     """Plot the interquartile mean over seeds and tasks against environment steps, with stratified bootstrap bands.
 
-    Returns of several tasks are scaled by the lowest and the highest return of each.
+    Returns of several tasks are scaled by the lowest and the highest drawn return of each.
 
     Args:
         algorithms: from `read`.
@@ -294,20 +297,14 @@ def sample_efficiency(
     """
     axes = new_axes(ax)
     tasks = common_tasks(algorithms)
-    curves = {algorithm.label: [curve(algorithm.tasks[task], metric) for task in tasks] for algorithm in algorithms}
-    every = [np.concatenate([columns[index][1].ravel() for columns in curves.values()]) for index in range(len(tasks))]
-    for label, columns in curves.items():
-        grid = columns[0][0]
-        if len(tasks) > 1:
-            grid = common_grid([points for points, _ in columns], tasks, f"{metric} of {label}", "env_steps")
-        notes: list[str] = []
-        size = common_size(label, [values for _, values in columns], notes)
-        for note in notes:
-            print(note, file=sys.stderr)
-        table = np.stack([_resampled(*column, grid)[:size] for column in columns], axis=1)  # [S, K, T]
-        if len(tasks) > 1:
-            low, high = (np.asarray([end(values) for values in every])[:, None] for end in (np.min, np.max))
-            table = (table - low) / np.maximum(high - low, 1e-12)
+    curves = {algorithm.label: _common_curves(algorithm, tasks, metric) for algorithm in algorithms}
+    low: Any = 0.0
+    high: Any = 1.0
+    if len(tasks) > 1:
+        low = np.min([table.min((0, 2)) for _, table in curves.values()], axis=0)[:, None]
+        high = np.max([table.max((0, 2)) for _, table in curves.values()], axis=0)[:, None]
+    for label, (grid, values) in curves.items():
+        table = (values - low) / np.maximum(high - low, 1e-12)
         flat = table.swapaxes(0, 1).reshape(-1, table.shape[-1])
         bands = _iqm_band(flat, table.shape[:2], level)
         (line,) = axes.plot(grid, _iqm(flat), label=label)
@@ -319,8 +316,18 @@ def sample_efficiency(
     return axes
 
 
-def _resampled(points: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    return np.stack([np.interp(grid, points, row) for row in values])
+def _common_curves(algorithm: AlgorithmRuns, tasks: Sequence[str], metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return points `[T]` that the curves of an algorithm on K tasks have in common, and its values `[S, K, T]`."""
+    columns, notes = [curve(algorithm.tasks[task], metric) for task in tasks], list[str]()
+    grid = columns[0][0]
+    if len(tasks) > 1:
+        what = f"{metric} of {algorithm.label}"
+        grid = common_grid([points for points, _ in columns], tasks, what, "env_steps")
+    size = common_size(algorithm.label, [values for _, values in columns], notes)
+    for note in notes:
+        print(note, file=sys.stderr)
+    rows = [[np.interp(grid, points, row) for row in values[:size]] for points, values in columns]
+    return grid, np.swapaxes(rows, 0, 1)
 
 
 def _least_seeds(algorithms: Sequence[AlgorithmRuns], tasks: Sequence[str]) -> int:

@@ -92,7 +92,7 @@ def _section(title: str, content: str) -> str:
 def _summary(comparison: Comparison) -> str:
     lines = [_table(["algorithm", *HEAD], comparison.rows)]
     tested = [test for test in comparison.tests if min(test.seeds) > 1]
-    if any(not test.equal for test in tested):
+    if any(test.is_tested for test in tested):
         lines.append(f"<p>{html.escape(comparison.test_title)}:</p>")
     for test in tested:
         on = f"{test.task}: " if len(comparison.tasks) > 1 else ""

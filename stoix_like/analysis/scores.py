@@ -68,8 +68,8 @@ def raw_scores(
         algorithms: the algorithms.
         tasks: environments that are common to all of them.
         kind: `final` or `best`.
-        notes: receives a sentence where members without a return count as the lowest one of their algorithm, or of all
-            algorithms where all of its members diverged, and where scores are the best of many.
+        notes: receives a sentence where members that diverged count as the lowest return of all algorithms, and where
+            scores are the best of many.
 
     Returns:
         By label, one array `[S]` per task.
@@ -131,16 +131,26 @@ def lowest(scores: Sequence[np.ndarray]) -> float:
 
 def _scores(algorithm: AlgorithmRuns, task: str, kind: str, low: float, notes: list[str]) -> np.ndarray:
     scores = algorithm.scores(task, kind)
-    missing = np.isnan(scores)
-    if missing.all():
-        if all(member.failure for member in algorithm.tasks[task]) and math.isfinite(low):
-            notes.append(f"{algorithm.label} on {task}: every member diverged, and counts as the lowest return of all")
-            return np.full(len(scores), low)
+    if np.isnan(scores).all() and (math.isnan(low) or not all(member.failure for member in algorithm.tasks[task])):
         hint = "train with arch.absolute_metric=true, or compare final returns" if kind == "best" else "leave it out"
         raise ConfigError(f"{algorithm.label} on {task}: no member has a {kind} return: {hint}")
-    if missing.any():
-        notes.append(f"{algorithm.label} on {task}: {missing.sum()} member(s) without a return count as the lowest one")
-    return np.where(missing, np.nanmin(scores), scores)
+    return count_diverged(scores, low, f"{algorithm.label} on {task}", notes)
+
+
+def count_diverged(scores: np.ndarray, low: float, name: str, notes: list[str]) -> np.ndarray:
+    """Return scores in which members that diverged count as the lowest return of all algorithms.
+
+    With the lowest of its own, an algorithm would be the better the more of its members diverge.
+
+    Args:
+        scores: `[S]`; NaN where a member diverged.
+        low: the lowest return of all, see `lowest`.
+        name: of the algorithm, for the note.
+        notes: receives a sentence where members diverged.
+    """
+    if number := int(np.isnan(scores).sum()):
+        notes.append(f"{name}: {number} of {len(scores)} diverged, counted as the lowest return of all")
+    return np.where(np.isnan(scores), low, scores)
 
 
 def score_tables(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +13,9 @@ from stoix_like.loggers.formats import center_name
 from stoix_like.run.records.records import aggregate
 from stoix_like.storage.contents import NUMBER, read_json
 from stoix_like.storage.files import write_json
+from stoix_like.storage.recorded_runs import Run
 
-SELECTED = "best.json"
+SELECTED, FRESH_RUNS = "best.json", "fresh"
 _FORM: dict[str, Any] = {"trials": int, "trial": int, "value": int | float, "params": {}, "fresh_returns": [NUMBER]}
 _MAX_BYTES = 2**24
 
@@ -56,6 +58,33 @@ def read_selected(directory: Path) -> SelectedMember | None:
     return None
 
 
+def without_fresh(runs: Sequence[Run]) -> list[Run]:
+    """Leave out the runs of a search on fresh seeds where those that selected their setting are there, too.
+
+    Together they would be one algorithm, whose returns are partly those by which it was selected.
+
+    Args:
+        runs: the runs.
+
+    Returns:
+        The others; a line says what is left out.
+    """
+    searches = [_search_of(run.directory) for run in runs]
+    others = {
+        parent for run, search in zip(runs, searches, strict=True) if search is None for parent in run.directory.parents
+    }
+    for search in dict.fromkeys(search for search in searches if search in others):
+        reason = "fresh seeds do not count with those that selected their setting; give this directory alone"
+        print(f"leaving out {search}/{FRESH_RUNS}: {reason}", file=sys.stderr)
+    return [run for run, search in zip(runs, searches, strict=True) if search not in others]
+
+
+def _search_of(directory: Path) -> Path | None:
+    """Return the directory of the search of a run on fresh seeds; None for any other run."""
+    parents = (parent.parent for parent in directory.parents if parent.name == FRESH_RUNS)
+    return next((parent for parent in parents if (parent / SELECTED).exists()), None)
+
+
 def describe_fresh(returns: Sequence[float]) -> str:
     """Return the interquartile mean of fresh seeds with its 95 % interval, as text.
 
@@ -63,7 +92,9 @@ def describe_fresh(returns: Sequence[float]) -> str:
         returns: one per seed; NaN, where training diverged, counts as the lowest.
     """
     found = aggregate(returns, (0,) * len(returns))
-    interval = f" [{found['ci_low']:.4g}, {found['ci_high']:.4g}]" if len(returns) > 1 else ""
+    # An end is NaN where it is that of resamples in which enough seeds diverged.
+    iqm, *ends = ("diverged" if math.isnan(found[key]) else f"{found[key]:.4g}" for key in ("iqm", "ci_low", "ci_high"))
+    interval = f" [{', '.join(ends)}]" if len(returns) > 1 else ""
     lost = sum(map(math.isnan, returns))
     diverged = f", {lost} of which diverged" if lost else ""
-    return f"{center_name(len(returns))} {found['iqm']:.4g}{interval} on {len(returns)} fresh seed(s){diverged}"
+    return f"{center_name(len(returns))} {iqm}{interval} on {len(returns)} fresh seed(s){diverged}"

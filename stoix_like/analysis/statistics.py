@@ -22,11 +22,11 @@ _SIZES = (*range(2, 16), *(round(1.1**power) for power in range(29, 73)), 1000)
 
 
 class Interval(NamedTuple):
-    """A point estimate and the ends of its interval."""
+    """A point estimate and the ends of its interval; NaN where a sample has a single score, which has no interval."""
 
     estimate: float
-    low: float
-    high: float
+    low: float = math.nan
+    high: float = math.nan
 
 
 def aggregates(
@@ -58,10 +58,12 @@ def _aggregates(values: np.ndarray, target: float, level: float, seed: int) -> d
         gap = (counts * np.maximum(target - flat, 0.0)).mean(-1)
         return np.stack([by_task.mean(-1), median, trimmed_mean(flat, counts, flat.size // 4), gap], axis=-1)
 
-    # Seeded for each: results do not depend on which other algorithms are compared.
-    resampled = np.concatenate([all_of(counts) for counts in resample_counts(values.shape, seed)])
     estimates = all_of(np.ones((1, flat.size)))[0]
     names = ("mean", "median", "iqm", "optimality_gap")
+    if len(values) == 1:
+        return dict(zip(names, map(Interval, estimates.tolist()), strict=True))
+    # Seeded for each: results do not depend on which other algorithms are compared.
+    resampled = np.concatenate([all_of(counts) for counts in resample_counts(values.shape, seed)])
     return {name: interval(estimates[index], resampled[:, index], level) for index, name in enumerate(names)}
 
 
@@ -121,6 +123,8 @@ def probability_of_improvement(x: np.ndarray, y: np.ndarray, level: float = 0.05
         The probability with its bootstrap interval.
     """
     wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
+    if min(len(x), len(y)) == 1:
+        return Interval(float(wins.mean()))
     counts = zip(resample_counts((len(x), 1), seed), resample_counts((len(y), 1), seed + 1), strict=True)
     resampled = [((first @ wins) * second).sum(-1) / wins.size for first, second in counts]
     return interval(wins.mean(), np.concatenate(resampled), level)
@@ -285,6 +289,8 @@ def difference(
         The difference.
     """
     estimate = float(np.mean(x) - np.mean(y))
+    if min(len(x), len(y)) == 1:
+        return Interval(estimate)
     if test == "welch" and not math.isnan(p_value(test, x, y, paired)) and np.ptp(x - y if paired else [*x, *y]):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of samples that are nearly constant
@@ -303,7 +309,7 @@ def seeds_needed(
     """Return the number of seeds of each algorithm with which a test decides in 80 % of cases, by simulation.
 
     Scores are drawn from normal distributions with the observed means and standard deviations. The permutation test is
-    simulated by a t-test, which has nearly the same power.
+    simulated by a t-test, which has nearly the same power. Without spread, scores are the observed ones, repeated.
 
     Args:
         x: `[S]` scores.
@@ -314,11 +320,16 @@ def seeds_needed(
         paired: see `p_value`; normal differences are drawn.
 
     Returns:
-        The number of seeds, or None if 1,000 are not enough, or there is no spread to simulate.
+        The number of seeds, or None if 1,000 are not enough, or the test is not defined.
     """
     samples = (x - y, np.zeros_like(y)) if paired else (x, y)
-    if min(len(x), len(y)) < 2 or np.mean(x) == np.mean(y) or all(np.ptp(z) == 0.0 for z in samples):
+    if min(len(x), len(y)) < 2 or np.mean(x) == np.mean(y):
         return None
+    if all(np.ptp(z) == 0.0 for z in samples):
+        # Of permutations that are drawn, none decides what all of fewer seeds do not.
+        sizes = (size for size in _SIZES if test != "permutation" or is_exact(size, None if paired else size))
+        repeated = ((size, *(np.full(size, z[0]) for z in samples)) for size in sizes)
+        return next((size for size, first, second in repeated if p_value(test, first, second, paired) < level), None)
     function = (PAIRED_TESTS if paired else TESTS)["welch" if test == "permutation" else test]
     rng = np.random.default_rng(seed)
 

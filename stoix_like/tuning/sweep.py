@@ -17,6 +17,7 @@ from typing import Annotated, Any, Protocol
 from omegaconf import OmegaConf
 from optuna.trial import FrozenTrial
 
+from stoix_like.analysis.selection import FRESH_RUNS
 from stoix_like.composition import compose_config, parse_overrides
 from stoix_like.config import RunConfig, parse_config
 from stoix_like.errors import ConfigError, TrainingError
@@ -39,7 +40,7 @@ from stoix_like.tuning.runner import Job, Runner
 from stoix_like.tuning.shapes import Shape, list_shapes, population_size
 from stoix_like.tuning.study import FIRST_RUN, SAMPLERS, Sampling, best_trial, finished, open_study
 
-STUDY, SETTINGS, FRESH_RUNS = "study.db", "sweep.json", "fresh"
+STUDY, SETTINGS = "study.db", "sweep.json"
 _CHANGEABLE = ("trials", "parallel", "population", "fresh_seeds", "launcher", "dir")
 # The budget of a trial that is stopped, and where it trains, depend on the first three.
 _CHANGEABLE_IN_HALVING = _CHANGEABLE[3:]

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import optuna
 from optuna.trial import TrialState
-from scipy.stats import ttest_ind
 
+from stoix_like.analysis import statistics
 from stoix_like.analysis.figures import save
 from stoix_like.analysis.selection import describe_fresh
 from stoix_like.arch_config import ArchConfig
@@ -262,19 +263,25 @@ def _verdict(result: TuneResult) -> str:
         kept = ": keep the configured setting" if "tuned" in diverged else ""
         return f"verdict: {' and '.join(diverged)} diverged{kept}"
     difference = _center(tuned) - _center(configured)
-    # Constant returns have no variance to test against.
-    if not all(map(math.isfinite, (*tuned, *configured))) or len({*tuned}) == len({*configured}) == 1:
-        evidence, p, statistic = "untested", math.nan, math.nan
-    else:
-        statistic, p = map(float, ttest_ind(tuned, configured, equal_var=False))
-        evidence = f"Welch's t-test: p = {p:.2g}"
+    test, p, direction = _compare(np.asarray(tuned), np.asarray(configured))
     if difference <= 0.0:
         words = "the tuned setting is not better, keep the configured one"
-    elif p < _SIGNIFICANT and statistic > 0.0:
+    elif p < _SIGNIFICANT and direction > 0.0:
         words = "the tuned setting is better"
     else:
         words = "no evidence that the tuned setting is better"
-    return f"verdict: {words}: {difference:+.4g} ({evidence})"
+    return f"verdict: {words}: {difference:+.4g} ({statistics.TITLES[test]}: p = {p:.2g})"
+
+
+def _compare(tuned: np.ndarray, configured: np.ndarray) -> tuple[str, float, float]:
+    """Return the name of a test, its p-value, and a positive number if it favours the tuned setting.
+
+    Seeds that diverged have no mean, and constant returns no variance: these are compared by their ranks.
+    """
+    test = "mann_whitney" if math.isnan(statistics.p_value("welch", tuned, configured)) else "welch"
+    lowest = np.nanmin([*tuned, *configured]) - 1.0
+    returns = [np.nan_to_num(one, nan=lowest) for one in (tuned, configured)]
+    return test, statistics.p_value(test, *returns), statistics.direction(test, *returns)
 
 
 def _center(returns: Sequence[float]) -> float:

@@ -16,6 +16,7 @@ analysis, plots, report, statistics = map(
     Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
 )
 pytestmark = pytest.mark.usefixtures("few_resamples")
+DIVERGED = "TrainingError: training diverged: train/loss became non-finite"
 POPULATION = {"size": 3, "hyperparams": None, "mode": "zip", "seeds": 1}
 
 
@@ -38,6 +39,28 @@ def test_a_small_difference_is_undecided_and_tells_the_seeds_it_needs(tmp_path):
     assert 34 <= test.seeds_needed <= 46
     assert "undecided" in test.verdict(0.05)
     assert "seeds of each would decide it" in test.verdict(0.05)
+
+
+def test_without_spread_the_test_itself_tells_the_seeds_it_needs(tmp_path):
+    # Three against three have C(6, 3) = 20 splits, p = 2/20; four against four C(8, 4) = 70, p = 2/70 = 0.029.
+    for name, value in (("a", 1.0), ("b", 0.0)):
+        write_run(tmp_path / name, (value,) * 3, system=f"ppo/{name}")
+    (test,) = analysis.compare(tmp_path, analysis.Settings(test="permutation")).tests
+    assert test.verdict(0.05).endswith("p = 0.1; about 4 seeds of each would decide it")
+
+
+def test_of_single_scores_estimates_are_printed_alone(tmp_path):
+    for name, finals in (("a", (480.0,)), ("b", (470.0,))):
+        write_run(tmp_path / name, finals, system=f"ppo/{name}")
+    printed = str(analysis.compare(tmp_path))
+    assert "ppo/a  1      100    480.0  480.0" in printed
+    assert not any(text in printed for text in ("[", "bootstrap", "Welch", "P(ppo/a"))
+    write_run(tmp_path / "c", (1.0, 2.0), system="ppo/b", seed=1)
+    printed = str(analysis.compare(tmp_path))
+    # The first column of the table, and of the pair, whose test needs two seeds of each.
+    assert "P(ppo/a > ppo/b) = 1.00\n" in printed
+    assert "95 % bootstrap intervals" in printed
+    assert "Welch" not in printed
 
 
 @pytest.mark.slow
@@ -154,6 +177,21 @@ def test_budgets_rounded_to_whole_updates_are_equal(tmp_path):
     assert analysis.compare(tmp_path).notes == []
 
 
+def test_runs_that_have_not_finished_are_named_and_no_other_budget(tmp_path):
+    write_run(tmp_path / "a", (1.0, 2.0, 3.0, 4.0, 5.0))
+    for name, seed, error in (("killed", 5, None), ("crashed", 6, "OSError: full"), ("diverged", 7, DIVERGED)):
+        run = write_run(tmp_path / name, seed=seed, finished=False)
+        # After 40 of the 100 steps of all.
+        (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text().replace(": 100,", ": 40,"))
+        if error is not None:
+            (run / "failure.txt").write_text(error)
+    diverged, note = analysis.compare(tmp_path).notes
+    assert "1 of 8 diverged" in diverged
+    runs = f"{tmp_path / 'killed'} (stopped), {tmp_path / 'crashed'} (failed)"
+    advice = "their last evaluations are not final returns; resume them or leave them out"
+    assert note == f"2 run(s) have not finished: {runs}: {advice}"
+
+
 def test_wrappers_that_differ_within_an_algorithm_are_reported(tmp_path):
     for seed in range(5):
         write_run(tmp_path / f"{seed}", seed=seed, env_keys={"frame_stack": 1 + seed % 2})
@@ -241,7 +279,20 @@ def test_a_member_that_diverged_counts_as_the_lowest(tmp_path):
     write_run(tmp_path / "a", (3.0, None, 5.0))
     found = analysis.compare(tmp_path)
     assert found.table.loc["ppo/ff_ppo", "mean"] == pytest.approx(11.0 / 3.0)
-    assert "1 member(s) without a return count as the lowest one" in str(found)
+    assert "1 of 3 diverged, counted as the lowest return of all" in str(found)
+
+
+def test_members_that_diverged_count_as_the_lowest_of_all_algorithms(tmp_path):
+    """Of five, four diverged: with the lowest of its own, 480 without spread would be the better one."""
+    write_run(tmp_path / "fragile", (480.0, None, None, None, None), system="ppo/fragile")
+    write_run(tmp_path / "robust", (470.0, 465.0, 472.0, 468.0, 460.0), system="ppo/robust")
+    found = analysis.compare(tmp_path)
+    (test,) = found.tests
+    # Means (480 + 4 * 460) / 5 = 464 and 467.
+    assert test.difference.estimate == -3.0
+    assert test.verdict(0.05).startswith("ppo/fragile and ppo/robust: undecided")
+    note = "ppo/fragile on gymnax/CartPole-v1: 4 of 5 diverged, counted as the lowest return of all"
+    assert found.notes == [note]
 
 
 def test_an_algorithm_that_always_diverged_counts_as_the_lowest_of_all(tmp_path):
@@ -251,7 +302,7 @@ def test_an_algorithm_that_always_diverged_counts_as_the_lowest_of_all(tmp_path)
         (run / "failure.txt").write_text("TrainingError: training diverged: train/loss became non-finite\n")
     found = analysis.compare(tmp_path)
     assert found.table.loc["ppo/ff_ppo actor_lr=1e+38", "mean"] == 3.0
-    assert "every member diverged, and counts as the lowest return of all" in " ".join(str(found).split())
+    assert "2 of 2 diverged, counted as the lowest return of all" in " ".join(str(found).split())
 
 
 def test_a_test_of_ranks_names_the_one_of_higher_ranks(tmp_path):

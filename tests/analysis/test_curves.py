@@ -125,15 +125,25 @@ def test_marks_end_where_all_of_one_have_diverged(tmp_path):
 
 @pytest.mark.usefixtures("few_resamples")
 def test_marks_count_a_member_that_diverged_as_the_lowest(tmp_path):
-    """Without its frozen return and the end of its run, the test decides after all steps."""
+    """The lowest of both: without its frozen return and the end of its run, the test decides after all steps."""
     for seed in range(5):
         write_lone(tmp_path / f"a{seed}", [0.0, 1.0 + 0.1 * seed, 1.0 + 0.1 * seed, 1.0 + 0.1 * seed], seed)
-    finals = [50.0, 51.0, 52.0, 53.0, -400.0]
-    run = write_run(tmp_path / "b", curves=[[0.0] * 5, finals, finals, finals], actor_lr=0.01)
-    write_run(tmp_path / "c", curves=[[0.0], [54.0]], actor_lr=0.01, seed=9, finished=False)
+    finals = [*(50.0 + seed for seed in range(9)), -400.0]
+    run = write_run(tmp_path / "b", curves=[[0.0] * 10, finals, finals, finals], actor_lr=0.01)
+    write_run(tmp_path / "c", curves=[[0.0], [54.0]], actor_lr=0.01, seed=19, finished=False)
     set_key(tmp_path / "c", "arch.total_timesteps", 300)
     (tmp_path / "c/failure.txt").write_text(DIVERGED)
-    change_records(run, lambda number, _: {"population/failed": [4] if number else []})
+    change_records(run, lambda number, _: {"population/failed": [9] if number else []})
     axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
     marks = [line for line in axes.lines if line.get_marker() == "*"]
     assert [line.get_xdata().tolist() for line in marks] == [[100.0, 200.0, 300.0]]
+
+
+@pytest.mark.usefixtures("few_resamples")
+def test_members_that_diverged_earn_no_mark(tmp_path):
+    """Four of five diverged: with the lowest of their own, all five would return 480."""
+    run = write_run(tmp_path / "a", curves=[[0.0] * 5, [480.0, *[None] * 4]], system="ppo/fragile")
+    change_records(run, lambda number, _: {"population/failed": [1, 2, 3, 4] if number else []})
+    write_run(tmp_path / "b", curves=[[0.0] * 5, [470.0, 465.0, 472.0, 468.0, 460.0]], system="ppo/robust")
+    axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
+    assert [line.get_marker() for line in axes.lines].count("*") == 0

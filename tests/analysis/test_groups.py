@@ -75,6 +75,15 @@ def test_of_budgets_labels_name_the_steps_alone(tmp_path):
     assert labels == ["ppo/ff_ppo total_timesteps=100", "ppo/ff_ppo total_timesteps=200"]
 
 
+def test_several_budgets_of_a_seed_split_no_other_system(tmp_path):
+    runs = [("ppo/a", 0, 2), ("ppo/a", 1, 3), ("q_learning/ff_dqn", 0, 2), ("q_learning/ff_dqn", 0, 3)]
+    for system, seed, length in runs:
+        write_run(tmp_path / f"{system}{seed}{length}", curves=[[0.0]] * length, seed=seed, system=system)
+    found = {algorithm.label: len(algorithm.members) for algorithm in analysis.read(tmp_path)}
+    dqn = {f"q_learning/ff_dqn total_timesteps={steps}": 1 for steps in (100, 200)}
+    assert found == {"ppo/a": 2, **dqn}
+
+
 def test_a_seed_counts_once(tmp_path):
     write_run(tmp_path / "a")
     write_run(tmp_path / "b")

@@ -118,6 +118,17 @@ def test_a_seed_without_a_return_is_named(sweep):
         analysis.draw_memory(sweep)
 
 
+def test_seeds_that_diverged_count_as_the_lowest_of_their_length(sweep, capsys):
+    kwargs = {"length": 16, "penalty": 0.1}
+    lost = write_run(sweep / "lost", (9.0,), seed=2, cell="gtrxl", env_kwargs=kwargs, env="maze", finished=False)
+    (lost / "failure.txt").write_text("TrainingError: training diverged: train/loss became non-finite")
+    (curves,) = returns_over_lengths(members(sweep), "env.kwargs.length", "final").values()
+    # Of all cells at length 16, 0 is the lowest return; of gtrxl it is 1.
+    assert sorted(curves["gtrxl"][16.0]) == [0.0, 1.0, 2.0]
+    note = "gtrxl with env.kwargs.length=16: 1 of 3 diverged, counted as the lowest return of all"
+    assert note in capsys.readouterr().err
+
+
 TINY_STUDY = (
     "system=ppo/rec_ppo network=rnn_shared env=memory/t_maze env.kwargs.length=2,3"
     " network.actor_network.rnn_layer.cell_type=gru,mingru arch.population.size=2 hydra.sweep.dir=runs/t_maze"

@@ -174,6 +174,20 @@ def test_marks_appear_only_where_the_curves_differ(tmp_path):
     assert [line.get_xdata().tolist() for line in marks] == [[100.0]]
 
 
+def test_marks_are_corrected_for_the_number_of_points(tmp_path):
+    rng = np.random.default_rng(0)
+    curves = rng.normal(size=(2, 30, 5))
+    for name, values in zip("ab", curves, strict=True):
+        write_run(tmp_path / name, curves=values.tolist(), system=f"ppo/{name}")
+    # Both are noise of one distribution. The least of 30 p-values is below 0.05, and not below 0.05 / 30.
+    assert 0.05 / 30 < min(statistics.p_value("welch", *pair) for pair in zip(*curves, strict=True)) < 0.05
+    axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
+    assert [line.get_marker() for line in axes.lines].count("*") == 0
+    write_run(tmp_path / "c", curves=(curves[0] + 50.0).tolist(), system="ppo/c")
+    axes = analysis.learning_curves(analysis.read([tmp_path / "a", tmp_path / "c"]), test="welch")
+    assert axes.lines[-1].get_label() == "welch: p < 0.05, corrected over points by holm"
+
+
 def test_marks_of_a_grid_are_those_of_a_paired_test(tmp_path):
     """Seeds differ by 50, settings by 10: an unpaired test sees no difference."""
     write_grid(tmp_path / "grid", [0.0, 10.0])
@@ -206,3 +220,13 @@ def test_sample_efficiency_of_several_environments(tmp_path, capsys):
     write_run(tmp_path / "c", curves=[[0.0], [4.0]], seed=2)
     analysis.sample_efficiency(analysis.read(tmp_path))
     assert "ppo/ff_ppo: 2 to 3 seeds per task, aggregates use the first 2" in capsys.readouterr().err
+
+
+def test_sample_efficiency_ends_and_is_scaled_with_the_shortest_environment(tmp_path, capsys):
+    write_run(tmp_path / "a", curves=[[0.0, 0.0], [4.0, 4.0]])
+    write_run(tmp_path / "b", curves=[[0.0, 0.0], [50.0, 50.0], [100.0, 100.0]], env="Acrobot-v1")
+    line = analysis.sample_efficiency(analysis.read(tmp_path)).lines[0]
+    # Up to 100 steps, the highest returns are 4 and 50; the 100 of the longer one comes later.
+    assert line.get_xydata()[[0, -1]].tolist() == [[0.0, 0.0], [100.0, 1.0]]
+    note = "of ppo/ff_ppo is shown up to 100 of 200 env_steps: gymnax/CartPole-v1 ends there"
+    assert note in capsys.readouterr().err

@@ -70,6 +70,17 @@ def test_intervals_do_not_depend_on_what_else_is_compared():
 
 
 @pytest.mark.usefixtures("few_resamples")
+def test_a_single_score_has_no_interval():
+    one, none = np.asarray([1.0]), (math.nan, math.nan)
+    assert statistics.aggregates({"a": one[:, None]}, target=3.0)["a"]["mean"] == pytest.approx(
+        (1.0, *none), nan_ok=True
+    )
+    for x, y in ((one, X), (X, one)):
+        assert statistics.difference(x, y)[1:] == pytest.approx(none, nan_ok=True)
+        assert statistics.probability_of_improvement(x, y)[1:] == pytest.approx(none, nan_ok=True)
+
+
+@pytest.mark.usefixtures("few_resamples")
 def test_probability_of_improvement_counts_pairs_and_halves_ties():
     # Of the 4 pairs, (3, 2) and (3, 1) are won, (1, 1) is a tie, (1, 2) is lost: 2.5 / 4.
     found = statistics.probability_of_improvement(np.asarray([1.0, 3.0]), np.asarray([2.0, 1.0]))
@@ -159,6 +170,12 @@ def test_cases_without_spread():
     assert statistics.p_value("permutation", same, other) == pytest.approx(0.1)
     assert math.isnan(statistics.p_value("welch", same[:1], other))
     assert statistics.seeds_needed(same, other, "welch") is None
+    # The p-values of all permutations of n against n are 2 / C(2n, n), 2/70 and 2/252; of n signs 2 / 2^n, 2/64.
+    assert statistics.seeds_needed(same, other, "permutation") == 4
+    assert statistics.seeds_needed(same, other, "permutation", level=0.01) == 5
+    assert statistics.seeds_needed(same, other, "permutation", paired=True) == 6
+    assert statistics.seeds_needed(same, other, "permutation", level=1e-9) is None
+    assert statistics.seeds_needed(same, other, "mann_whitney") <= 5
 
 
 def test_correction_of_several_tests():
