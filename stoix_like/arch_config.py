@@ -118,7 +118,7 @@ class ArchConfig(ABC):
         profile: trace one update and one evaluation, and measure the time of rollouts alone.
         compute_dtype: dtype in which torsos compute; parameters, heads and losses are float32.
         deterministic: let GPUs compute the same bits in every run, which other devices do anyway.
-        matmul_precision: precision of products of matrices, see `RunConfig.matmul_precision`.
+        matmul_precision: precision of products of matrices; None: jax's default, but see `RunConfig.matmul_precision`.
         step_unit: what `total_timesteps` counts.
         keeps_last: whether the last parameters count as the best ones: choosing among those of several evaluations
             would use episodes that learning from data alone does not have.

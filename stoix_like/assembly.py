@@ -52,7 +52,7 @@ class SystemParts(NamedTuple):
         spec = self.spec if greedy is None else self.spec._replace(evaluation_greedy=greedy)
         spec = spec if inputs is None else _with_inputs(spec, inputs)
         system = with_resets(self.config.build, self.config.system, hyperparams or {}, spec)
-        precision = self.config.matmul_precision
+        precision = self.config.arch.matmul_precision
         if precision is None:
             return system
         functions = {name: function for name, function in system._asdict().items() if function is not None}

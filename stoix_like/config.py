@@ -131,7 +131,7 @@ class RunConfig(NamedTuple):
 
     @property
     def matmul_precision(self) -> str | None:
-        """The precision of products of matrices of the run; None: jax's default, except in physics suites."""
+        """The precision of products of matrices of the environments; None: jax's default, except in physics suites."""
         if self.arch.matmul_precision is None and self.env.env_name in PHYSICS_SUITES:
             return "highest"
         return self.arch.matmul_precision

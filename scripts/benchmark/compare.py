@@ -66,6 +66,8 @@ def main() -> None:
     asked = parse_arguments()
     # The suites themselves and mctx are installed beside us.
     pythons = {"suite": Path(sys.executable), "mctx": Path(sys.executable)} | find_peers(asked.peers)
+    if asked.scenarios == ["accelerator"]:
+        pythons.pop("sbx", None)  # installed for CPUs
     on_cpu = query_device()["platform"] == "cpu"
     # Scenarios without an installed peer belong to the other table.
     default = [name for name, scenario in SCENARIOS.items() if (scenario.on_cpu or not on_cpu)]

@@ -67,7 +67,10 @@ def commands(name: str, pythons: dict[str, Path], profile: str, scale: float = 1
     """Return the commands of a scenario: ours, and those of its installed peers."""
     scenario = SCENARIOS[name] if scale == 1.0 else SCENARIOS[name].scaled(scale)
     directory = str(Path(profile) / name) if profile else ""
-    ours = [sys.executable, str(SCRIPTS / "ours.py"), scenario.measure, directory, *scenario.overrides]
+    # One device, as the peers have, unless the scenario says otherwise.
+    spread = any(override.startswith("arch.num_devices=") for override in scenario.overrides)
+    overrides = scenario.overrides if spread else (*scenario.overrides, "arch.num_devices=1")
+    ours = [sys.executable, str(SCRIPTS / "ours.py"), scenario.measure, directory, *overrides]
     theirs = {
         peer: [str(pythons[peer]), str(SCRIPTS / f"peer_{peer}.py"), json.dumps(settings)]
         for peer, settings in scenario.peers.items()

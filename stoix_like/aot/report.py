@@ -217,7 +217,7 @@ def compile_for(config: RunConfig, target: Target) -> Report:
                 continue
             traced = function.trace(*args)
             try:
-                compiled = compile_with_costs(traced.lower())
+                compiled = compile_with_costs(traced.lower(), config.arch.deterministic)
             except jax.errors.JaxRuntimeError as error:
                 raise _refusal(error, setup, target, name) from error
             programs[name] = CompiledProgram(

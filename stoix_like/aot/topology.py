@@ -18,6 +18,7 @@ from stoix_like.aot.targets import Target
 from stoix_like.arch_config import AnakinConfig
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
+from stoix_like.run.host.devices import DETERMINISTIC_OPTIONS
 from stoix_like.run.set_up.setup import RunSetup, set_up
 
 _COST_MODEL = "xla_gpu_collect_cost_model_stats"
@@ -53,22 +54,24 @@ def set_up_for(config: RunConfig, target: Target) -> RunSetup:
     return on_devices(setup, places)
 
 
-def compile_with_costs(lowered: Any) -> Any:
+def compile_with_costs(lowered: Any, deterministic: bool = False) -> Any:
     """Compile a program, with what the compiler's cost model predicts for each kernel in its HLO.
 
     Args:
         lowered: from `function.lower(…)`.
+        deterministic: `arch.deterministic`, whose flags of GPUs come too late for the compiler of another device.
 
     Returns:
         jax's compiled program.
     """
+    options: dict[str, Any] = dict(DETERMINISTIC_OPTIONS) if deterministic else {}
     try:
-        return lowered.compile(compiler_options={_COST_MODEL: True})
+        return lowered.compile(compiler_options=options | {_COST_MODEL: True})
     except jax.errors.JaxRuntimeError as error:
         if _COST_MODEL not in str(error):
             raise
         # Another XLA names the option otherwise: it predicts nothing of a GPU.
-        return lowered.compile()
+        return lowered.compile(compiler_options=options)
 
 
 def on_devices(setup: RunSetup, places: Mapping[jax.Device, jax.Device]) -> RunSetup:

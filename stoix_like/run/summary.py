@@ -66,7 +66,9 @@ def summarise(
         "wall_seconds": wall_seconds,
         "notes": list(plan.notes),
         "versions": config.versions,
-        "matmul_precision": config.matmul_precision or jax.config.values["jax_default_matmul_precision"] or "default",
+        "matmul_precision": config.arch.matmul_precision
+        or jax.config.values["jax_default_matmul_precision"]
+        or "default",
         "devices": device_names(setup.mesh),
     }
 

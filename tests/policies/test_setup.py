@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import pytest
 
@@ -44,6 +46,16 @@ def test_physics_computes_in_full_precision_unless_told_otherwise():
     assert config("env=gymnax/cartpole").matmul_precision is None
     # The key itself stays as it was given, so that runs from before it was introduced can be resumed.
     assert physics.resolved["arch"]["matmul_precision"] is None
+
+
+def test_networks_beside_physics_compute_in_the_precision_of_jax():
+    parts = set_up_inference(config("env=gymnax/cartpole"))
+    physics = parts.config._replace(env=dataclasses.replace(parts.config.env, env_name="brax"))
+    assert physics.matmul_precision == "highest"
+    system, key = parts._replace(config=physics).build_system(), jax.random.key(0)
+    _, timestep = parts.env.reset(key[None])
+    agent = jax.eval_shape(system.init, key, timestep)
+    assert products(jax.make_jaxpr(system.inspect)(agent.shared, timestep.observation)) == {False}
 
 
 def test_an_unknown_precision_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -26,6 +27,7 @@ from stoix_like.storage.files import user_cache
 
 # Only kernels whose results do not depend on timing, none of which is chosen by measuring its speed.
 _DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
+DETERMINISTIC_OPTIONS = {name.removeprefix("--"): json.loads(value) for name, value in _DETERMINISTIC_FLAGS.items()}
 _NONDETERMINISTIC_FLAGS = [f"--xla_gpu_exclude_nondeterministic_ops={value}" for value in ("false", "0")]
 
 
@@ -304,12 +306,19 @@ def _written_by_others(directory: Path) -> str | None:
     return None
 
 
+def with_cpu(platforms: str | None) -> str | None:
+    """Return the platforms of `JAX_PLATFORMS` with the CPU, on which programs of an accelerator call the host."""
+    return f"{platforms},cpu" if platforms and "cpu" not in platforms.split(",") else platforms
+
+
 def _start_backend() -> list[jax.Device]:
+    platforms = jax.config.values["jax_platforms"]
+    if with_cpu(platforms) != platforms and not _has_started():
+        jax.config.update("jax_platforms", with_cpu(platforms))
     try:
         return jax.local_devices()
     # An AssertionError where jax knows the platform, but has no plugin for it.
     except (RuntimeError, AssertionError) as error:
-        platforms = jax.config.values["jax_platforms"]
         reason = first_line(error) if str(error).strip() else "no plugin for it is installed"
         raise ConfigError(
             f"JAX_PLATFORMS={platforms} cannot be used ({reason}): install 'stoix_like[cuda12]', [cuda13] or [tpu], or"

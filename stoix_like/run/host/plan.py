@@ -83,10 +83,11 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
     num_shards = num_devices * arch.update_batch_size
     if isinstance(arch, OfflineConfig):
         arch = replace(arch, total_num_envs=num_shards)
+    every = ", all of arch.num_devices=null," if getattr(arch, "num_devices", 1) is None and num_devices > 1 else ""
     if arch.total_num_envs % num_shards:
         raise ConfigError(
             f"arch.total_num_envs={arch.total_num_envs} must be a multiple of the number of shards ({num_devices}"
-            f" device(s) × arch.update_batch_size={arch.update_batch_size}): use"
+            f" device(s){every} × arch.update_batch_size={arch.update_batch_size}): use"
             f" {multiples_near(arch.total_num_envs, num_shards)}"
         )
     if system.warmup_steps % system.rollout_length:

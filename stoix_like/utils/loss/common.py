@@ -48,9 +48,17 @@ def absolute_or_huber(error: Array, parameter: Scalar) -> Array:
 def values_of_actions(values: Array, action: Array) -> Array:
     """Select the values `[*B]` of the actions `[*B]` from the values `[*B, A]` of all actions."""
     if not in_columns(values):
-        return jnp.take_along_axis(values, action[..., None], axis=-1)[..., 0]
+        return taken(values.reshape(-1, values.shape[-1]), action.reshape(-1)).reshape(action.shape)
     first, *others = columns(values)
     return functools.reduce(lambda chosen, i: jnp.where(action == i + 1, others[i], chosen), range(len(others)), first)
+
+
+def taken(x: Array, index: Array) -> Array:
+    """Return `x[b, index[b]]`, `[B, ...]`, of arrays `[B, A, ...]` and indices `[B]`.
+
+    Its gradient is a scatter to places that differ, which needs no order: a deterministic GPU would add one by one.
+    """
+    return jnp.asarray(x).at[jnp.arange(len(index)), index].get(unique_indices=True)
 
 
 def largest_values(values: Array) -> Array:

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.loss.common import absolute_or_huber, mean_of
+from stoix_like.utils.loss.common import absolute_or_huber, mean_of, taken
 from stoix_like.utils.shapes import check_shapes
 
 
@@ -125,10 +125,9 @@ def categorical_double_q_learning(
         " q_t_selector[B,A]",
         (q_logits_tm1, q_atoms_tm1, a_tm1, r_t, d_t, q_logits_t, q_atoms_t, q_t_selector),
     )
-    batch = jnp.arange(a_tm1.shape[0])
-    greedy_logits_t = jnp.asarray(q_logits_t)[batch, jnp.argmax(q_t_selector, axis=-1)]
+    greedy_logits_t = taken(q_logits_t, jnp.argmax(q_t_selector, axis=-1))
     return categorical_td_learning_per_example(
-        jnp.asarray(q_logits_tm1)[batch, a_tm1], q_atoms_tm1, r_t, d_t, greedy_logits_t, q_atoms_t
+        taken(q_logits_tm1, a_tm1), q_atoms_tm1, r_t, d_t, greedy_logits_t, q_atoms_t
     )
 
 
@@ -325,7 +324,8 @@ def quantile_q_learning_per_example(
     a_t = jnp.argmax(jnp.mean(dist_q_t_selector, axis=1), axis=-1)
     batch = jnp.arange(a_tm1.shape[0])
     dist_target = r_t[:, None] + d_t[:, None] * jnp.asarray(dist_q_t)[batch, :, a_t]
-    return quantile_regression_loss(jnp.asarray(dist_q_tm1)[batch, :, a_tm1], tau_q_tm1, dist_target, huber_param)
+    dist_tm1 = jnp.asarray(dist_q_tm1).at[batch, :, a_tm1].get(unique_indices=True)  # see `taken`
+    return quantile_regression_loss(dist_tm1, tau_q_tm1, dist_target, huber_param)
 
 
 quantile_q_learning = mean_of(quantile_q_learning_per_example)

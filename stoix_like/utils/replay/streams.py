@@ -324,7 +324,12 @@ def _last_of_equal(places: jax.Array, nowhere: int) -> jax.Array:
     order = jnp.argsort(places.ravel(), stable=True)
     ordered = places.ravel()[order]
     is_last = jnp.concatenate([ordered[1:] != ordered[:-1], jnp.ones(1, bool)])
-    return jnp.zeros_like(ordered).at[order].set(jnp.where(is_last, ordered, nowhere)).reshape(places.shape)
+    return (
+        jnp.zeros_like(ordered)
+        .at[order]
+        .set(jnp.where(is_last, ordered, nowhere), unique_indices=True)
+        .reshape(places.shape)
+    )
 
 
 def _flatten(tree: PyTree, like: PyTree) -> PyTree:

@@ -76,6 +76,13 @@ def test_a_platform_that_jax_cannot_use_is_refused(platform, tmp_path):
     assert "JAX_PLATFORMS=cpu" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("platforms", "expected"), [("cuda", "cuda,cpu"), ("tpu,cpu", "tpu,cpu"), ("cpu", "cpu"), ("", ""), (None, None)]
+)
+def test_the_cpu_is_beside_an_accelerator_for_callbacks(platforms, expected):
+    assert devices.with_cpu(platforms) == expected
+
+
 RESERVES = """
 import jax
 from stoix_like.run.host.devices import reserve

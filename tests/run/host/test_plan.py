@@ -90,7 +90,10 @@ def test_environments_are_divided_over_devices_and_update_batches():
             ["arch.total_num_envs=9"],
             r"arch.total_num_envs=9 must be a multiple of the number of shards \(2 device.*: use 8 or 10$",
         ),
-        (["arch.total_num_envs=1"], "use 2$"),
+        (
+            ["arch.total_num_envs=1", "arch.num_devices=null"],
+            r"\(2 device.s., all of arch.num_devices=null, × .* use 2$",
+        ),
         (["arch.total_num_envs=6", "arch.update_batch_size=2"], r"arch.update_batch_size=2\): use 4 or 8$"),
         (
             ["arch.total_timesteps=1023"],

@@ -50,3 +50,9 @@ def test_values_of_actions_are_the_same_in_columns(num_actions, monkeypatch):
     expected = selected()
     monkeypatch.setattr(columns, "on_cpu", lambda: False)
     jax.tree.map(np.testing.assert_array_equal, selected(), expected)
+
+
+def test_gradients_of_values_of_actions_need_no_order():
+    """A deterministic GPU adds one by one where places may be equal."""
+    gradient = jax.grad(lambda values: jnp.sum(values_of_actions(values, jnp.arange(5))))
+    assert "unique_indices=True" in str(jax.make_jaxpr(gradient)(jnp.zeros((5, 20)))).partition("scatter-add[")[2]

@@ -19,6 +19,7 @@ from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.loss.common import taken
 from stoix_like.utils.replay import Batch
 
 
@@ -70,7 +71,7 @@ class DiscreteSAC(ff_sac.SAC[Config]):
     def q_taken(self, q_params: PyTree, batch: Batch, key: jax.Array) -> jax.Array:
         """Compute the values `[B, C]` of the actions taken."""
         q = self.q_values(q_params, batch.observation, None, jax.random.fold_in(key, 1)).preferences
-        return jnp.take_along_axis(q, batch.action[:, None, None], axis=1)[:, 0]
+        return taken(q, batch.action)
 
     def critic_input(self, observation: Observation, action: jax.Array | None) -> tuple[PyTree, ...]:
         """Return the inputs of the critics."""
