@@ -113,8 +113,10 @@ def test_a_failing_process_reports_its_error(benchmark):
 
 def test_the_scripts_of_every_scenario_exist(benchmark):
     for name, scenario in benchmark.scenarios.SCENARIOS.items():
-        for command in benchmark.runner.commands(name, dict.fromkeys(scenario.peers, Path("python")), "").values():
+        ours, *theirs = benchmark.runner.commands(name, dict.fromkeys(scenario.peers, Path("python")), "").values()
+        for command in (ours, *theirs):
             assert Path(command[1]).is_file(), command
+        assert sum(word.startswith("arch.num_devices=") for word in ours) == 1  # a peer has one device
 
 
 def test_a_count_that_has_risen_is_named(benchmark):
