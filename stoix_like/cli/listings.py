@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import TextWrapper
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stoix_like.composition import group_choices
+import yaml
+
+from stoix_like.composition import config_dir, group_choices
 from stoix_like.loggers.formats import columns, format_seconds
 
 if TYPE_CHECKING:
@@ -73,17 +75,35 @@ def _network_names() -> list[str]:
 def _parts(kind: str) -> list[str]:
     from stoix_like.networks.build.modules import choices
 
-    keys = {
-        "head": "network.actor_network.action_head._target_",
-        "critic": "network.critic_network.critic_head._target_",
-        "torso": "network.actor_network.pre_torso._target_",
-        "cell": "network.actor_network.rnn_layer.cell_type",
-    }
+    keys = {"torso": "actor_network.pre_torso._target_", "cell": "actor_network.rnn_layer.cell_type"}
+    heads = _head_paths() if kind == "head" else {}
     listed = []
     for name, part in sorted(choices(kind).items()):
         about = (part.__doc__ or "").strip().partition("\n")[0]
-        listed += [f"{keys['critic' if 'Critic' in name else kind]}={name}", f"  {about}"]
+        key = keys.get(kind) or heads.get(_outputs(part))
+        listed += [f"network.{key}={name}", f"  {about}"] if key else []
     return listed
+
+
+def _head_paths() -> dict[str, str]:
+    """Return where the systems of this package take heads, by what these compute."""
+    from stoix_like.config import import_build, schema_of
+
+    taken = set[tuple[str, str]]()
+    for name in group_choices("system"):
+        module = yaml.safe_load((config_dir() / f"system/{name}.yaml").read_text())["module"]
+        for path, needed in getattr(schema_of(import_build(module)), "network_heads", {}).items():
+            taken |= {(path, outputs) for outputs in (needed.outputs, *needed.alternatives)}
+    # Where several networks take such heads, the last of these.
+    paths = ("q_network.critic_head", "critic_network.critic_head", "actor_network.action_head")
+    return {outputs: f"{path}._target_" for path in paths for taker, outputs in taken if taker == path}
+
+
+def _outputs(head: Any) -> Any:
+    """Return what a head computes; functions build the policy head of an action space."""
+    from stoix_like.networks.requirements import STOCHASTIC_POLICY
+
+    return getattr(head, "outputs", None) if isinstance(head, type) else STOCHASTIC_POLICY
 
 
 def _experiments() -> list[str]:

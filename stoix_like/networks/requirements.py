@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import jax
+
 from stoix_like.errors import ConfigError
+from stoix_like.networks.inputs import ArrayInput, FlattenInput
 
 # What heads compute, the values of their class variable `outputs`.
 STOCHASTIC_POLICY = "a stochastic policy"
@@ -45,22 +48,23 @@ class MisfitError(ConfigError):
 
 
 class HeadRequirement(NamedTuple):
-    """What a system needs of one head, and of the torso before it.
+    """What a system needs of one head, and of the torsos before it.
 
     Attributes:
         outputs: what the head computes, as heads declare it in their class variable `outputs`.
         hyperparams: attributes of the head that the system sets from its own hyperparameters.
-        layer_norm: whether the torso before the head must apply layer normalisation; torsos without an attribute
-            `use_layer_norm` are not checked.
-        batch_norm: whether the system updates the running statistics of a torso with batch normalisation, which
-            declares `batch_norm = True`; such a torso fits no other system.
+        layer_norm: whether torsos must apply layer normalisation; those without an attribute `use_layer_norm` are not
+            checked.
+        batch_norm: whether the system updates the running statistics of torsos with batch normalisation, which declare
+            `batch_norm = True`, and needs one before the head; such torsos fit no other system.
         recurrent: whether the network has recurrent cells and a torso after them; such a network fits no other system.
         cells_optional: whether a network without cells fits, too, where `recurrent`.
         shares_torso_of: a network whose input layer, torso and cells the head shares, parameters included, where its
             own network has nothing else; empty where the head needs a torso of its own.
-        dropout: whether the system draws masks for the dropout of the torso; otherwise nothing is dropped.
+        dropout: whether the system draws masks for the dropout of torsos; otherwise nothing is dropped.
         optional: attributes of heads of the family that the system supports, with the values of the network.
         alternatives: what else the head may compute.
+        latent: whether the input of the network is a latent state of a learned model, not the output of an input layer.
     """
 
     outputs: str
@@ -73,6 +77,7 @@ class HeadRequirement(NamedTuple):
     dropout: bool = False
     optional: tuple[str, ...] = ()
     alternatives: tuple[str, ...] = ()
+    latent: bool = False
 
 
 def shares_torso(network: Any) -> bool:
@@ -80,11 +85,31 @@ def shares_torso(network: Any) -> bool:
     return all(getattr(network, part, None) is None for part in (*_OTHER_PARTS, *_RECURRENT_PARTS))
 
 
+def torsos_of(network: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the torsos of a network, those of its input layer and of chains of torsos included.
+
+    Args:
+        network: a part of the networks, or one of its input layers or torsos.
+
+    Yields:
+        The path in the network, such as `pre_torso` or `input_layer.layers.grid`, and the torso.
+    """
+    names = ("input_layer", "pre_torso", "post_torso", "layers")
+    parts = {name: part for name in names if (part := getattr(network, name, None)) is not None}
+    for keys, part in jax.tree.leaves_with_path(parts):
+        path = jax.tree_util.keystr(keys, simple=True, separator=".")
+        if path != "input_layer":
+            yield path, part
+        yield from ((f"{path}.{inner}", torso) for inner, torso in torsos_of(part))
+
+
 def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key: str = "network") -> None:
     """Refuse networks of another family than the system's.
 
     A system declares what it needs in the class variable `network_heads` of its `Config`: a `HeadRequirement` by the
     path of the head, such as `actor_network.action_head`. Systems and heads that declare nothing are not checked.
+    Torsos with noisy layers, which have an attribute `sigma_zero`, fit only feed-forward networks of systems that draw
+    noise for them: those with the class variable `noisy_layers = True`.
 
     Args:
         networks: the modules, from `build_networks`.
@@ -93,7 +118,7 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
         key: key of the configuration, for messages.
 
     Raises:
-        MisfitError: names the head, and what the system needs.
+        ConfigError: names the head or the torso, and what the system needs; a `MisfitError` where another network fits.
     """
     requirements: Mapping[str, HeadRequirement] = getattr(config, "network_heads", {})
     for path, requirement in requirements.items():
@@ -112,19 +137,11 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
         for unread in () if requirement.recurrent else _RECURRENT_PARTS:
             if getattr(group, unread, None) is not None:
                 _refuse(f"{key}.{name}.{unread} is set, but system={system_name} is not recurrent")
-        head, torso = needed[path], needed[f"{torso_of}.pre_torso"]
-        if requirement.layer_norm and not getattr(torso, "layer_sizes", True):
-            _refuse(f"{key}.{torso_of}.pre_torso has no layers, but system={system_name} needs layer normalisation")
-        if requirement.layer_norm and not getattr(torso, "use_layer_norm", True):
-            _refuse(
-                f"{key}.{torso_of}.pre_torso.use_layer_norm=false, but system={system_name} needs layer normalisation"
-            )
-        batch_norm = getattr(type(torso), "batch_norm", False)
-        if requirement.batch_norm != batch_norm:
-            does, needs = (
-                ("normalises batches", "does not") if batch_norm else ("does not normalise batches", "needs it")
-            )
-            _refuse(f"{key}.{torso_of}.pre_torso={type(torso).__name__} {does}, but system={system_name} {needs}")
+        if requirement.latent:
+            _check_latent_input(group, f"{key}.{name}", system_name)
+        noisy = getattr(config, "noisy_layers", False) and not requirement.recurrent
+        _check_torsos(body, requirement, noisy, f"{key}.{torso_of}", system_name)
+        head = needed[path]
         _check_head(head, requirement, f"{key}.{path}={type(head).__name__}", system_name)
 
 
@@ -138,13 +155,39 @@ def unused_dropout(networks: SimpleNamespace, config: Any, key: str = "network")
     """
     requirements: Mapping[str, HeadRequirement] = getattr(config, "network_heads", {})
     without = [path.partition(".")[0] for path, requirement in requirements.items() if not requirement.dropout]
-    torsos = {
-        f"{name}.{part}": getattr(getattr(networks, name, None), part, None)
-        for name in without
-        for part in ("pre_torso", "post_torso")
-    }
+    torsos = {f"{name}.{path}": torso for name in without for path, torso in torsos_of(getattr(networks, name, None))}
     rates = {path: getattr(torso, "dropout_rate", 0.0) for path, torso in torsos.items()}
     return [f"{key}.{path}.dropout_rate={rate}" for path, rate in rates.items() if rate]
+
+
+def _check_torsos(network: Any, requirement: HeadRequirement, noisy: bool, key: str, system_name: str) -> None:
+    for path, torso in torsos_of(network):
+        what, normalises = f"{key}.{path}={type(torso).__name__}", getattr(type(torso), "batch_norm", False)
+        if normalises and not requirement.batch_norm:
+            _refuse(f"{what} normalises batches, but system={system_name} does not")
+        if requirement.batch_norm and not normalises and path == "pre_torso":
+            _refuse(f"{what} does not normalise batches, but system={system_name} needs it")
+        if hasattr(torso, "sigma_zero") and not noisy:
+            _refuse(f"{what} has noisy layers, but system={system_name} draws no noise for them")
+        if not requirement.layer_norm:
+            continue
+        has_layers = getattr(torso, "layer_sizes", True)
+        if path == "pre_torso" and not has_layers:
+            _refuse(f"{key}.{path} has no layers, but system={system_name} needs layer normalisation")
+        if has_layers and not getattr(torso, "use_layer_norm", True):
+            _refuse(f"{key}.{path}.use_layer_norm=false, but system={system_name} needs layer normalisation")
+
+
+def _check_latent_input(network: Any, key: str, system_name: str) -> None:
+    layer = getattr(network, "input_layer", None)
+    while isinstance(layer, FlattenInput):  # where the environment has images or dictionaries
+        layer = layer.input_layer
+    if not isinstance(layer, ArrayInput | None):
+        raise ConfigError(
+            f"{key}.input_layer={type(layer).__name__}, which network.observations sets, too, has no effect, because"
+            f" system={system_name} learns a model of whole observations, whose latent states this network takes: use a"
+            " system without a learned model, or leave entries out with an ObservationWrapper in env.wrappers"
+        )
 
 
 def _check_head(head: Any, requirement: HeadRequirement, what: str, system_name: str) -> None:

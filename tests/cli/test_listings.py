@@ -2,6 +2,8 @@ import pytest
 
 from stoix_like.cli.listings import lines
 from stoix_like.composition import group_choices
+from stoix_like.networks.build.modules import choices
+from support.systems import SYSTEMS, schema
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,19 @@ def test_parts_of_networks_are_listed_as_overrides():
     assert "network.actor_network.pre_torso._target_=stoix_like.networks.torso.SimBaTorso" in lines("torsos")
     assert lines("cells")[:2] == ["network.actor_network.rnn_layer.cell_type=gru", "  GRU cell."]
     assert all(len(line) > 8 for kind in ("heads", "torsos", "cells") for line in lines(kind)[1::2])
+
+
+def test_heads_are_listed_where_a_system_takes_them():
+    taken = {
+        (path, outputs)
+        for system in SYSTEMS
+        for path, needed in schema(system).network_heads.items()
+        for outputs in (needed.outputs, *needed.alternatives)
+    }
+    heads = dict(line.split("._target_=")[::-1] for line in lines("heads")[::2])
+    declared = {head: part.outputs for head, part in choices("head").items() if hasattr(part, "outputs")}
+    assert {(heads[head].removeprefix("network."), declared[head]) for head in heads.keys() & declared} <= taken
+    left_out = {head.rpartition(".")[2] for head in choices("head").keys() - heads}
+    # An array of any shape, a head of two others, and quantiles at any levels of one value: no system takes them.
+    assert left_out == {"LinearHead", "PolicyValueHead", "ImplicitQuantileCriticHead"}
+    assert heads["stoix_like.networks.heads.DistributionalContinuousQNetwork"].endswith(".critic_head")

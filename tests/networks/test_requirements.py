@@ -3,6 +3,8 @@ from typing import ClassVar
 
 import pytest
 
+from stoix_like.errors import ConfigError
+from stoix_like.networks.base import chained_torsos
 from stoix_like.networks.heads import (
     CategoricalHead,
     DiscreteQNetworkHead,
@@ -10,16 +12,25 @@ from stoix_like.networks.heads import (
     NoisyDistributionalDuelingQNetwork,
     ScalarCriticHead,
 )
-from stoix_like.networks.inputs import ArrayInput
+from stoix_like.networks.inputs import (
+    ArrayInput,
+    DictInput,
+    EmbeddingActionInput,
+    FeatureInput,
+    FlattenInput,
+    TorsoInput,
+)
 from stoix_like.networks.requirements import (
     ACTION_VALUE_ATOMS,
     ACTION_VALUES,
     HeadRequirement,
     MisfitError,
     check_networks,
+    torsos_of,
     unused_dropout,
 )
-from stoix_like.networks.torso import MLPTorso
+from stoix_like.networks.torso import BatchRenormMLPTorso, MLPTorso, NoisyMLPTorso
+from support.systems import schema
 
 ATOMS = ("num_atoms", "vmin", "vmax")
 
@@ -43,8 +54,24 @@ class OwnHead(ScalarCriticHead):
     num_atoms: int = 3
 
 
-def networks(head, torso=MLPTorso((4,))):  # noqa: B008
-    return SimpleNamespace(actor_network=SimpleNamespace(input_layer=ArrayInput(), pre_torso=torso, action_head=head))
+def networks(head, torso=MLPTorso((4,)), layer=ArrayInput(), **parts):  # noqa: B008
+    group = SimpleNamespace(input_layer=layer, pre_torso=torso, action_head=head, **parts)
+    return SimpleNamespace(actor_network=group)
+
+
+def places(torso):
+    """Return networks with a torso in each place but before the head, by its path."""
+    head = DiscreteQNetworkHead(2)
+    return {
+        "input_layer.layers.grid": networks(head, layer=DictInput({"grid": torso})),
+        "input_layer.pre_torso": networks(head, layer=TorsoInput(torso)),
+        "input_layer.input_layer.pre_torso": networks(head, layer=EmbeddingActionInput(TorsoInput(torso))),
+        "pre_torso.layers.1": networks(head, chained_torsos([MLPTorso((4,)), torso])),
+        "post_torso": networks(head, rnn_layer=MLPTorso((4,)), post_torso=torso),
+    }
+
+
+PLACES = list(places(MLPTorso((4,))))
 
 
 C51_HEAD = DistributionalDiscreteQNetwork(2, 0.0, 5, -1.0, 1.0)
@@ -59,6 +86,66 @@ def test_dropout_is_found_where_the_system_drops_nothing():
     found = networks(DiscreteQNetworkHead(2), MLPTorso((4,), dropout_rate=0.1))
     assert unused_dropout(found, Values) == ["network.actor_network.pre_torso.dropout_rate=0.1"]
     assert unused_dropout(found, WithDropout) == unused_dropout(networks(DiscreteQNetworkHead(2)), Values) == []
+
+
+def requiring(noisy_layers=False, **needs):
+    """Return the class of hyperparameters of a system that needs action values, and more of the network."""
+    head = HeadRequirement(ACTION_VALUES, **needs)
+    variables = {"network_heads": {"actor_network.action_head": head}, "noisy_layers": noisy_layers}
+    return type("Config", (), variables)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_torsos_are_checked_wherever_they_are(place):
+    def found(torso):
+        return places(torso)[place]
+
+    # A torso behind cells fits only recurrent systems, which draw no noise.
+    recurrent = place == "post_torso"
+    assert dict(torsos_of(found(NoisyMLPTorso((4,))).actor_network))[place].sigma_zero == 0.5
+    key = f"network.actor_network.{place}"
+    assert unused_dropout(found(MLPTorso((4,), dropout_rate=0.5)), Values) == [f"{key}.dropout_rate=0.5"]
+    for torso, problem in (
+        (BatchRenormMLPTorso((4,)), "=BatchRenormMLPTorso normalises batches, but system=mine does not"),
+        (NoisyMLPTorso((4,)), "=NoisyMLPTorso has noisy layers, but system=mine draws no noise for them"),
+    ):
+        with pytest.raises(MisfitError) as caught:
+            check_networks(found(torso), requiring(recurrent=recurrent), "mine")
+        assert caught.value.problem == key + problem
+    if not recurrent:
+        check_networks(found(NoisyMLPTorso((4,))), requiring(noisy_layers=True), "mine")
+
+
+def test_recurrent_networks_have_no_noise():
+    recurrent = networks(DiscreteQNetworkHead(2), rnn_layer=MLPTorso((4,)), post_torso=NoisyMLPTorso((4,)))
+    with pytest.raises(MisfitError, match=r"^network\.actor_network\.post_torso=NoisyMLPTorso has noisy layers"):
+        check_networks(recurrent, requiring(noisy_layers=True, recurrent=True), "mine")
+
+
+@pytest.mark.parametrize(
+    ("system", "draws"),
+    [
+        *((f"q_learning/ff_{name}", True) for name in ("c51", "ddqn", "dqn", "dqn_reg", "iqn", "mdqn", "qr_dqn")),
+        *(("q_learning/ff_rainbow", True), ("q_learning/ff_pqn", False), ("search/ff_mz", False)),
+    ],
+)
+def test_noisy_torsos_fit_the_feed_forward_systems_of_the_dqn_family(system, draws):
+    """Their `act` and `losses` alone pass the rng collection `noise`."""
+    assert getattr(schema(system), "noisy_layers", False) is draws
+
+
+def test_networks_of_latent_states_take_no_entries_of_observations():
+    latent = requiring(latent=True)
+    head = DiscreteQNetworkHead(2)
+    # As `fit_input` sets it for images and dictionaries.
+    for layer in (ArrayInput(), FlattenInput(ArrayInput(), 3)):
+        check_networks(networks(head, layer=layer), latent, "mine")
+    for layer in (FeatureInput("agent_view.state"), FlattenInput(FeatureInput("agent_view.state"), 3)):
+        check_networks(networks(head, layer=layer), Values, "mine")
+        with pytest.raises(
+            ConfigError, match=r"^network\.actor_network\.input_layer=FeatureInput, which network\.observations"
+        ):
+            check_networks(networks(head, layer=layer), latent, "mine")
 
 
 @pytest.mark.parametrize(
@@ -111,3 +198,12 @@ def test_torsos_without_layer_normalisation_are_refused_where_a_system_needs_it(
         check_networks(networks(DiscreteQNetworkHead(2), torso), NormalisedValues, "mine")
     with pytest.raises(MisfitError, match=r"^network\.actor_network\.pre_torso\.use_layer_norm=false, but system=mine"):
         check_networks(networks(DiscreteQNetworkHead(2)), NormalisedValues, "mine")
+
+
+def test_layer_normalisation_is_needed_in_the_torsos_of_an_input_layer_too():
+    """Convolutions are there, where the last action and the last reward join their output."""
+    layers = [DictInput({"observation": MLPTorso((4,), use_layer_norm=normalises)}) for normalises in (True, False)]
+    first, second = (networks(DiscreteQNetworkHead(2), ArrayInput(), layer) for layer in layers)
+    check_networks(first, NormalisedValues, "mine")
+    with pytest.raises(MisfitError, match=r"input_layer\.layers\.observation\.use_layer_norm=false, but system=mine"):
+        check_networks(second, NormalisedValues, "mine")

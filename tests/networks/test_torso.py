@@ -221,3 +221,12 @@ def test_symbols_out_of_range_have_no_embedding():
 def test_grids_must_be_integers():
     with pytest.raises(ValueError, match="observations of type float32 are not symbols: choose network=cnn"):
         jax.jit(GridTorso().init)(KEY, jnp.ones((3, 3, 2)))
+
+
+def test_padded_convolutions_for_atari_have_the_size_that_the_guide_names():
+    torso = CNNTorso((32, 64, 64), (8, 4, 3), (4, 2, 1), hidden_sizes=(512,))
+    params = jax.eval_shape(torso.init, KEY, jnp.zeros((84, 84, 4)))["params"]
+    # 84 / 4 = 21, then 21 / 2 = 11, rounded up; without padding it would be 20, 9 and 7.
+    assert params["MLPTorso_0"]["Dense_0"]["kernel"].shape == (11 * 11 * 64, 512)
+    # 8,224 + 32,832 + 36,928 in the convolutions, and 7,744 * 512 + 512.
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 4_043_424

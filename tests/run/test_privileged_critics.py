@@ -175,6 +175,14 @@ def test_what_does_not_fit_is_refused(overrides, message):
         prepare("ppo/ff_ppo", *overrides)
 
 
+@pytest.mark.parametrize("system", ["search/ff_sampled_mz", "dreamer/dreamer_v3"])
+def test_learned_models_refuse_a_selection_that_only_their_heads_would_make(system):
+    """The model observes all entries, those of a privileged critic, too, and so would the policy."""
+    message = rf"actor_network\.input_layer=FeatureInput, which network\.observations .* system={system} learns a model"
+    with pytest.raises(ConfigError, match=message):
+        prepare(system, "system.warmup_steps=128")
+
+
 def test_an_input_layer_of_its_own_wins():
     layer = "{_target_: stoix_like.networks.inputs.FeatureInput,feature_name: agent_view}"
     networks = prepare("ppo/ff_ppo", f"+network.critic_network.input_layer={layer}").spec.networks

@@ -20,7 +20,7 @@ from stoix_like.networks.build.checks import accepted, check_arguments, paramete
 from stoix_like.networks.build.fitting import fit_input, observation_facts
 from stoix_like.networks.feed_forward import CompositeNetwork
 from stoix_like.networks.inputs import ArrayInput
-from stoix_like.networks.requirements import MisfitError
+from stoix_like.networks.requirements import MisfitError, torsos_of
 from stoix_like.networks.utils import RNN_CELLS
 from stoix_like.user_code import refusing, user_errors
 
@@ -66,10 +66,6 @@ def choices(kind: str) -> dict[str, Any]:
         for name, value in vars(importlib.import_module(path)).items()
         if name.lower().endswith((kind, "network")) and value.__module__.startswith(path) and name != "PolicyHead"
     }
-
-
-# Those that compute in the dtype of a configuration; heads compute in that of their parameters.
-_COMPUTING = ("pre_torso", "rnn_layer", "post_torso")
 
 
 class Context(NamedTuple):
@@ -232,9 +228,12 @@ def _check_parts(group: Mapping[str, Any], dtype: Any, key: str) -> None:
             if isinstance(group[name], SimpleNamespace):  # keys that an experiment has for another network
                 hint += f", or leave it out: '~{key}.{name}'"
             raise ConfigError(f"{key}.{name}={shown} is not a module: {hint}")
-        if dtype is not None and name in _COMPUTING and name in group and not _has_dtype(group[name]):
+    # Heads compute in the dtype of their parameters.
+    computing = {"rnn_layer": group.get("rnn_layer"), **dict(torsos_of(SimpleNamespace(**group)))}
+    for name, part in computing.items() if dtype is not None else ():
+        if not _has_dtype(part):
             raise ConfigError(
-                f"{key}.{name}={type(group[name]).__name__} cannot compute in {jnp.dtype(dtype).name}: give it an"
+                f"{key}.{name}={type(part).__name__} cannot compute in {jnp.dtype(dtype).name}: give it an"
                 " attribute `dtype: Any = None` that it passes to its layers, or set arch.compute_dtype=float32"
             )
 

@@ -26,12 +26,12 @@ from stoix_like.utils.loss import hl_gauss_loss_per_example, is_outside, two_hot
 SCALE = rlax.SIGNED_HYPERBOLIC_PAIR
 """The scale of rewards and values, h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x."""
 
-_ATOMS = HeadRequirement(VALUE_DISTRIBUTION, ("num_atoms", "vmin", "vmax"))
+_ATOMS = HeadRequirement(VALUE_DISTRIBUTION, ("num_atoms", "vmin", "vmax"), latent=True)
 NETWORK_HEADS = {
     "representation_network.pre_torso": HeadRequirement("a latent state"),
-    "dynamics_network.pre_torso": HeadRequirement("a latent state"),
+    "dynamics_network.pre_torso": HeadRequirement("a latent state", latent=True),
     "reward_network.critic_head": _ATOMS,
-    "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+    "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, latent=True),
     "critic_network.critic_head": _ATOMS,
 }
 """The heads, and the torsos without one, that a `LatentModel` is built from."""

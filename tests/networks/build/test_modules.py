@@ -2,6 +2,7 @@
 
 import re
 
+import flax.linen as nn
 import jax
 import jax.nn
 import jax.numpy as jnp
@@ -21,7 +22,9 @@ from stoix_like.networks.heads import (
     DeterministicHead,
     NormalAffineTanhDistributionHead,
 )
+from stoix_like.networks.inputs import DictInput, EmbeddingActionInput, TorsoInput
 from stoix_like.networks.recurrent import MinGRUCell
+from stoix_like.networks.torso import MLPTorso
 from stoix_like.networks.utils import parse_activation_fn, parse_initializer, parse_rnn_cell
 from support.network_files import config
 
@@ -248,6 +251,31 @@ def test_options_that_cells_do_not_have_are_refused(cell, kwargs, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         instantiate({**node, "cell_kwargs": kwargs})
     assert instantiate({**node, "cell_kwargs": {}}).initialize_carry(2) is not None
+
+
+class Custom(nn.Module):
+    """A torso that computes in float32 alone."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(4)(x)
+
+
+@pytest.mark.parametrize(
+    ("part", "place"),
+    [
+        ({"pre_torso": Custom()}, "pre_torso"),
+        ({"post_torso": Custom()}, "post_torso"),
+        ({"rnn_layer": Custom()}, "rnn_layer"),
+        ({"input_layer": DictInput({"grid": Custom()})}, "input_layer.layers.grid"),
+        ({"input_layer": EmbeddingActionInput(TorsoInput(Custom()))}, "input_layer.input_layer.pre_torso"),
+    ],
+)
+def test_torsos_without_a_dtype_are_refused_wherever_they_are(part, place):
+    network = {"q_network": {"pre_torso": MLPTorso((4,)), **part}}
+    build_networks(network, DISCRETE)
+    with pytest.raises(ConfigError, match=rf"^network\.q_network\.{place}=Custom cannot compute in bfloat16: give it"):
+        build_networks(network, DISCRETE, dtype="bfloat16")
 
 
 def test_a_network_that_is_missing_is_answered_with_those_that_are_there():

@@ -82,10 +82,10 @@ class Config(SystemConfig):
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
-        "reward_network.critic_head": HeadRequirement(VALUE_DISTRIBUTION, optional=("num_atoms",)),
-        "continue_network.critic_head": HeadRequirement(VALUE),
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "critic_network.critic_head": HeadRequirement(VALUE_DISTRIBUTION, optional=("num_atoms",)),
+        "reward_network.critic_head": HeadRequirement(VALUE_DISTRIBUTION, optional=("num_atoms",), latent=True),
+        "continue_network.critic_head": HeadRequirement(VALUE, latent=True),
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, latent=True),
+        "critic_network.critic_head": HeadRequirement(VALUE_DISTRIBUTION, optional=("num_atoms",), latent=True),
     }
     model: WorldModelConfig
     replay: TrainRatioConfig

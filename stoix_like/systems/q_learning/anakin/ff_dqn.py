@@ -51,6 +51,7 @@ class BaseConfig(SystemConfig):
     Attributes:
         action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
+        noisy_layers: see `check_networks`.
         mode_hyperparams: see `SystemConfig`.
         replay: the replay buffer.
         gradients: gradient descent.
@@ -69,6 +70,7 @@ class BaseConfig(SystemConfig):
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, optional=("sigma_zero",))
     }
+    noisy_layers: ClassVar[bool] = True
     mode_hyperparams: ClassVar[Mapping[str, float]] = NEVER_RANDOM
     replay: PrioritisedReplayConfig
     gradients: Gradients
