@@ -228,11 +228,11 @@ def _mark_differences(
     common, counted = common[some], with_lowest(np.concatenate([first, second])[:, some]).T
     paired = are_paired(pair[0], pair[1], task)
     p_values = [p_value(test, row[: len(first)], row[len(first) :], paired) for row in counted]
-    marked = common[np.asarray(correct(p_values, "holm"), np.float64) < level]
+    marked = common[np.asarray(correct(p_values, "fdr_bh"), np.float64) < level]
     where = "" if len(common) else ": no points that all seeds recorded"
     if len(marked) or where:
         height = np.full(len(marked), 0.02)
-        label = f"{test}: p < {level:g}, corrected over points by holm{where}"
+        label = f"{test}: p < {level:g}, corrected over points by fdr_bh{where}"
         axes.plot(marked, height, "k*", transform=axes.get_xaxis_transform(), label=label)
 
 

@@ -40,7 +40,7 @@ def read_ogbench(path: Path) -> DataSet:
     Args:
         path: the file.
     """
-    found = {name: plain(array) for name, array in npz.arrays(path, _OGBENCH).items()}
+    found = {name: plain(array, name) for name, array in npz.arrays(path, _OGBENCH).items()}
     view, action = found["observations"], found["actions"]
     valid = found["valids"] > 0 if "valids" in found else found["terminals"] == 0
     # The last row has no successor, even where its mark is missing.
@@ -80,7 +80,7 @@ def read_d4rl(path: Path) -> DataSet:
             stored = {name: file[name][()] for name in _D4RL if name in file}
     if "timeouts" not in stored:
         raise ConfigError("it has no timeouts, so that nothing marks where truncated episodes end: use its v2")
-    found = {name: plain(array) for name, array in stored.items()}
+    found = {name: plain(array, name) for name, array in stored.items()}
     terminated, truncated = (stored[name].astype(bool).reshape(-1) for name in ("terminals", "timeouts"))
     truncated[-1:] = True
     last = None
@@ -135,7 +135,7 @@ def _minari_rows(episode: Any) -> dict[str, np.ndarray]:
     rows = {name: infos[name][()] for name in ("action_mask", "step_count") if name in infos}
     rows |= paths(_nest(episode["observations"]), "observations")
     rows |= {name: np.append(x, np.zeros_like(x[:1]), axis=0) for name, x in steps.items()}
-    return {name: plain(array) for name, array in rows.items()}
+    return {name: plain(array, name) for name, array in rows.items()}
 
 
 def _minari_header(metadata: Path, path: Path) -> DataHeader:
@@ -174,8 +174,9 @@ def _opened(path: Path) -> Iterator[Any]:
         yield file
 
 
-def plain(array: np.ndarray) -> np.ndarray:
-    """Return floats as float32 and integers as int32; those of at most 16 bits, and flags, stay."""
+def plain(array: np.ndarray, name: str) -> np.ndarray:
+    """Return floats as float32 and integers as int32; flags stay, and observed integers of at most 16 bits."""
     if array.dtype.kind == "f":
         return array.astype(np.float32, copy=False)
-    return array if array.dtype.itemsize <= 2 else array.astype(np.int32, copy=False)
+    kept = array.dtype.kind == "b" or (array.dtype.itemsize <= 2 and "observations" in name)
+    return array if kept else array.astype(np.int32, copy=False)

@@ -185,7 +185,7 @@ def test_marks_are_corrected_for_the_number_of_points(tmp_path):
     assert [line.get_marker() for line in axes.lines].count("*") == 0
     write_run(tmp_path / "c", curves=(curves[0] + 50.0).tolist(), system="ppo/c")
     axes = analysis.learning_curves(analysis.read([tmp_path / "a", tmp_path / "c"]), test="welch")
-    assert axes.lines[-1].get_label() == "welch: p < 0.05, corrected over points by holm"
+    assert axes.lines[-1].get_label() == "welch: p < 0.05, corrected over points by fdr_bh"
 
 
 def test_marks_of_a_grid_are_those_of_a_paired_test(tmp_path):

@@ -181,4 +181,6 @@ def test_arrays_that_lie_in_other_files_are_refused(tmp_path, kind):
     ],
 )
 def test_arrays_have_the_types_that_environments_observe(given, read):
-    assert layouts.plain(np.zeros(2, given)).dtype == read
+    assert layouts.plain(np.zeros(2, given), "observations/image").dtype == read
+    of_actions = read if read in ("float32", "bool") else "int32"
+    assert layouts.plain(np.zeros(2, given), "actions").dtype == of_actions

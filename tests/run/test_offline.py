@@ -90,6 +90,14 @@ def test_a_task_has_the_data_of_its_scenario(tmp_path, monkeypatch):
     config = parse_config(compose_config(["system=q_learning/ff_dqn", *SMALL, *words]))
     assert config.environment_name == "gymnax/CartPole-v1-no-velocity"
     assert set_up(config).spec.data.observation.agent_view.shape == (220, 2)
+    # The file may also have the name of the task, as those of others do.
+    seen, header = (
+        read_data(tmp_path / "seen.npz"),
+        dataclasses.replace(data.header, environment="CartPole-v1-no-velocity"),
+    )
+    write_data(tmp_path / "named.npz", seen._replace(header=header))
+    words = [*words[:1], f"system.data={tmp_path / 'named.npz'}"]
+    assert set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *SMALL, *words]))).spec.data is not None
 
 
 def test_data_of_environments_that_were_set_up_in_another_way(tmp_path):

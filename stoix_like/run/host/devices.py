@@ -306,19 +306,31 @@ def _written_by_others(directory: Path) -> str | None:
     return None
 
 
-def with_cpu(platforms: str | None) -> str | None:
-    """Return the platforms of `JAX_PLATFORMS` with the CPU, on which programs of an accelerator call the host."""
-    return f"{platforms},cpu" if platforms and "cpu" not in platforms.split(",") else platforms
+def check_host_calls(name: str) -> None:
+    """Refuse environments on the host where jax has no CPU device: a program of an accelerator calls them through it.
+
+    Args:
+        name: of the environments, for the message.
+
+    Raises:
+        ConfigError: the variable `JAX_PLATFORMS` leaves the CPU out.
+    """
+    try:
+        jax.local_devices(backend="cpu")
+    except RuntimeError as error:
+        platforms = jax.config.values["jax_platforms"]
+        raise ConfigError(
+            f"JAX_PLATFORMS={platforms} leaves out the CPU, through which programs call {name} on the host: use"
+            f" JAX_PLATFORMS={platforms},cpu"
+        ) from error
 
 
 def _start_backend() -> list[jax.Device]:
-    platforms = jax.config.values["jax_platforms"]
-    if with_cpu(platforms) != platforms and not _has_started():
-        jax.config.update("jax_platforms", with_cpu(platforms))
     try:
         return jax.local_devices()
     # An AssertionError where jax knows the platform, but has no plugin for it.
     except (RuntimeError, AssertionError) as error:
+        platforms = jax.config.values["jax_platforms"]
         reason = first_line(error) if str(error).strip() else "no plugin for it is installed"
         raise ConfigError(
             f"JAX_PLATFORMS={platforms} cannot be used ({reason}): install 'stoix_like[cuda12]', [cuda13] or [tpu], or"

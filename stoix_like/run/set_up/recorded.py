@@ -86,8 +86,8 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
             "arch.population.hyperparams.data_fraction has 1, with which a run alone has no replay buffer, but members"
             " that differ in it have one: use smaller shares, or train it with system.data_fraction=1"
         )
-    path, spaces = part.data, (env.observation_space, env.unwrapped.action_space, config.scenario_name)
-    file = open_data(path)
+    path, file = part.data, open_data(part.data)
+    spaces = env.observation_space, env.unwrapped.action_space, _name_of(config, file.header.environment)
     check_data(file.header, *spaces)
     _check_steps(file.header, config.env)
     needed = sum(math.prod(array.shape) * array.dtype.itemsize for array in file.shapes.values())
@@ -118,6 +118,12 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
         returns,
     )
     return Recorded(data, content_hash(path), tuple(notes))
+
+
+def _name_of(config: RunConfig, recorded: str) -> str:
+    """Return the name of the scenario, or that of the task where the data have this one, as data of others may."""
+    task = config.environment_name
+    return task if recorded and f"/{task}".endswith(f"/{recorded}") else config.scenario_name
 
 
 def _check_steps(header: DataHeader, env: EnvConfig) -> None:

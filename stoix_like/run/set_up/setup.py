@@ -33,7 +33,7 @@ from stoix_like.networks.build.modules import build_networks
 from stoix_like.networks.requirements import MisfitError, check_networks, unused_dropout
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
-from stoix_like.run.host.devices import RunDevices, devices_of, make_mesh, set_compile_cache
+from stoix_like.run.host.devices import RunDevices, check_host_calls, devices_of, make_mesh, set_compile_cache
 from stoix_like.run.host.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import halving, pbt
 from stoix_like.run.population.members import Population, bounded, check_ends, count_members, make_population
@@ -44,7 +44,7 @@ from stoix_like.run.set_up.recorded import read_recorded
 from stoix_like.run.set_up.suggestions import suggest_network, suggest_systems
 from stoix_like.run.set_up.teaching import KEY as TEACHER
 from stoix_like.run.set_up.teaching import content_of, load_teacher
-from stoix_like.schema import replace_values
+from stoix_like.schema import get_value, replace_values
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.run_files import is_address
 from stoix_like.storage.store import normalised
@@ -227,6 +227,8 @@ def _choose_place(config: RunConfig, devices: RunDevices, env: VectorEnvironment
 def _make_environments(config: RunConfig) -> _Environments:
     made_of = (config.env, config.custom_env, config.matmul_precision)
     env, eval_env = factory.make(*made_of), factory.make_eval(*made_of)
+    if env.on_host:
+        check_host_calls(config.environment_name)
     if not fits(config.system, env.action_space):
         raise ConfigError(
             f"system={config.system_name} does not fit the {describe(env.action_space)} of"
@@ -307,9 +309,10 @@ def _search_notes(config: RunConfig) -> tuple[str, ...]:
     hiding += [f"env={config.environment_name}"] if env.env_name == "memory" else []
     if not hiding or not config.system.needs_model:
         return ()
+    evaluates = any(get_value(config.system, name) for name in config.system.policy_hyperparams)
     return (
         f"{', '.join(hiding)}: the search of system={config.system_name} starts from the state of the environment, and"
-        " knows what observations hide, in evaluations too: system=search/ff_mz and recurrent systems do not",
+        f" knows what observations hide{', in evaluations too' * evaluates}: MuZero and recurrent systems do not",
     )
 
 

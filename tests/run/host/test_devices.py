@@ -76,11 +76,18 @@ def test_a_platform_that_jax_cannot_use_is_refused(platform, tmp_path):
     assert "JAX_PLATFORMS=cpu" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("platforms", "expected"), [("cuda", "cuda,cpu"), ("tpu,cpu", "tpu,cpu"), ("cpu", "cpu"), ("", ""), (None, None)]
-)
-def test_the_cpu_is_beside_an_accelerator_for_callbacks(platforms, expected):
-    assert devices.with_cpu(platforms) == expected
+def test_environments_on_the_host_need_a_cpu_device(monkeypatch):
+    """As where `JAX_PLATFORMS=cuda` has a GPU: jax then refuses to name devices of the CPU."""
+    devices.check_host_calls("gymnasium/CartPole-v1")
+
+    def without_cpu(backend):
+        raise RuntimeError(f"Unknown backend {backend}")
+
+    monkeypatch.setattr(jax, "local_devices", without_cpu)
+    with pytest.raises(
+        ConfigError, match=r"JAX_PLATFORMS=.* leaves out the CPU, .*CartPole-v1 on the host: use JAX_.*,cpu"
+    ):
+        devices.check_host_calls("gymnasium/CartPole-v1")
 
 
 RESERVES = """

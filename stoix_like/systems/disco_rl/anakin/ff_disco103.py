@@ -48,6 +48,8 @@ from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
+from stoix_like.utils.jax_utils import merge_leading_dims
+from stoix_like.utils.loss.common import taken
 from stoix_like.utils.replay import SequenceBatch, SequenceReplay, StepSequenceConfig, Stored, make_sequence_replay
 
 
@@ -248,7 +250,7 @@ def divergence(p_logits: jax.Array, q_logits: jax.Array) -> jax.Array:
 
 def _of_action(x: jax.Array, action: jax.Array) -> jax.Array:
     """Select the rows `[T, B, K]` of the actions `[T, B]` from `[T, B, A, K]`."""
-    return jnp.take_along_axis(x, action[..., None, None], axis=2)[:, :, 0]
+    return taken(merge_leading_dims(x, 2), action.reshape(-1)).reshape(*action.shape, -1)
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
