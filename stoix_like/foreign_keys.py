@@ -49,6 +49,7 @@ _RECURRENT = "recurrent systems are named rec_…; the cell: network=rnn"
 _BATCH = ("system.total_batch_size", "system.num_minibatches")
 _BATCH_NOTE = "with replay: over all devices; on-policy: their number, rollout_length × total_num_envs / batch size"
 _STEPS_PER_ENV = "steps per environment between two updates"
+_N_STEPS = f"{_STEPS_PER_ENV}; with replay, theirs is system.n_step: rewards per target"
 _WARMUP = "random steps per environment, so their number divided by arch.total_num_envs"
 _TRAINING_INTERVAL = f"{_STEPS_PER_ENV}, so their number divided by arch.total_num_envs"
 _TARGET_PERIOD = (
@@ -71,7 +72,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("seed", ("arch.seed",), ""),
         ("learning_rate", _LEARNING_RATES, ""),
         ("lr_schedule", ("system.decay_learning_rates=true",), "linear, to zero over the run"),
-        ("n_steps", ("system.rollout_length",), _STEPS_PER_ENV),
+        ("n_steps", ("system.rollout_length",), _N_STEPS),
         ("n_epochs", ("system.epochs",), ""),
         ("batch_size", _BATCH, _BATCH_NOTE),
         ("ent_coef=auto", ("system.autotune=true",), ""),
@@ -94,13 +95,13 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("target_policy_noise", ("system.policy_noise",), ""),
         ("target_noise_clip", ("system.noise_clip",), ""),
         ("target_entropy", ("system.target_entropy_scale",), "times minus one nat per action dimension"),
-        ("n_critics", ("system.num_critics",), ""),
+        ("n_critics", ("system.num_critics", "system.num_target_critics"), "SAC: both, or targets draw two of them"),
         ("n_quantiles", ("system.num_quantiles",), ""),
         ("top_quantiles_to_drop_per_net", ("system.num_dropped_quantiles",), ""),
         ("eval_freq", ("arch.num_evaluation",), _EVERY),
         ("n_eval_episodes", ("arch.num_eval_episodes",), ""),
         ("tensorboard_log", ("logger=tensorboard",), "its files are in the run directory, hydra.run.dir"),
-        ("verbose", ("logger=silent",), "the console logger is on by default"),
+        ("verbose", ("logger.console.enabled=true",), "on by default; 0: logger=silent"),
         ("device", ("arch.num_devices",), "jax uses accelerators by itself; JAX_PLATFORMS=cpu does not"),
     ),
     CLEANRL: (
@@ -121,6 +122,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("clip_vloss", ("system.clip_value",), ""),
         ("policy_lr", ("system.actor_lr",), ""),
         ("alpha", ("system.ent_coef",), "SAC: with system.autotune=false"),
+        ("policy_frequency", ("system.policy_frequency",), "of TD3; SAC: 1, since theirs repeats the policy's steps"),
         ("buffer_size", ("system.total_buffer_size",), "over all environments"),
         ("learning_starts", ("system.warmup_steps",), _WARMUP),
         ("train_frequency", ("system.rollout_length",), _STEPS_PER_ENV),
@@ -375,6 +377,6 @@ ALGORITHMS = {
     "rnd": "system=ppo/ff_ppo system.intrinsic=rnd",
     "sampledalphazero": "system=search/ff_sampled_az",
     "sampledmuzero": "system=search/ff_sampled_mz",
-    "td3bc": f"system=ddpg/ff_td3 system.bc_coef=0.4 {_OFFLINE}",
+    "td3bc": f"system=ddpg/ff_td3 system.bc_coef=0.4 {_OFFLINE}, with bc_coef divided by the number of entries of an action",
     "vdn": f"system=q_learning/ff_pqn_vdn {_SEVERAL}",
 }

@@ -51,3 +51,11 @@ def test_what_is_fixed_or_off_or_without_effect_is_not_searched():
     assert configured_space(setup.config)["gamma"] == {"uniform": [0.5, 0.999]}
     off = parse_config(compose_config(["system=ppo/ff_ppo", "system.ent_coef=0.0"]))
     assert "ent_coef" not in configured_space(off)
+
+
+def test_families_search_what_decides_in_them():
+    """The noise of continuous PQN falls from where it is searched to 0.15; IQL has a learning rate of state values."""
+    space = configured_space(configured("q_learning/ff_pqn_continuous"))
+    assert space["exploration_noise"] == {"log_uniform": [0.2, 1.0]}
+    assert {"value_lr", "expectile", "beta"} <= configured_space(configured("offline/ff_iql")).keys()
+    assert "distillation_coef" in configured_space(configured("offline/ff_fql"))

@@ -52,6 +52,10 @@ def make_epsilon_schedule(config: EpsilonGreedyConfig, num_updates: int) -> Call
     Returns:
         A function of k, the number of updates so far.
     """
+    ends = config.initial_epsilon, config.training_epsilon
+    if not any(isinstance(end, jax.Array) for end in ends) and ends[0] == ends[1]:
+        # Then nothing depends on the fraction, which searches leave out.
+        return lambda updates: jnp.asarray(config.training_epsilon, jnp.float32)
 
     def epsilon(updates: jax.Array) -> jax.Array:
         left = jnp.maximum(0.0, 1.0 - updates / jnp.maximum(config.exploration_fraction * num_updates, 1.0))

@@ -39,7 +39,9 @@ def test_epsilon_decays_linearly():
     # From 1 to 0.2 over half of eight updates: by 0.2 per update.
     assert epsilons() == [1.0, 0.8, 0.6, 0.4, 0.2, 0.2]
     assert epsilons(exploration_fraction=0.0) == [0.2] * 6
+    assert epsilons(initial_epsilon=0.2) == [0.2] * 6
     # An array, as for the members of a population.
+    assert epsilons(initial_epsilon=0.2, training_epsilon=jnp.asarray(0.2)) == [0.2] * 6
     assert epsilons(exploration_fraction=jnp.asarray(0.25)) == [1.0, 0.6, 0.2, 0.2, 0.2, 0.2]
 
 
