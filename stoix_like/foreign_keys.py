@@ -377,6 +377,6 @@ ALGORITHMS = {
     "rnd": "system=ppo/ff_ppo system.intrinsic=rnd",
     "sampledalphazero": "system=search/ff_sampled_az",
     "sampledmuzero": "system=search/ff_sampled_mz",
-    "td3bc": f"system=ddpg/ff_td3 system.bc_coef=0.4 {_OFFLINE}, with bc_coef divided by the number of entries of an action",
+    "td3bc": f"system=ddpg/ff_td3 system.bc_coef=0.4 {_OFFLINE}, with 0.4 divided by the entries of an action",
     "vdn": f"system=q_learning/ff_pqn_vdn {_SEVERAL}",
 }
