@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
-from stoix_like.arch_config import OfflineConfig, PopulationConfig, SebulbaConfig
+from stoix_like.arch_config import OfflineConfig, SebulbaConfig
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes
 from stoix_like.architectures.types import Inputs
@@ -22,15 +21,13 @@ from stoix_like.callbacks import Callback
 from stoix_like.config import RunConfig
 from stoix_like.data.files import KEY
 from stoix_like.envs import factory
-from stoix_like.envs.custom import unused_methods
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.spaces import Box, Dict, describe, fits
-from stoix_like.envs.worlds import WORLD
+from stoix_like.envs.spaces import describe, fits
 from stoix_like.errors import ConfigError, multiples_near, raised_at, reason
 from stoix_like.interpreter import exit_if_run_again
 from stoix_like.loggers import Logger, check_available
 from stoix_like.networks.build.modules import build_networks
-from stoix_like.networks.requirements import MisfitError, check_networks, unused_dropout
+from stoix_like.networks.requirements import MisfitError, check_networks
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
 from stoix_like.run.host.devices import RunDevices, check_host_calls, devices_of, make_mesh, set_compile_cache
@@ -40,11 +37,12 @@ from stoix_like.run.population.members import Population, bounded, check_ends, c
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.custom import make_callbacks, make_custom_loggers
 from stoix_like.run.set_up.influence import Influence, find_influence
+from stoix_like.run.set_up.notes import notes_on_parts, notes_on_population
 from stoix_like.run.set_up.recorded import read_recorded
 from stoix_like.run.set_up.suggestions import suggest_network, suggest_systems
 from stoix_like.run.set_up.teaching import KEY as TEACHER
 from stoix_like.run.set_up.teaching import content_of, load_teacher
-from stoix_like.schema import get_value, replace_values
+from stoix_like.schema import replace_values
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.run_files import is_address
 from stoix_like.storage.store import normalised
@@ -266,53 +264,11 @@ def _assemble(
         parts,
         description,
         (
-            *env.unwrapped.faults,
-            *unused_methods(env),
-            *_world_notes(config, env, networks),
-            *_search_notes(config),
-            *(
-                f"{rate} has no effect: system={config.system_name} trains without dropout there"
-                for rate in unused_dropout(spec.networks, config.system)
-            ),
-            *config.system.notes(env.action_space),
+            *notes_on_parts(config, env, spec.networks),
             *learned_from.notes,
             *left_out,
             *memory_estimate.check_estimate(config, plan, place.mesh, place.num_members, space, shapes, device_memory),
         ),
-    )
-
-
-def _world_notes(config: RunConfig, env: VectorEnvironment, networks: SimpleNamespace) -> tuple[str, ...]:
-    """Return a note where a shared critic cannot tell agents with different rewards apart."""
-    read = (config.network.get("observations") or {}).get("critic")
-    has_critic = not {"critic_network", "q_network"}.isdisjoint(vars(networks))
-    space = env.observation_space
-    world = space.spaces.get(WORLD) if isinstance(space, Dict) else None
-    # Numbers of agents are appended to vectors of floats alone.
-    vector = isinstance(world, Box) and len(world.shape) == 1 and np.issubdtype(world.dtype, np.floating)
-    numbered = config.env.agent_ids != "none" and vector
-    apart = env.team_reward or not config.share_networks or numbered
-    if env.num_agents == 1 or apart or not has_critic or read not in (WORLD, f"agent_view.{WORLD}"):
-        return ()
-    return (
-        f"network.observations.critic={read}: where all agents observe the same world, the critic cannot tell them"
-        " apart, and their rewards may differ: use env.agent_ids=one_hot where the world is a vector, or"
-        " env.team_reward=true",
-    )
-
-
-def _search_notes(config: RunConfig) -> tuple[str, ...]:
-    """Return a note where a search in the environment knows what observations hide."""
-    env = config.env
-    keys = ("observation_mask", "observation_noise", "observation_delay", "observation_flicker")
-    hiding = [f"env.{key}={getattr(env, key)}" for key in keys if getattr(env, key) != getattr(factory.EnvConfig, key)]
-    hiding += [f"env={config.environment_name}"] if env.env_name == "memory" else []
-    if not hiding or not config.system.needs_model:
-        return ()
-    evaluates = any(get_value(config.system, name) for name in config.system.policy_hyperparams)
-    return (
-        f"{', '.join(hiding)}: the search of system={config.system_name} starts from the state of the environment, and"
-        f" knows what observations hide{', in evaluations too' * evaluates}: MuZero and recurrent systems do not",
     )
 
 
@@ -333,20 +289,10 @@ def _make_members(config: RunConfig, place: _Place, parts: SystemParts, env: Vec
         notes = tuple(influence.notes(varied, parts.spec.networks))
     elif evolves:
         notes = ("arch.population.pbt copies members and explores nothing: arch.population.hyperparams is empty",)
-    notes += tuple(_idle_notes(config.arch.population))
+    notes += tuple(notes_on_population(config.arch.population))
     callbacks = make_callbacks(config)
     halving.check_callbacks(config, callbacks)
     return _Members(population, influence, callbacks, notes)
-
-
-def _idle_notes(population: PopulationConfig) -> Iterator[str]:
-    """Name the settings of selections that are not made."""
-    for name, own, switch in (("pbt", population.pbt, "every_evals"), ("halving", population.halving, "rounds")):
-        default = type(own)()
-        for key, value in vars(own).items() if getattr(own, switch) is None else ():
-            if value != getattr(default, key):
-                path = f"arch.population.{name}"
-                yield f"{path}.{key}={value} has no effect with {path}.{switch}=null"
 
 
 def _shared_by_processes(config: RunConfig) -> dict[str, str]:
