@@ -72,6 +72,7 @@ def _of_searches(config: RunConfig) -> Iterator[str]:
     if hiding and config.system.needs_model:
         evaluates = any(get_value(config.system, name) for name in config.system.policy_hyperparams)
         yield (
-            f"{', '.join(hiding)}: the search of system={config.system_name} starts from the state of the environment, and"
-            f" knows what observations hide{', in evaluations too' * evaluates}: MuZero and recurrent systems do not"
+            f"{', '.join(hiding)}: the search of system={config.system_name} starts from the state of the environment,"
+            f" and knows what observations hide{', in evaluations too' * evaluates}: MuZero and recurrent systems do"
+            " not"
         )

@@ -41,7 +41,8 @@ def make_advantages(
         gae_lambda: mixing parameter of n-step advantages.
         vtrace: whether to use V-trace.
         max_ratios: upper bounds of the probability ratios that weight value errors and advantages (V-trace).
-        weighted: whether the ratios weight advantages (V-trace); False where the policy loss does.
+        weighted: whether the ratios weight advantages (V-trace); False where the policy loss does, or
+            where their exponentials weight it.
 
     Returns:
         The function.

@@ -70,8 +70,8 @@ class DataConfig(DataFile):
         """
         if self.data is not None and not has_all:
             raise ConfigError(
-                f"system.data={self.data}: this system learns from windows of its own policy, with what it knew when it"
-                " acted, which data do not hold: use null, or another system with a replay buffer"
+                f"system.data={self.data}: this system learns from windows of its own rollouts, most with what its"
+                " policy knew then, which data do not hold: use null, or another system with a replay buffer"
             )
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:

@@ -95,6 +95,22 @@ def test_priorities_are_powers_of_losses():
 
 
 @pytest.mark.parametrize(
+    "words", [["system=q_learning/ff_dqn_reg"], ["system=q_learning/ff_dqn", "system.cql_coef=1.0"]]
+)
+def test_no_priorities_come_from_penalties(words):
+    """Without rewards and successors, losses without the penalty are squares of values, or half of them (DQN)."""
+    dqn = make_algorithm(set_up(parse_config(compose_config([*words, *SMALL]))), axes=Axes())
+    view = jax.random.normal(jax.random.key(0), (5, 4))
+    params = jax.jit(dqn.network.init)(jax.random.key(1), Observation(view))
+    zeros = jnp.zeros(5)
+    batch = Batch(Observation(view), jnp.zeros(5, int), zeros, zeros, Observation(-view), jnp.ones(5), None)
+    losses, metrics = jax.jit(dqn.losses)(OnlineAndTarget(params, params), batch, jax.random.key(2))
+    scale = 1.0 if len(words) == 1 else 0.5
+    np.testing.assert_allclose(losses - metrics["penalty"], scale * metrics["q_value"] ** 2, rtol=1e-4, atol=1e-6)
+    assert (jnp.abs(metrics["penalty"]) > 1e-3).all()
+
+
+@pytest.mark.parametrize(
     "variant",
     ["ff_dqn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ff_ddqn", "ff_dqn_reg", "ff_mdqn"))],
 )

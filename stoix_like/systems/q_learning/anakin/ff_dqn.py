@@ -168,7 +168,9 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
             batch = self.sample(agent, sample_key)
             shared, losses, metrics = self.sgd_step(agent.shared, batch, loss_key)
             shared = shared._replace(params=self.update_target(shared.params, count))
-            local = self.set_priorities(agent.local, batch, losses) if self.config.replay.prioritised else agent.local
+            # Priorities are those of errors, without what else a loss has.
+            errors = losses - metrics.get("penalty", 0.0)
+            local = self.set_priorities(agent.local, batch, errors) if self.config.replay.prioritised else agent.local
             return Agent(shared, local), {"q_loss": jnp.mean(batch.weight * losses), **jax.tree.map(jnp.mean, metrics)}
 
         counts = agent.shared.updates * epochs + jnp.arange(1, epochs + 1)
@@ -199,7 +201,10 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
 
     @abstractmethod
     def losses(self, params: OnlineAndTarget, batch: PyTree, key: jax.Array) -> Losses:
-        """Compute the losses `[B]`, and by name metrics `[B]`: `q_value`, the values of the actions."""
+        """Compute the losses `[B]`, and by name metrics `[B]`: `q_value`, the values of the actions.
+
+        The metric `penalty` is what a loss has beside the error; no priorities come from it.
+        """
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of the replay buffer."""
@@ -238,8 +243,16 @@ class DQN(BaseDQN[Config]):
         q_t = self.q(params.target, batch.next_observation, target_key)[0]
         huber = self.config.huber_loss_parameter
         losses = q_learning_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, huber)
-        losses = make_penalty(self.config.conservatism)(losses, q_tm1, batch.action)
-        return losses, {"q_value": values_of_actions(q_tm1, batch.action)}
+        return conservative(self.config.conservatism, losses, q_tm1, batch.action)
+
+
+def conservative(config: Conservatism, losses: jax.Array, q_tm1: jax.Array, action: jax.Array) -> Losses:
+    """Add the penalty of conservative Q-learning to losses `[B]`, and return them with the metrics of `losses`."""
+    metrics = {"q_value": values_of_actions(q_tm1, action)}
+    if config.cql_coef is None:
+        return losses, metrics
+    penalised = make_penalty(config)(losses, q_tm1, action)
+    return penalised, metrics | {"penalty": penalised - losses}
 
 
 def _policy(output: PyTree) -> Any:

@@ -37,7 +37,8 @@ class DQNReg(ff_dqn.BaseDQN[Config]):
         q_t = self.q(params.target, batch.next_observation, target_key)[0]
         weight = self.config.regularizer_weight
         losses = dqn_reg_loss_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, weight)
-        return losses, {"q_value": values_of_actions(q_tm1, batch.action)}
+        q_value = values_of_actions(q_tm1, batch.action)
+        return losses, {"q_value": q_value, "penalty": weight * q_value}
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:

@@ -4,9 +4,10 @@ Lambda-returns of rollouts with annealed noise, and neither replay buffer nor ta
 the trust region of the policy stand in for them.
 
 Source: Gallici et al. 2024 (PQN), arXiv:2407.04811, and their code, github.com/mttga/purejaxql,
-`pqn_mujoco_playground.py`. Four things differ here. Truncated steps bootstrap, where they take truncations for
+`pqn_mujoco_playground.py`. Five things differ here. Truncated steps bootstrap, where they take truncations for
 terminations. Each step bootstraps from its own successor, where the last but one of their rollouts takes that of the
 last. Changes of actions are measured in units of half the action range; theirs is [-1, 1]. Heads start near zero.
+Observations are normalised by the statistics before the rollout, and clipped; theirs by those up to each step.
 """
 
 from __future__ import annotations

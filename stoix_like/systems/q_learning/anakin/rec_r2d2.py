@@ -116,7 +116,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         return rlax.SIGNED_HYPERBOLIC_PAIR if self.config.rescale_values else rlax.IDENTITY_PAIR
 
     def losses(self, params: OnlineAndTarget, batch: SequenceBatch, key: jax.Array) -> ff_dqn.Losses:
-        """Compute the losses and the values of the actions `[T, B]`.
+        """Compute the losses, and the values of the actions on the scale that they are learned on, `[T, B]`.
 
         The losses are half the squared errors to transformed n-step returns; zero where there is no target.
         """

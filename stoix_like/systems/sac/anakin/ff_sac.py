@@ -180,7 +180,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         return self.actor.apply(params.actor_params, observation)
 
     def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
-        """Compute the smallest value that a critic gives to each action."""
+        """Compute the values that the policy maximises: the least of the critics', or their mean (REDQ)."""
         q = self.q_values(params.q_params.online, observation, action, None)
         return jnp.min(self.ensemble.policy(q), axis=-1)
 
