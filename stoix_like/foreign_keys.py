@@ -95,7 +95,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("target_policy_noise", ("system.policy_noise",), ""),
         ("target_noise_clip", ("system.noise_clip",), ""),
         ("target_entropy", ("system.target_entropy_scale",), "times minus one nat per action dimension"),
-        ("n_critics", ("system.num_critics", "system.num_target_critics"), "SAC: both, or targets draw two of them"),
+        ("n_critics", ("system.num_critics", "system.num_target_critics"), "of SAC both, or targets draw two critics"),
         ("n_quantiles", ("system.num_quantiles",), ""),
         ("top_quantiles_to_drop_per_net", ("system.num_dropped_quantiles",), ""),
         ("eval_freq", ("arch.num_evaluation",), _EVERY),

@@ -133,6 +133,8 @@ def _minari_rows(episode: Any) -> dict[str, np.ndarray]:
     }
     infos = episode.get("infos", {})
     rows = {name: infos[name][()] for name in ("action_mask", "step_count") if name in infos}
+    if "action_mask" in rows:
+        rows["action_mask"] = rows["action_mask"].astype(bool)  # int8 in gymnasium
     rows |= paths(_nest(episode["observations"]), "observations")
     rows |= {name: np.append(x, np.zeros_like(x[:1]), axis=0) for name, x in steps.items()}
     return {name: plain(array, name) for name, array in rows.items()}

@@ -22,7 +22,7 @@ from stoix_like.inference.setup import set_up_inference
 from stoix_like.loggers.formats import format_number
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
-from stoix_like.run.host.devices import find_devices, make_mesh
+from stoix_like.run.host.devices import check_host_calls, find_devices, make_mesh
 from stoix_like.run.host.saved_state import lacks_best, select_members
 from stoix_like.run.population.halving import seeds_of
 from stoix_like.run.population.returns import best_member, last_evaluation, returns_of
@@ -170,7 +170,10 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None, steps: b
     directory = local_run(run_dir)
     run = with_env(parse_config(read_config(directory, _INFERENCE, trust)), env)
     described = None if steps else _described(directory, run)
-    return TrainedRun(directory, set_up_inference(run, described), make_mesh(find_devices(1)))
+    mesh, setup = make_mesh(find_devices(1)), set_up_inference(run, described)
+    if steps and setup.env.on_host:
+        check_host_calls(run.environment_name)
+    return TrainedRun(directory, setup, mesh)
 
 
 def _described(run_dir: Path, run: RunConfig) -> VectorEnvironment | None:

@@ -222,7 +222,7 @@ class PrioritisedReplayConfig(ReplayConfig):
         Source: Schaul et al. 2016, section 3.3, with the loss in place of the absolute error.
 
         Args:
-            losses: `[B]`, with `loss` in its own units; it is negative only where a loss has more terms than the error.
+            losses: `[B]`, with `loss` in its own units; it is negative by rounding alone.
             weights: `[B]`, the weights of the batch.
 
         Returns:

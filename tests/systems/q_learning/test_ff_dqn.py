@@ -88,7 +88,7 @@ def test_schedules_are_fractions_of_the_budget():
 
 
 def test_priorities_are_powers_of_losses():
-    """With the exponent 1/2, a loss of 9 has priority 3; negative losses, as of DQNReg, count as zero."""
+    """With the exponent 1/2, a loss of 9 has priority 3; negative ones count as zero."""
     config = parse_config(compose_config(["system=q_learning/ff_dqn_reg", "system.priority_exponent=0.5"])).system
     priorities = config.replay.priorities(jnp.asarray([9.0, 0.0, -4.0, 9.0]), jnp.asarray([0.2, 1.0, 1.0, 0.0]))
     np.testing.assert_allclose(priorities, [3.0, 1e-3, 1e-3, 0.0], rtol=1e-4)

@@ -203,7 +203,7 @@ def test_all_steps_are_a_rollout():
 
 def test_systems_that_learn_from_windows_of_their_policy_refuse_data():
     config = parse_config(compose_config(["system=mpo/ff_mpo", "+system.data=some.npz"])).system
-    with pytest.raises(ConfigError, match=r"system.data=some.npz: this system learns from windows of its own policy"):
+    with pytest.raises(ConfigError, match=r"system.data=some.npz: this system learns from windows of its own rollouts"):
         config.check(8, 1)
 
 

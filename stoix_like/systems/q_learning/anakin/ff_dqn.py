@@ -249,10 +249,8 @@ class DQN(BaseDQN[Config]):
 def conservative(config: Conservatism, losses: jax.Array, q_tm1: jax.Array, action: jax.Array) -> Losses:
     """Add the penalty of conservative Q-learning to losses `[B]`, and return them with the metrics of `losses`."""
     metrics = {"q_value": values_of_actions(q_tm1, action)}
-    if config.cql_coef is None:
-        return losses, metrics
     penalised = make_penalty(config)(losses, q_tm1, action)
-    return penalised, metrics | {"penalty": penalised - losses}
+    return penalised, metrics if penalised is losses else metrics | {"penalty": penalised - losses}
 
 
 def _policy(output: PyTree) -> Any:
