@@ -8,9 +8,7 @@ from pathlib import Path
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from stoix_like.composition import config_dir, group_choices
+from stoix_like.composition import group_choices
 from stoix_like.loggers.formats import columns, format_seconds
 
 if TYPE_CHECKING:
@@ -87,12 +85,11 @@ def _parts(kind: str) -> list[str]:
 
 def _head_paths() -> dict[str, str]:
     """Return where the systems of this package take heads, by what these compute."""
-    from stoix_like.config import import_build, schema_of
+    from stoix_like.run.set_up.suggestions import schemas
 
     taken = set[tuple[str, str]]()
-    for name in group_choices("system"):
-        module = yaml.safe_load((config_dir() / f"system/{name}.yaml").read_text())["module"]
-        for path, needed in getattr(schema_of(import_build(module)), "network_heads", {}).items():
+    for schema in schemas().values():
+        for path, needed in getattr(schema, "network_heads", {}).items():
             taken |= {(path, outputs) for outputs in (needed.outputs, *needed.alternatives)}
     # Where several networks take such heads, the last of these.
     paths = ("q_network.critic_head", "critic_network.critic_head", "actor_network.action_head")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 from omegaconf import OmegaConf
 
+from stoix_like.base_types import SystemConfig
 from stoix_like.composition import PRIMARY, config_dir, group_choices
 from stoix_like.config import RunConfig, import_build, schema_of
 from stoix_like.envs.spaces import ObservationSpace, Space, fits
@@ -36,9 +37,13 @@ def suggest_systems(system_name: str, action_space: Space) -> str:
 
 def _fitting(family: str, action_space: Space) -> list[str]:
     """List the systems of a family of this package that support an action space."""
-    systems = [name for name in group_choices("system") if name.startswith(f"{family}/")]
-    schemas = {name: schema_of(import_build(_load("system", name)["module"])) for name in systems}
-    return [name for name, schema in schemas.items() if fits(schema, action_space)]
+    return [name for name, schema in schemas(f"{family}/").items() if fits(schema, action_space)]
+
+
+def schemas(prefix: str = "") -> dict[str, type[SystemConfig]]:
+    """Return the `Config` of each system of this package, by name, whose names start with a prefix."""
+    systems = [name for name in group_choices("system") if name.startswith(prefix)]
+    return {name: schema_of(import_build(_load("system", name)["module"])) for name in systems}
 
 
 def suggest_network(config: RunConfig, action_space: Space, observation_space: ObservationSpace) -> str:
