@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.core.utils import setup_globals
@@ -316,6 +317,30 @@ def hydra_session() -> Iterator[None]:
         GlobalHydra.instance().clear()
         if outer is not None:
             GlobalHydra.instance().initialize(outer)
+
+
+@contextlib.contextmanager
+def hydra_job(config: DictConfig, number: int | None = None) -> Iterator[None]:
+    """Let `${hydra:…}` refer to a job that Hydra has not started yet, and restore the caller's job at exit.
+
+    Args:
+        config: the configuration of the job, with the group `hydra`; it is not changed.
+        number: place of the job in its multirun; None for a run of its own.
+    """
+    current, outer = HydraConfig.instance(), HydraConfig.instance().cfg
+    job = config.copy()
+    with contextlib.suppress(ConfigError, OmegaConfBaseException):  # Who needs the directory refuses it.
+        if number is None:
+            output_dir = run_dir_of(config)
+        else:
+            job.hydra.job.num = job.hydra.job.id = number
+            output_dir = run_dir_of(config, "sweep") / job.hydra.sweep.subdir
+        job.hydra.runtime.output_dir = str(output_dir.absolute())
+    current.set_config(job)
+    try:
+        yield
+    finally:
+        current.cfg = outer
 
 
 def run_dir_of(config: DictConfig, kind: str = "run") -> Path:

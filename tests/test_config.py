@@ -1,6 +1,7 @@
 import functools
 
 import pytest
+from omegaconf import OmegaConf
 
 from stoix_like import composition
 from stoix_like.config import parse_config
@@ -45,6 +46,45 @@ def test_the_scenario_name_is_the_default_task_name():
 def test_configurations_that_do_not_match_their_types_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         parse_config(compose_config(overrides))
+
+
+OmegaConf.register_new_resolver("twice", lambda value: 2 * value, replace=True)
+OmegaConf.register_new_resolver("whole", lambda value: int(1e4 * value), replace=True)
+VARIED = "arch.population.hyperparams={ent_coef: [0.1, 0.2], actor_lr: [1e-3, 1e-2]}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["system.critic_lr=${system.actor_lr}"],
+            r"system.critic_lr=\$\{system.actor_lr\} would not follow .*actor_lr,",
+        ),
+        (["system.critic_lr='${twice:${system.actor_lr}}'"], "system.critic_lr=.* would not follow system.actor_lr,"),
+        # int(NaN) raises.
+        (["system.epochs='${whole:${system.actor_lr}}'"], "system.epochs=.* would not follow system.actor_lr,"),
+        (["system.gamma=${system.vf_coef}", "system.vf_coef=${system.ent_coef}"], "not follow system.ent_coef, which"),
+        (["+callbacks=[{rates: [1, '${system.ent_coef}']}]"], r"callbacks.0.rates.1=\$\{system.ent_coef\} would not"),
+    ],
+)
+def test_what_would_not_follow_a_hyperparameter_that_varies_is_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config(compose_config([*overrides, VARIED]))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["system.critic_lr=${system.actor_lr}"],
+        ["system.actor_lr=${system.critic_lr}", VARIED],
+        # Both vary, by lists of their own.
+        ["system.ent_coef=${system.actor_lr}", VARIED],
+        ["arch.population.hyperparams={actor_lr: ['${system.actor_lr}', 1e-2]}"],
+        ["+env.kwargs.limit=nan", "logger.wandb.project='lr ${system.actor_lr}'", VARIED],
+    ],
+)
+def test_values_may_depend_on_what_all_members_share(overrides):
+    parse_config(compose_config(overrides))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
-from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
+from hydra.core.utils import JobReturn, run_job, setup_globals
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -126,7 +126,6 @@ def _run(
     index: int, overrides: Sequence[str], shared: tuple[HydraContext, DictConfig, TaskFunction, Mapping[Any, Any], str]
 ) -> JobReturn:
     """Run a job in a process of its own."""
-    from stoix_like.errors import ConfigError
     from stoix_like.interpreter import make_importable
 
     context, config, task_function, singletons, working_directory = shared
@@ -140,22 +139,13 @@ def _run(
         job_config.hydra.job.id = f"{job_config.hydra.job.name}_{index}"
         job_config.hydra.job.num = index
     HydraConfig.instance().set_config(job_config)
-    try:
-        job = run_job(
-            hydra_context=context,
-            config=job_config,
-            task_function=task_function,
-            job_dir_key="hydra.sweep.dir",
-            job_subdir_key="hydra.sweep.subdir",
-        )
-    except SystemExit as exit_:
-        # The command line exits where a configuration is refused; otherwise a signal has stopped the run, which the
-        # next process of this job resumes.
-        if not isinstance(exit_.__context__, ConfigError):
-            raise
-        job = JobReturn(overrides=list(overrides), status=JobStatus.FAILED)
-        job.return_value = ConfigError(str(exit_.__context__))
-    return job
+    return run_job(
+        hydra_context=context,
+        config=job_config,
+        task_function=task_function,
+        job_dir_key="hydra.sweep.dir",
+        job_subdir_key="hydra.sweep.subdir",
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from stoix_like.cli.process import STARTED, one_line_errors, program, show
 from stoix_like.errors import ConfigError
 from stoix_like.interpreter import exempt_from_collection, make_importable, no_collection
-from stoix_like.overrides import is_hydras
+from stoix_like.overrides import is_hydras, quoted
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -77,6 +77,8 @@ def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str
         raise ConfigError(f"--config-dir={args.config_dir} does not exist: use a directory of YAML files")
     if args.multirun and (args.cfg or args.info):
         raise ConfigError("-m runs, --cfg and --info print: leave one of them out")
+    if (args.resolve or args.package) and not (args.cfg or args.help):
+        raise ConfigError("--resolve and --package change what --cfg prints: add --cfg job, or leave them out")
     flags = list(arguments)
     for override in args.overrides:
         flags.remove(override)
@@ -133,10 +135,16 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
         return None
     if composed[0].hydra.mode == RunMode.MULTIRUN and not args.multirun:
         return None  # Hydra's sweeper has its own parameters: each run checks itself.
-    runs = [parse_config(config) for config in composed]
+    runs = []
+    for number, config in enumerate(composed):
+        with composition.hydra_job(config, number if args.multirun else None):
+            runs.append(parse_config(config))
     if not args.multirun:
         return _prepare_alone(composed[0], runs[0])
-    _check_sweep_dir(composition.run_dir_of(composed[0], "sweep"), args.overrides)
+    sweep_dir = composition.run_dir_of(composed[0], "sweep")
+    _check_sweep_dir(sweep_dir, args.overrides)
+    # Its name may depend on swept values: all jobs belong to the directory of the first one.
+    args.overrides.append(f"hydra.sweep.dir={quoted(str(sweep_dir))}")
     if not _starts_elsewhere(composed[0]):  # There, each run checks its own devices.
         if any(getattr(run.arch, "distributed", None) for run in runs):
             raise ConfigError(
@@ -207,7 +215,7 @@ def _run_hydra(args: argparse.Namespace, alone: _LoneRun | None) -> None:
     def task(config: DictConfig) -> float:
         # Hydra would print a traceback.
         with one_line_errors():
-            return jobs.train(config) if alone is None else experiment.run_job(alone.prepared)
+            return jobs.train_in_multirun(config) if alone is None else experiment.run_job(alone.prepared)
 
     try:
         if alone is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -16,21 +18,40 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig
 
 from stoix_like.composition import PRIMARY, hydra_session, with_search
-from stoix_like.errors import ProcessLostError, TrainingError
+from stoix_like.errors import ConfigError, ProcessLostError, TrainingError, first_line, reason
 from stoix_like.run import experiment
-from stoix_like.storage.run_files import read_failure, read_summary
+from stoix_like.signals import received
+from stoix_like.storage.files import write_text
+from stoix_like.storage.run_files import FAILURE, holds_run
 
-# What launchers raise for a job whose process ended, and the line that says why: submitit's ends with that of the job,
-# those of joblib and Ray start with what happened.
+# What submitit raises for a job whose process ended, and the lines that say which job and why, beside the last one:
+# that of the job, or its log.
+_OF_SUBMITIT = {"FailedJobError": slice(-4, -3), "UncompletedJobError": slice(2)}
+# Those of joblib and Ray start with what happened.
 _LOST = {
-    "FailedJobError": -1,
-    "UncompletedJobError": -1,
-    "TerminatedWorkerError": 0,
-    "BrokenProcessPool": 0,
-    "WorkerCrashedError": 0,
-    "NodeDiedError": 0,
-    "OutOfMemoryError": 0,
+    *_OF_SUBMITIT,
+    "TerminatedWorkerError",
+    "BrokenProcessPool",
+    "WorkerCrashedError",
+    "NodeDiedError",
+    "OutOfMemoryError",
 }
+
+
+class Failed(float):
+    """The score of a job that failed: NaN.
+
+    Attributes:
+        reason: why, in a line.
+    """
+
+    reason: str
+
+    def __new__(cls, reason: str) -> Failed:
+        """Return NaN with a reason."""
+        score = super().__new__(cls, math.nan)
+        score.reason = reason
+        return score
 
 
 def train(config: DictConfig) -> float:
@@ -40,18 +61,46 @@ def train(config: DictConfig) -> float:
         config: composed by Hydra.
 
     Returns:
-        The score of `run_experiment`; NaN if training failed.
+        The score of `run_experiment`; `Failed` if training failed, the memory was exhausted, or files were lost.
 
     Raises:
         ConfigError: the configuration cannot be run.
     """
     try:
         return experiment.run_experiment(config)
-    except ProcessLostError:
-        raise  # No other job can start without that process.
-    except TrainingError as error:
-        print(f"{HydraConfig.get().runtime.output_dir}: {error}", file=sys.stderr)
-        return math.nan
+    except (ProcessLostError, BrokenPipeError):
+        raise  # No other job can start without that process, or print without a reader.
+    except (TrainingError, jax.errors.JaxRuntimeError, MemoryError, OSError) as error:
+        if not isinstance(error, TrainingError) and (received() is not None or jax.process_count() > 1):
+            raise  # It may be due to a signal, and other processes of the run do not know of it.
+        return _fail(error)
+
+
+def train_in_multirun(config: DictConfig) -> float:
+    """Train one job of a multirun; one that is refused, or stopped by its last time limit, fails like others.
+
+    Args:
+        config: composed by Hydra.
+
+    Returns:
+        As `train`.
+    """
+    try:
+        return train(config)
+    except Exception as error:
+        if not isinstance(error, ConfigError) and not is_lost(error):
+            raise
+        return _fail(error)
+
+
+def _fail(error: Exception) -> Failed:
+    """Report why the current job failed; write it where there is no run yet, which does so itself."""
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    print(f"{run_dir}: {first_line(error)}", file=sys.stderr)
+    if not holds_run(run_dir):
+        with contextlib.suppress(OSError):
+            write_text(run_dir / FAILURE, f"{type(error).__name__}: {error}\n")
+    return Failed(reason(error))
 
 
 def run(config: DictConfig, task: TaskFunction) -> None:
@@ -100,17 +149,13 @@ def check(jobs: Sequence[JobReturn]) -> None:
     Raises:
         TrainingError: names the directory of each job that failed, and why.
     """
-    unscored = [_run_dir(job) for job in jobs if math.isnan(job.return_value)]
-    # A run may be complete without a score; one that was to be extended has the results of before.
-    failed = [run_dir for run_dir in unscored if read_failure(run_dir) or not read_summary(run_dir)]
-    if failed:
-        reasons = [f"{run_dir} ({(read_failure(run_dir) or 'no reason').splitlines()[0]})" for run_dir in failed]
-        raise TrainingError(f"{len(failed)} of {len(jobs)} jobs failed: {'; '.join(reasons)}")
-
-
-def _run_dir(job: JobReturn) -> Path:
-    assert job.hydra_cfg is not None
-    return Path(job.hydra_cfg.hydra.runtime.output_dir)
+    reasons = []
+    for job in jobs:
+        if isinstance(score := job.return_value, Failed):
+            assert job.hydra_cfg is not None
+            reasons.append(f"{job.hydra_cfg.hydra.runtime.output_dir} ({score.reason})")
+    if reasons:
+        raise TrainingError(f"{len(reasons)} of {len(jobs)} jobs failed: {'; '.join(reasons)}")
 
 
 def is_lost(error: Exception) -> bool:
@@ -125,4 +170,8 @@ def failure(error: Exception) -> TrainingError:
         error: what the job or its launcher raised.
     """
     text = str(error) if is_lost(error) else "".join(traceback.format_exception_only(error))
-    return TrainingError(f"a job failed: {text.strip().splitlines()[_LOST.get(type(error).__name__, -1)]}")
+    lines = [line.strip() for line in text.splitlines() if line.strip(" -")]
+    if (which := _OF_SUBMITIT.get(type(error).__name__)) is not None:
+        said = " ".join(dict.fromkeys([*lines[which], lines[-1]]))
+        return TrainingError(f"a job failed: {said}; other jobs may still be running")
+    return TrainingError(f"a job failed: {lines[0 if is_lost(error) else -1]}")

@@ -36,6 +36,8 @@ TRIALS, PICTURE, BEST = "trials.csv", "trials.png", "configs/experiment/best.yam
 # Below, a share of the variation means nothing.
 _MIN_TRIALS = 8
 _MEMBERS = re.compile(r"arch\.population(\.(size|seeds|hyperparams|mode|paired|pbt|halving\.(rounds|bounds))(\..*)?)?")
+# Of Hydra's configuration, what a search sets itself, or has no use for.
+_OF_HYDRA = re.compile(r"hydra[./](run|sweep|sweeper|mode)(\..*)?")
 _BESIDE = "# on the command line, too: "
 
 
@@ -213,18 +215,23 @@ def train_line(path: Path) -> str:
     return f"train it: {shlex.join(command)}"
 
 
-def check_overrides(overrides: Sequence[str]) -> None:
-    """Refuse overrides of all trials that change what the populations of a search consist of.
+def check_overrides(overrides: Sequence[str], directory: str, *, launches: bool) -> None:
+    """Refuse overrides of all trials that change what the populations of a search consist of, or have no effect.
 
     Args:
         overrides: Hydra overrides.
+        directory: option that sets the directory of the search.
+        launches: whether the search may use a launcher, whose jobs read further keys of Hydra's configuration.
 
     Raises:
         ConfigError: names the override.
     """
     for override in parse_overrides(overrides):
-        if is_set_by_search(override.key_or_group):
+        key = override.key_or_group
+        if is_set_by_search(key):
             raise ConfigError(f"{override.input_line}: the search sets this key: leave it out")
+        if _OF_HYDRA.fullmatch(key) or (is_hydras(key) and key != SEARCH and not launches):
+            raise ConfigError(f"{override.input_line} has no effect here: leave it out; {directory} sets the directory")
 
 
 def is_set_by_search(key: str) -> bool:

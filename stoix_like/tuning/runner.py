@@ -19,7 +19,7 @@ from hydra.types import HydraContext
 from omegaconf import OmegaConf
 
 from hydra_plugins import stoix_like_ray
-from stoix_like.composition import complete_overrides, compose_config, hydra_session
+from stoix_like.composition import SEARCH, complete_overrides, compose_config, hydra_session
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, ProcessLostError, TrainingError
 from stoix_like.overrides import is_hydras, is_launchers, quoted, to_overrides
@@ -100,13 +100,14 @@ class Runner(NamedTuple):
     launcher: str | None = None
 
     def check(self) -> None:
-        """Refuse a launcher that is unknown or not installed, and options of none.
+        """Refuse a launcher that is unknown or not installed, and options of Hydra that have no effect without one.
 
         Raises:
             ConfigError: names the launcher, or the option.
         """
         if self.launcher is None:
-            if unused := next(filter(is_launchers, self.overrides), None):
+            hydras = filter(is_hydras, self.overrides)
+            if unused := next((override for override in hydras if not override.startswith(f"{SEARCH}=")), None):
                 raise ConfigError(f"{unused} has no effect without sweep.launcher: set it, or leave this out")
             return
         config = compose_config(self._launcher_overrides(), return_hydra_config=True)
@@ -125,10 +126,12 @@ class Runner(NamedTuple):
         Raises:
             ConfigError: names the key where fewer seeds could be trained, or what keeps any from it.
         """
+        given = [*self.overrides, *population_overrides([setting], traced, seeds, paired=True)]
         if self.launcher is not None:
+            parse_config(compose_config([override for override in given if not is_launchers(override)]))
             return
         try:
-            check_set_up([*self.overrides, *population_overrides([setting], traced, seeds, paired=True)])
+            check_set_up(given)
         except ConfigError as error:
             check_set_up([*self.overrides, *population_overrides([setting], traced, 1, paired=True)])
             raise ConfigError(f"{key}={seeds} is more than train as one population: use less: {error}") from error

@@ -158,7 +158,7 @@ def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
         ConfigError: a setting is invalid, or the directory holds another sweep.
         TrainingError: no trial has a return.
     """
-    check_overrides(overrides)
+    check_overrides(overrides, "sweep.dir", launches=True)
     runner = Runner(Path(config.dir), overrides, config.launcher)
     # How a launcher runs them changes no trial.
     overrides = [override for override in overrides if not is_launchers(override)]

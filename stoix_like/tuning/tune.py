@@ -138,7 +138,7 @@ def tune(
     if slots is not None and slots < 2:
         raise ConfigError(f"slots={slots} must be at least 2: successive halving compares settings")
     given = to_overrides(overrides)
-    check_overrides(given)
+    check_overrides(given, "--out", launches=False)
     chosen = _environment(env)
     limits = budgets.parse_budget(budget)
     base = [f"system={system}", *chosen, *given]

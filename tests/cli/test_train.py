@@ -4,13 +4,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
+from hydra.core.hydra_config import HydraConfig
 
 import stoix_like
 from stoix_like import cli
 from stoix_like.cli import train
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.overrides import quoted
+from stoix_like.run import experiment
 from stoix_like.run.set_up.setup import set_up
 from support.composed import compose_config
 
@@ -38,6 +42,8 @@ REFUSED = [
     (["--config-dir", "/", "system.gama=0.9"], "unknown key 'system.gama': did you mean 'system.gamma'"),
     (["--config-name", "mine"], "use --config-dir"),
     (["-m", "arch.seed=0,1", "--cfg", "job"], "leave one of them out"),
+    (["--resolve"], "change what --cfg prints: add --cfg job, or leave them out"),
+    (["--package", "system", "arch.seed=1"], "change what --cfg prints: add --cfg job, or leave them out"),
     (["logger=[]"], "no group 'logger'"),
     (["-m", "env=gymnax/cartpole,-0.0"], "env=-0.0 is not known"),
     (["-m", "hydra.launcher=null"], "choose one with hydra/launcher=basic"),
@@ -209,6 +215,62 @@ def test_a_sweep_is_never_overwritten(capfd, tmp_path):
         cli.main(["train", "-m", "arch.seed=0,1", f"hydra.sweep.dir={tmp_path}"])
     assert exit_info.value.code == 2
     assert "is not empty" in capfd.readouterr().err
+
+
+def test_a_run_refers_to_the_configuration_of_hydra(tmp_path, monkeypatch):
+    started, outer = [], HydraConfig.instance().cfg
+    monkeypatch.setattr(experiment, "run_job", lambda prepared: started.append(prepared) or 1.0)
+    given = ["logger.wandb.group=${hydra:job.name}", "logger.wandb.project=${hydra:runtime.output_dir}"]
+    cli.main(["train", f"hydra.run.dir={tmp_path}/run", *given])
+    wandb = started[0].setup.config.resolved["logger"]["wandb"]
+    assert (wandb["group"], wandb["project"]) == ("ppo/ff_ppo", f"{tmp_path}/run")
+    assert HydraConfig.instance().cfg is outer
+
+
+def test_jobs_of_a_multirun_share_the_directory_of_the_first_one_and_continue_there(tmp_path, monkeypatch):
+    started = []
+
+    def run(config):
+        started.append((HydraConfig.get().runtime.output_dir, parse_config(config).logger.wandb.group))
+        return 1.0
+
+    monkeypatch.setattr(experiment, "run_experiment", run)
+    place = quoted(f"{tmp_path}/it's ${{env.scenario.task_name}}")
+    given = [f"hydra.sweep.dir={place}", "logger.wandb.group=group-${hydra:job.num}"]
+    for _ in range(2):
+        cli.main(["train", "-m", "env=gymnax/acrobot,gymnax/cartpole", *given])
+    sweep = tmp_path / "it's Acrobot-v1"
+    assert started == 2 * [(f"{sweep}/0-seed42", "group-0"), (f"{sweep}/1-seed42", "group-1")]
+    assert [path.name for path in tmp_path.iterdir()] == [sweep.name]
+
+
+def test_jobs_that_fail_are_named_after_the_others_have_run(tmp_path, monkeypatch, capfd):
+    errors = [
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nallocating 8 bytes"),
+        OSError(116, "Stale file handle"),
+        ConfigError("arch.total_num_envs=8 does not fit into memory"),
+    ]
+
+    def run(config):
+        if config.arch.seed < len(errors):
+            raise errors[config.arch.seed]
+        started.append(config.arch.seed)
+        return 1.0
+
+    started = []
+    monkeypatch.setattr(experiment, "run_experiment", run)
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["train", "-m", "arch.seed=range(4)", f"hydra.sweep.dir={tmp_path}"])
+    *lines, summary = capfd.readouterr().err.splitlines()
+    assert (started, exit_info.value.code) == ([3], 1)
+    said = [
+        "RESOURCE_EXHAUSTED: out of memory",
+        "[Errno 116] Stale file handle",
+        "arch.total_num_envs=8 does not fit into memory",
+    ]
+    assert lines == [f"{tmp_path}/{seed}-seed{seed}: {line}" for seed, line in enumerate(said)]
+    assert summary.startswith(f"stoix-like: 3 of 4 jobs failed: {tmp_path}/0-seed0 (JaxRuntimeError: {said[0]}); ")
+    assert (tmp_path / "2-seed2/failure.txt").read_text() == f"ConfigError: {said[2]}\n"
 
 
 @pytest.mark.slow

@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from stoix_like.run.host.devices import set_compile_cache
 from support.trained_runs import SMALL
@@ -33,6 +35,7 @@ def cache(tmp_path, monkeypatch):
     )
     jax.config.update("jax_compilation_cache_dir", None)
     yield tmp_path / "stoix_like" / "compiled"
+    compilation_cache.reset_cache()
     jax.config.update("jax_compilation_cache_dir", before[0])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
 
@@ -53,6 +56,26 @@ def test_programs_are_cached_in_a_directory_of_the_user(cache):
     jax.config.update("jax_compilation_cache_dir", str(cache.parent))
     set_compile_cache(False)
     assert jax.config.values["jax_compilation_cache_dir"] == str(cache.parent)
+
+
+def test_an_entry_that_cannot_be_read_is_reported(cache):
+    """jax replaces none, so every start compiles that program; one that cannot be written is tried again."""
+
+    def compile_again():
+        compilation_cache.reset_cache()
+        return jax.jit(lambda value: 3.0 * value).lower(1.0).compile()
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        set_compile_cache(True)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        compile_again()
+        (entry,) = cache.glob("*-cache")
+        os.truncate(entry, entry.stat().st_size // 2)
+        compile_again()
+        warnings.warn("Error writing persistent compilation cache entry for 'x'", stacklevel=1)
+    assert len(warned) == 1
+    assert str(warned[0].message).startswith("Error reading persistent compilation cache entry")
 
 
 @pytest.mark.parametrize("name", [".", "entry", "folder/entry", ".."])

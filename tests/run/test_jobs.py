@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from stoix_like.run import jobs
 from support import toys
 from support.comparisons import without_times
 
@@ -153,12 +154,39 @@ def test_jobs_on_ray_whose_node_is_lost_resume_from_their_mirrors(tmp_path, envi
 
 
 @pytest.mark.slow
-def test_a_job_that_fails_in_another_process_is_reported_in_one_line(tmp_path, environment):
-    command = [*COMMAND, f"hydra.sweep.dir={tmp_path}/sweep", "hydra/launcher=submitit_local", "arch.num_devices=7"]
+@pytest.mark.parametrize("launcher", ["submitit_local", "joblib"])
+def test_a_job_that_is_refused_in_another_process_is_reported_in_one_line(tmp_path, environment, launcher):
+    command = [*COMMAND, f"hydra.sweep.dir={tmp_path}/sweep", f"hydra/launcher={launcher}", "arch.num_devices=7"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("stoix-like: a job failed: stoix-like: arch.")
+    summary = done.stderr.splitlines()[-1]
+    assert summary.startswith(f"stoix-like: 2 of 2 jobs failed: {tmp_path}/sweep/0-seed0 (arch.num_devices=7 ")
+
+
+RULE = "-" * 40
+LOST = [
+    (
+        "UncompletedJobError",
+        "Job 12_0 (task: 0) with path /s/12_0_result.pkl\nhas not produced any output (state: OUT_OF_MEMORY)\n"
+        f"Error stream produced:\n{RULE}\nresuming\noom_kill event\n",
+        "Job 12_0 (task: 0) with path /s/12_0_result.pkl has not produced any output (state: OUT_OF_MEMORY)"
+        " oom_kill event; other jobs may still be running",
+    ),
+    (
+        "FailedJobError",
+        f"Job (task=0) failed during processing with trace:\n{RULE}\nTraceback\nImportError: no x\n\n{RULE}\n"
+        "You can check full logs with 'job.stderr(0)'\n  - /s/12_0_log.err\n  - /s/12_0_log.out",
+        "ImportError: no x - /s/12_0_log.out; other jobs may still be running",
+    ),
+    ("UncompletedJobError", "Job not requeued", "Job not requeued; other jobs may still be running"),
+    ("TerminatedWorkerError", "A worker was killed.\nThe exit codes are {SIGKILL}", "A worker was killed."),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "said"), LOST, ids=[name for name, _, _ in LOST])
+def test_an_error_of_a_launcher_is_one_line_that_names_the_job(name, text, said):
+    assert str(jobs.failure(type(name, (Exception,), {})(text))) == f"a job failed: {said}"
 
 
 @pytest.mark.slow

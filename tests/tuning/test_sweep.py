@@ -56,6 +56,26 @@ def table(directory):
             ["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "hydra.launcher.n_jobs=2"],
             "hydra.launcher.n_jobs=2 has no effect without sweep.launcher",
         ),
+        (
+            ["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "hydra.sweep.dir=sweeps/mine"],
+            "hydra.sweep.dir=sweeps/mine has no effect here: leave it out; sweep.dir sets the directory",
+        ),
+        (
+            ["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "hydra.job.chdir=true"],
+            "hydra.job.chdir=true has no effect without sweep.launcher",
+        ),
+        *(
+            (
+                [
+                    "sweep.trials=4",
+                    "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}",
+                    "system.critic_lr=${system.actor_lr}",
+                    *launcher,
+                ],
+                "system.critic_lr=${system.actor_lr} would not follow system.actor_lr",
+            )
+            for launcher in ([], ["sweep.launcher=basic", "hydra.launcher._target_=x.Y"])
+        ),
         pytest.param(
             ["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=ray"],
             "[ray]'",

@@ -40,6 +40,15 @@ SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
             marks=pytest.mark.slow,
         ),
         (["probe/policy", "--budget", "1e9", "arch.num_evaluation=2"], "rungs=2 are too many for 2 evaluation(s)"),
+        (
+            ["probe/policy", "hydra.run.dir=runs/mine"],
+            "hydra.run.dir=runs/mine has no effect here: leave it out; --out",
+        ),
+        (["probe/policy", "hydra.launcher.n_jobs=2"], "hydra.launcher.n_jobs=2 has no effect here"),
+        (
+            ["probe/policy", "--budget", "1e9", "system.critic_lr=${system.actor_lr}"],
+            "system.critic_lr=${system.actor_lr} would not follow system.actor_lr",
+        ),
         (["probe/policy", "--space", "5", "--budget", "1e9"], "space=5 must be ranges by name"),
         pytest.param(
             ["gymnasium/pendulum", "--system", "sac/ff_sac"], "run on the host, where members", marks=pytest.mark.slow

@@ -48,7 +48,8 @@ class EnvpoolBatch(HostBatch):
     Args:
         construct: builds the pool from one seed per environment.
         action_space: space of one action.
-        time_limit: steps after which an episode is truncated, in addition to the pool's own limit; None: no limit.
+        time_limit: steps after which an episode is truncated; None: no limit but the pool's own. A termination in the
+            last step of the pool's limit comes from it as a truncation.
         resets: whether to reset environments whose episode ended; without, their last state can be drawn.
         keeps_games: whether episodes end with a life, after which the game goes on.
     """
@@ -80,7 +81,6 @@ class EnvpoolBatch(HostBatch):
         successor = observation
         self._steps += 1
         if self._time_limit is not None:
-            # With a lower limit of its own, the pool would report a termination in the last step as a truncation.
             truncated = truncated | (self._steps >= self._time_limit)
         ended = np.flatnonzero(terminated | truncated).astype(np.int32)
         if ended.size and self._resets:
@@ -152,6 +152,12 @@ def make(
     spaces = declared.gymnasium_observation_space, declared.gymnasium_action_space
     # Images of envpool have their stacked frames first; Atari games fill the first stack of a game, but not of a life.
     keeps_games = bool(given.get("episodic_life"))
+    time_limit, own_limit = options.time_limit, declared.config.max_episode_steps
+    # The pool hides a termination in the step of its limit. That of a game holds for all its lives, and the environment
+    # itself knows a limit of 0.
+    if not keeps_games and 0 < own_limit < np.iinfo(np.int32).max:
+        given["max_episode_steps"] = own_limit + 1
+        time_limit = min(own_limit, time_limit or own_limit)
     stacked = declared.config.stack_num if "noop_max" in defaults and not keeps_games else 1
     spec = make_spec(f"envpool/{name}", *spaces, channels_first="stack_num" in defaults, stacked=stacked)
 
@@ -165,7 +171,7 @@ def make(
         fps = _FPS
 
     def batch(_: int) -> EnvpoolBatch:
-        return EnvpoolBatch(construct, spaces[1], options.time_limit, not options.drawn, keeps_games)
+        return EnvpoolBatch(construct, spaces[1], time_limit, not options.drawn, keeps_games)
 
     return HostEnvironment(batch, spec, options.timeout, fps)
 

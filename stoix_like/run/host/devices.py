@@ -255,8 +255,8 @@ def set_compile_cache(enabled: bool) -> None:
     Args:
         enabled: False takes the directory away that an earlier call has set.
     """
-    # A full disk costs the cache only.
-    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
+    # A full disk costs the cache only. An entry that cannot be read stays, and costs every later start: jax says so.
+    warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry")
     present = jax.config.values["jax_compilation_cache_dir"]
     if enabled == bool(present):
         return

@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
+from stoix_like.composition import parse_overrides
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.devices import device_names
 from stoix_like.run.set_up.setup import RunSetup
@@ -107,12 +108,11 @@ def check_same_sweep(sweep_dir: Path, overrides: Sequence[str]) -> None:
     """
     path = sweep_dir / MULTIRUN
     try:
-        then = OmegaConf.select(OmegaConf.load(path), "hydra.overrides.task")
+        # Hydra writes overrides as they were given, with what they interpolate.
+        then: Any = OmegaConf.to_container(OmegaConf.select(OmegaConf.load(path), "hydra.overrides.task"))
     except (OSError, ValueError, YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; choose another hydra.sweep.dir") from error
-    before, now = (
-        [word for word in words if not is_below(_key(word), CHANGEABLE)] for words in (then or [], overrides)
-    )
+    before, now = map(_numbering, (then, overrides))
     if before != now:
         raise ConfigError(
             f"hydra.sweep.dir={sweep_dir} holds the multirun of {' '.join(before) or 'the defaults'}: continue it with"
@@ -218,5 +218,10 @@ def _plain_defaults(group: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield key, field.default
 
 
-def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~")
+def _numbering(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that number the jobs of a multirun: all but those of one value that may change."""
+    return [
+        str(override.input_line)
+        for override in parse_overrides(overrides)
+        if override.is_sweep_override() or not is_below(override.key_or_group, CHANGEABLE)
+    ]

@@ -46,8 +46,9 @@ def test_a_time_limit_truncates(limit, expected):
     env.close()
 
 
-def test_a_termination_in_the_step_of_the_time_limit_is_no_truncation():
-    env = make(env_config("envpool", "CartPole-v1", time_limit=15))
+@pytest.mark.parametrize("limits", [{"time_limit": 15}, {"kwargs": {"max_episode_steps": 15}, "time_limit": 20}])
+def test_a_termination_in_the_step_of_the_time_limit_is_no_truncation(limits):
+    env = make(env_config("envpool", "CartPole-v1", **limits))
     _, _, steps = rollout(env, 400, num_envs=5)
     env.close()
     x, _, angle, _ = np.moveaxis(steps.next_observation.agent_view, -1, 0)

@@ -105,6 +105,16 @@ def test_a_sweep_directory_is_continued_by_the_same_overrides_alone(tmp_path):
     check_same_sweep(tmp_path, ["arch.seed=0,1", "arch.total_timesteps=200"])
     with pytest.raises(ConfigError, match=r"holds the multirun of arch\.seed=0,1: continue it with the same"):
         check_same_sweep(tmp_path, ["arch.seed=0,1,2", "arch.total_timesteps=100"])
+    # A swept key numbers the jobs, whichever it is: 1-seed1 (of 100 steps) would become that of 200.
+    (tmp_path / "multirun.yaml").write_text(
+        "hydra: {overrides: {task: ['arch.total_timesteps=100,200', 'arch.seed=0,1',"
+        " 'env.time_limit=${hydra:job.num}']}}"
+    )
+    same = ["arch.seed=0,1", "env.time_limit=${hydra:job.num}"]
+    check_same_sweep(tmp_path, ["arch.total_timesteps=100,200", *same])
+    for budget in ("arch.total_timesteps=200", "arch.total_timesteps=100,300"):
+        with pytest.raises(ConfigError, match=r"holds the multirun of arch\.total_timesteps=100,200 arch\.seed=0,1"):
+            check_same_sweep(tmp_path, [budget, *same])
     (tmp_path / "multirun.yaml").write_text("[")
     with pytest.raises(ConfigError, match="multirun.yaml cannot be read"):
         check_same_sweep(tmp_path, ["arch.seed=0,1"])
