@@ -153,7 +153,7 @@ def extract(commit: str, directory: Path) -> None:
         files.extractall(directory, filter="data")
 
 
-def records(source: Path, run_dir: Path, overrides: tuple[str, ...], ignored: Collection[str] = TIMES) -> list[str]:
+def records(source: Path, run_dir: Path, overrides: tuple[str, ...], ignored: Collection[str]) -> list[str]:
     """Train with the code in `source`; return the lines of `metrics.jsonl` without the ignored metrics."""
     metrics = run_dir / "metrics.jsonl"
     if not (run_dir / "summary.json").exists():

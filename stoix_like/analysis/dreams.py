@@ -116,9 +116,9 @@ def dream_episode(
     return episode
 
 
-def has_world_model(run_dir: str | Path, trust: bool = False) -> bool:
+def has_world_model(run_dir: str | Path) -> bool:
     """Return whether the system of a run can dream; see `load_policy` for the arguments and errors."""
-    return open_run(run_dir, trust).setup.build_system().dream is not None
+    return open_run(run_dir).setup.build_system().dream is not None
 
 
 def _draw_frames(figure: SubFigure, picture: Picture, context: int, frames: int) -> None:

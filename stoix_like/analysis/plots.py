@@ -1,4 +1,4 @@
-"""Plots of runs; every function draws into matplotlib axes and returns them."""
+"""Plots of runs, drawn into matplotlib axes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -31,11 +32,7 @@ NUM_RESAMPLES = 2000
 _MAX_LABELS_INSIDE = 4
 _LABEL_WIDTH = 40  # characters
 
-
-def _iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
-    return stats.trim_mean(values, 0.25, axis=axis)
-
-
+_iqm = partial(stats.trim_mean, proportiontocut=0.25)
 CENTERS: dict[str, Callable[..., np.ndarray]] = {"iqm": _iqm, "mean": np.mean, "median": np.median}
 
 
@@ -94,19 +91,18 @@ def learning_curves(
     return axes
 
 
-def arrange(panels: Sequence[Callable[..., Any]], width: float, height: float, columns: int = 3) -> Figure:
-    """Draw panels beside and below each other.
+def arrange(panels: Sequence[Callable[..., Any]], width: float, height: float) -> Figure:
+    """Draw panels below each other, up to three side by side.
 
     Args:
         panels: each draws into axes, `(ax=…)`.
         width: of a panel, in inches.
         height: of a panel, in inches.
-        columns: the most panels side by side.
 
     Returns:
         The figure.
     """
-    columns = min(len(panels), columns)
+    columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     for position, panel in enumerate(panels):
@@ -150,14 +146,8 @@ def _legend(axes: Axes) -> None:
 
 
 def length_curves(
-    curves: Mapping[str, Mapping[float, np.ndarray]],
-    task: str,
-    key: str,
-    *,
-    kind: str = "final",
-    level: float = 0.05,
-    ax: Axes | None = None,
-) -> Axes:
+    curves: Mapping[str, Mapping[float, np.ndarray]], task: str, key: str, *, kind: str, ax: Axes
+) -> None:
     """Plot the interquartile mean of returns over the length of a task: a line per cell, a bootstrap band over seeds.
 
     Args:
@@ -165,13 +155,9 @@ def length_curves(
         task: the environment.
         key: name of the length.
         kind: `final` or `best`, which return it is.
-        level: significance level of the band.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
+        ax: axes to draw into.
     """
-    axes = new_axes(ax)
+    axes, level = new_axes(ax), 0.05
     for label, returns in curves.items():
         lengths, columns = zip(*sorted(returns.items()), strict=True)
         (line,) = axes.plot(lengths, [_iqm(column) for column in columns], marker="o", markersize=4, label=label)
@@ -192,7 +178,6 @@ def length_curves(
         axes, task, "iqm", "bootstrap", level, max(len(column) for one in curves.values() for column in one.values())
     )
     _legend(axes)
-    return axes
 
 
 def _band(values: np.ndarray, center: str, band: str, level: float) -> tuple[Any, Any]:

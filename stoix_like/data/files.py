@@ -77,7 +77,7 @@ class OpenedData(NamedTuple):
 
     Attributes:
         header: its header.
-        shapes: the shapes and dtypes of its arrays, see `data_shapes`.
+        shapes: the shapes and dtypes of its arrays, those of `DataSet.arrays`, by name.
         read: returns the data, see `read_data`.
     """
 
@@ -103,18 +103,9 @@ def open_data(path: str | Path, key: str = KEY) -> OpenedData:
         return OpenedData(_own_header(place), _shapes(npz.shapes(place)), partial(read_data, path, key))
 
 
-def read_header(path: str | Path, key: str = KEY) -> DataHeader:
+def read_header(path: str | Path) -> DataHeader:
     """Read the header of a data set; see `open_data`."""
-    return open_data(path, key).header
-
-
-def data_shapes(path: str | Path, key: str = KEY) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes and dtypes of the arrays of a data set; see `open_data`.
-
-    Returns:
-        Those of `DataSet.arrays`, by name: `observations/joint/pos`, `actions`, `rewards`, ….
-    """
-    return open_data(path, key).shapes
+    return open_data(path).header
 
 
 def read_data(path: str | Path, key: str = KEY) -> DataSet:
@@ -136,17 +127,16 @@ def read_data(path: str | Path, key: str = KEY) -> DataSet:
         return DataSet.from_arrays(_own_header(place), npz.arrays(place, npz.shapes(place).keys() - {_HEADER}))
 
 
-def content_hash(path: str | Path, key: str = KEY) -> str:
+def content_hash(path: str | Path) -> str:
     """Return the SHA-256 of the bytes of a data set, in hexadecimal.
 
     Args:
         path: the file, or the directory of Minari.
-        key: what names it, for messages.
 
     Raises:
         ConfigError: it is no data set, or cannot be read.
     """
-    with _reading(path, key) as (place, layout):
+    with _reading(path, KEY) as (place, layout):
         found = hashlib.sha256()
         for part in layouts.minari_files(place) if layout == "minari" else [place]:
             with part.open("rb") as file:

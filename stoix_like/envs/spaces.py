@@ -405,9 +405,9 @@ def entries(nest: Any, name: str = "") -> dict[str, Any]:
     return {path: entry for part in nested for path, entry in part.items()}
 
 
-def element_names(space: ActionSpace, name: str = "action") -> list[str]:
+def element_names(space: ActionSpace) -> list[str]:
     """Return names of the arrays of an action, in the order of jax: `action`, or `action.gripper`, `action.force`."""
-    return [f"{name}.{part}" for part in Mixed(space).names] if isinstance(space, Dict | Tuple) else [name]
+    return [f"action.{part}" for part in Mixed(space).names] if isinstance(space, Dict | Tuple) else ["action"]
 
 
 def action_facts(action_space: Space) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from stoix_like.data.files import content_hash, data_shapes, read_data, read_header, write_data
+from stoix_like.data.files import content_hash, open_data, read_data, read_header, write_data
 from stoix_like.errors import ConfigError
 from support.recorded_data import make_data
 
@@ -33,7 +33,7 @@ def test_what_was_written_is_read(tmp_path, compress):
     assert found.header.to_json() == data.header.to_json()
     assert read_header(path) == found.header
     assert found.header.path == str(path)
-    arrays, shapes = found.arrays(), data_shapes(path)
+    arrays, shapes = found.arrays(), open_data(path).shapes
     assert arrays.keys() == data.arrays().keys() == shapes.keys()
     for name, array in data.arrays().items():
         np.testing.assert_array_equal(arrays[name], array)

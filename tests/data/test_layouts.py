@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoix_like.data import layouts
-from stoix_like.data.files import content_hash, data_shapes, open_data, read_data, read_header
+from stoix_like.data.files import content_hash, open_data, read_data, read_header
 from stoix_like.errors import ConfigError
 
 OBSERVATIONS = np.arange(6.0)[:, None]
@@ -32,7 +32,7 @@ def test_ogbench_without_rewards(tmp_path):
     assert data.action[:, 0].tolist() == [0, 2, 0, 6, 8, 0]
     assert data.action.dtype == data.observation.agent_view.dtype == data.reward.dtype == np.float32
     assert "no rewards, so they are zero" in data.header.notes[0]
-    assert data_shapes(tmp_path / "data.npz")["actions"].shape == (6, 2)
+    assert open_data(tmp_path / "data.npz").shapes["actions"].shape == (6, 2)
 
 
 def test_ogbench_with_valids_marks_the_rows_before_ends_too(tmp_path):
@@ -85,9 +85,9 @@ def test_d4rl_without_successors(tmp_path):
     data = read_data(tmp_path / "data.hdf5")
     assert fields(data) == ([0, 1, 1, 2, 3, 4, 5], [0, 1, 0, 2, 0, 4, 0], [1], [3, 5], [2, 4, 6])
     assert "left out" in data.header.notes[0]
-    assert {name: x.shape for name, x in data_shapes(tmp_path / "data.hdf5").items()}["observations"] == (7, 1)
     assert read_header(tmp_path / "data.hdf5") == data.header
     file = open_data(tmp_path / "data.hdf5")
+    assert file.shapes["observations"].shape == (7, 1)
     assert file.header == data.header
     assert file.read() is file.read()
 

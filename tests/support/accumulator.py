@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Axes, Observation
+from stoix_like.base_types import Axes, Observation, Trajectory, Transition
 from stoix_like.config import parse_config
 from stoix_like.run.set_up.setup import set_up
 from support.algorithms import make_algorithm
@@ -54,6 +54,19 @@ def observed(values):
 
 # Five steps; the second one after the burn-in is truncated, and its true successor is 7. The last one's is 4.
 VIEWS, NEXT_VIEWS = [1, 2, 3, 5, 1], [2, 3, 7, 1, 4]
-
-
 REWARDS, TRUNCATED, IS_FIRST = [0, 1, 2, 3, 4], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0]
+
+
+def rollout():
+    """Return the steps after the burn-in as a rollout, from state 10."""
+    steps = Transition(
+        observed(VIEWS[1:]),
+        column([0] * 4, jnp.int32),
+        column(REWARDS[1:]),
+        column([0] * 4, bool),
+        column(TRUNCATED[1:], bool),
+        observed(NEXT_VIEWS[1:]),
+        column(IS_FIRST[1:], bool),
+        (),
+    )
+    return Trajectory(steps, jnp.asarray([10.0]))

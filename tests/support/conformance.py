@@ -134,7 +134,7 @@ def check_time_limit(suite, name, limit, actions=None, num_envs=NUM_ENVS, **chan
 
         def step(carry, t):
             keys = jax.random.split(jax.random.fold_in(key, t), num_envs)
-            chosen = jax.vmap(env.action_space.sample)(keys) if actions is None else jnp.asarray(actions(carry[1], t))
+            chosen = jax.vmap(env.action_space.sample)(keys) if actions is None else jnp.asarray(actions(carry[1]))
             state, timestep = env.step(keys, carry[0], chosen)
             return (state, timestep), timestep
 

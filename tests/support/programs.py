@@ -1,9 +1,10 @@
-"""Training without the host loop: without evaluation and logging, and with only two programs to compile."""
+"""Training without the host loop, evaluation and logging, with two programs to compile; equations of programs."""
 
 import itertools
 from types import SimpleNamespace
 
 import jax
+import jax.extend
 import numpy as np
 
 from stoix_like.assembly import inputs_of
@@ -31,3 +32,16 @@ def train(overrides):
     )
     assert (np.asarray(jax.device_get(interval.healthy_updates)) == setup.plan.num_updates).all()
     return setup, state
+
+
+def equations(jaxpr):
+    """Yield every equation of a program, nested ones included."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for sub in jax.extend.core.jaxprs_in_params(eqn.params):
+            yield from equations(sub)
+
+
+def branches(jaxpr):
+    """Shapes of the predicates of all `cond` equations."""
+    return [eqn.invars[0].aval.shape for eqn in equations(jaxpr) if eqn.primitive.name == "cond"]

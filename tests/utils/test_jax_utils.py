@@ -4,7 +4,6 @@ import logging
 from functools import partial
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from stoix_like.utils import jax_utils
 from stoix_like.utils.jax_utils import periodically
+from support.programs import branches
 
 
 def test_scale_gradient_keeps_values_bit_identical():
@@ -141,19 +141,6 @@ def test_periodically_takes_a_step_every_period_calls():
         reported.append(float(metrics["value"]))
     assert float(value) == 20.0
     assert reported == [0.0, 0.0, 30.0, 0.0, 0.0, 60.0]
-
-
-def equations(jaxpr):
-    """Yield every equation of a program, nested ones included."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for sub in jax.extend.core.jaxprs_in_params(eqn.params):
-            yield from equations(sub)
-
-
-def branches(jaxpr):
-    """Shapes of the predicates of all `cond` equations."""
-    return [eqn.invars[0].aval.shape for eqn in equations(jaxpr) if eqn.primitive.name == "cond"]
 
 
 def test_members_share_one_branch():

@@ -53,15 +53,7 @@ def excess(space: Box, action: jax.Array) -> jax.Array:
     return jnp.linalg.norm(flat, axis=-1)
 
 
-def check_bounded(space: Space, key: str) -> None:
-    """Refuse an option for bounded continuous actions where actions have no bounds.
-
-    Args:
-        space: the action space.
-        key: the option, for the message.
-
-    Raises:
-        ConfigError: if actions are discrete or unbounded.
-    """
+def check_bounded(space: Space) -> None:
+    """Refuse `action_penalty` where actions are discrete or unbounded."""
     if not isinstance(space, Box) or not space.bounded:
-        raise ConfigError(f"{key}=true needs continuous actions with bounds: use false")
+        raise ConfigError("system.action_penalty=true needs continuous actions with bounds: use false")

@@ -91,9 +91,7 @@ def critic_output(head: Any) -> CriticOutput:
     return _DISTRIBUTIONS.get(getattr(type(head), "outputs", ""), SCALAR)
 
 
-def with_distributions(
-    heads: Mapping[str, HeadRequirement], critic: str = "critic_network.critic_head"
-) -> dict[str, HeadRequirement]:
+def with_distributions(heads: Mapping[str, HeadRequirement]) -> dict[str, HeadRequirement]:
     """Allow a critic to compute a distribution, with the support that the network sets."""
-    support = ("num_atoms", "vmin", "vmax", "num_quantiles")
+    critic, support = "critic_network.critic_head", ("num_atoms", "vmin", "vmax", "num_quantiles")
     return {**heads, critic: heads[critic]._replace(alternatives=tuple(_DISTRIBUTIONS), optional=support)}

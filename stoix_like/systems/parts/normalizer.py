@@ -193,12 +193,10 @@ class ReplayNormalisation(Part):
             )
 
 
-def make_return_scaler(
-    config: ReplayNormalisation, gamma: Scalar, reward_scale: Scalar, axes: Axes, epsilon: float = 1e-8
-) -> ReturnScaler:
+def make_return_scaler(config: ReplayNormalisation, gamma: Scalar, reward_scale: Scalar, axes: Axes) -> ReturnScaler:
     """Build a scaler of replayed rewards, or the identity with an empty state.
 
-        r / max(sqrt(Var[g] + epsilon), max|g| / max_scaled_return),   g_t = gamma g_{t-1} + r_t
+        r / max(sqrt(Var[g] + 1e-8), max|g| / max_scaled_return),   g_t = gamma g_{t-1} + r_t
 
     Source: Lee et al., Hyperspherical Normalization for Scalable Deep Reinforcement Learning (2025), arXiv:2502.15280,
     section 4.
@@ -208,7 +206,6 @@ def make_return_scaler(
         gamma: discount per step; it may be traced.
         reward_scale: factor of the rewards in the buffer; it may be traced.
         axes: the mapped axes that a batch is spread over.
-        epsilon: added to the variance.
 
     Returns:
         The functions of the scaler.
@@ -229,7 +226,7 @@ def make_return_scaler(
         return ReturnStatistics(moments, jnp.maximum(statistics.largest, largest)), returns
 
     def apply(statistics: ReturnStatistics, reward: jax.Array) -> jax.Array:
-        deviation = jnp.sqrt(jnp.square(statistics.moments.std) + epsilon)
+        deviation = jnp.sqrt(jnp.square(statistics.moments.std) + 1e-8)
         return reward / jnp.maximum(deviation, statistics.largest / config.max_scaled_return)
 
     return ReturnScaler(

@@ -31,7 +31,7 @@ def test_conformance(name):
 
 @pytest.mark.parametrize("name", [CLASSIC, FULL])
 def test_time_limit_is_a_truncation(name):
-    def wait(timestep, t):
+    def wait(timestep):
         return jnp.full(timestep.reward.shape, NOTHING)
 
     check_time_limit("craftax", name, 4, wait, num_envs=1, params={"max_timesteps": 4})

@@ -61,7 +61,7 @@ def test_games_that_lose_end_by_termination():
 
 
 def test_time_limit_counts_frames_and_is_a_truncation():
-    def wait(timestep, t):
+    def wait(timestep):
         return jnp.full(timestep.reward.shape, NOTHING)
 
     check_time_limit("jaxtari", "pong", 4, wait, params={"max_frames_per_episode": 4})

@@ -128,7 +128,7 @@ def check_observation(found, native, n):
 @pytest.mark.parametrize("name", LIMITED)
 def test_time_limit_truncates(name):
     act = first_legal(make(env_config("jumanji", name)))
-    check_time_limit("jumanji", name, 3, actions=lambda timestep, t: act(timestep), kwargs={"time_limit": 3})
+    check_time_limit("jumanji", name, 3, actions=act, kwargs={"time_limit": 3})
 
 
 def test_end_of_the_task_at_the_time_limit_terminates():

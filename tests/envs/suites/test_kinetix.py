@@ -44,7 +44,7 @@ def test_random_levels_differ_between_episodes():
 
 
 def test_time_limit_is_a_truncation():
-    def wait(timestep, t):
+    def wait(timestep):
         return jnp.zeros((len(timestep.reward), 6), int)
 
     check_time_limit("kinetix", LEVEL, 4, wait, num_envs=1, params={"max_timesteps": 4})

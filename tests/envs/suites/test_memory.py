@@ -83,9 +83,7 @@ def test_conformance(name):
 
 @pytest.mark.slow
 def test_the_end_of_patience_in_the_maze_is_a_truncation():
-    check_time_limit(
-        "memory", "t_maze", 12, lambda timestep, t: jnp.full(timestep.reward.shape, 1), kwargs={"length": 2}
-    )
+    check_time_limit("memory", "t_maze", 12, lambda timestep: jnp.full(timestep.reward.shape, 1), kwargs={"length": 2})
 
 
 @pytest.mark.parametrize(

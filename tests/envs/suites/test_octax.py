@@ -27,7 +27,7 @@ def test_conformance():
 def test_time_limit_is_a_truncation():
     limit = 5
 
-    def wait(timestep, t):
+    def wait(timestep):
         return jnp.full(timestep.reward.shape, 2)
 
     check_time_limit("octax", "brix", limit, wait, params={"max_steps_in_episode": limit})

@@ -46,7 +46,7 @@ def test_games_that_report_ends_in_other_ways_conform(name):
 def test_time_limit_is_a_truncation(name):
     limit = 4
 
-    def wait(timestep, t):
+    def wait(timestep):
         return jnp.full(timestep.reward.shape, NOTHING)
 
     check_time_limit("popgym_arcade", name, limit, wait, num_envs=1, params={"max_steps_in_episode": limit})

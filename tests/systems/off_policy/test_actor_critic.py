@@ -4,7 +4,6 @@ import dataclasses
 import functools
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.systems.parts.normalizer import make_normalizer
 from support.composed import compose_config
 from support.off_policy_runs import SMALL, algorithm, set_up_small, timestep, trained, training_loop
-from support.programs import make_program
+from support.programs import branches, make_program
 
 NETWORKS = {
     "sac/ff_tqc": "NormalAffineTanhDistributionHead",
@@ -128,19 +127,6 @@ def test_warmup_shorter_than_a_batch_raises():
     config = parse_config(compose_config(["system=sac/ff_sac", "system.warmup_steps=0"])).system
     with pytest.raises(ConfigError, match=r"system.warmup_steps=0: the first update finds"):
         config.check(8, 1)
-
-
-def equations(jaxpr):
-    """Yield every equation of a program, nested ones included."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for sub in jax.extend.core.jaxprs_in_params(eqn.params):
-            yield from equations(sub)
-
-
-def branches(jaxpr):
-    """Shapes of the predicates of all `cond` equations."""
-    return [eqn.invars[0].aval.shape for eqn in equations(jaxpr) if eqn.primitive.name == "cond"]
 
 
 @pytest.mark.slow

@@ -1,26 +1,9 @@
 """Tests of recurrent PQN."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import Trajectory, Transition
-from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed
-
-
-def rollout():
-    """Return the steps after the burn-in as a rollout, from state 10."""
-    steps = Transition(
-        observed(VIEWS[1:]),
-        column([0] * 4, jnp.int32),
-        column(REWARDS[1:]),
-        column([0] * 4, bool),
-        column(TRUNCATED[1:], bool),
-        observed(NEXT_VIEWS[1:]),
-        column(IS_FIRST[1:], bool),
-        (),
-    )
-    return Trajectory(steps, jnp.asarray([10.0]))
+from support.accumulator import algorithm, rollout
 
 
 def test_pqn_bootstraps_from_true_successors_with_their_states():

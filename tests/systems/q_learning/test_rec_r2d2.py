@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import Observation, OnlineAndTarget, Trajectory, Transition
+from stoix_like.base_types import Observation, OnlineAndTarget
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.utils.replay import SequenceBatch, Step
-from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed
+from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed, rollout
 from support.composed import compose_config
 
 SMALL = [
@@ -97,21 +97,6 @@ def test_illegal_actions_are_excluded_from_the_bootstrap_value():
     trajectory = trajectory._replace(transitions=trajectory.transitions._replace(next_observation=masked))
     # The successors have the values -15, -22, -6 and -10.
     np.testing.assert_allclose(pqn.evaluate(1.0, trajectory).target[0], [-6.5, -9.0, 0.0, -1.0])
-
-
-def rollout():
-    """Return the steps after the burn-in as a rollout, from state 10."""
-    steps = Transition(
-        observed(VIEWS[1:]),
-        column([0] * 4, jnp.int32),
-        column(REWARDS[1:]),
-        column([0] * 4, bool),
-        column(TRUNCATED[1:], bool),
-        observed(NEXT_VIEWS[1:]),
-        column(IS_FIRST[1:], bool),
-        (),
-    )
-    return Trajectory(steps, jnp.asarray([10.0]))
 
 
 def test_r2d2_does_not_differentiate_through_the_burn_in():

@@ -266,7 +266,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         ConfigError: if `action_penalty` is set for actions without bounds, or that the policy keeps within them.
     """
     if config.action_penalty:
-        check_bounded(spec.action_space, "system.action_penalty")
+        check_bounded(spec.action_space)
         head = spec.networks.actor_network.action_head
         if isinstance(head, NormalAffineTanhDistributionHead | BetaDistributionHead):
             raise ConfigError(
