@@ -378,8 +378,7 @@ class SystemConfig:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The parts of the hyperparameters, see `schema.Part`."""
-        values = (getattr(self, field.name) for field in fields(self))
-        return tuple(value for value in values if isinstance(value, Part))
+        return tuple(value for field in fields(self) if isinstance(value := getattr(self, field.name), Part))
 
     def find_part(self, kind: type[PartT]) -> PartT | None:
         """Return the part of a kind, if the system has one."""
@@ -465,7 +464,8 @@ class SystemConfig:
         """
         if self.warmup_steps and not self.has_replay:
             raise ConfigError(
-                f"system.warmup_steps={self.warmup_steps}: this system learns only from its last rollout: use 0"
+                f"system.warmup_steps={self.warmup_steps}: this system declares no replay buffer: use 0; one with a"
+                " buffer of its own in Agent.local sets has_replay = True in its Config"
             )
         # The parts that a variant adds come last, and know more.
         for part in reversed(self.parts):

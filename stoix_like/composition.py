@@ -81,13 +81,11 @@ def compose_config(
     Raises:
         ConfigError: a group choice or a key is unknown, an override is malformed, or a directory does not exist.
     """
-    if lost := [directory for directory in config_dirs if not Path(directory).is_dir()]:
-        raise ConfigError(f"config_dir={Path(lost[0]).resolve()} does not exist: use a directory of YAML files")
     overrides = complete_overrides(overrides, config_dirs)
-    parsed = parse_overrides(overrides)
+    parsed, searched = parse_overrides(overrides), with_search(overrides, config_dirs)
     with _HYDRA, hydra_session():
         try:
-            return compose(PRIMARY, with_search(overrides, config_dirs), return_hydra_config=return_hydra_config)
+            return compose(PRIMARY, searched, return_hydra_config=return_hydra_config)
         except yaml.YAMLError as error:
             raise ConfigError(f"a YAML file cannot be read: {' '.join(str(error).split())}") from error
         except RecursionError as error:
@@ -105,9 +103,14 @@ def with_search(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> 
 
     Returns:
         The overrides, the search path last.
+
+    Raises:
+        ConfigError: a directory does not exist.
     """
     if not config_dirs:
         return list(overrides)
+    if lost := [directory for directory in config_dirs if not Path(directory).is_dir()]:
+        raise ConfigError(f"config_dir={Path(lost[0]).resolve()} does not exist: use a directory of YAML files")
     others = [override for override in overrides if not override.startswith(f"{SEARCH}=")]
     places = [*_search_path(overrides), *(f"file://{Path(directory).resolve()}" for directory in config_dirs)]
     return [*others, f"{SEARCH}=[{','.join(map(quoted, places))}]"]

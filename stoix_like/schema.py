@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from stoix_like import renamed_keys
@@ -28,6 +29,10 @@ MAX_SECONDS = 1e6
 """The longest time that is waited for; the calls of some systems count milliseconds in 32 bits."""
 FLOAT32_TINY = 2.0**-126
 """The smallest number above 0 of a compiled program, which takes smaller ones for 0."""
+
+_UNIONS = (typing.Union, types.UnionType)
+_NONE = type(None)
+_CONTAINERS: dict[Any, type] = {list: tuple, Sequence: tuple, tuple: tuple, dict: dict, Mapping: dict}
 
 
 class Range(NamedTuple):
@@ -159,10 +164,21 @@ def hints_of(annotated: Any) -> dict[str, Any]:
 @functools.cache
 def _places(schema: Any) -> dict[str, tuple[str, Any]]:
     """Return the field of the part, or an empty string, and the annotation of each key."""
-    hints = hints_of(schema)
+    hints, name = hints_of(schema), f"{schema.__module__}.{schema.__qualname__}"
+    own = {} if "__dataclass_fields__" in vars(schema) else inspect.get_annotations(schema)
+    if lost := [key for key in own if typing.get_origin(hints[key]) is not ClassVar]:
+        raise ConfigError(
+            f"{name} has annotations that are no fields, {', '.join(lost)}: decorate it with"
+            " @dataclass(frozen=True, kw_only=True)"
+        )
     places: dict[str, tuple[str, Any]] = {}
     for field in dataclasses.fields(schema):
         hint = hints[field.name]
+        if not (_is_part(hint) or _is_supported(hint)):
+            raise ConfigError(
+                f"the annotation {inspect.formatannotation(hint)} of {name}.{field.name} is not supported: use int,"
+                " float, bool, str, a Literal, a tuple, a list, a dict, a dataclass, or a union of these"
+            )
         if _is_part(hint) and any(map(_is_part, hints_of(hint).values())):
             raise TypeError(f"{schema.__name__}.{field.name} is a part that has parts: list them beside each other")
         found = {key: (field.name, inner) for key, inner in flat_hints(hint).items()} if _is_part(hint) else {}
@@ -183,8 +199,8 @@ def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
     Integers may be written as floats (`1e6`). Fields with a default may be missing. Keys of parts stand beside others.
 
     Args:
-        schema: a dataclass; its fields may be int, float, bool, str, dict, tuple, optional, bool or something else, or
-            nested dataclasses.
+        schema: a dataclass; its fields may be int, float, bool, str, literals, lists, mappings, nested dataclasses, or
+            unions of these.
         values: part of the configuration, without interpolations.
         path: key of `values` in the configuration, for messages: `system`.
 
@@ -219,7 +235,7 @@ def convert(hint: Any, value: Any, key: str) -> Any:
     """Convert a value to an annotated type, and check its constraints.
 
     Args:
-        hint: the annotation, with or without constraints; None, or a literal, for a key that has one value alone.
+        hint: the annotation, with or without constraints; None, or a literal of one number, for a key without a choice.
         value: a plain value.
         key: key of the value in the configuration, for messages.
 
@@ -236,48 +252,94 @@ def convert(hint: Any, value: Any, key: str) -> Any:
         for constraint in constraints:
             _check(constraint, converted, key)
         return converted
-    if origin in (typing.Union, types.UnionType):
-        options = typing.get_args(hint)
-        if (value is None and type(None) in options) or (isinstance(value, bool) and bool in options):
-            return value
-        others = [option for option in options if option not in (type(None), bool)]
-        # A mapping fills the option that is a dataclass, and a list that of several values; the others take the rest.
-        many = isinstance(value, (list, tuple))
-        fitting = [
-            option
-            for option in others
-            if dataclasses.is_dataclass(option) == isinstance(value, Mapping)
-            and (typing.get_origin(option) is tuple) == many
-        ]
-        return convert((fitting or others or [bool])[0], value, key)
-    if hint is type(None) or origin is typing.Literal:
-        fixed = None if hint is type(None) else typing.get_args(hint)[0]
-        if value != fixed:
-            raise ConfigError(f"{key}={value} has no effect here: leave it out")
-        return fixed
-    if value is None and hint is not Any:
+    if hint is Any:
+        return value
+    if origin in _UNIONS:
+        return _convert_to_one(typing.get_args(hint), value, key)
+    if hint is _NONE or origin is typing.Literal:
+        return _choose((None,) if hint is _NONE else typing.get_args(hint), value, key)
+    if value is None:
         raise ConfigError(f"'{key}' is not set: it must be {_describe(hint)}")
     if dataclasses.is_dataclass(hint):
         return from_mapping(typing.cast(type, hint), value, key)
-    return _plain(hint, origin, value, key)
+    return _plain(hint, value, key)
 
 
-def _plain(hint: Any, origin: Any, value: Any, key: str) -> Any:
-    if hint is Any:
-        return value
-    if origin is tuple and isinstance(value, (list, tuple)):
-        item_hint = typing.get_args(hint)[0]
-        return tuple(convert(item_hint, item, f"{key}[{i}]") for i, item in enumerate(value))
-    if origin is dict and isinstance(value, Mapping):
-        return dict(value)
-    converted = scalar(hint, value) if origin is None else None
+def item_hints(hint: Any, count: int) -> tuple[Any, ...]:
+    """Return the annotation of each of `count` items of a list; of a tuple of fixed length, of those that it has."""
+    items = typing.get_args(hint) or (Any, ...)
+    is_fixed = typing.get_origin(hint) is tuple and items[-1] is not Ellipsis
+    return items if is_fixed else items[:1] * count
+
+
+def _convert_to_one(options: Sequence[Any], value: Any, key: str) -> Any:
+    """Convert to the option of the type of the value, else to the first that takes it, of which strings come last."""
+    if value is None and _NONE in options:
+        return None
+    order, refusals = [_kind(type(value)), float, int, str], list[ConfigError]()
+    kinds = {option: _kind(option) for option in options if option is not _NONE}
+    for option in sorted(kinds, key=lambda one: order.index(kinds[one]) if kinds[one] in order else len(order)):
+        try:
+            converted = convert(option, value, key)
+        except ConfigError as error:
+            refusals.append(error)
+            continue
+        # A number that is out of range is no string.
+        if not refusals or not isinstance(converted, str) or isinstance(value, str):
+            return converted
+    raise refusals[0]
+
+
+def _choose(choices: Sequence[Any], value: Any, key: str) -> Any:
+    for choice in choices:
+        if choice in (value, str(value)):
+            return choice
+    if len(choices) == 1 and not isinstance(choices[0], str):
+        raise ConfigError(f"{key}={value} has no effect here: leave it out")
+    raise ConfigError(f"{key}={value} is not known: {nearest(str(value), map(str, choices))}")
+
+
+def _plain(hint: Any, value: Any, key: str) -> Any:
+    kind = _kind(hint)
+    if kind is tuple and isinstance(value, (list, tuple)):
+        hints = item_hints(hint, len(value))
+        if len(hints) != len(value):
+            raise ConfigError(f"{key}={value} has the wrong length: it must have {len(hints)} entries")
+        return tuple(convert(one, item, f"{key}[{i}]") for i, (one, item) in enumerate(zip(hints, value, strict=True)))
+    if kind is dict and isinstance(value, Mapping):
+        item_hint = (typing.get_args(hint) or (Any,))[-1]
+        return {name: convert(item_hint, item, f"{key}.{name}") for name, item in value.items()}
+    converted = scalar(kind, value)
     if isinstance(converted, float) and not abs(converted) <= FLOAT32_MAX:
         raise ConfigError(f"{key}={value} is out of range: it must be a finite number of 32 bits")
     if isinstance(converted, float) and 0.0 < abs(converted) < FLOAT32_TINY:
         raise ConfigError(f"{key}={value} is out of range: in 32 bits it is 0, use 0 or at least {FLOAT32_TINY:.2g}")
     if converted is None:
-        raise ConfigError(f"{key}={value} has the wrong type: it must be {_describe(origin or hint)}")
+        raise ConfigError(f"{key}={value} has the wrong type: it must be {_describe(hint)}")
     return converted
+
+
+def _kind(hint: Any) -> Any:
+    """Return the plain type that an annotation takes."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _kind(arguments[0])
+    if origin is typing.Literal:
+        return type(arguments[0])
+    return dict if dataclasses.is_dataclass(hint) else _CONTAINERS.get(origin or hint, hint)
+
+
+def _is_supported(hint: Any) -> bool:
+    """Return whether a configuration can set what has this annotation."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _is_supported(arguments[0])
+    if origin in _UNIONS or origin in _CONTAINERS:
+        # Beside others, an array is a number that is traced.
+        return all(
+            one is Ellipsis or getattr(one, "__module__", "") == "jax" or _is_supported(one) for one in arguments
+        )
+    return origin is typing.Literal or _kind(hint) in (int, float, bool, str, tuple, dict, _NONE, Any)
 
 
 def scalar(hint: type, value: Any) -> Any:
@@ -308,7 +370,7 @@ def scalar(hint: type, value: Any) -> Any:
 
 def _describe(hint: Any) -> str:
     names = {int: "an integer", float: "a number", bool: "true or false", str: "a string", tuple: "a list"}
-    return names.get(hint, "a mapping")
+    return names.get(_kind(hint), "a mapping")
 
 
 def _check(constraint: Any, value: Any, key: str) -> None:

@@ -1,5 +1,9 @@
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+import enum
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 
@@ -155,3 +159,79 @@ def test_parts_have_no_parts():
 
     with pytest.raises(TypeError, match=r"Whole.nested is a part that has parts"):
         flat_hints(Whole)
+
+
+class Kind(enum.Enum):
+    A = "a"
+
+
+def of_annotation(hint, value):
+    return from_mapping(make_dataclass("One", [("x", hint)], frozen=True), {"x": value}, "system").x
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "converted"),
+    [
+        (Literal["constant", "linear"], "linear", "linear"),
+        (Literal["constant", "linear"] | None, "linear", "linear"),
+        # The command line reads 4 as a number.
+        (Literal["4", "8"], 4, "4"),
+        (list[int], [64, 32.0], (64, 32)),
+        (Sequence[float], [1], (1.0,)),
+        (tuple, [64, "a"], (64, "a")),
+        (list, [64], (64,)),
+        (tuple[float, int], [1, 2.0], (1.0, 2)),
+        (dict[str, float], {"a": 1}, {"a": 1.0}),
+        (Mapping[str, tuple[int, ...]], {"a": [1]}, {"a": (1,)}),
+        (int | str, "a", "a"),
+        (float | str, "auto", "auto"),
+        (str | float, 0.5, 0.5),
+        (str | float, 1, 1.0),
+        (str | float | None, None, None),
+        (Literal["auto"] | float, 1, 1.0),
+        (float | Sequence[float], [1, 2], (1.0, 2.0)),
+        (str | Inner, {"mode": "slow"}, Inner("slow")),
+    ],
+)
+def test_annotations_of_users_are_read(hint, value, converted):
+    found = of_annotation(hint, value)
+    assert (found, type(found)) == (converted, type(converted))
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "message"),
+    [
+        (Literal["constant", "linear"], "linea", "system.x=linea is not known: did you mean 'linear'?"),
+        (tuple[int, float], [1], "system.x=[1] has the wrong length: it must have 2 entries"),
+        (tuple[int, float], [1, "a"], "system.x[1]=a has the wrong type: it must be a number"),
+        (dict[str, int], {"a": 0.5}, "system.x.a=0.5 has the wrong type: it must be an integer"),
+        (Sequence[int], 3, "system.x=3 has the wrong type: it must be a list"),
+        # A number out of range is no string.
+        (Annotated[float, between(0.0, 1.0)] | str, 2.0, "system.x=2.0 is out of range: it must be in [0.0, 1.0]"),
+        (float | str, math.inf, "system.x=inf is out of range: it must be a finite number"),
+        (
+            Kind,
+            "a",
+            f"the annotation {__name__}.Kind of types.One.x is not supported: use int, float, bool, str, a Lit",
+        ),
+        (Kind | None, None, "of types.One.x is not supported"),
+        (set[int], [1], "the annotation set[int] of types.One.x is not supported"),
+    ],
+)
+def test_values_and_annotations_that_do_not_fit_are_refused(hint, value, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        of_annotation(hint, value)
+
+
+class Undecorated(Learner):
+    lr: float
+
+
+class WithoutFields(Learner):
+    has_lr: ClassVar[bool] = False
+
+
+def test_a_class_with_annotations_of_its_own_is_decorated():
+    with pytest.raises(ConfigError, match=r"test_schema.Undecorated has annotations that are no fields, lr: decorate"):
+        flat_hints(Undecorated)
+    assert flat_hints(WithoutFields) == flat_hints(Learner)

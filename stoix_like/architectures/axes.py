@@ -1,7 +1,8 @@
 """The mapped axes of a program: population, device and batch, from the outside in.
 
 A shard is one update batch on one device. `shared` has no batch axis: programs return it with `out_axes=None`, so that
-tracing fails if a system forgets to average over shards.
+tracing fails if a system forgets to average over shards. Where each device has one shard, nothing is vmapped, and
+`ShardProgram.check_averages` traces an update for two.
 """
 
 from __future__ import annotations

@@ -20,6 +20,15 @@ from stoix_like.architectures.types import EpisodeSums
 from stoix_like.base_types import Axes, EpisodeMetrics
 from stoix_like.envs.wrappers.episodes import AGENT_RETURN
 
+EPISODE_STATISTICS = (
+    "episodes",
+    "episode_return_mean",
+    "episode_return_min",
+    "episode_return_max",
+    "episode_length_mean",
+)
+"""Names of what is logged of the episodes of training, beside their measures; metrics of systems have others."""
+
 
 def no_episodes(measures: Iterable[str] = ()) -> EpisodeSums:
     """Return the sums over zero episodes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,11 +11,13 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from stoix_like.architectures.acting import Act, random_act, start_episodes
-from stoix_like.architectures.episodes import add_episodes, no_episodes, of_games, reduce_episodes
+from stoix_like.architectures.axes import map_over_shards
+from stoix_like.architectures.episodes import EPISODE_STATISTICS, add_episodes, no_episodes, of_games, reduce_episodes
 from stoix_like.architectures.rollout import Rollout, rollout
 from stoix_like.architectures.sums import FloatSum, add_float, sum_nothing
 from stoix_like.architectures.types import (
     NO_INPUTS,
+    EpisodeSums,
     Given,
     Hyperparams,
     Inputs,
@@ -26,7 +28,7 @@ from stoix_like.architectures.types import (
     RunningSums,
     Shard,
 )
-from stoix_like.base_types import Agent, Axes, Metrics, RolloutState, System, Trajectory
+from stoix_like.base_types import Agent, Axes, Metrics, RolloutState, System, TimeStep, Trajectory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.systems.diagnostics import batch_of, diagnose
@@ -75,7 +77,7 @@ class ShardProgram(NamedTuple):
         reset_key, warmup_key, shard_key = jax.random.split(shard_key, 3)
         state = start_episodes(self.env, self.system, jax.random.split(reset_key, self.spec.num_envs))
         # The shared state must not depend on the observations of this shard.
-        agent = self.system.init(key, jax.tree.map(jnp.zeros_like, state.timestep))
+        agent = self._init_agent(key, jax.tree.map(jnp.zeros_like, state.timestep))
         agent = agent._replace(shared=replace_named(agent.shared, given))
         if self.spec.warmup_steps:
             keys = jax.random.split(warmup_key, self.spec.warmup_steps // self.spec.rollout_length)
@@ -98,16 +100,45 @@ class ShardProgram(NamedTuple):
         reset_key, shard_key = jax.random.split(shard_key)
         keys = jax.random.split(reset_key, self.spec.num_envs)
         shapes = jax.eval_shape(lambda: start_episodes(self.env, self.system, keys))
-        agent = self.system.init(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.timestep))
+        agent = self._init_agent(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.timestep))
         if self.spec.offline:
             agent = self.system.observe(agent, self.inputs.data.trajectory())
         state = self._first_state(agent, shapes, shard_key, update)
         return state._replace(shards=state.shards._replace(rollout_state=()))
 
+    def check_averages(self, agent: Agent, rollout_state: RolloutState, key: jax.Array) -> None:
+        """Refuse a system whose update does not average over shards, by a trace for two shards of one device.
+
+        Args:
+            agent: the agent after its initialisation.
+            rollout_state: the state of a rollout.
+            key: any key.
+
+        Raises:
+            ConfigError: see `map_over_shards`.
+        """
+        _, played = self._rollout(agent.shared, rollout_state, key)
+        shard = Shard(agent.local, (), key, self._no_episodes(rollout_state.timestep))
+        shards, rollouts = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), (shard, played))
+
+        def update(shared: Any, shard: Shard, played: Rollout) -> tuple[Any, Shard, Metrics]:
+            return self._update(shared, shard, lambda *_: ((), played))
+
+        mapped = map_over_shards(update, self.axes, (None, 0, 0), (None, 0, None), num_shards=2)
+        mapped(agent.shared, shards, rollouts)
+
+    def _init_agent(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        # A count may be a Python number, as in `TrainState.create` of flax.
+        agent: Agent = jax.tree.map(jnp.asarray, self.system.init(key, timestep))
+        return agent
+
+    def _no_episodes(self, timestep: TimeStep) -> EpisodeSums:
+        # Of Sebulba, time steps are shapes.
+        games = jax.eval_shape(partial(of_games, num_agents=self.env.num_agents), timestep.episode)
+        return no_episodes(games.measures)
+
     def _first_state(self, agent: Agent, rollout_state: Any, key: jax.Array, update: Update) -> LearnerState:
-        # Of Sebulba, these are shapes.
-        games = jax.eval_shape(partial(of_games, num_agents=self.env.num_agents), rollout_state.timestep.episode)
-        shard = Shard(agent.local, rollout_state, key, no_episodes(games.measures))
+        shard = Shard(agent.local, rollout_state, key, self._no_episodes(rollout_state.timestep))
         # The types that `train` traces the update for: there, constants are arguments, which belong to the mesh.
         on_mesh = NamedSharding(jax.sharding.get_abstract_mesh(), PartitionSpec())
         types = jax.tree.map(
@@ -285,9 +316,8 @@ class ShardProgram(NamedTuple):
             if not self.spec.offline:
                 agent = self.system.observe(agent, trajectory)
             agent, metrics = self.system.update(agent, trajectory, update_key)
-        if not metrics:
-            raise ConfigError("the system's update returns no metrics: return at least one, such as its loss")
         sums = shard.episodes
+        _check_metrics(metrics, sums.measures)
         if not self.spec.offline:
             sums = add_episodes(sums, of_games(episodes, self.env.num_agents))
         return agent.shared, Shard(agent.local, state, key, sums), self.axes.mean(metrics)
@@ -339,6 +369,19 @@ def make_update(
     # jax keeps the trace of a jitted function; inlined, its equations are those of the program around it.
     traced_once = jax.jit(update, inline=True)
     return lambda hyperparams, inputs: partial(traced_once, hyperparams, inputs)
+
+
+def _check_metrics(metrics: Metrics, measures: Iterable[str]) -> None:
+    """Refuse metrics of an update that cannot be averaged, or that statistics of episodes would overwrite."""
+    if not metrics:
+        raise ConfigError("the system's update returns no metrics: return at least one, such as its loss")
+    for name, value in metrics.items():
+        if name in (*EPISODE_STATISTICS, *measures):
+            raise ConfigError(f"metric {name}: train/{name} is a statistic of finished episodes: use another name")
+        if not jax.tree_util.all_leaves([value]):
+            raise ConfigError(f"metric {name} is a {type(value).__name__}: return scalars, each by a name of its own")
+        if jnp.ndim(value):
+            raise ConfigError(f"metric {name} is {value.dtype}{list(value.shape)}: return its mean")
 
 
 def _running_sums(state: LearnerState) -> RunningSums:

@@ -263,12 +263,13 @@ def _help(args: argparse.Namespace) -> str:
     choices = composed.hydra.runtime.choices
     import_build(composed.system.module)
     module = sys.modules[composed.system.module]
+    program = f"      (or python -m {module.__name__})" if hasattr(module, "hydra_entry_point") else ""
     # A choice of a group that the configuration does not have is added.
     shown = {group: f"{group}=…" if group in GROUPS else f"+{group}=…" for group in _SHOWN}
     lines = [
         f"{choices.system}: {(module.__doc__ or '').strip()}",
         "",
-        f"usage: stoix-like train [-m] [--cfg job] [key=value ...]      (or python -m {module.__name__})",
+        f"usage: stoix-like train [-m] [--cfg job] [key=value ...]{program}",
         "",
         *(f"  {option:<15} {_summary(composition.group_choices(group, extra))}" for group, option in shown.items()),
         "",

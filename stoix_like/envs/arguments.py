@@ -104,12 +104,24 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
         check_names(key, kwargs, [parameter.name for parameter in parameters], owner)
     for name, value in kwargs.items():
+        if _has_target(value):
+            raise ConfigError(
+                f"{key}.{name}={value} is not built, because only networks nest blocks with a _target_: pass plain"
+                f" values to {owner}, and build it there"
+            )
         if isinstance(value, float) and math.isnan(value):
             raise ConfigError(f"{key}.{name}={value} is invalid for {owner}: it must be a number")
     try:
         return cls(*args, **kwargs)
     except user_errors() as error:
         raise ConfigError(f"{key}={dict(kwargs)} is invalid for {owner}: {reason(error)}{raised_at(error)}") from error
+
+
+def _has_target(value: Any) -> bool:
+    """Return whether a value has a block with a `_target_`."""
+    if isinstance(value, Mapping):
+        return "_target_" in value or any(map(_has_target, value.values()))
+    return isinstance(value, list | tuple) and any(map(_has_target, value))
 
 
 def fit_params(
@@ -140,7 +152,8 @@ def fit_params(
         default = defaults[name]
         fitted[name] = value if default is None else _fit(value, default)
         if default is not None and not _is_valid(fitted[name]):
-            raise ConfigError(f"{key}.{name}={value!r} is invalid for {owner}: use a value such as {default!r}")
+            example = np.asarray(default).tolist()
+            raise ConfigError(f"{key}.{name}={value!r} is invalid for {owner}: use a value such as {example!r}")
         check_fits_32_bits(f"{key}.{name}", fitted[name])
         if name in positive and fitted[name] < 1:
             raise ConfigError(f"{key}.{name}={value!r} must be at least 1")
@@ -152,7 +165,10 @@ def _is_valid(value: Any) -> bool:
 
 
 def _fit(value: Any, default: Any) -> Any:
-    return _array_like(value, default) if np.ndim(default) else scalar(type(default), value)
+    if np.ndim(default):
+        return _array_like(value, default)
+    converted = scalar(type(np.asarray(default).item()), value)
+    return _array_like(converted, default) if hasattr(default, "dtype") and converted is not None else converted
 
 
 def _array_like(value: Any, default: Any) -> np.ndarray | None:

@@ -32,6 +32,7 @@ from stoix_like.storage.contents import reading
 from stoix_like.storage.recorded_runs import TRIALS
 from stoix_like.storage.run_files import ENVIRONMENT, read_environment
 from stoix_like.user_code import refusing
+from stoix_like.utils.accelerate.packing import replace_fields
 
 _NONE_SELECTED = "last, as none was evaluated after an update"
 # Inference logs nothing, and copies nothing.
@@ -148,7 +149,7 @@ def _of_agent(setup: SystemParts, shared: Any, agent: int) -> tuple[SystemParts,
     if isinstance(agent, bool | float) or agent not in range(spec.num_agents):
         raise ConfigError(f"agent={agent!r} does not exist: use 0 to {spec.num_agents - 1}")
     own = setup._replace(spec=spec._replace(share_networks=True))
-    return own, shared._replace(params=take_member(shared.params, agent))
+    return own, replace_fields(shared, params=take_member(shared.params, agent))
 
 
 def open_run(run_dir: str | Path, trust: bool = False, env: Any = None, steps: bool = True) -> TrainedRun:

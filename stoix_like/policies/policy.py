@@ -28,6 +28,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.policies.export import export_policy
 from stoix_like.policies.exportable import Exportable
 from stoix_like.policies.visits import Visits, check_seed, play
+from stoix_like.utils.accelerate.packing import replace_fields
 from stoix_like.utils.jax_utils import used_inputs
 
 # Sampled actions per observation, of whose deviation `Policy.inspect` tells.
@@ -361,7 +362,7 @@ class Policy(Exportable):
         return jax.vmap(deviation)(policy)
 
     def _with_params(self, params: Any) -> Any:
-        return self._shared._replace(params=params) if self._has_params else params
+        return replace_fields(self._shared, params=params) if self._has_params else params
 
     def _key_of(self, key: jax.Array | None) -> jax.Array:
         if key is None and not self.greedy:

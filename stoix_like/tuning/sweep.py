@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from optuna.trial import FrozenTrial
 
 from stoix_like.analysis.selection import FRESH_RUNS
-from stoix_like.composition import compose_config, parse_overrides
+from stoix_like.composition import compose_config, parse_overrides, with_search
 from stoix_like.config import RunConfig, parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import Overrides, is_launchers, to_overrides
@@ -101,7 +101,12 @@ class SweepConfig:
 
 
 def sweep(
-    system: str, overrides: Overrides = (), space: Mapping[str, Any] | None = None, **settings: Any
+    system: str,
+    overrides: Overrides = (),
+    space: Mapping[str, Any] | None = None,
+    *,
+    config_dir: str | Path | None = None,
+    **settings: Any,
 ) -> SweepResult:
     """Optimise hyperparameters.
 
@@ -109,6 +114,7 @@ def sweep(
         system: name of the system.
         overrides: Hydra overrides of all trials.
         space: ranges by key, such as `{"actor_lr": {"log_uniform": [1e-5, 1e-2]}}`.
+        config_dir: directory of your YAML files, laid out like the package's `configs`.
         settings: further fields of `SweepConfig`.
 
     Returns:
@@ -122,7 +128,8 @@ def sweep(
         key: os.fspath(value) if isinstance(value, os.PathLike) else plain(value) for key, value in settings.items()
     }
     config = from_mapping(SweepConfig, {"space": as_json(space or {}), **given}, "sweep")
-    return run_sweep(config, [f"system={system}", *to_overrides(overrides)])
+    extra = [] if config_dir is None else [config_dir]
+    return run_sweep(config, with_search([f"system={system}", *to_overrides(overrides)], extra))
 
 
 def from_command_line(arguments: Sequence[str]) -> SweepResult:

@@ -21,7 +21,7 @@ from stoix_like.analysis import statistics
 from stoix_like.analysis.figures import save
 from stoix_like.analysis.selection import describe_fresh
 from stoix_like.arch_config import ArchConfig
-from stoix_like.composition import compose_config, group_choices, parse_overrides
+from stoix_like.composition import compose_config, group_choices, parse_overrides, with_search
 from stoix_like.config import RunConfig, parse_config
 from stoix_like.envs.custom import as_overrides
 from stoix_like.errors import ConfigError, TrainingError
@@ -113,6 +113,7 @@ def tune(
     space: Mapping[str, Any] | None = None,
     slots: int | None = None,
     directory: str | Path | None = None,
+    config_dir: str | Path | None = None,
 ) -> TuneResult:
     """Tune the hyperparameters of a system for an environment.
 
@@ -126,6 +127,7 @@ def tune(
         space: ranges by name, in place of those of the default space or beside them; None as a range removes one.
         slots: settings that train at a time; by default 16, or 8 where the budget needs it.
         directory: where to write; what was interrupted there continues. By default `sweeps/tune/<system>/<env>`.
+        config_dir: directory of your YAML files, laid out like the package's `configs`.
 
     Returns:
         The study, the overrides of the tuned setting, and returns on fresh seeds.
@@ -137,7 +139,7 @@ def tune(
     started = time.perf_counter()
     if slots is not None and slots < 2:
         raise ConfigError(f"slots={slots} must be at least 2: successive halving compares settings")
-    given = to_overrides(overrides)
+    given = with_search(to_overrides(overrides), [] if config_dir is None else [config_dir])
     check_overrides(given, "--out", launches=False)
     chosen = _environment(env)
     limits = budgets.parse_budget(budget)

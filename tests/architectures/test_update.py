@@ -1,5 +1,7 @@
 """Updates: warm-up, sums over an interval, non-finite values."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from stoix_like.architectures import update
 from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
 from stoix_like.architectures.sums import FloatSum
-from stoix_like.architectures.types import NO_INPUTS
+from stoix_like.architectures.types import NO_INPUTS, Inputs, ProgramSpec
 from stoix_like.base_types import Axes, EpisodeMetrics
 from stoix_like.errors import ConfigError
 from support import recorder
@@ -36,6 +38,48 @@ def test_an_update_without_metrics_is_refused(monkeypatch):
     monkeypatch.setattr(recorder, "make_recorder", silent)
     with pytest.raises(ConfigError, match="update returns no metrics: return at least one"):
         start(recorder_program(), 1)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"per_step": jnp.ones(8)}, r"metric per_step is float32\[8\]: return its mean"),
+        ({"loss": 0.0, "norms": {"actor": 1.0}}, "metric norms is a dict: return scalars"),
+        ({"episodes": 1.0}, "metric episodes: train/episodes is a statistic of finished episodes: use another name"),
+        # A measure of the environments below.
+        ({"won": 1.0}, "metric won: train/won is a statistic"),
+    ],
+)
+def test_metrics_that_cannot_be_averaged_or_would_be_overwritten_are_refused(metrics, message):
+    system = recorder.make_recorder(Axes())._replace(update=lambda agent, trajectory, key: (agent, metrics))
+    env = SimpleNamespace(num_agents=1)
+    program = update.ShardProgram(system, env, Axes(), ProgramSpec(1, 1, 1, offline=True), Inputs(data=NoData()))
+    shard = update.Shard((), (), jax.random.key(0), no_episodes(["won"]))
+    with pytest.raises(ConfigError, match=message):
+        program.roll_out_and_update((), shard)
+
+
+class NoData:
+    def trajectory(self, length):
+        return ()
+
+
+def test_python_numbers_in_an_initial_state_are_arrays_of_the_run(monkeypatch):
+    """As `step=0` of `TrainState.create` in flax; each update adds 1, and the mean reward of the probe, which is 1."""
+
+    def plain(*args):
+        system = make_recorder(*args)
+
+        def init(key, timestep):
+            return system.init(key, timestep)._replace(shared={"reward": 0.0, "updates": 0})
+
+        return system._replace(init=init)
+
+    make_recorder = recorder.make_recorder
+    monkeypatch.setattr(recorder, "make_recorder", plain)
+    program = recorder_program()
+    state, _ = train(program, start(program, 1), 3)
+    assert jax.device_get(state.shared) == {"reward": 3.0, "updates": 3}
 
 
 def test_warmup_passes_random_actions_to_observe_only():

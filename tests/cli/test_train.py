@@ -167,6 +167,16 @@ def test_help_shows_the_documentation_of_the_system_and_every_key(capsys):
         assert expected in text
     assert re.search(r"system=… +\d+: q_learning \d+, sac \d", text)
     assert "brax/ant" not in text
+    assert "(or python -m stoix_like.systems.ppo.anakin.ff_ppo)" in text
+
+
+def test_help_names_no_main_program_that_a_module_does_not_have(capsys, tmp_path):
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system/toy.yaml").write_text("module: support.toys")
+    cli.main(["train", "--config-dir", str(tmp_path), "system=toy", "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("toy: A system whose state can be computed by hand.")
+    assert "python -m" not in text
 
 
 def test_help_refuses_a_system_whose_module_is_broken(capsys, tmp_path, monkeypatch):

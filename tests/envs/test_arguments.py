@@ -1,5 +1,6 @@
 """Arguments of environments: unknown names, types, and numbers that do not fit."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -34,11 +35,16 @@ class Corridor:
             "kwargs={'size': 0} is invalid .*: size must be pos",
         ),
         (lambda: construct(Corridor, {"size": float("nan")}, "Corridor"), "env.kwargs.size=nan .*must be a number"),
+        (
+            lambda: construct(Corridor, {"size": [{"_target_": "math.sqrt", "x": 4}]}, "Corridor"),
+            r"env.kwargs.size=\[{'_target_': 'math.sqrt', 'x': 4}\] is not built, because only networks",
+        ),
         (lambda: construct(Corridor, {"length": 2}, "Corridor"), "env.kwargs.length=2 is not a parameter of Corridor"),
         (
             lambda: fit_params(DEFAULTS, {"gravity": "low"}, "Maze"),
             "env.params.gravity='low' .*: use a value such as 9.8",
         ),
+        (lambda: fit_params({"goal": jnp.int32(5)}, {"goal": 4.5}, "Maze"), "goal=4.5 .*: use a value such as 5$"),
         (lambda: fit_params(DEFAULTS, {"gravity": float("inf")}, "Maze"), "env.params.gravity=inf is invalid for Maze"),
         (lambda: fit_params(DEFAULTS, {"wind": [1.0]}, "Maze"), r"env.params.wind=\[1.0\] is invalid for Maze"),
         (
@@ -63,3 +69,13 @@ def test_parameters_take_the_types_of_their_defaults():
     assert (fitted["gravity"], fitted["max_steps_in_episode"], fitted["wind"].tolist()) == (10.0, 20, [1.0, 2.0])
     assert construct(Corridor, {"size": 5}, "Corridor").size == 5
     check_fits_32_bits("env.params.n", 2**31 - 1)
+
+
+def test_parameters_take_the_dtypes_of_scalar_arrays():
+    defaults = {"goal": jnp.int32(5), "speed": np.float32(1.0), "sparse": jnp.bool_(False)}
+    fitted = fit_params(defaults, {"goal": 4.0, "speed": 2, "sparse": True}, "Maze")
+    assert {name: (value.dtype.name, value.item()) for name, value in fitted.items()} == {
+        "goal": ("int32", 4),
+        "speed": ("float32", 2.0),
+        "sparse": ("bool", True),
+    }

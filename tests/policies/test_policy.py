@@ -2,6 +2,7 @@ import dataclasses
 import gc
 import weakref
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -169,6 +170,17 @@ def test_parameters_are_public(policy):
     np.testing.assert_allclose(both[1], policy.apply(doubled, view), rtol=1e-5, atol=1e-6)
     grads = jax.grad(lambda params: policy.apply(params, view).sum())(policy.params)
     assert any((leaf != 0).any() for leaf in jax.tree.leaves(grads.actor_params))
+
+
+def test_a_policy_takes_shared_states_that_are_dataclasses():
+    """As flax's `TrainState`; the same parameters act in the same way."""
+    setup, shared = untrained("env=probe/policy", "network.actor_network.pre_torso.layer_sizes=[4]")
+    fields = {"__annotations__": dict.fromkeys(shared._fields, object)}
+    state = flax.struct.dataclass(type("State", (), fields))(*shared)
+    observation = np.zeros(setup.env.observation_space.shape, np.float32)
+    policies = [make_policy(setup, one, {}) for one in (shared, state)]
+    assert policies[0](observation) == policies[1](observation)
+    assert policies[1].params is policies[1].shared.params
 
 
 def test_representation(policy, sampling):

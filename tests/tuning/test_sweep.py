@@ -378,3 +378,11 @@ def test_paths_and_numbers_of_numpy_are_settings(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["stoix_like.tuning.sweep"], "run_sweep", lambda config, overrides: config)
     config = stoix_like.sweep("ppo/ff_ppo", space={"actor_lr": [1.0]}, trials=np.int64(4), dir=tmp_path)
     assert (config.trials, config.dir) == (4, str(tmp_path))
+
+
+def test_yaml_files_of_a_directory_are_read(tmp_path):
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system/mine.yaml").write_text("defaults: [/system/ppo/ff_ppo@_here_, _self_]\ngamma: 2.0\n")
+    given = {"trials": 4, "dir": tmp_path / "sweep", "config_dir": tmp_path}
+    with pytest.raises(ConfigError, match=r"system.gamma=2.0 is out of range"):
+        stoix_like.sweep("mine", ["env=probe/policy"], {"actor_lr": {"uniform": [0.1, 0.2]}}, **given)

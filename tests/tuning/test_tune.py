@@ -223,3 +223,10 @@ def test_the_best_trials_are_finalists_and_the_best_finalist_is_the_tuned_settin
     assert staged.trained == {"finalists": [0.05, 0.5, 0.4, 0.3], "fresh": [0.05, 0.5]}
     assert (found.params, found.improved) == ({"system.actor_lr": 0.5}, True)
     assert (found.fresh_returns, found.default_returns) == ([0.5] * 8, [0.05] * 8)
+
+
+def test_yaml_files_of_a_directory_are_read(tmp_path):
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system/mine.yaml").write_text("defaults: [/system/ppo/ff_ppo@_here_, _self_]\ngamma: 2.0\n")
+    with pytest.raises(ConfigError, match=r"system.gamma=2.0 is out of range"):
+        stoix_like.tune("probe/policy", "mine", 1e9, config_dir=tmp_path, directory=tmp_path / "tuned")

@@ -166,7 +166,8 @@ class PgxEnvironment(Environment):
         mask = game.legal_action_mask
         if self._move_limit is not None:  # pgx allows every action after the end
             mask = jnp.where(self._at_limit(game), _legal_actions(game), mask)
-        return Observation(jnp.asarray(view, jnp.float32), mask)
+        # The legal actions of the other player are none of this one's.
+        return Observation(jnp.asarray(view, jnp.float32), mask | (game.current_player != player))
 
 
 def _legal_actions(game: Any) -> jax.Array:

@@ -14,10 +14,12 @@ import flax.linen as nn
 from flax.core import FrozenDict
 
 from stoix_like.errors import ConfigError
-from stoix_like.schema import scalar
+from stoix_like.schema import item_hints, scalar
 
 _SCALARS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
 _LISTS = (collections.abc.Sequence, list, tuple)
+_MAPPINGS = (collections.abc.Mapping, dict)
+_ITEMS: Mapping[Any, str] = {int: "integers", float: "numbers", str: "strings", Any: "values"}
 
 
 @functools.cache
@@ -62,12 +64,16 @@ def describe(hint: Any) -> str:
     """Describe what an annotation accepts in a configuration."""
     if isinstance(hint, type) and hint in _SCALARS:
         return _SCALARS[hint]
-    if typing.get_origin(hint) in _LISTS:
-        items: Mapping[Any, str] = {int: " of integers", float: " of numbers", str: " of strings"}
-        return "a list" + items.get(next(iter(typing.get_args(hint)), None), "")
-    if typing.get_origin(hint) is collections.abc.Mapping:
-        return "blocks with a _target_ by name"
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+    origin, items = typing.get_origin(hint) or hint, typing.get_args(hint) or (Any, ...)
+    if origin is tuple and items[-1] is not Ellipsis:
+        return f"a list [{', '.join(map(describe, items))}]"
+    if origin in _LISTS:
+        return f"a list of {_ITEMS[items[0]]}" if items[0] in _ITEMS else "a list"
+    if origin in _MAPPINGS:
+        return f"{_ITEMS.get((typing.get_args(hint) or (Any,))[-1], 'blocks with a _target_')} by name"
+    if _is_callable(hint):
+        return "a function, such as {_target_: flax.linen.relu, _partial_: true}"
+    if origin in (typing.Union, types.UnionType):
         options = [option for option in typing.get_args(hint) if not _is_array(option)]
         # An integer is a number, and a callable, such as an initialiser, is configured by its name.
         covered = {int} if float in options else set()
@@ -96,19 +102,19 @@ class _MismatchError(Exception):
 
 
 def _convert(hint: Any, value: Any) -> Any:
-    origin = typing.get_origin(hint)
+    origin = typing.get_origin(hint) or hint
     if origin in (typing.Union, types.UnionType):
         return _convert_to_one(typing.get_args(hint), value)
     if origin in _LISTS:
-        if not isinstance(value, (list, tuple)):
+        hints = item_hints(hint, len(value)) if isinstance(value, (list, tuple)) else ()
+        if not isinstance(value, (list, tuple)) or len(hints) != len(value):
             raise _MismatchError
-        item_hint = typing.get_args(hint)[0]
-        return tuple(_convert(item_hint, item) for item in value)
-    if origin is collections.abc.Mapping:
+        return tuple(map(_convert, hints, value))
+    if origin in _MAPPINGS:
         if not isinstance(value, types.SimpleNamespace):
             raise _MismatchError
-        # Frozen, because modules are hashed.
-        return FrozenDict({name: _convert(typing.get_args(hint)[1], item) for name, item in vars(value).items()})
+        item_hint = (typing.get_args(hint) or (Any,))[-1]
+        return FrozenDict({name: _convert(item_hint, item) for name, item in vars(value).items()})
     if isinstance(hint, type) and hint in _SCALARS:
         converted = scalar(hint, value)
         if converted is None or (isinstance(converted, float) and not math.isfinite(converted)):
@@ -116,7 +122,14 @@ def _convert(hint: Any, value: Any) -> Any:
         return converted
     if not _accepts(hint, value):
         raise _MismatchError
-    return value
+    return _frozen(value)
+
+
+def _frozen(value: Any) -> Any:
+    """Return a value with frozen dictionaries in place of namespaces, because modules are hashed."""
+    if isinstance(value, types.SimpleNamespace):
+        return FrozenDict({name: _frozen(item) for name, item in vars(value).items()})
+    return tuple(map(_frozen, value)) if isinstance(value, tuple) else value
 
 
 def _convert_to_one(options: tuple[Any, ...], value: Any) -> Any:
@@ -142,7 +155,7 @@ def _accepts(hint: Any, value: Any) -> bool:
 
 
 def _is_callable(hint: Any) -> bool:
-    return typing.get_origin(hint) is collections.abc.Callable
+    return (typing.get_origin(hint) or hint) is collections.abc.Callable
 
 
 def _is_array(hint: Any) -> bool:

@@ -17,6 +17,8 @@ from stoix_like.networks.build.arguments import argument_hints, convert, plain
 from stoix_like.networks.recurrent import MAX_STATE, MAX_STATES, GTrXLCell, S5Cell
 from stoix_like.networks.utils import parse_activation_fn, parse_initializer, parse_rnn_cell, plain_kwargs
 
+# The packages in whose modules these names of arguments have one meaning.
+_PACKAGES = ("stoix_like.", "flax.")
 # Arguments of modules that are positive integers.
 _SIZES = frozenset(
     (
@@ -76,30 +78,41 @@ def check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], ke
     """
     defaults, takes_any = parameters_of(target)
     known = defaults.keys() - {"parent", "name"}
-    hints = argument_hints(target)
+    hints, is_of_packages = argument_hints(target), str(getattr(target, "__module__", "")).startswith(_PACKAGES)
     converted = {}
     for name, value in arguments.items():
         if name not in known and not takes_any:
             raise ConfigError(f"{key}.{name} is not an argument of {path}: {nearest(str(name), known)}")
-        optional = name in known and defaults[name] is None
-        least = _LEAST.get(name, 1)
-        if name in _SIZES and not _positive(value, least) and not (optional and value is None):
-            raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use integers of at least {least}")
-        if name in _MOST and value is not None and np.max(value, initial=0) > _MOST[name]:
-            raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use at most {_MOST[name]}")
-        value = convert(hints.get(name, Any), value, f"{key}.{name}", defaults.get(name))
-        if name in _PARSERS and isinstance(value, str):
-            try:
-                _PARSERS[name](value)
-            except ConfigError as error:
-                raise ConfigError(f"{key}.{name}={error}") from None
-        if name in _RANGES and isinstance(value, (int, float)):
-            schema.convert(Annotated[float, _RANGES[name]], value, f"{key}.{name}")
-        converted[name] = value
+        if is_of_packages:
+            _check_size(name, value, f"{key}.{name}", optional=name in known and defaults[name] is None)
+        converted[name] = convert(hints.get(name, Any), value, f"{key}.{name}", defaults.get(name))
+        if is_of_packages:
+            _check_meaning(name, converted[name], f"{key}.{name}")
+    if not is_of_packages:
+        return converted
     _check_order(defaults | converted, key)
     if converted.keys() >= {"cell_type", "hidden_state_dim"} and "cell_kwargs" in known:
         converted["cell_kwargs"] = _check_cell_kwargs({"cell_kwargs": None} | converted, key)
     return converted
+
+
+def _check_size(name: str, value: Any, key: str, optional: bool) -> None:
+    least = _LEAST.get(name, 1)
+    if name in _SIZES and not _positive(value, least) and not (optional and value is None):
+        raise ConfigError(f"{key}={plain(value)} is out of range: use integers of at least {least}")
+    if name in _MOST and value is not None and np.max(value, initial=0) > _MOST[name]:
+        raise ConfigError(f"{key}={plain(value)} is out of range: use at most {_MOST[name]}")
+
+
+def _check_meaning(name: str, value: Any, key: str) -> None:
+    """Refuse names of functions that are unknown, and numbers out of range."""
+    if name in _PARSERS and isinstance(value, str):
+        try:
+            _PARSERS[name](value)
+        except ConfigError as error:
+            raise ConfigError(f"{key}={error}") from None
+    if name in _RANGES and isinstance(value, (int, float)):
+        schema.convert(Annotated[float, _RANGES[name]], value, key)
 
 
 def _check_order(arguments: Mapping[str, Any], key: str) -> None:

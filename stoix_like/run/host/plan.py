@@ -49,7 +49,7 @@ class Plan(NamedTuple):
 
     def check(self, system: SystemConfig) -> None:
         """Let a system check its hyperparameters against these sizes; see `SystemConfig.check`."""
-        system.check(checked_envs(system, self.envs_per_shard, self.num_agents), self.num_shards)
+        _check(system, checked_envs(system, self.envs_per_shard, self.num_agents), self.num_shards)
 
 
 def checked_envs(system: SystemConfig, envs_per_shard: int, num_agents: int) -> int:
@@ -100,7 +100,7 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
     rows = envs_per_shard * num_agents
     if isinstance(arch, SebulbaConfig):
         _check_without_warmup(config, rows, num_shards)
-    system.check(checked_envs(system, envs_per_shard, num_agents), num_shards)
+    _check(system, checked_envs(system, envs_per_shard, num_agents), num_shards)
     steps_per_update, warmup_steps = count_steps(config), arch.total_num_envs * system.warmup_steps
     trial_updates = count_updates(config)
     if trial_updates < 1 and isinstance(arch, OfflineConfig):
@@ -152,6 +152,12 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
     )
 
 
+def _check(system: SystemConfig, num_envs: int, num_shards: int) -> None:
+    # A system's own method need not call that of its base, which checks its parts.
+    SystemConfig.check(system, num_envs, num_shards)
+    system.check(num_envs, num_shards)
+
+
 def _agent_notes(num_agents: int) -> tuple[str, ...]:
     if num_agents == 1:
         return ()
@@ -164,7 +170,7 @@ def _check_without_warmup(config: RunConfig, envs_per_shard: int, num_shards: in
 
     def fits(rollout_length: int) -> bool:
         try:
-            replace(system, warmup_steps=0, rollout_length=rollout_length).check(envs_per_shard, num_shards)
+            _check(replace(system, warmup_steps=0, rollout_length=rollout_length), envs_per_shard, num_shards)
         except ConfigError:
             return False
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -148,8 +149,9 @@ def _is_float(hint: Any) -> bool:
     """Return whether an annotation is a float, traced or not, or an optional one, with or without ranges."""
     if typing.get_origin(hint) is typing.Annotated:
         return _is_float(typing.get_args(hint)[0])
-    options = [option for option in typing.get_args(hint) if option not in (type(None), jax.Array)]
-    return all(map(_is_float, options)) if options else hint is float
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint is float
+    return all(option in (type(None), jax.Array) or _is_float(option) for option in typing.get_args(hint))
 
 
 def _lists(config: PopulationConfig) -> dict[str, Sequence[Any]]:

@@ -13,10 +13,11 @@ from jax.sharding import Mesh
 
 from stoix_like.arch_config import OfflineConfig, SebulbaConfig
 from stoix_like.architectures.acting import start_episodes
-from stoix_like.architectures.axes import DEVICE_AXIS, make_axes
-from stoix_like.architectures.types import Inputs
-from stoix_like.assembly import SystemParts, make_spec
-from stoix_like.base_types import RolloutState, System, SystemSpec
+from stoix_like.architectures.axes import BATCH_AXIS, DEVICE_AXIS, make_axes
+from stoix_like.architectures.types import Inputs, ProgramSpec
+from stoix_like.architectures.update import ShardProgram
+from stoix_like.assembly import SystemParts, inputs_of, make_spec
+from stoix_like.base_types import Axes, RolloutState, System, SystemSpec
 from stoix_like.callbacks import Callback
 from stoix_like.config import RunConfig
 from stoix_like.data.files import KEY
@@ -42,12 +43,13 @@ from stoix_like.run.set_up.recorded import read_recorded
 from stoix_like.run.set_up.suggestions import suggest_network, suggest_systems
 from stoix_like.run.set_up.teaching import KEY as TEACHER
 from stoix_like.run.set_up.teaching import content_of, load_teacher
+from stoix_like.run.set_up.variables import check_variables
 from stoix_like.schema import replace_values
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.run_files import is_address
 from stoix_like.storage.store import normalised
 from stoix_like.systems.parts.teacher import Teacher
-from stoix_like.user_code import user_errors
+from stoix_like.user_code import name_of, user_errors
 from stoix_like.utils.accelerate.successors import count_truncations
 from stoix_like.utils.replay import Data
 
@@ -152,7 +154,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     parts, description, notes = _assemble(config, place, envs, learned_from, device_memory)
     # Members are built once they are known to fit into memory.
     members = _make_members(config, place, parts, envs.train)
-    return RunSetup(
+    setup = RunSetup(
         config=config,
         population=members.population,
         mesh=place.mesh,
@@ -172,6 +174,8 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         contents=learned_from.contents,
         description=description,
     )
+    _check_averages(setup)
+    return setup
 
 
 class _Place(NamedTuple):
@@ -259,6 +263,7 @@ def _assemble(
     spec = make_spec(config, env, networks, *sizes, axes, learned_from.data, learned_from.teacher)
     parts = SystemParts(config, envs.evaluation, spec)
     shapes, space = _shapes(parts, env), env.observation_space
+    check_variables(shapes.agent.shared, config)
     description = factory.describe_episodes(config.env, envs.evaluation, shapes.episode.timestep.observation)
     return (
         parts,
@@ -398,6 +403,29 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
             plan.check(replace_values(config.system, population.of(member)))
         except ConfigError as error:
             raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
+
+
+def _check_averages(setup: RunSetup) -> None:
+    """Refuse a custom system that forgets to average over devices, each of which would train an agent of its own.
+
+    Where devices have several shards, their vmapped axis shows it when the programs are traced.
+    """
+    num_devices, spec = setup.mesh.shape[DEVICE_AXIS], setup.spec
+    several_each = setup.plan.num_shards > num_devices
+    custom = not name_of(setup.config.build).startswith("stoix_like.")
+    # The trace takes about a second; tests know that the systems of this package average.
+    if num_devices == 1 or several_each or not custom:
+        return
+    axes, offline = Axes((BATCH_AXIS,)), isinstance(setup.config.arch, OfflineConfig)
+    system = setup.parts._replace(spec=spec._replace(axes=axes)).build_system()
+    sizes = ProgramSpec(1, spec.num_envs, spec.rollout_length, most_truncations=setup.most_truncations, offline=offline)
+    program = ShardProgram(system, setup.env, axes, sizes, inputs_of(spec))
+
+    def trace(key: jax.Array) -> None:
+        state = start_episodes(setup.env, system, jax.random.split(key, spec.num_envs))
+        program.check_averages(system.init(key, state.timestep), state, key)
+
+    jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
 
 
 def _most_truncations(config: RunConfig, env: VectorEnvironment) -> int | None:

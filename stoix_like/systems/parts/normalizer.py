@@ -16,6 +16,7 @@ from stoix_like.schema import Part, above
 from stoix_like.utils import running_statistics
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.replay import Data
 
 MAX_ABS_VALUE = 10.0
 """Clipping limit of normalised observations, in standard deviations."""
@@ -172,11 +173,11 @@ class ReplayNormalisation(Part):
     """Normalisation of what a replay buffer stores as it is.
 
     Attributes:
-        normalize_observations: whether observations are normalised by their running mean and standard deviation, which
-            are frozen in evaluation.
+        normalize_observations: whether observations are normalised by their running mean and standard deviation, at
+            least `MIN_STD_OF_DATA`, which are frozen in evaluation.
         normalize_rewards: whether rewards are divided by a running scale of the discounted return when they are
             replayed, see `make_return_scaler`.
-        max_scaled_return: bound of the magnitude of returns of scaled rewards, those of rollouts.
+        max_scaled_return: bound of the magnitude of returns of scaled rewards.
     """
 
     normalize_observations: bool = False
@@ -193,7 +194,9 @@ class ReplayNormalisation(Part):
             )
 
 
-def make_return_scaler(config: ReplayNormalisation, gamma: Scalar, reward_scale: Scalar, axes: Axes) -> ReturnScaler:
+def make_return_scaler(
+    config: ReplayNormalisation, gamma: Scalar, reward_scale: Scalar, axes: Axes, data: Data | None = None
+) -> ReturnScaler:
     """Build a scaler of replayed rewards, or the identity with an empty state.
 
         r / max(sqrt(Var[g] + 1e-8), max|g| / max_scaled_return),   g_t = gamma g_{t-1} + r_t
@@ -206,6 +209,7 @@ def make_return_scaler(config: ReplayNormalisation, gamma: Scalar, reward_scale:
         gamma: discount per step; it may be traced.
         reward_scale: factor of the rewards in the buffer; it may be traced.
         axes: the mapped axes that a batch is spread over.
+        data: recorded data that are replayed beside rollouts, from whose returns the statistics start.
 
     Returns:
         The functions of the scaler.
@@ -218,11 +222,21 @@ def make_return_scaler(config: ReplayNormalisation, gamma: Scalar, reward_scale:
             apply=lambda _, reward: reward,
         )
 
+    def init() -> ReturnStatistics:
+        empty = ReturnStatistics(running_statistics.initialize_statistics(jnp.zeros(())), jnp.zeros(()))
+        # All shards have the same data.
+        return empty if data is None else count(empty, jnp.zeros(1), data.trajectory().transitions, ())[0]
+
     def update(statistics: ReturnStatistics, returns: jax.Array, steps: Transition) -> tuple[PyTree, PyTree]:
+        return count(statistics, returns, steps, axes.names)
+
+    def count(
+        statistics: ReturnStatistics, returns: jax.Array, steps: Transition, names: tuple[str, ...]
+    ) -> tuple[ReturnStatistics, jax.Array]:
         returns, each = _running_returns(gamma, returns, reward_scale * steps.reward, steps.is_first)
-        moments = running_statistics.update_statistics(statistics.moments, each, pmap_axes=axes.names or None)
+        moments = running_statistics.update_statistics(statistics.moments, each, pmap_axes=names or None)
         largest = jnp.max(jnp.abs(each))
-        largest = jax.lax.pmax(largest, axes.names) if axes.names else largest
+        largest = jax.lax.pmax(largest, names) if names else largest
         return ReturnStatistics(moments, jnp.maximum(statistics.largest, largest)), returns
 
     def apply(statistics: ReturnStatistics, reward: jax.Array) -> jax.Array:
@@ -230,7 +244,7 @@ def make_return_scaler(config: ReplayNormalisation, gamma: Scalar, reward_scale:
         return reward / jnp.maximum(deviation, statistics.largest / config.max_scaled_return)
 
     return ReturnScaler(
-        init=lambda: ReturnStatistics(running_statistics.initialize_statistics(jnp.zeros(())), jnp.zeros(())),
+        init=init,
         init_returns=jnp.zeros,
         update=update,
         apply=apply,

@@ -137,7 +137,13 @@ def pack_params(tree: TreeT) -> TreeT:
         return tree
     packed = jax.tree.map(_pack_dict, tree, is_leaf=_is_dict)
     stay = {name: getattr(tree, name) for name in _BY_NAME if hasattr(tree, name)}
-    return packed._replace(**stay) if stay else packed
+    return replace_fields(packed, **stay) if stay else packed
+
+
+def replace_fields(state: TreeT, **values: Any) -> TreeT:
+    """Return a named tuple, or a dataclass such as flax's `TrainState`, with other values of some fields."""
+    replaced: Any = state
+    return replaced._replace(**values) if hasattr(state, "_replace") else replace(replaced, **values)
 
 
 def pack_scalars(tree: Any) -> Any:

@@ -162,18 +162,20 @@ def test_self_play_is_evaluated_against_an_opponent():
         make_eval(env_config("pgx", "hex", **{**play, "eval_opponent": "nobody"}))
 
 
-def test_move_limit_without_a_result_truncates():
-    """Animal shogi ends after 256 moves by both players; there are 254 already."""
+@pytest.mark.parametrize("moves", [254, 255])
+def test_move_limit_without_a_result_truncates(moves):
+    """Animal shogi ends after 256 moves by both players; after the last of 256, the opponent would move."""
     env = make_eval(env_config("pgx", "animal_shogi"))
     keys = jax.random.split(jax.random.key(0), 4)
     state, timestep = jax.jit(env.reset)(keys)
-    game = state.env_state.replace(_step_count=jnp.full((4,), 254, jnp.int32))
+    game = state.env_state.replace(_step_count=jnp.full((4,), moves, jnp.int32))
     state = state._replace(env_state=game)
     _, timestep = jax.jit(env.step)(keys, state, jnp.argmax(timestep.observation.action_mask, -1))
     assert timestep.truncated.all()
     assert not timestep.terminated.any()
     assert (timestep.reward == 0.0).all()
-    assert not timestep.observation.action_mask.all(-1).any()
+    # The legal actions of the opponent are none of the agent's.
+    np.testing.assert_array_equal(timestep.observation.action_mask.all(-1), moves == 255)
 
 
 @pytest.mark.slow

@@ -1,7 +1,12 @@
 """Values of a configuration, converted and checked by annotations."""
 
 import re
+import typing
+from collections.abc import Callable
+from typing import Any
 
+import flax.linen as nn
+import jax
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
@@ -144,3 +149,56 @@ def test_values_are_converted_to_the_annotations():
     assert networks.torso.kernel_sizes == ((3, 2), 3)
     assert networks.layer.sigma_zero == 0.5
     assert (networks.dense.features, networks.dense.use_bias, networks.dense.dtype) == (2, False, "bfloat16")
+
+
+class Custom(nn.Module):
+    """A module whose arguments have names that mean something else in this package."""
+
+    sizes: dict[str, int] | None = None
+    options: Any = None
+    layers: typing.Sequence = ()
+    pair: tuple[int, float] = (1, 0.5)
+    act: Callable = nn.relu
+    num_layers: int = 1
+    features: bool = True
+    activation: str = "relu"
+    vmin: float = 0.0
+    vmax: float = 1.0
+
+
+def custom(**arguments):
+    return build_networks({"part": {"_target_": f"{__name__}.Custom", **arguments}}, DISCRETE).part
+
+
+def test_dictionaries_of_custom_modules_are_frozen():
+    part = custom(sizes={"a": 8, "b": 4.0}, options={"width": [{"c": 1}]})
+    assert dict(part.sizes.items()) == {"a": 8, "b": 4}
+    assert part.options["width"][0]["c"] == 1
+    assert hash(part) == hash(custom(sizes={"a": 8, "b": 4}, options={"width": [{"c": 1}]}))
+
+
+def test_arguments_of_custom_modules_mean_what_their_annotations_say():
+    relu = {"_target_": "flax.linen.relu", "_partial_": True}
+    part = custom(
+        layers=[8, 4], pair=[8, 0.5], act=relu, num_layers=0, features=False, activation="mine", vmin=2, vmax=1
+    )
+    assert (part.layers, part.pair, part.num_layers, part.features) == ((8, 4), (8, 0.5), 0, False)
+    assert (part.activation, part.vmin, part.vmax) == ("mine", 2.0, 1.0)
+    assert part.act.func is jax.nn.relu
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"act": "relu"},
+            "act=relu has the wrong type: it must be a function, such as {_target_: flax.linen.relu, _par",
+        ),
+        ({"pair": [8]}, "pair=[8] has the wrong type: it must be a list [an integer, a number]"),
+        ({"layers": 8}, "layers=8 has the wrong type: it must be a list of values: write [8]"),
+        ({"sizes": {"a": "b"}}, "sizes={a: b} has the wrong type: it must be integers by name or null"),
+    ],
+)
+def test_values_that_do_not_fit_custom_modules_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=re.escape(f"network.part.{message}")):
+        custom(**arguments)

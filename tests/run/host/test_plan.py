@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import pytest
@@ -5,6 +6,8 @@ import pytest
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.plan import make_plan
+from stoix_like.schema import replace_values
+from stoix_like.systems.sac.anakin import ff_sac
 from support import toys
 from support.composed import compose_config
 
@@ -52,6 +55,23 @@ def test_priorities_without_a_buffer_limit_no_budget():
     too_many = "2,147,483,648 updates of 2 gradient steps are more than 32-bit .*: use at most 4294967294$"
     with pytest.raises(ConfigError, match=too_many):
         plan(*given, f"arch.total_timesteps={2**32}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnCheck(ff_sac.Config):
+    def check(self, num_envs, num_shards):
+        """Refuse nothing, and leave the base out."""
+
+
+def test_the_check_of_a_system_adds_to_those_of_its_parts():
+    """Two shards can draw batches of 4 in all, and not of 5."""
+    config = parse_config(compose_config(["system=sac/ff_sac", "system.total_batch_size=4"]))
+    fitting = OwnCheck(**vars(config.system))
+    odd = replace_values(fitting, {"total_batch_size": 5})
+    found = make_plan(config._replace(system=fitting), 2)
+    for check in (lambda: found.check(odd), lambda: make_plan(config._replace(system=odd), 2)):
+        with pytest.raises(ConfigError, match=r"system\.total_batch_size=5"):
+            check()
 
 
 def test_an_exact_budget_has_no_notes():
@@ -103,7 +123,10 @@ def test_environments_are_divided_over_devices_and_update_batches():
             toys.overrides(rollout_length=128, warmup_steps=100),
             "system.warmup_steps=100 must be a multiple of system.rollout_length=128: use 128$",
         ),
-        (["+system.warmup_steps=128"], "system.warmup_steps=128: this system learns only from its last rollout: use 0"),
+        (
+            ["+system.warmup_steps=128"],
+            "system.warmup_steps=128: this system declares no replay buffer: use 0; .* sets has_replay = True",
+        ),
         # (2**31 - 1) updates of 1024 steps.
         (["arch.total_timesteps=1e14"], "32-bit counters can count: use at most 2199023254528$"),
         # Rainbow counts the steps of each environment, 128 of warm-up and 8 per update: 268435439 updates in all.

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stoix_like.architectures.episodes import EPISODE_STATISTICS
 from stoix_like.architectures.sums import FloatSum
 from stoix_like.run.records import records
 
@@ -55,3 +56,8 @@ def test_metrics_of_training_describe_the_episodes_that_finished():
         "train/won": 0.5,
     }
     assert records.training(interval(0))["train/episode_return_max"] is None
+    # Beside the loss of the system and the measure, the names that metrics of a system cannot have.
+    assert {f"train/{name}" for name in EPISODE_STATISTICS} == records.training(interval(2)).keys() - {
+        "train/loss",
+        "train/won",
+    }

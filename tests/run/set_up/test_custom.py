@@ -54,6 +54,11 @@ def test_loggers_of_the_configuration_and_from_python_receive_every_record(tmp_p
         ("+logger.mine._target_=pathlib.Path", (), "returned a PosixPath without start, log, finish, close: use"),
         ("+logger.mine={_target_: support.collector.Lines}", (), "is invalid for support.collector.Lines: .*'path'"),
         ("+logger.mine={_target_: support.collector.Lines, file: x}", (), "logger.mine.file='x' is not a parameter"),
+        (
+            "+logger.mine={_target_: support.collector.Lines, path: {_target_: io.StringIO}}",
+            (),
+            "mine.path=.*not built",
+        ),
         ("+logger.mine={path: x}", (), "unknown key 'logger.mine'"),
         ("+logger.console._target_=support.collector.Lines", (), "unknown key 'logger.console._target_'"),
         ("arch.seed=1", (Collector,), "loggers has the class Collector: use an object"),
@@ -83,6 +88,10 @@ def train_ppo(run_dir, *overrides, callbacks=()):
             "callbacks.0.value=1 is not a parameter",
         ),
         ("callbacks=[{_target_: stoix_like.callbacks.StopWithoutImprovement, evaluations: 0}]", "must be at least 1"),
+        (
+            "callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, episode_return: {_target_: math.sqrt, x: 4}}]",
+            "callbacks.0.episode_return={'_target_': 'math.sqrt', 'x': 4} is not built, because only networks",
+        ),
         ("callbacks=[{_target_: pathlib.Path}]", "use a subclass of stoix_like.callbacks.Callback"),
         ("callbacks=7", "callbacks=7 must be a list"),
         ("arch.stop_at_return=high", "arch.stop_at_return"),

@@ -16,6 +16,7 @@ from stoix_like.systems.parts.normalizer import (
     make_return_scaler,
     make_reward_normalizer,
 )
+from stoix_like.utils.replay import Data
 from support.platforms import take_accelerator_forms
 
 GAMMA = 0.5
@@ -64,6 +65,27 @@ def test_replayed_rewards_are_divided_by_the_larger_of_two_scales_of_the_return(
         statistics, returns = scaler.update(scaler.init(), scaler.init_returns(2), batch)
         np.testing.assert_allclose(scaler.apply(statistics, jnp.asarray([3.0])), [3.0 / expected], rtol=1e-5)
     np.testing.assert_allclose(returns, [2.0, -0.75])
+
+
+def test_the_scale_of_returns_starts_from_those_of_recorded_data():
+    """Two episodes, of rewards 2, 3 and of 3; then a rollout of eight steps without a reward."""
+    ends = np.array([False, True, False, True, False])
+    data = Data(
+        observation=Observation(np.zeros((5, 1), np.float32)),
+        action=np.zeros((5, 1), np.float32),
+        reward=np.array([2.0, 3.0, 0.0, 3.0, 0.0], np.float32),
+        terminated=ends,
+        truncated=np.zeros(5, bool),
+        valid=np.array([True, True, False, True, False]),
+        steps=np.array([0, 1, 3], np.int32),
+    )
+    returns = [2.0, 3.0 + 2.0 * GAMMA, 3.0]
+    scaler = make_return_scaler(scaling(True, 100.0), GAMMA, 1.0, Axes(), data)
+    nothing = steps(np.zeros((2, 4)), np.zeros((2, 4)))
+    one = jnp.asarray([1.0])
+    np.testing.assert_allclose(scaler.apply(scaler.init(), one), [1.0 / np.std(returns)], rtol=1e-5)
+    statistics, _ = scaler.update(scaler.init(), scaler.init_returns(4), nothing)
+    np.testing.assert_allclose(scaler.apply(statistics, one), [1.0 / np.std([*returns, *np.zeros(8)])], rtol=1e-5)
 
 
 def test_without_a_scale_rewards_stay_as_they_are():

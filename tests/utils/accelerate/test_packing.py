@@ -1,3 +1,6 @@
+import collections
+
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,6 +97,23 @@ def test_a_loop_carries_scalars_in_one_array_and_leaves_the_rest():
     last, outputs = packing.scan(lambda carry, x: (carry + x, carry), jnp.float32(1.0), jnp.arange(3.0))
     assert float(last) == 4.0
     np.testing.assert_array_equal(outputs, [1.0, 1.0, 2.0])
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_fields_of_named_tuples_and_of_dataclasses_are_replaced():
+    @flax.struct.dataclass
+    class State:
+        params: dict
+        statistics: dict
+
+    named = collections.namedtuple("Named", ("params", "statistics"))
+    for kind in (State, named):
+        state = kind({"w": jnp.ones(3)}, {"mean": jnp.zeros(2)})
+        assert packing.replace_fields(state, statistics=1) == kind(state.params, 1)
+        # Statistics are read by name within the loop, and stay as they are.
+        packed = packing.pack_params(state)
+        assert packed.params.rows.shape == (3,)
+        assert_equal(packed.statistics, state.statistics)
 
 
 def test_on_a_tpu_matrices_stay_apart_and_scalars_where_they_are(monkeypatch):

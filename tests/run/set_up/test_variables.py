@@ -1,0 +1,47 @@
+"""Collections of variables beside parameters."""
+
+import jax.numpy as jnp
+import optax
+import pytest
+
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run.set_up.setup import set_up
+from stoix_like.run.set_up.variables import check_variables
+from support.composed import compose_config
+
+TORSO = "network.actor_network.pre_torso={_target_: support.constant_torsos.FixedFeatures}"
+
+
+def config(system):
+    return parse_config(compose_config([f"system={system}"]))
+
+
+def shared(collection, optim):
+    variables = {"params": {"w": jnp.ones(3)}, collection: {"torso": {"b": jnp.ones(2)}}}
+    return {"actor": variables, "optimiser": optim.init({"actor": variables})}
+
+
+def test_constants_of_a_torso_are_not_trained_but_refused():
+    message = "system=ppo/ff_ppo would train the collection constants of the network params.actor_params .* as arrays"
+    with pytest.raises(ConfigError, match=message):
+        set_up(parse_config(compose_config(["env=probe/policy", TORSO])))
+
+
+def test_batch_statistics_are_refused_where_the_system_does_not_update_them():
+    state = shared("batch_stats", optax.adam(1e-3))
+    check_variables(state, config("sac/ff_crossq"))
+    with pytest.raises(
+        ConfigError, match="system=sac/ff_sac would train the collection batch_stats of .* actor like .* layer norm"
+    ):
+        check_variables(state, config("sac/ff_sac"))
+
+
+def test_collections_that_no_optimiser_changes_are_accepted():
+    """The optimiser has moments of `params` alone, or none at all."""
+    alone = optax.masked(optax.adam(1e-3), {"actor": {"params": True, "constants": False}})
+    for optim in (alone, optax.set_to_zero()):
+        check_variables(shared("constants", optim), config("ppo/ff_ppo"))
+    # No collection of variables: a temperature that is optimised with a network.
+    params = {"params": {"w": jnp.ones(3)}, "temperature": jnp.ones(())}
+    check_variables({"params": params, "optimiser": optax.adam(1e-3).init(params)}, config("ppo/ff_ppo"))
