@@ -359,8 +359,8 @@ _OFFLINE = "arch=offline system.data=FILE"
 ALGORITHMS = {
     "a3c": "system=vpg/ff_a2c",
     "alphazero": "system=search/ff_az",
-    "calql": f"system=sac/ff_sac system.cql_coef=5 system.calibrated=true {_OFFLINE}",
-    "cql": f"system=sac/ff_sac system.cql_coef=5 {_OFFLINE}",
+    "calql": f"system=sac/ff_sac system.cql_coef=2.5 system.calibrated=true {_OFFLINE}",
+    "cql": f"system=sac/ff_sac system.cql_coef=2.5 {_OFFLINE}",
     "dagger": "system=offline/bc system.teacher=RUN",
     "doubledqn": "system=q_learning/ff_ddqn",
     "gail": "system=ppo/ff_ppo system.intrinsic=gail system.reward_scale=1e-6 system.data=FILE",

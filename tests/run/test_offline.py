@@ -327,3 +327,5 @@ def test_actions_and_returns_of_the_data_are_those_that_the_agent_learns(tmp_pat
     found = setup_of(*words, *calibrated, f"system.data={tmp_path}/data.npz").spec.data
     np.testing.assert_array_equal(found.action[:, 0], [1, -0.5, 0, 0, 0.5, -1, 0])
     np.testing.assert_array_equal(found.returns, [9, 12, 12, *[-np.inf] * 4])
+    online = setup_of(*words[1:], *calibrated, f"system.data={tmp_path}/data.npz")
+    assert any("bounds values on recorded steps alone" in note for note in online.plan.notes)

@@ -107,6 +107,8 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
         notes.append(f"system.final_data_fraction={share} has no effect with arch=offline, where all is recorded")
     if returns is not None and not found.terminated.any():
         notes.append("system.calibrated=true has no effect: no episode of the data terminated, so no return is known")
+    elif returns is not None and not isinstance(config.arch, OfflineConfig):
+        notes.append("system.calibrated=true bounds values on recorded steps alone: on others, the penalty is CQL's")
     data = Data(
         _observed(found.observation, env, path),
         _agent_actions(env, found.action),

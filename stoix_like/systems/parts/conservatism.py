@@ -35,7 +35,8 @@ class SampledConservatism(Conservatism):
 
     Attributes:
         cql_actions: actions drawn from each of three distributions, to estimate the penalty.
-        calibrated: whether values of the policy's actions are not pushed below the returns of the data, see `Data`.
+        calibrated: whether values of the policy's actions are not pushed below the returns of the data, see `Data`;
+            steps of rollouts have no bound.
     """
 
     cql_actions: Annotated[int, between(1, INT32_MAX)] = 10
@@ -105,7 +106,9 @@ def make_sampled_penalty(config: SampledConservatism | None, space: Any) -> Samp
 
     Source: Kumar et al. 2020 (CQL), arXiv:2006.04779, appendix F; Nakamoto et al. 2023 (Cal-QL), arXiv:2303.05479,
     equation 5.1. The targets of SAC keep their bonus for entropy, which the authors' code leaves out by default, and
-    the squared errors of that have no factor of 1/2: `cql_coef` is half of its weight.
+    the squared errors of that have no factor of 1/2: `cql_coef` is half of its weight, which is 5 for Cal-QL. That code
+    also bounds the values of finished episodes online, backs up the largest of ten next actions, and on AntMaze learns
+    the weight; here, only recorded steps have bounds.
 
     Args:
         config: hyperparameters; the floats may be traced. None: off.

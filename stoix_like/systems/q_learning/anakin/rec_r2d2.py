@@ -3,7 +3,9 @@
 Double Q-learning of n-step returns on replayed sequences, on a rescaled value scale. The recurrent state before each
 sequence is that of the behaviour policy, brought up to date by a burn-in with the current parameters. All environments
 explore alike, with a share of random actions that is annealed; the actors of the paper have shares of their own, from
-0.4 to 7e-4.
+0.4 to 7e-4, and compute the first priority of a sequence, which is the largest so far here. Sequences may cross the end
+of an episode. The paper's network also reads the last action and reward: set `env.observe_last_action` and
+`env.observe_last_reward`.
 """
 
 from __future__ import annotations
