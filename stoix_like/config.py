@@ -39,7 +39,7 @@ LAYOUT = "layout"
 
 
 # What names files and projects, and the values of the members themselves, need not follow what varies between members.
-_UNTIED = ("logger.", "checkpoint.", "arch.population.")
+_UNTIED = ("system.name", "logger.", "checkpoint.", "arch.population.")
 # Contacts and constraints need more digits than networks.
 PHYSICS_SUITES = ("brax", "playground")
 

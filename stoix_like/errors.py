@@ -187,8 +187,13 @@ def naming(key: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of the message of an error, or the name of its class if it has none."""
+    """Return the first line of the message of an error, or the name of its class if it has none.
+
+    Of an error with the traceback of a callback, this is the last one, which says what happened.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].endswith("Traceback (most recent call last):"):
+        return lines[-1]
     return lines[0] if lines else type(error).__name__
 
 

@@ -174,11 +174,6 @@ def _places(schema: Any) -> dict[str, tuple[str, Any]]:
     places: dict[str, tuple[str, Any]] = {}
     for field in dataclasses.fields(schema):
         hint = hints[field.name]
-        if not (_is_part(hint) or _is_supported(hint)):
-            raise ConfigError(
-                f"the annotation {inspect.formatannotation(hint)} of {name}.{field.name} is not supported: use int,"
-                " float, bool, str, a Literal, a tuple, a list, a dict, a dataclass, or a union of these"
-            )
         if _is_part(hint) and any(map(_is_part, hints_of(hint).values())):
             raise TypeError(f"{schema.__name__}.{field.name} is a part that has parts: list them beside each other")
         found = {key: (field.name, inner) for key, inner in flat_hints(hint).items()} if _is_part(hint) else {}
@@ -252,12 +247,17 @@ def convert(hint: Any, value: Any, key: str) -> Any:
         for constraint in constraints:
             _check(constraint, converted, key)
         return converted
-    if hint is Any:
+    if hint in (Any, object):
         return value
     if origin in _UNIONS:
         return _convert_to_one(typing.get_args(hint), value, key)
     if hint is _NONE or origin is typing.Literal:
         return _choose((None,) if hint is _NONE else typing.get_args(hint), value, key)
+    if _kind(hint) not in (int, float, bool, str, tuple, dict):
+        raise ConfigError(
+            f"{key}={value} cannot be set: the annotation {inspect.formatannotation(hint)} is not supported: use int,"
+            " float, bool, str, a Literal, a tuple, a list, a dict, a dataclass, or a union of these"
+        )
     if value is None:
         raise ConfigError(f"'{key}' is not set: it must be {_describe(hint)}")
     if dataclasses.is_dataclass(hint):
@@ -304,7 +304,7 @@ def _plain(hint: Any, value: Any, key: str) -> Any:
     if kind is tuple and isinstance(value, (list, tuple)):
         hints = item_hints(hint, len(value))
         if len(hints) != len(value):
-            raise ConfigError(f"{key}={value} has the wrong length: it must have {len(hints)} entries")
+            raise ConfigError(f"{key}={value} has the wrong length: it must have {len(hints)} entries, as annotated")
         return tuple(convert(one, item, f"{key}[{i}]") for i, (one, item) in enumerate(zip(hints, value, strict=True)))
     if kind is dict and isinstance(value, Mapping):
         item_hint = (typing.get_args(hint) or (Any,))[-1]
@@ -327,19 +327,6 @@ def _kind(hint: Any) -> Any:
     if origin is typing.Literal:
         return type(arguments[0])
     return dict if dataclasses.is_dataclass(hint) else _CONTAINERS.get(origin or hint, hint)
-
-
-def _is_supported(hint: Any) -> bool:
-    """Return whether a configuration can set what has this annotation."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        return _is_supported(arguments[0])
-    if origin in _UNIONS or origin in _CONTAINERS:
-        # Beside others, an array is a number that is traced.
-        return all(
-            one is Ellipsis or getattr(one, "__module__", "") == "jax" or _is_supported(one) for one in arguments
-        )
-    return origin is typing.Literal or _kind(hint) in (int, float, bool, str, tuple, dict, _NONE, Any)
 
 
 def scalar(hint: type, value: Any) -> Any:

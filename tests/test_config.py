@@ -81,6 +81,7 @@ def test_what_would_not_follow_a_hyperparameter_that_varies_is_refused(overrides
         ["system.ent_coef=${system.actor_lr}", VARIED],
         ["arch.population.hyperparams={actor_lr: ['${system.actor_lr}', 1e-2]}"],
         ["+env.kwargs.limit=nan", "logger.wandb.project='lr ${system.actor_lr}'", VARIED],
+        ["system.name='lr ${system.actor_lr}'", VARIED],
     ],
 )
 def test_values_may_depend_on_what_all_members_share(overrides):

@@ -1,10 +1,11 @@
 import enum
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import pytest
 
 from stoix_like.errors import ConfigError, nearest
@@ -191,6 +192,10 @@ def of_annotation(hint, value):
         (Literal["auto"] | float, 1, 1.0),
         (float | Sequence[float], [1, 2], (1.0, 2.0)),
         (str | Inner, {"mode": "slow"}, Inner("slow")),
+        # What else a union or the default may be, no configuration sets.
+        (float | np.ndarray, 0.5, 0.5),
+        (str | Callable[..., Any] | None, "a", "a"),
+        (object, [1], [1]),
     ],
 )
 def test_annotations_of_users_are_read(hint, value, converted):
@@ -209,18 +214,22 @@ def test_annotations_of_users_are_read(hint, value, converted):
         # A number out of range is no string.
         (Annotated[float, between(0.0, 1.0)] | str, 2.0, "system.x=2.0 is out of range: it must be in [0.0, 1.0]"),
         (float | str, math.inf, "system.x=inf is out of range: it must be a finite number"),
-        (
-            Kind,
-            "a",
-            f"the annotation {__name__}.Kind of types.One.x is not supported: use int, float, bool, str, a Lit",
-        ),
-        (Kind | None, None, "of types.One.x is not supported"),
-        (set[int], [1], "the annotation set[int] of types.One.x is not supported"),
+        (Kind, "a", f"system.x=a cannot be set: the annotation {__name__}.Kind is not supported: use int, float, bool"),
+        (Kind | None, "a", f"the annotation {__name__}.Kind is not supported"),
+        (set[int], [1], "the annotation set[int] is not supported"),
+        (float | np.ndarray, "a", "system.x=a has the wrong type: it must be a number"),
     ],
 )
 def test_values_and_annotations_that_do_not_fit_are_refused(hint, value, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         of_annotation(hint, value)
+
+
+def test_what_no_configuration_sets_may_have_any_annotation():
+    of_default = make_dataclass("One", [("loss", Callable[..., Any], field(default=print)), ("x", int)], kw_only=True)
+    assert from_mapping(of_default, {"x": 1}, "system") == of_default(x=1)
+    with pytest.raises(ConfigError, match="system.loss=a cannot be set: the annotation"):
+        from_mapping(of_default, {"x": 1, "loss": "a"}, "system")
 
 
 class Undecorated(Learner):

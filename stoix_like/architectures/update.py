@@ -106,10 +106,11 @@ class ShardProgram(NamedTuple):
         state = self._first_state(agent, shapes, shard_key, update)
         return state._replace(shards=state.shards._replace(rollout_state=()))
 
-    def check_averages(self, agent: Agent, rollout_state: RolloutState, key: jax.Array) -> None:
-        """Refuse a system whose update does not average over shards, by a trace for two shards of one device.
+    def check_averages(self, num_shards: int, agent: Agent, rollout_state: RolloutState, key: jax.Array) -> None:
+        """Refuse a system whose update does not average over shards, by a trace for shards of one device.
 
         Args:
+            num_shards: number of shards.
             agent: the agent after its initialisation.
             rollout_state: the state of a rollout.
             key: any key.
@@ -119,12 +120,12 @@ class ShardProgram(NamedTuple):
         """
         _, played = self._rollout(agent.shared, rollout_state, key)
         shard = Shard(agent.local, (), key, self._no_episodes(rollout_state.timestep))
-        shards, rollouts = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), (shard, played))
+        shards, rollouts = jax.tree.map(lambda leaf: jnp.stack([leaf] * num_shards), (shard, played))
 
         def update(shared: Any, shard: Shard, played: Rollout) -> tuple[Any, Shard, Metrics]:
             return self._update(shared, shard, lambda *_: ((), played))
 
-        mapped = map_over_shards(update, self.axes, (None, 0, 0), (None, 0, None), num_shards=2)
+        mapped = map_over_shards(update, self.axes, (None, 0, 0), (None, 0, None), num_shards)
         mapped(agent.shared, shards, rollouts)
 
     def _init_agent(self, key: jax.Array, timestep: TimeStep) -> Agent:
@@ -376,7 +377,11 @@ def _check_metrics(metrics: Metrics, measures: Iterable[str]) -> None:
     if not metrics:
         raise ConfigError("the system's update returns no metrics: return at least one, such as its loss")
     for name, value in metrics.items():
-        if name in (*EPISODE_STATISTICS, *measures):
+        if name in measures:
+            raise ConfigError(
+                f"train/{name} is a metric of the system and a measure of the environment: rename the one that is yours"
+            )
+        if name in EPISODE_STATISTICS:
             raise ConfigError(f"metric {name}: train/{name} is a statistic of finished episodes: use another name")
         if not jax.tree_util.all_leaves([value]):
             raise ConfigError(f"metric {name} is a {type(value).__name__}: return scalars, each by a name of its own")

@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stoix_like.cli import commands as reading
 from stoix_like.cli import data, plotting
@@ -18,6 +18,9 @@ from stoix_like.cli.process import FAILED, STARTED, program, show
 from stoix_like.cli.train import config_dirs, train
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.interpreter import make_importable
+
+if TYPE_CHECKING:
+    from stoix_like.config import RunConfig
 
 # What other libraries call a command.
 _USUAL_NAMES = {"enjoy": "evaluate", "fit": "train", "learn": "train", "play": "evaluate", "run": "train"}
@@ -180,13 +183,10 @@ def _compile(args: argparse.Namespace) -> None:
     if args.target is not None:
         _compile_for(args)
         return
-    from stoix_like.composition import compose_config
-    from stoix_like.config import parse_config
     from stoix_like.run.programs import compile as programs
     from stoix_like.run.set_up.setup import set_up
 
-    make_importable()
-    config = parse_config(compose_config(args.overrides, config_dirs(args)))
+    config = _parsed(args)
     setup = set_up(config)
     try:
         compiled = programs.compile_run(setup)
@@ -204,18 +204,24 @@ def _compile_for(args: argparse.Namespace) -> None:
     plugins.prepare(target)
 
     from stoix_like.aot import report
-    from stoix_like.composition import compose_config
-    from stoix_like.config import parse_config
 
-    make_importable()
-    compiled = report.compile_for(parse_config(compose_config(args.overrides, config_dirs(args))), target)
+    compiled = report.compile_for(_parsed(args), target)
     show("\n".join(compiled.lines()))
     compiled.check()
 
 
-def _check_env(args: argparse.Namespace) -> None:
-    from stoix_like.composition import compose_config
+def _parsed(args: argparse.Namespace) -> RunConfig:
+    """Compose and convert the configuration of a run that is not started."""
+    from stoix_like.composition import compose_config, hydra_job
     from stoix_like.config import parse_config
+
+    make_importable()
+    composed = compose_config(args.overrides, config_dirs(args), return_hydra_config=True)
+    with hydra_job(composed):
+        return parse_config(composed)
+
+
+def _check_env(args: argparse.Namespace) -> None:
     from stoix_like.envs import check_environment, make_eval
     from stoix_like.envs.factory import check_host_wrappers, make_scenario
     from stoix_like.errors import FaultyEnvironmentError
@@ -223,8 +229,7 @@ def _check_env(args: argparse.Namespace) -> None:
 
     if args.steps < 1:
         raise ConfigError(f"--steps={args.steps} must be at least 1")
-    make_importable()
-    config = parse_config(compose_config(args.overrides, config_dirs(args)))
+    config = _parsed(args)
     set_compile_cache(config.arch.compile_cache)
     env = config.env
     try:

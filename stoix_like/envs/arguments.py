@@ -107,7 +107,7 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
         if _has_target(value):
             raise ConfigError(
                 f"{key}.{name}={value} is not built, because only networks nest blocks with a _target_: pass plain"
-                f" values to {owner}, and build it there"
+                f" values to {owner}, and build it there, or use a key of another name"
             )
         if isinstance(value, float) and math.isnan(value):
             raise ConfigError(f"{key}.{name}={value} is invalid for {owner}: it must be a number")

@@ -234,6 +234,11 @@ def check_overrides(overrides: Sequence[str], directory: str, *, launches: bool)
             raise ConfigError(f"{override.input_line} has no effect here: leave it out; {directory} sets the directory")
 
 
+def of_trials(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that say what the trials are: of Hydra's configuration, only where YAML files are."""
+    return [override for override in overrides if not is_hydras(override) or override.startswith(f"{SEARCH}=")]
+
+
 def is_set_by_search(key: str) -> bool:
     """Return whether a key changes what the populations of a search consist of."""
     return _MEMBERS.fullmatch(key) is not None

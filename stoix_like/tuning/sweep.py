@@ -21,7 +21,7 @@ from stoix_like.analysis.selection import FRESH_RUNS
 from stoix_like.composition import compose_config, parse_overrides, with_search
 from stoix_like.config import RunConfig, parse_config
 from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.overrides import Overrides, is_launchers, to_overrides
+from stoix_like.overrides import Overrides, to_overrides
 from stoix_like.run.host.plan import make_plan
 from stoix_like.run.population.members import float_fields
 from stoix_like.run.set_up.influence import find_influence
@@ -35,7 +35,7 @@ from stoix_like.tuning.confirm import FINALISTS, FRESH, check_seed, train_again
 from stoix_like.tuning.halving import HALVING, Halvings, divide
 from stoix_like.tuning.parameters import KEY, Parameter, as_json, parse_space
 from stoix_like.tuning.populations import Populations
-from stoix_like.tuning.results import SweepResult, check_overrides, is_set_by_search, plain, write_results
+from stoix_like.tuning.results import SweepResult, check_overrides, is_set_by_search, of_trials, plain, write_results
 from stoix_like.tuning.runner import Job, Runner
 from stoix_like.tuning.shapes import Shape, list_shapes, population_size
 from stoix_like.tuning.study import FIRST_RUN, SAMPLERS, Sampling, best_trial, finished, open_study
@@ -168,7 +168,7 @@ def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
     check_overrides(overrides, "sweep.dir", launches=True)
     runner = Runner(Path(config.dir), overrides, config.launcher)
     # How a launcher runs them changes no trial.
-    overrides = [override for override in overrides if not is_launchers(override)]
+    overrides = of_trials(overrides)
     base = compose_config(overrides)
     resolved, parsed = typing.cast(dict[str, Any], OmegaConf.to_container(base)), parse_config(base)
     known = [key for key, _ in flatten(resolved)]
@@ -326,6 +326,7 @@ class Sweep:
         if path.exists():
             with reading(path, "choose another directory"):
                 before = parse_json(path.read_text(), {}, SETTINGS)
+            before["overrides"] = of_trials(before.get("overrides", ()))
             changed = [name for name, value in fixed.items() if before.get(name) != value]
             if changed:
                 raise ConfigError(

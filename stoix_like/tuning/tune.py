@@ -38,7 +38,7 @@ from stoix_like.tuning.confirm import FINALISTS, FRESH, check_seed, train_again
 from stoix_like.tuning.default_space import default_space
 from stoix_like.tuning.parameters import Parameter, as_json, parse_space
 from stoix_like.tuning.progress import TuningProgress
-from stoix_like.tuning.results import as_experiment, check_overrides, draw, importance, train_line
+from stoix_like.tuning.results import as_experiment, check_overrides, draw, importance, of_trials, train_line
 from stoix_like.tuning.runner import LostRunsError, Runner, check_set_up
 from stoix_like.tuning.sweep import SweepConfig, run_sweep
 
@@ -366,8 +366,9 @@ def _read_plan(directory: Path, request: Request, slots: int | None) -> BudgetSt
         with reading(path, "choose another directory"):
             before = parse_json(path.read_text(), {"request": {}, "plan": {}}, REQUEST)
             plan = BudgetStages(**before["plan"])
-        if before["request"] != request._asdict():
-            changed = [name for name, value in request._asdict().items() if before["request"].get(name) != value]
+            recorded = before["request"] | {"overrides": of_trials(before["request"].get("overrides", ()))}
+        if recorded != request._asdict():
+            changed = [name for name, value in request._asdict().items() if recorded.get(name) != value]
             raise ConfigError(
                 f"{directory} holds another search, with another {' and '.join(changed)}: choose another directory"
             )

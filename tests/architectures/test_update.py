@@ -47,7 +47,7 @@ def test_an_update_without_metrics_is_refused(monkeypatch):
         ({"loss": 0.0, "norms": {"actor": 1.0}}, "metric norms is a dict: return scalars"),
         ({"episodes": 1.0}, "metric episodes: train/episodes is a statistic of finished episodes: use another name"),
         # A measure of the environments below.
-        ({"won": 1.0}, "metric won: train/won is a statistic"),
+        ({"won": 1.0}, "train/won is a metric of the system and a measure"),
     ],
 )
 def test_metrics_that_cannot_be_averaged_or_would_be_overwritten_are_refused(metrics, message):

@@ -18,12 +18,14 @@ class Config(SystemConfig):
         gain: factor of the recorded rewards.
         nan_at: the update whose metric becomes NaN.
         forget_mean: do not average rewards over shards.
+        calls_host: pass rewards through a function of the host, which has no form for several shards.
     """
 
     has_replay: ClassVar[bool] = True
     gain: float = 1.0
     nan_at: float = -1.0
     forget_mean: bool = False
+    calls_host: bool = False
 
 
 class ObservedSums(NamedTuple):
@@ -71,6 +73,8 @@ def make_recorder(axes: Axes, config: Any = None) -> System:
         reward = config.gain * jnp.mean(trajectory.transitions.reward)
         if not config.forget_mean:
             reward = axes.mean(reward)
+        if config.calls_host:
+            reward = jax.pure_callback(lambda same: same, jax.ShapeDtypeStruct((), jnp.float32), reward)
         updates = agent.shared["updates"] + 1
         shared = {"reward": agent.shared["reward"] + reward, "updates": updates}
         noise = jnp.where(updates == config.nan_at, jnp.nan, 0.0)

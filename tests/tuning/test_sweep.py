@@ -1,5 +1,6 @@
 import csv
 import itertools
+import json
 import os
 import random
 import signal
@@ -295,7 +296,10 @@ def test_trials_that_differ_in_floats_train_as_one_population(tmp_path):
     assert describe_fresh(result.fresh_returns) in (tmp_path / "sweep/configs/experiment/best.yaml").read_text()
     report.write([tmp_path / "sweep"], tmp_path / "report.html", animation=False)
     assert describe_fresh(result.fresh_returns) in (tmp_path / "report.html").read_text()
-    # A sweep with the same directory continues; another space is refused.
+    # A sweep with the same directory continues, whatever of Hydra's its record has; another space is refused.
+    settings = json.loads((tmp_path / "sweep/sweep.json").read_text())
+    settings["overrides"].append("hydra.sweep.dir=elsewhere")
+    (tmp_path / "sweep/sweep.json").write_text(json.dumps(settings))
     more = stoix_like.sweep("ppo/ff_ppo", RUN, SPACE, trials=7, seeds=2, dir=str(tmp_path / "sweep"))
     assert len(more.study.trials) == 7
     with pytest.raises(ConfigError, match="holds a sweep with another space"):

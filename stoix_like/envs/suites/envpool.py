@@ -34,7 +34,8 @@ _LEAST = {"num_threads": 0} | dict.fromkeys(
     ("max_episode_steps", "stack_num", "frame_stack", "frame_skip", "noop_max", "img_height", "img_width"), 1
 )
 
-
+# Where the limit of the pool is all that ends episodes in time, and nothing else depends on it, as rewards of MiniGrid.
+_LIMITED = tuple(f"envpool.{kind}" for kind in ("box2d", "classic_control", "mujoco", "toy_text"))
 # Of drawings, per second; envpool does not say how long a step is.
 _FPS = 30
 
@@ -48,8 +49,8 @@ class EnvpoolBatch(HostBatch):
     Args:
         construct: builds the pool from one seed per environment.
         action_space: space of one action.
-        time_limit: steps after which an episode is truncated; None: no limit but the pool's own. A termination in the
-            last step of the pool's limit comes from it as a truncation.
+        time_limit: steps after which an episode is truncated; None: no limit but the pool's own. The pool
+            reports a termination in the last step of its own limit as a truncation.
         resets: whether to reset environments whose episode ended; without, their last state can be drawn.
         keeps_games: whether episodes end with a life, after which the game goes on.
     """
@@ -153,9 +154,8 @@ def make(
     # Images of envpool have their stacked frames first; Atari games fill the first stack of a game, but not of a life.
     keeps_games = bool(given.get("episodic_life"))
     time_limit, own_limit = options.time_limit, declared.config.max_episode_steps
-    # The pool hides a termination in the step of its limit. That of a game holds for all its lives, and the environment
-    # itself knows a limit of 0.
-    if not keeps_games and 0 < own_limit < np.iinfo(np.int32).max:
+    # The pool hides a termination in the step of its limit.
+    if registry.specs[name][0].startswith(_LIMITED) and 0 < own_limit < np.iinfo(np.int32).max:
         given["max_episode_steps"] = own_limit + 1
         time_limit = min(own_limit, time_limit or own_limit)
     stacked = declared.config.stack_num if "noop_max" in defaults and not keeps_games else 1

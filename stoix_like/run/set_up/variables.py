@@ -16,7 +16,10 @@ _PARAMS = "params"
 # Fields of the states of optimisers that have the form of what is trained, as optax names them.
 _MOMENTS = {"mu", "nu", "trace"}
 _ADVICE = "compute constants as arrays in setup or __call__ of the module"
-_STATISTICS_ADVICE = "use layer normalisation, or a system that updates batch statistics, such as system=sac/ff_crossq"
+_STATISTICS_ADVICE = (
+    "use layer normalisation, or a system that updates batch statistics and declares HeadRequirement(batch_norm=True),"
+    " such as system=sac/ff_crossq"
+)
 
 
 def check_variables(shared: Any, config: RunConfig) -> None:
