@@ -16,10 +16,10 @@ class MonotonicMixer(nn.Module):
 
     The networks of the weights normalise their hidden layer, as those of PQN do, which has no target parameters:
     otherwise values grow with the state and diverge. Its initial biases are not zero, as in the authors' code: where
-    states are always zero, the weights would start at zero and get no gradient.
+    states are always zero, the weights would start at zero and get no gradient. In the paper, only `v` has that layer.
 
     Source: Rashid et al. 2018, "QMIX: monotonic value function factorisation for deep multi-agent reinforcement
-    learning" (arXiv:1803.11485), section 4.1 and appendix C.
+    learning" (arXiv:1803.11485), section 4 and appendix C.
 
     Attributes:
         embed_dim: units of the mixing layer.

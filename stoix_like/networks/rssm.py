@@ -40,6 +40,8 @@ class Latent(NamedTuple):
 class BlockDense(nn.Module):
     """A dense layer with a block-diagonal matrix: each block of inputs is connected to the same block of outputs.
 
+    Weights start at a deviation of one over the root of the inputs of one block; in the authors' code, of all blocks.
+
     Attributes:
         features: width of the output of each block, in units.
         dtype: dtype of the computation; None for the promoted dtype of inputs and parameters.

@@ -51,7 +51,7 @@ class RuleInputs(NamedTuple):
         behaviour: `[T, B, A]` probabilities of the behaviour policy.
         action: `[T, B]`.
         reward: `[T, B]`.
-        terminated: `[T, B]` bool.
+        terminated: `[T, B]` bool; the authors' code, with which it was trained, also counts time limits.
         ended: `[T, B]` bool, whether the step was the last one of its episode.
         value: `Pair` of `[T, B]`, values of the current policy by the current parameters.
         advantage: `[T, B]` of the actions taken, by the target parameters.

@@ -26,7 +26,8 @@ class RMSPropGradients(Gradients):
 
     Attributes:
         optimiser: by default RMSProp, as in the paper.
-        rms_decay: decay of the mean squared gradient per step (RMSProp).
+        rms_decay: decay per step of the mean squared gradient (RMSProp), which starts at 0: the first steps are up to
+            ten learning rates. That of TensorFlow, which the paper used, starts at 1.
         rms_eps: constant added to the mean squared gradient (RMSProp).
     """
 
