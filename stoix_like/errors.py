@@ -189,11 +189,13 @@ def naming(key: str) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """Return the first line of the message of an error, or the name of its class if it has none.
 
-    Of an error with the traceback of a callback, this is the last one, which says what happened.
+    Where a message holds the traceback of a callback, this is the line after its last frame, which says what happened.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if lines and lines[0].endswith("Traceback (most recent call last):"):
-        return lines[-1]
+    text = str(error)
+    if "Traceback (most recent call last):" in text and '\n  File "' in text:
+        # The source of a frame is indented.
+        text = re.sub(r"^.*?\n(?=\S|\Z)", "", text.rpartition('\n  File "')[2], count=1, flags=re.DOTALL)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 

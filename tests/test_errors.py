@@ -46,5 +46,9 @@ def test_long_numbers_are_shortened_and_long_names_are_not():
 def test_the_first_line_of_an_error_is_what_it_says_or_its_class():
     assert first_line(ValueError("\nno arrays\nat 0x1")) == "no arrays"
     assert first_line(KeyError()) == "KeyError"
-    of_callback = "INTERNAL: CpuCallback error: Traceback (most recent call last):\n  File\nValueError: too hot\n"
+    frames = '  File "a.py", line 1, in f\n    g()\n  File "b.py", line 2, in g\n'
+    of_callback = (
+        f"INTERNAL: CpuCallback error: Traceback (most recent call last):\n{frames}ValueError: too hot\ngot 4\n"
+    )
     assert first_line(RuntimeError(of_callback)) == "ValueError: too hot"
+    assert first_line(RuntimeError(of_callback.replace("in g\n", "in g\n    raise\n"))) == "ValueError: too hot"

@@ -2,7 +2,7 @@
 
 A shard is one update batch on one device. `shared` has no batch axis: programs return it with `out_axes=None`, so that
 tracing fails if a system forgets to average over shards. Where each device has one shard, nothing is vmapped, and
-`ShardProgram.check_averages` traces an update for two.
+`ShardProgram.check_averages` traces an update of custom systems for all shards.
 """
 
 from __future__ import annotations

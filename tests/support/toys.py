@@ -71,10 +71,10 @@ def make_recorder(axes: Axes, config: Any = None) -> System:
 
     def update(agent: Agent, trajectory: Any, key: jax.Array) -> Any:
         reward = config.gain * jnp.mean(trajectory.transitions.reward)
-        if not config.forget_mean:
-            reward = axes.mean(reward)
         if config.calls_host:
             reward = jax.pure_callback(lambda same: same, jax.ShapeDtypeStruct((), jnp.float32), reward)
+        if not config.forget_mean:
+            reward = axes.mean(reward)
         updates = agent.shared["updates"] + 1
         shared = {"reward": agent.shared["reward"] + reward, "updates": updates}
         noise = jnp.where(updates == config.nan_at, jnp.nan, 0.0)

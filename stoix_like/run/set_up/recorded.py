@@ -107,7 +107,7 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
         notes.append(f"system.final_data_fraction={share} has no effect with arch=offline, where all is recorded")
     if returns is not None and not found.terminated.any():
         notes.append("system.calibrated=true has no effect: no episode of the data terminated, so no return is known")
-    elif returns is not None and not isinstance(config.arch, OfflineConfig):
+    elif returns is not None and get_value(config.system, "data_fraction") != 1:
         notes.append("system.calibrated=true bounds values on recorded steps alone: on others, the penalty is CQL's")
     data = Data(
         _observed(found.observation, env, path),

@@ -24,7 +24,7 @@ from stoix_like.data.files import KEY
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import describe, fits
-from stoix_like.errors import ConfigError, multiples_near, raised_at, reason
+from stoix_like.errors import ConfigError, first_line, multiples_near, raised_at, reason
 from stoix_like.interpreter import exit_if_run_again
 from stoix_like.loggers import Logger, check_available
 from stoix_like.networks.build.modules import build_networks
@@ -174,8 +174,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         contents=learned_from.contents,
         description=description,
     )
-    _check_averages(setup)
-    return setup
+    return _check_averages(setup)
 
 
 class _Place(NamedTuple):
@@ -405,7 +404,7 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
             raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
 
 
-def _check_averages(setup: RunSetup) -> None:
+def _check_averages(setup: RunSetup) -> RunSetup:
     """Refuse a custom system that forgets to average over devices, each of which would train an agent of its own.
 
     Where devices have several shards, their vmapped axis shows it when the programs are traced.
@@ -415,7 +414,7 @@ def _check_averages(setup: RunSetup) -> None:
     custom = not name_of(setup.config.build).startswith("stoix_like.")
     # The trace takes about a second; tests know that the systems of this package average.
     if num_devices == 1 or several_each or not custom:
-        return
+        return setup
     axes, offline = Axes((BATCH_AXIS,)), isinstance(setup.config.arch, OfflineConfig)
     system = setup.parts._replace(spec=spec._replace(axes=axes)).build_system()
     sizes = ProgramSpec(1, spec.num_envs, spec.rollout_length, most_truncations=setup.most_truncations, offline=offline)
@@ -429,8 +428,10 @@ def _check_averages(setup: RunSetup) -> None:
         jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
     except ConfigError:
         raise
-    except Exception:  # Calls of the host may have no form for several shards, of which each device has one.
-        return
+    except Exception as error:  # Calls of the host may have no form for several shards, of which each device has one.
+        note = f"whether the update averages over devices, by spec.axes.mean, could not be checked: {first_line(error)}"
+        return setup._replace(plan=setup.plan._replace(notes=(*setup.plan.notes, note)))
+    return setup
 
 
 def _most_truncations(config: RunConfig, env: VectorEnvironment) -> int | None:

@@ -235,7 +235,8 @@ class _RND(_Bonus):
         r_t = mean (f_hat(o_{t+1}) - f(o_{t+1}))^2
 
     Its returns go on beyond the end of episodes. Unlike in the paper, both networks have one architecture, the
-    predictor learns from every step, and intrinsic advantages weigh as much as those of the task, not half as much.
+    predictor learns from every step, intrinsic advantages weigh as much as those of the task, not half as much, and
+    images are not normalised, as integers and booleans are not.
 
     Source: Burda et al., Exploration by Random Network Distillation (2018), arXiv:1810.12894, section 2.
     """
@@ -317,23 +318,6 @@ class _GAIL(_Bonus):
 _BONUSES: dict[str, type[_Bonus]] = {"rnd": _RND, "gail": _GAIL}
 
 
-def _with_pixels(normalizer: Normalizer) -> Normalizer:
-    """Let a normaliser take images and masks, too: features of fixed random networks hardly differ between raw ones."""
-
-    def floats(observation: Observation) -> Observation:
-        pixels = jnp.uint8, jnp.bool_  # Wider integers are symbols.
-        view = jax.tree.map(
-            lambda leaf: leaf.astype(jnp.float32) if leaf.dtype in pixels else leaf, observation.agent_view
-        )
-        return observation._replace(agent_view=view)
-
-    return Normalizer(
-        init=lambda observation: normalizer.init(floats(observation)),
-        update=lambda state, observation: normalizer.update(state, floats(observation)),
-        apply=lambda state, observation: normalizer.apply(state, floats(observation)),
-    )
-
-
 def make_intrinsic(config: IntrinsicReward | None, system: Descends, spec: SystemSpec) -> Intrinsic:
     """Build the intrinsic reward of a configuration; its networks have the input layer and torso of the actor.
 
@@ -364,7 +348,7 @@ def make_intrinsic(config: IntrinsicReward | None, system: Descends, spec: Syste
         value=FeedForwardCritic(ScalarCriticHead(), *body),
         features=FeedForwardCritic(_Vector(_FEATURES), *body),
         optim=make_optimiser(system, spec, config.intrinsic_lr, transform=partial(optax.adam, eps=_ADAM_EPS)),
-        normalizer=_with_pixels(make_normalizer(True, spec.axes, _MAX_ABS_OBSERVATION)),
+        normalizer=make_normalizer(True, spec.axes, _MAX_ABS_OBSERVATION),
         rewards=make_reward_normalizer(True, config.intrinsic_gamma, spec.axes),
         advantages=make_advantages(config.intrinsic_gamma, _GAE_LAMBDA),
         spec=spec,

@@ -130,16 +130,6 @@ def test_intrinsic_advantages_are_added_with_their_weight():
     np.testing.assert_allclose(added[2], 2.0 * added[1], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("dtype", "normalised"), [(jnp.uint8, True), (jnp.bool_, True), (jnp.int16, False)])
-def test_pixels_are_normalised_and_symbols_are_not(dtype, normalised):
-    """Half of the pixels are one, the others zero: they become 1 and -1."""
-    bonus, _ = bonus_of("rnd")
-    view = (jnp.arange(STEPS * ENVS) % 2).reshape(STEPS, ENVS, 1).astype(dtype)
-    statistics = bonus.normalizer.update(bonus.normalizer.init(Observation(view[0])), Observation(view))
-    found = bonus.normalizer.apply(statistics, Observation(view)).agent_view
-    np.testing.assert_allclose(found, 2.0 * view - 1.0 if normalised else view, rtol=1e-6)
-
-
 def test_returns_of_rnd_do_not_stay_infinite():
     bonus, state = bonus_of("rnd")
     steps, nothing = draw(jax.random.key(2)), jnp.zeros((STEPS, ENVS))
