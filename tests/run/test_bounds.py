@@ -103,8 +103,11 @@ TOO_LARGE = {
         "environments",
     ),
     "start states": (["env.pool_size=16777216", "env.auto_reset=pool", "env=gymnax/breakout"], "start states"),
-    "replay": ([DQN, "system.total_buffer_size=2e9"], "replay buffer"),
-    "replay rows": (["system=q_learning/ff_rainbow", "system.total_buffer_size=1e9"], "replay buffer"),
+    "replay": ([DQN, "system.total_buffer_size=1e9"], "replay buffer"),
+    "replay rows": (
+        ["system=q_learning/ff_rainbow", "env=gymnax/breakout", "network=cnn_rainbow", "system.total_buffer_size=16e6"],
+        "replay buffer",
+    ),
     "members": (["arch.population.size=1e6"], "member"),
 }
 

@@ -204,7 +204,10 @@ INVALID = {
         ["system=q_learning/ff_pqn", "system.num_minibatches=7"],
         "system.num_minibatches=7 must divide the per-shard batch of 256",
     ),
-    "warm-up": (["system=q_learning/ff_pqn", "+system.warmup_steps=32"], "system.warmup_steps=32: this system learns"),
+    "warm-up": (
+        ["system=q_learning/ff_pqn", "+system.warmup_steps=32"],
+        "system.warmup_steps=32: this system declares no",
+    ),
     "actions": (
         ["system=q_learning/ff_dqn", "env=gymnax/pendulum"],
         "system=q_learning/ff_dqn does not fit the bounded cont.*Pendulum-v1",
