@@ -218,16 +218,26 @@ def _fit_to_arch(system: SystemConfig, arch: ArchConfig, name: str) -> SystemCon
 
 def _check_integers(node: Any) -> None:
     """Refuse integers that no float can hold: they overflow wherever they are divided or converted."""
-    for key, value in _leaves(node):
+    for key, value in flatten(node):
         if isinstance(value, int) and abs(value) > sys.float_info.max:
             raise ConfigError(f"{key}={value} is out of range: use at most {sys.float_info.max:.1g} in magnitude")
 
 
-def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every plain value with its key."""
-    if isinstance(node, (dict, list)):
-        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every plain value with its key, such as `network.actor_network.pre_torso.layer_sizes.0`.
+
+    Args:
+        node: plain containers and values.
+        path: the key of `node`.
+
+    Yields:
+        Pairs of a key and a value.
+    """
+    if isinstance(node, (list, tuple)):
+        node = dict(enumerate(node))
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from flatten(value, f"{path}.{key}" if path else str(key))
     else:
         yield path, node
 
@@ -239,7 +249,7 @@ def _check_ties(config: DictConfig, varied: Collection[str]) -> None:
         return
     key = ties[0]
     name = next((name for name in varied if key in _followers(config, [name])), next(iter(varied)))
-    value = dict(_leaves(OmegaConf.to_container(config))).get(key, "${…}")
+    value = dict(flatten(OmegaConf.to_container(config))).get(key, "${…}")
     raise ConfigError(
         f"{key}={value} would not follow system.{name}, which varies between members: set it to a value, let it vary"
         f" as well, or give all members the same system.{name}"
@@ -254,13 +264,13 @@ def _followers(config: DictConfig, varied: Collection[str]) -> list[str]:
         # NaN passes through arithmetic, and is no value of a member.
         changed.system[name] = math.nan
     # As texts, since NaN does not equal itself.
-    before = {key: repr(value) for key, value in _leaves(OmegaConf.to_container(config, resolve=True))}
+    before = {key: repr(value) for key, value in flatten(OmegaConf.to_container(config, resolve=True))}
     try:
         after = OmegaConf.to_container(changed, resolve=True)
     except OmegaConfBaseException as error:  # of a resolver that refuses NaN
         keys = [str(error.full_key)]
     else:
-        keys = [key for key, value in _leaves(after) if repr(value) != before.get(key)]
+        keys = [key for key, value in flatten(after) if repr(value) != before.get(key)]
     own = {f"system.{name}" for name in varied}
     return [key for key in keys if key not in own]
 

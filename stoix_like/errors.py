@@ -194,7 +194,7 @@ def first_line(error: BaseException) -> str:
     text = str(error)
     if "Traceback (most recent call last):" in text and '\n  File "' in text:
         # The source of a frame is indented.
-        text = re.sub(r"^.*?\n(?=\S|\Z)", "", text.rpartition('\n  File "')[2], count=1, flags=re.DOTALL)
+        text = re.split(r"\n(?=\S)", text.rpartition('\n  File "')[2], maxsplit=1)[-1]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 

@@ -16,13 +16,13 @@ from typing import Any
 import jax
 
 from stoix_like.composition import compose_config, group_choices
-from stoix_like.config import RunConfig, parse_config
+from stoix_like.config import RunConfig, flatten, parse_config
 from stoix_like.envs import Box, Discrete, factory
 from stoix_like.envs.suites.gymnax import HORIZON_ENDS_TASK
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.inference.hub import local_run
 from stoix_like.run.host.plan import make_plan
-from stoix_like.storage.config_file import flatten, read_config
+from stoix_like.storage.config_file import read_config
 from stoix_like.storage.files import check_writable
 from stoix_like.storage.run_files import CONFIG
 from stoix_like.versions import versions

@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from stoix_like import renamed_keys
 from stoix_like.composition import override_config
-from stoix_like.config import GROUPS, LAYOUT
+from stoix_like.config import GROUPS, LAYOUT, flatten
 from stoix_like.errors import ConfigError, printable
 from stoix_like.storage import trust
 from stoix_like.storage.files import read_bytes
@@ -71,25 +71,6 @@ def plain_config(run_dir: Path) -> dict[str, Any]:
     _check_layout(run_dir, found.pop(LAYOUT, None))
     renamed_keys.rename(found)
     return found
-
-
-def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every plain value with its key, such as `network.actor_network.pre_torso.layer_sizes.0`.
-
-    Args:
-        node: plain containers and values.
-        path: the key of `node`.
-
-    Yields:
-        Pairs of a key and a value.
-    """
-    if isinstance(node, (list, tuple)):
-        node = dict(enumerate(node))
-    if isinstance(node, Mapping) and node:
-        for key, value in node.items():
-            yield from flatten(value, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, node
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

@@ -16,13 +16,13 @@ from typing import Any, ParamSpec, TypeVar
 
 from omegaconf import OmegaConf
 
-from stoix_like.config import LAYOUT, CheckpointConfig
+from stoix_like.config import LAYOUT, CheckpointConfig, flatten
 from stoix_like.errors import ConfigError, LostDirectoryError
 from stoix_like.loggers.base import plain
 from stoix_like.processes import ALONE, Processes
 from stoix_like.signals import Signals
 from stoix_like.storage import mirror, remote, run_files, trust
-from stoix_like.storage.config_file import flatten, plain_config
+from stoix_like.storage.config_file import plain_config
 from stoix_like.storage.files import check_directory, check_place, locked, read_bytes, write_json, write_text
 from stoix_like.storage.run_files import (
     CHECKPOINTS,

@@ -22,14 +22,13 @@ from stoix_like.analysis.figures import save
 from stoix_like.analysis.selection import describe_fresh
 from stoix_like.arch_config import ArchConfig
 from stoix_like.composition import compose_config, group_choices, parse_overrides, with_search
-from stoix_like.config import RunConfig, parse_config
+from stoix_like.config import RunConfig, flatten, parse_config
 from stoix_like.envs.custom import as_overrides
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import Overrides, to_overrides
 from stoix_like.run.population.members import float_fields
 from stoix_like.run.population.trials import interquartile_means
 from stoix_like.schema import get_value
-from stoix_like.storage.config_file import flatten
 from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import check_place, write_json, write_text
 from stoix_like.tuning import budget as budgets

@@ -11,7 +11,7 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Observation
-from stoix_like.config import parse_config
+from stoix_like.config import flatten, parse_config
 from stoix_like.envs import Box, Discrete, EnvConfig, Environment, custom, make, make_eval
 from stoix_like.envs.custom import adapt, as_overrides, unused_methods
 from stoix_like.envs.wrappers import StackFrames
@@ -253,7 +253,7 @@ def test_code_of_ones_own_needs_trust_and_wrappers_of_this_package_do_not(tmp_pa
         write_config(directory, composed(*overrides).resolved)
         with pytest.raises(ConfigError, match=f"{key}.* is executed when the run is loaded.*--trust"):
             config_file.read_config(directory)
-        trust.record_trusted(config_file.flatten(config_file.plain_config(directory)))
+        trust.record_trusted(flatten(config_file.plain_config(directory)))
         config_file.read_config(directory)
     trusted = tmp_path / "trusted"
     trusted.mkdir()

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from stoix_like import cli
 from stoix_like.composition import group_choices
-from stoix_like.config import parse_config
+from stoix_like.config import flatten, parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
@@ -31,7 +31,7 @@ def configuration(directory, *overrides):
     directory.mkdir()
     composed = compose_config([*toys.overrides(rollout_length=4), "env=probe/observed_value", *overrides])
     write_config(directory, parse_config(composed).resolved)
-    return config_file.flatten(config_file.plain_config(directory))
+    return flatten(config_file.plain_config(directory))
 
 
 def test_a_recorded_configuration_is_loaded_and_any_change_of_it_is_refused(tmp_path, state):
@@ -69,7 +69,7 @@ def test_a_run_that_sends_data_needs_a_word_unless_this_user_trained_it(tmp_path
     # The word of the command line, which evaluation gives, too.
     for word in ("logger=silent", "logger=wandb", "logger.wandb.enabled=true", "logger.wandb.mode=offline"):
         config_file.read_config(directory, [word])
-    trust.record_trusted(config_file.flatten(config_file.plain_config(directory)))
+    trust.record_trusted(flatten(config_file.plain_config(directory)))
     assert len(list(state.iterdir())) == 1
     config_file.read_config(directory)
 
@@ -108,7 +108,7 @@ def test_without_a_state_directory_nothing_is_recorded(tmp_path, monkeypatch):
 
 
 def test_configurations_of_this_package_alone_are_not_recorded(tmp_path, state):
-    trust.record_trusted(config_file.flatten(parse_config(compose_config([])).resolved))
+    trust.record_trusted(flatten(parse_config(compose_config([])).resolved))
     assert not state.exists()
 
 
@@ -283,7 +283,7 @@ def test_the_command_line_refuses_foreign_code_before_importing_it(tmp_path, mon
 def test_all_network_configurations_of_this_package_are_trusted():
     for network in group_choices("network"):
         values = parse_config(compose_config([f"network={network}"])).resolved["network"]
-        trust.check_trusted(config_file.flatten({"network": values}), "here")
+        trust.check_trusted(flatten({"network": values}), "here")
 
 
 def test_functions_of_callbacks_are_recorded():

@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from stoix_like.composition import parse_overrides
+from stoix_like.config import flatten
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.devices import device_names
 from stoix_like.run.set_up.setup import RunSetup
-from stoix_like.storage.config_file import flatten
 from stoix_like.storage.recorded_runs import is_below
 
 # Written by Hydra.

@@ -19,7 +19,7 @@ from stoix_like.architectures.update import ShardProgram
 from stoix_like.assembly import SystemParts, inputs_of, make_spec
 from stoix_like.base_types import Axes, RolloutState, System, SystemSpec
 from stoix_like.callbacks import Callback
-from stoix_like.config import RunConfig
+from stoix_like.config import RunConfig, flatten
 from stoix_like.data.files import KEY
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
@@ -45,7 +45,6 @@ from stoix_like.run.set_up.teaching import KEY as TEACHER
 from stoix_like.run.set_up.teaching import content_of, load_teacher
 from stoix_like.run.set_up.variables import check_variables
 from stoix_like.schema import replace_values
-from stoix_like.storage.config_file import flatten
 from stoix_like.storage.run_files import is_address
 from stoix_like.storage.store import normalised
 from stoix_like.systems.parts.teacher import Teacher
