@@ -2,7 +2,7 @@
 
 A system trains with its own hyperparameters and network; the environment and the budget are all that is set. Runs that
 are finished are not repeated, and those that were interrupted resume; `--table` only reads them. Systems without a
-finished run keep their rows of the page, so that several machines can fill one table.
+finished run keep their rows of the page, so that several machines can fill one table. Exits with 1 if a run failed.
 
     python scripts/defaults.py runs/defaults --into docs/defaults.md
     python scripts/defaults.py runs/defaults --systems ppo/ff_ppo search/ff_az
@@ -11,6 +11,7 @@ finished run keep their rows of the page, so that several machines can fill one 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
+from stoix_like.storage.run_files import is_locked
 
 # Those of `offline` learn from data or a teacher.
 SYSTEMS = [system for system in group_choices("system") if not system.startswith("offline/")]
@@ -59,10 +61,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--table", action="store_true", help="only write the table of the finished runs")
     parser.add_argument("--into", type=Path, help="page whose text between the markers of results.py is replaced")
     args = parser.parse_args(argv)
-    for system in () if args.table else args.systems:
+    trained = () if args.table else args.systems
+    for system in trained:
         train(args.directory, system)
+    # Another process may still train some.
+    runs = {system: args.directory / system for system in trained}
+    failed = [system for system, run in runs.items() if not (results.format_run(run) or is_locked(run))]
     text = table(args.directory, SYSTEMS if args.into else args.systems, written_rows(args.into) if args.into else {})
     results.replace_block(args.into, text) if args.into else print(text)
+    if failed:
+        sys.exit(f"defaults.py: the runs of {', '.join(failed)} failed: a page keeps the rows that it has of them")
 
 
 def task_of(system: str) -> Task:

@@ -109,27 +109,42 @@ class References(NamedTuple):
         )
         return list(dict.fromkeys(found))
 
+    def cell(self, row: dict[str, str]) -> str:
+        """Format the published returns of the system and the environment of a row of the table."""
+        entries = self.of(row["system"].split("`")[1], row["environment"])
+        return "<br>".join(f"{x.episode_return:g} ({x.source}, {format_steps(x.env_steps)})" for x in entries)
+
 
 def train(run: Path, command: Sequence[str], check: bool = False) -> None:
-    """Train a run, or resume it; leave one that is finished, or that another process trains.
+    """Train a run, or resume it; leave one that is finished or diverged, or that another process trains.
 
     Args:
         run: its directory; without a checkpoint to resume from, it is deleted and the run starts again.
         command: the arguments of `stoix-like` that train it.
-        check: whether a failure is an error.
+        check: whether a failure is an error, but that of a run whose seeds all diverged.
 
     Raises:
         SystemExit: the directory holds other files, or a run of another command.
     """
     _check_owned(run, command[1:])
-    if holds_run(run) and read_run(run).status in (FINISHED, RUNNING):
+    if holds_run(run) and (read_run(run).status in (FINISHED, RUNNING) or _has_diverged(run)):
         return
     resumed = holds_run(run) and bool(checkpoint.steps(run))
     if not resumed:
         shutil.rmtree(run, ignore_errors=True)
     arguments = ["resume", str(run)] if resumed else [*command, f"hydra.run.dir={run}"]
     print(shlex.join(["stoix-like", *arguments]), flush=True)
-    subprocess.run([sys.executable, "-m", "stoix_like", *arguments], check=check, stdout=subprocess.DEVNULL)
+    try:
+        subprocess.run([sys.executable, "-m", "stoix_like", *arguments], check=check, stdout=subprocess.DEVNULL)
+    except subprocess.CalledProcessError:
+        if not (holds_run(run) and _has_diverged(run)):
+            raise
+
+
+def _has_diverged(directory: Path) -> bool:
+    """Return whether training ended because every seed diverged: again, it would do the same."""
+    run = read_run(directory)
+    return run.status == FAILED and all(member.failure for member in recorded_runs.members(run))
 
 
 def _check_owned(run: Path, overrides: Sequence[str]) -> None:
@@ -152,8 +167,7 @@ def read_members(directory: Path) -> list[Member]:
 def read_counted(directory: Path) -> list[Member]:
     """Read the members of a run that has finished or diverged, and was started on the command line."""
     run = recorded_runs.read_run(directory)
-    diverged = run.status == FAILED and all(member.failure for member in recorded_runs.members(run))
-    if run.status != FINISHED and not diverged:
+    if run.status != FINISHED and not _has_diverged(directory):
         raise ConfigError(f"{directory} is not finished: it has no summary.json that can be read; leave it out")
     try:
         given, composed = (_load(directory / f".hydra/{name}.yaml") for name in ("overrides", "config"))
@@ -267,7 +281,11 @@ def table(
             f"the page has the columns {', '.join(written.rows[0])}, and the new rows have {', '.join(new[0])}: give"
             " --reference if, and only if, the page was written with one"
         )
-    rows = merge(written.rows, new)
+    kept = written.rows
+    if references is not None:
+        # References may be newer than the page.
+        kept = [row | {"published": references.cell(row)} for row in kept]
+    rows = merge(kept, new)
     runs = [member.run for group in groups for member in group if member.run.summary]
     measured_with = dict.fromkeys([*written.measured_with, *(f"{_MEASURED}{_measured_with(run)}." for run in runs)])
     equal = _equal_budgets(rows, references) if references else []
@@ -345,9 +363,7 @@ def _row(rows: Sequence[Member], references: References | None) -> dict[str, str
         "best policy": format_returns(best) if len(best) == len(rows) else "",
     }
     if references is not None:
-        entries = references.of(run.system, run.environment.split("/")[-1])
-        published = (f"{x.episode_return:g} ({x.source}, {format_steps(x.env_steps)})" for x in entries)
-        cells["published"] = "<br>".join(published)
+        cells["published"] = references.cell(cells)
     return {**cells, "command": "<br>".join(f"`{command}`" for command in commands(rows))}
 
 

@@ -240,7 +240,17 @@ def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(t
     write("dqn", ["system=q_learning/ff_dqn"], versions={**VERSIONS, "jax": "0.11.2"})
     # The command of the first in another order, and another one of the same system.
     write("again", ["env=gymnax/cartpole", "system=ppo/ff_ppo"], (400.0, 480.0), (450.0, 460.0))
+    # A reference that is newer than the page also enters the rows that stay.
+    later = reference.read_text().replace("source: me}]", "source: me}, {return: 7, env_steps: null, source: me}]")
+    reference.write_text(later)
     text = write("acrobot", ["env=gymnax/acrobot"], (-90.0,))
+    published = [row["published"] for row in results.read_table(text)]
+    assert (
+        published[0]
+        == published[1]
+        == "440 (me, 500k)<br>480 (me, 500k)<br>500 (me, 500k)<br>300 (me, 100k)<br>7 (me, ?)"
+    )
+    assert published[2:] == ["", ""]
     assert results.read_table(text)[1]["best policy"] == "455.0 [450.0, 460.0]"
     systems = [(row["system"], row["environment"]) for row in results.read_table(text)]
     assert systems == [
@@ -363,6 +373,21 @@ def test_the_table_of_defaults_shows_what_diverged_and_no_earlier_row(tmp_path, 
     assert [results.format_run(tmp_path / name) for name in (system, lost)] == ["–", "–"]
 
 
+def test_defaults_of_systems_whose_runs_failed_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    defaults = importlib.import_module("defaults")
+    write_run(tmp_path / "ppo/ff_ppo", defaults.command_of("ppo/ff_ppo")[1:], (500.0,), env_steps=1000)
+    # Nothing else trains.
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
+    arguments = [str(tmp_path), "--systems", "ppo/ff_ppo"]
+    defaults.main(arguments)
+    table = capsys.readouterr().out
+    assert "| `ppo/ff_ppo` | cartpole | 1k | 500.0 | yes |" in table.splitlines()
+    with pytest.raises(SystemExit, match="the runs of sac/ff_sac, vpg/ff_a2c failed"):
+        defaults.main([*arguments, "sac/ff_sac", "vpg/ff_a2c"])
+    assert capsys.readouterr().out.endswith(table)
+
+
 def test_a_table_of_defaults_without_runs_is_refused(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts")
     with pytest.raises(SystemExit, match="holds no finished run of ppo/ff_ppo: leave out --table"):
@@ -393,6 +418,23 @@ def test_tables_resume_runs_with_checkpoints_and_repeat_others_that_are_unfinish
         (tmp_path / "sac/ff_sac/summary.json").unlink()
         defaults.train(tmp_path, "sac/ff_sac")
     assert commands == []
+
+
+def test_runs_whose_seeds_all_diverged_do_not_train_again(tmp_path, monkeypatch):
+    def fail(command, **_):
+        if command[-1].endswith("new"):
+            write_diverged(tmp_path / "new", overrides)
+        raise subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    overrides = ["system.gamma=0.9"]
+    write_diverged(tmp_path / "old", overrides)
+    # Only the third one fails for another reason.
+    for name in ("old", "new"):
+        results.train(tmp_path / name, ["train", *overrides], check=True)
+        assert results.format_run(tmp_path / name) == "–"
+    with pytest.raises(subprocess.CalledProcessError):
+        results.train(tmp_path / "third", ["train", *overrides], check=True)
 
 
 def test_directories_of_other_runs_and_files_are_left_alone(tmp_path):

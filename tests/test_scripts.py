@@ -1,6 +1,7 @@
 """Scripts: the benchmark measures speed and writes the tables of the documentation."""
 
 import importlib
+import importlib.metadata
 import json
 import runpy
 import sys
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from stoix_like import composition
 from stoix_like.aot.kernels import Kernel
 from stoix_like.aot.targets import find_target
 from stoix_like.config import parse_config
@@ -121,9 +123,45 @@ def test_the_scripts_of_every_scenario_exist(benchmark):
 
 def test_a_count_that_has_risen_is_named(benchmark):
     recorded = {"h200": {"sac": {"stoix_like": {"rest": 100, "launches": 200}, "rejax": {"rest": 1}}}}
-    found = {"h200": {"sac": {"stoix_like": {"rest": 105, "launches": 211}}, "new": {"stoix_like": {"rest": 9}}}}
+    ours = {"rest": 105, "launches": 211, "rollout": 3, "epoch": 0}
+    found = {"h200": {"sac": {"stoix_like": ours}, "new": {"stoix_like": {"rest": 9}}}}
     assert benchmark.kernels.find_rises(recorded, recorded) == []
-    assert benchmark.kernels.find_rises(found, recorded) == ["h200, sac: launches per update: 211, was 200"]
+    # It had no loop over the steps of a rollout.
+    assert benchmark.kernels.find_rises(found, recorded) == [
+        "h200, sac: launches per update: 211, was 200",
+        "h200, sac: step of the rollout: 3, was 0",
+    ]
+
+
+def test_rejax_is_counted_again_when_its_settings_have_changed(benchmark, monkeypatch, tmp_path):
+    kernels, record, counted = benchmark.kernels, tmp_path / "kernels.json", []
+
+    def count_rejax(name, target, python):
+        counted.append(target.name)
+        return {"launches": 2, "cost": 1}
+
+    old = {"stoix_like": {"launches": 1}, "rejax": {"launches": 9, "cost": 1}}
+    jax = importlib.metadata.version("jax")
+    record.write_text(json.dumps({"jax": jax, **{target: {"sac": old} for target in kernels.TARGETS}}))
+    for name, value in (("RECORD", record), ("count_ours", lambda *_: {"launches": 1}), ("count_rejax", count_rejax)):
+        monkeypatch.setattr(kernels, name, value)
+    monkeypatch.setattr(sys, "argv", ["kernels", "sac", "--peers", str(tmp_path)])
+    kernels.main()
+    # No settings were recorded; then, they are the same.
+    kernels.main()
+    assert counted == ["h200", "v5e-1"]
+    settings = kernels.KERNEL_SCENARIOS["sac"].peers["rejax"]["create"]
+    monkeypatch.setitem(settings, "batch_size", 512)
+    kernels.main()
+    assert counted == 2 * ["h200", "v5e-1"]
+    assert json.loads(record.read_text())["h200"]["sac"]["rejax"]["launches"] == 2
+
+
+def test_speeds_of_the_page_are_those_of_a_default_run_on_a_cpu(benchmark):
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    table = page[page.index("<!-- bench -->") : page.index("<!-- end -->")]
+    default = {name for name, scenario in benchmark.scenarios.SCENARIOS.items() if scenario.on_cpu}
+    assert {line.split(" ")[1] for line in table.splitlines() if " stoix_like " in line} == default
 
 
 def test_counts_of_another_compiler_are_not_compared(benchmark, monkeypatch, capsys, tmp_path):
@@ -289,18 +327,25 @@ def plans(cases):
     return {name: make_plan(config, config.arch.num_devices) for name, config in configs.items()}
 
 
-def test_the_byte_check_has_sizes_that_fit_in_every_layout(byte_check):
+def test_the_byte_check_has_sizes_that_fit_in_every_layout(byte_check, monkeypatch):
+    monkeypatch.setattr(byte_check, "random_data", lambda env: f"/{env[4:]}.npz")
     systems = ("search/ff_mz", "dreamer/dreamer_v3")
     cases = {
         (s, name): byte_check.overrides_of(s, *layout) for s in systems for name, layout in byte_check.LAYOUTS.items()
     }
+    cases["cloning"] = cloning = byte_check.overrides_of("offline/bc", *byte_check.LAYOUTS["population"])
     assert all(plan.num_updates > 1 for plan in plans(cases).values())
+    assert {"arch=offline", "system.data=/gymnax/cartpole.npz", "arch.population.size=3"} <= set(cloning)
+    # It has no discount to vary.
+    assert not any("gamma" in word for word in cloning)
 
 
 @pytest.mark.slow
 def test_every_case_of_the_byte_check_can_be_planned(byte_check):
     found = plans(byte_check.all_cases())
     assert len(found) > 150
+    systems = {name.split()[0] for name in found}
+    assert set(composition.group_choices("system")) - systems == {byte_check.LEFT_OUT}
     assert all(plan.num_updates > 1 for plan in found.values())
 
 

@@ -233,18 +233,19 @@ SCENARIOS = {
     },
     "dqn": Scenario(DQN, peers={"rejax": rejax_settings(REJAX_DQN, "DQN"), "sbx": SBX_DQN}, goal=Goal("cpu", 1.7)),
     "sac": Scenario(SAC, peers={"rejax": rejax_settings(REJAX_SAC, "SAC"), "sbx": SBX_SAC}, goal=Goal("cpu", 1.05)),
-    "rec_ppo": Scenario(REC_PPO),
-    "rec_ppo_shared": Scenario(recurrent_ppo("rnn_shared", "actor")),
-    "unroll_gru": Scenario(REC_PPO, "unroll"),
+    # Sections of the page name these, and those of pixels.
+    "rec_ppo": Scenario(REC_PPO, on_cpu=False),
+    "rec_ppo_shared": Scenario(recurrent_ppo("rnn_shared", "actor"), on_cpu=False),
+    "unroll_gru": Scenario(REC_PPO, "unroll", on_cpu=False),
     **{
-        f"{measure}_{cell}": Scenario((*REC_PPO, f"{CELL}={cell}"), measure)
+        f"{measure}_{cell}": Scenario((*REC_PPO, f"{CELL}={cell}"), measure, on_cpu=False)
         for cell in ("mingru", "lru", "s5", "mlstm", "gtrxl")
         for measure in ("unroll", "unroll_in_steps")
     },
     "env_only": Scenario(PPO_SMALL, "env_only"),
     "net_only": Scenario(PPO_SMALL, "net_only"),
-    "pixels": Scenario(PPO_PIXELS, "net_only"),
-    "pixels_xla": Scenario((*PPO_PIXELS, *XLA_CONVOLUTIONS), "net_only"),
+    "pixels": Scenario(PPO_PIXELS, "net_only", on_cpu=False),
+    "pixels_xla": Scenario((*PPO_PIXELS, *XLA_CONVOLUTIONS), "net_only", on_cpu=False),
     "evaluation": Scenario(PPO_SMALL, "evaluation", unit="% of the time", goal=Goal("value", 5.0, at_least=False)),
     "time_to_first_update": Scenario(
         (*PPO_SMALL, "arch.total_timesteps=1024", "arch.num_evaluation=2"),

@@ -19,8 +19,7 @@ from tiny_runs import ENVIRONMENT, ROOT, TIMES, Bench, Done, Outcome, complaints
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Train with files of limited size, with such a limit for a part of the run, or on a small tmpfs."""
-    names = systems()
-    system = names[index % len(names)]
+    system = bench.in_turn(systems(), index)
     how = rng.choice((_small_files, _full_for_a_while, _small_tmpfs))
     run_dir = bench.scratch / "run"
     what, done = how(bench, rng, system, run_dir)

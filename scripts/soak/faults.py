@@ -15,8 +15,7 @@ COMPARED = ("episode_returns", "episode_lengths", "env_steps")
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Damage a file of the newest checkpoint, then evaluate the run or resume it to its end."""
-    names = systems()
-    system = names[index % len(names)]
+    system = bench.in_turn(systems(), index)
     run_dir = bench.unfinished(system)
     resuming = rng.random() < 0.5
     which = rng.choice(("best", "last"))

@@ -34,8 +34,7 @@ CALLBACKS = {
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Set up one configuration with one wrong value, with limits of memory and time."""
-    order = bench.once("places", lambda: shuffled(list(places()), bench.seed))
-    arguments = draw(rng, order[index % len(order)])
+    arguments = draw(rng, bench.in_turn(bench.once("places", lambda: list(places())), index))
     bench.commands.append(f"(ulimit -v {MEMORY // 1024}; stoix-like train {shlex.join(arguments)})")
     done = bench.call("fuzz:probe", arguments, RLIMIT_AS=MEMORY, RLIMIT_CPU=SECONDS)
     problems = complaints(done)
@@ -43,11 +42,6 @@ def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
         problems = [f"refused in {len(done.err.strip().splitlines())} lines: {done.err.strip()[:200]!r}"]
     verdict = "" if problems else " (refused)" if done.code == REFUSED else " (set up)"
     return Outcome(f"{' '.join(arguments)}{verdict}", problems, bench.commands)
-
-
-def shuffled(items: list[Any], seed: int) -> list[Any]:
-    """Return items in a random order."""
-    return random.Random(seed).sample(items, len(items))
 
 
 def places() -> Iterator[tuple[str, ...]]:

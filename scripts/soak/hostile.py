@@ -17,8 +17,7 @@ CANARY = "keep me\n"
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Plant one trap in a copy of a run, then evaluate or resume it."""
-    traps = list(TRAPS.items())
-    name, plant = traps[index // 2 % len(traps)]
+    name, plant = bench.in_turn(list(TRAPS.items()), index // 2)
     command = ("evaluate", "resume")[index % 2]
     run_dir = bench.unfinished(SYSTEM)
     outside = bench.scratch / "outside"

@@ -60,9 +60,8 @@ IGNORED = 0.5
 
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
-    """Kill one run a few times: one of each system, then one of each option."""
-    runs = [*((system, ()) for system in systems()), *OPTIONS]
-    system, options = runs[index % len(runs)]
+    """Kill one run a few times: that of a system or of an option."""
+    system, options = bench.in_turn([*((system, ()) for system in systems()), *OPTIONS], index)
     command = functools.partial(next_command, (*overrides(system), *options))
     # The name is part of a path.
     return survive(bench, rng, "-".join([system, *re.findall(r"[\w.]+", " ".join(options))]), command, bench.digest)

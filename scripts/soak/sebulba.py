@@ -14,8 +14,7 @@ from tiny_runs import Bench, Outcome, overrides, records, systems
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Kill one run a few times."""
-    on_host = [system for system in systems() if not offline(system)]
-    system = on_host[index % len(on_host)]
+    system = bench.in_turn([system for system in systems() if not offline(system)], index)
     command = functools.partial(next_command, overrides(system, on_host=True))
     return survive(bench, rng, f"sebulba {system}", command, evaluations)
 

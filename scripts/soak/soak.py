@@ -4,15 +4,16 @@
     python scripts/soak --only kills/3          # one try again, as a failure names it
     python scripts/soak --kinds kills --rounds 204 --minutes 300 --journal soak.jsonl    # resumable
 
-kills     runs of every system are stopped at random moments, resumed, and compared with an uninterrupted run
+kills     runs of systems in turn are stopped at random moments, resumed, and compared with an uninterrupted run
 disks     the disk is full during training
 faults    a file of a checkpoint loses a bit, its end or its existence
 sweeps    sweeps are stopped at random moments, started again, and compared with an uninterrupted one
 sebulba   runs of Sebulba with environments of the host are stopped at random moments, and resumed
-fuzz      a key of the configuration has a wrong value; every key of every group in turn
+fuzz      a key of the configuration has a wrong value; the keys of all groups in turn
 hostile   a run directory links elsewhere, blocks, explodes or names foreign code
 
-Moments are fractions of a measured duration, so that `--seed` determines all tries. Exits with 1 if anything failed.
+The order of systems, options, keys and traps is random. Moments are fractions of a measured duration, so that `--seed`
+determines all tries. Exits with 1 if anything failed.
 """
 
 from __future__ import annotations

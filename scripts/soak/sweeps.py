@@ -22,8 +22,7 @@ def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     from stoix_like.tuning.halving import HALVING
     from stoix_like.tuning.study import SAMPLERS
 
-    samplers = (*SAMPLERS, HALVING, TUNE)
-    sampler = samplers[index % len(samplers)]
+    sampler = bench.in_turn((*SAMPLERS, HALVING, TUNE), index)
 
     def command(directory: Path) -> list[str]:
         if sampler == TUNE:

@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import pkgutil
+import random
 import resource
 import select
 import shlex
@@ -226,6 +227,10 @@ class Bench:
     def once(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return what is the same for all tries; compute it at its first use."""
         return self._references.once(name, compute)
+
+    def in_turn(self, items: Sequence[Any], index: int) -> Any:
+        """Return the item of a try: tries take all items in turn, in an order that the seed determines."""
+        return random.Random(self.seed).sample(items, len(items))[index % len(items)]
 
     def same_end(self, run_dir: Path, reference: Reference) -> list[str]:
         """Compare the end of a run with that of an uninterrupted one; return the differences."""
