@@ -46,8 +46,14 @@ else:
             return importlib.import_module("importlib.metadata").version(__name__)
         if name in _MODULES:
             return getattr(importlib.import_module(_MODULES[name]), name)
+        if importlib.import_module("importlib.util").find_spec(f"{__name__}.{name}"):
+            raise AttributeError(f"{__name__}.{name} is a module that is not imported yet: `import {__name__}.{name}`")
         found = ", ".join(sorted({*__all__, *_MODULES}))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has {found}")
+
+    def __dir__() -> list[str]:
+        """Return all names, with those that are imported on first use."""
+        return sorted({*globals(), *__all__, *_MODULES})
 
 
 # Without `sweep` and `tune`, whose extra `from stoix_like import *` would need.

@@ -215,11 +215,9 @@ class System(NamedTuple):
         eval_act: like `act`, for evaluation.
         init_carry: `(num_envs) -> carry`, the carry at the start of an episode: a recurrent state, the keys of
             correlated noise, or `()`.
-        inspect: `(shared, Observation) -> NetworkOutputs`, for pictures of the policy and of the critic; None where
-            there are none.
+        inspect: `(shared, Observation) -> NetworkOutputs`, for pictures of policy and critic; None without any.
         search: `(shared, RolloutState, key) -> SearchOutput`, what the search of `eval_act` finds; None without one.
-        observations: `(Agent, Trajectory, key) -> Observation`, a batch of observations `[B, ...]` that `update` learns
-            from; None where the system does not tell.
+        observations: `(Agent, Trajectory, key) -> Observation`, a batch `[B, ...]` that `update` learns from, or None.
         dream: `(shared, Observation [T, B, ...], action [T, B, ...], context, key) -> Dream`: what a learned model
             makes of the first `context` observations of episodes, and predicts of the others from the actions alone.
             `action[t]` led to observation t; `action[0]` has no effect. None without a model that draws observations.
@@ -358,6 +356,7 @@ class SystemConfig:
         policy_hyperparams: hyperparameters with which `eval_act` acts on observations alone, without a search.
         needs_model: whether the system plans with the environments as a model.
         needs_successors: whether the system reads the true successor of every step, and not only its value.
+        stores_raw_rewards: whether the replay buffer holds rewards that `reward_scale` has not multiplied.
         plays_both_seats: whether the system learns games for two in which it moves for both players.
         networks_per_agent: whether the system can give each agent of a game networks of its own.
         rollout_length: steps per environment between two updates, T.
@@ -370,6 +369,7 @@ class SystemConfig:
     policy_hyperparams: ClassVar[Mapping[str, float]] = {}
     needs_model: ClassVar[bool] = False
     needs_successors: ClassVar[bool] = True
+    stores_raw_rewards: ClassVar[bool] = False
     plays_both_seats: ClassVar[bool] = False
     networks_per_agent: ClassVar[bool] = False
     rollout_length: Annotated[int, between(1, INT32_MAX)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import stoix_like
+from stoix_like.networks import distributions
 
 
 def test_the_package_has_the_version_it_was_installed_with():
@@ -14,6 +15,17 @@ def test_the_package_has_the_version_it_was_installed_with():
     assert "__version__" in stoix_like.__all__
     with pytest.raises(AttributeError, match="module 'stoix_like' has no attribute '__versoin__'"):
         stoix_like.__versoin__  # noqa: B018
+
+
+def test_the_names_of_the_package_are_listed_before_their_first_use():
+    assert {*stoix_like.__all__, "sweep", "tune"} <= {*dir(stoix_like)}
+    assert {*distributions.__all__} <= {*dir(distributions)}
+
+
+def test_modules_of_the_package_that_are_not_imported_yet_are_named_in_the_error():
+    code = "import stoix_like\ntry: stoix_like.utils\nexcept AttributeError as error: print(error)"
+    assert _printed(code) == "stoix_like.utils is a module that is not imported yet: `import stoix_like.utils`\n"
+    assert _printed("from stoix_like import utils; print(utils.__name__)") == "stoix_like.utils\n"
 
 
 def test_importing_the_package_does_not_read_its_version():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
+from stoix_like.base_types import SystemConfig
 from stoix_like.data.dataset import DataHeader, DataSet, from_steps
 from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.inference.load import TrainedRun, choose_member, load_shared
-from stoix_like.schema import get_value
+from stoix_like.schema import flat_hints, get_value
 from stoix_like.storage import checkpoint
 from stoix_like.systems.parts.teacher import Kickstarting, TeacherConfig
 from stoix_like.utils.jax_utils import named, path_name
@@ -78,9 +80,8 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
             " steps: collect with policy=best"
         )
     hyperparams = state.hyperparams_of(index)
-    scale = hyperparams.get("reward_scale", get_value(config.system, "reward_scale"))
     num_rows = config.arch.total_num_envs * run.setup.env.num_agents
-    data = _rows(buffer, num_rows, scale * config.env.reward_scale)
+    data = _rows(buffer, num_rows, stored_scale(config.system, hyperparams) * config.env.reward_scale)
     largest = hyperparams.get("max_abs_reward", getattr(config.system, "max_abs_reward", np.inf))
     if np.abs(data.reward * config.env.reward_scale).max(initial=0.0) > largest * (1.0 - _ROUNDING):
         raise ConfigError(
@@ -88,6 +89,21 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
             " policy=best, or train with a larger one"
         )
     return data, f"replay buffer after {step:,} env steps"
+
+
+def stored_scale(config: SystemConfig, hyperparams: Mapping[str, float]) -> float:
+    """Return the factor by which the system multiplied the rewards of its buffer.
+
+    Args:
+        config: hyperparameters of the system.
+        hyperparams: those that the member has instead.
+
+    Returns:
+        `reward_scale`; 1 where the system has none, or stores rewards as they are.
+    """
+    if config.stores_raw_rewards or "reward_scale" not in flat_hints(type(config)):
+        return 1.0
+    return float(hyperparams.get("reward_scale", get_value(config, "reward_scale")))
 
 
 def _read_local(run: TrainedRun) -> tuple[Any, int]:
@@ -122,7 +138,7 @@ def _find_buffer(local: Any) -> Any:
     def is_buffer(node: Any) -> bool:
         return hasattr(node, "experience") or isinstance(node, FrameReplayState)
 
-    buffer = next(node for node in jax.tree.leaves(local, is_leaf=is_buffer) if is_buffer(node))
+    buffer = next((node for node in jax.tree.leaves(local, is_leaf=is_buffer) if is_buffer(node)), None)
     return buffer if isinstance(getattr(buffer, "experience", None), Step) else None
 
 

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stoix_like.base_types import Observation, ObservationGlobalState
 from stoix_like.networks import units
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.inputs import ArrayInput
@@ -24,9 +23,9 @@ Kwargs = Mapping[str, Any]
 def policy_kwargs(head: nn.Module, observation: Any, head_kwargs: Kwargs | None = None) -> dict[str, Any]:
     """Return the keyword arguments of a policy head: the caller's, and the action mask of the observation."""
     kwargs = dict(head_kwargs or {})
-    if "action_mask" in kwargs or not isinstance(observation, Observation | ObservationGlobalState):
+    if "action_mask" in kwargs:
         return kwargs
-    return mask_argument(head, observation.action_mask) | kwargs
+    return mask_argument(head, getattr(observation, "action_mask", None)) | kwargs
 
 
 class Network(nn.Module):

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from stoix_like.base_types import Agent, Axes, Metrics, Observation, PyTree, System, Trajectory
@@ -115,7 +116,10 @@ def _of_units(recorded: dict[tuple[str, ...], jax.Array], axes: Axes) -> dict[st
         found["dormant_units"].append(jnp.mean(jnp.concatenate(dormant)))
     for (*_, name), outputs in recorded.items():
         if name == units.FEATURES:
-            features = outputs.reshape(-1, outputs.shape[-1])[:_MAX_ROWS]
+            rows = outputs.reshape(-1, outputs.shape[-1])
+            # Evenly spaced: the first rows of a rollout are its first steps alone.
+            number = min(len(rows), _MAX_ROWS)
+            features = rows[np.arange(number) * len(rows) // number]
             values = singular_values(features)
             found["feature_norm"].append(jnp.mean(jnp.linalg.norm(features, axis=-1)))
             found["effective_rank"].append(effective_rank(values))

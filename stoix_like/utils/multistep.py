@@ -79,6 +79,7 @@ def _recurrence_step(x: Array, line: tuple[Array, Array]) -> tuple[Array, Array]
 
 def _finite(x: Array) -> Array:
     """Clip to finite values: products of importance ratios may overflow, and inf * 0 is NaN."""
+    x = jnp.asarray(x)
     largest = float(jnp.finfo(x.dtype).max)
     return jnp.clip(x, -largest, largest)
 
@@ -153,7 +154,8 @@ def batch_truncated_generalized_advantage_estimation(
         r_t: `[B, T]` rewards.
         discount_t: `[B, T]` gamma, zero where the episode terminated.
         lambda_: mixing parameter in [0, 1]: a scalar, `[T]` or `[B, T]`.
-        values: `[B, T+1]` values of consecutive observations, an alternative to `v_tm1` and `v_t`.
+        values: `[B, T+1]` values of consecutive observations, an alternative to `v_tm1` and `v_t`; wrong where an
+            environment resets itself after a truncation: `values[t+1]` is then that of the reset observation.
         v_tm1: `[B, T]` values of the observations acted on.
         v_t: `[B, T]` values of their true successors.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
@@ -521,7 +523,8 @@ def importance_corrected_td_errors(
         values: `[T+1]` values of consecutive observations.
         truncation_t: `[T]` whether the episode was truncated after the step; None if none was.
         stop_target_gradients: whether to stop all gradients except those through `v_tm1`.
-        v_t: `[T]` values of the true successors; None means `values[1:]`.
+        v_t: `[T]` values of the true successors; None means `values[1:]`, which is wrong where an environment resets
+            itself after a truncation: `values[t+1]` is then that of the reset observation.
         associative: whether to use the parallel scan; None: on accelerators.
 
     Returns:

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, PyTree, Real
 
 from stoix_like.utils.collectives import sum_over
 from stoix_like.utils.jax_utils import Scalar, append_dims, prepend_dims, two_sum
+from stoix_like.utils.shapes import check_last_axes
 
 Path = tuple[Any, ...]
 """The path of a leaf: dict keys, sequence positions and attribute names, from the root down."""
@@ -141,6 +142,14 @@ def _plain_key(entry: Any) -> Any:
 
 def _is_prefix(prefix: Path, path: Path) -> bool:
     return path[: len(prefix)] == prefix
+
+
+def _check_paths(prefixes: Sequence[Any], nest: PyTree) -> None:
+    paths = [_plain_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(nest)]
+    for prefix in prefixes if paths else ():
+        if not isinstance(prefix, tuple) or not any(_is_prefix(prefix, path) for path in paths):
+            leaves = ", ".join(map(str, paths))
+            raise ValueError(f"path={prefix!r} selects no leaf: pass a tuple that is the start of one of {leaves}")
 
 
 def _is_float(leaf: Any) -> bool:
@@ -273,8 +282,11 @@ def update_statistics(
         The statistics of all data so far.
 
     Raises:
-        ValueError: if a leaf or the weights do not have the batch dimensions of the first leaf.
+        ValueError: if a leaf or the weights do not have the batch dimensions of the first leaf, or a path of `config`
+            is not a tuple, or the start of the path of no leaf.
     """
+    paths = (NestStatisticsConfig() if config is None else config).paths
+    _check_paths(paths, batch)
     axes = tuple(convert_pmap_axes_names(pmap_axes) or ())
     num_dims = _num_batch_dims(state.mean, batch, weights, validate_shapes)
     if num_dims is None:
@@ -284,7 +296,7 @@ def update_statistics(
 
     def update_leaf(path: Path, data: Array, *fields: Array) -> _LeafStatistics:
         old = _LeafStatistics(*fields)
-        if not _has_statistics(path, data, config):
+        if not _is_float(data) or not any(_is_prefix(prefix, path) for prefix in paths):
             return old
         moments = _batch_moments(data, old, weights, added, axes)
         return _merge(old, moments, (state.count, added, count), (std_min_value, std_max_value))
@@ -294,11 +306,6 @@ def update_statistics(
     new = _transpose(batch, fast_map_structure_with_path(update_leaf, batch, *nests))
     low = RoundingErrors(count_low, new.mean_low, new.summed_variance_low)
     return RunningStatisticsState(new.mean, new.std, count, new.summed_variance, low)
-
-
-def _has_statistics(path: Path, data: Array, config: NestStatisticsConfig | None) -> bool:
-    paths = (NestStatisticsConfig() if config is None else config).paths
-    return _is_float(data) and any(_is_prefix(prefix, path) for prefix in paths)
 
 
 def _merge(
@@ -392,11 +399,15 @@ def normalize(batch: PyTree, mean_std: NestedMeanStd, max_abs_value: Scalar | No
 
     Returns:
         A nest like `batch`, with the same dtypes.
+
+    Raises:
+        ValueError: the shape of a leaf does not end with that of its statistics.
     """
 
     def normalize_leaf(data: Array, mean: Array, std: Array) -> Array:
         if not _is_float(data):
             return data
+        _check_element(data, mean)
         scaled = (data.astype(mean.dtype) - prepend_dims(mean, data.ndim)) / prepend_dims(std, data.ndim)
         if max_abs_value is not None:
             scaled = jnp.clip(scaled, -max_abs_value, max_abs_value)
@@ -416,16 +427,23 @@ def denormalize(batch: PyTree, mean_std: NestedMeanStd) -> PyTree:
 
     Returns:
         A nest like `batch`, with the same dtypes.
+
+    Raises:
+        ValueError: the shape of a leaf does not end with that of its statistics.
     """
 
     def denormalize_leaf(data: Array, mean: Array, std: Array) -> Array:
         if not _is_float(data):
             return data
-        return (data.astype(mean.dtype) * prepend_dims(std, data.ndim) + prepend_dims(mean, data.ndim)).astype(
-            data.dtype
-        )
+        _check_element(data, mean)
+        scaled = data.astype(mean.dtype) * prepend_dims(std, data.ndim)
+        return (scaled + prepend_dims(mean, data.ndim)).astype(data.dtype)
 
     return fast_map_structure(denormalize_leaf, batch, mean_std.mean, mean_std.std)
+
+
+def _check_element(data: Array, mean: Array) -> None:
+    check_last_axes("leaf", data.shape, mean.shape, mean.ndim, "its statistics")
 
 
 def get_clip_config_for_path(config: NestClippingConfig, path: Path) -> NestClippingConfig:
@@ -456,7 +474,11 @@ def clip(batch: PyTree, clipping_config: NestClippingConfig) -> PyTree:
 
     Returns:
         A nest like `batch`.
+
+    Raises:
+        ValueError: a path is not a tuple, or the start of the path of no leaf.
     """
+    _check_paths([path for path, _ in clipping_config.path_map], batch)
 
     def clip_leaf(path: Path, data: Array) -> Array:
         if not _is_float(data):

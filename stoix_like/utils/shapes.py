@@ -39,6 +39,25 @@ def check_shapes(layout: str, arrays: Sequence[Any]) -> None:
             ) from None
 
 
+def check_last_axes(name: str, shape: Sequence[Any], needed: Sequence[Any], least: int, what: str) -> None:
+    """Refuse an array that would broadcast silently, such as `[B, 1]` against `[B]`; further leading axes are allowed.
+
+    Args:
+        name: name of the array.
+        shape: its shape.
+        needed: the axes that it must end with.
+        least: number of these axes, the last ones, that it must have; it may lack the others.
+        what: description of these axes, for the message.
+
+    Raises:
+        ValueError: names the array, its shape, and the axes that it must end with.
+    """
+    num_axes = max(least, min(len(shape), len(needed)))
+    last = tuple(needed[len(needed) - num_axes :])
+    if tuple(shape[max(len(shape) - num_axes, 0) :]) != last:
+        raise ValueError(f"{name}.shape={tuple(shape)} must end with {last}, the last axes of {what}")
+
+
 @functools.cache
 def _parse(layout: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Split a layout into names and their axes."""

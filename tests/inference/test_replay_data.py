@@ -4,17 +4,21 @@ import shutil
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.base_types import Observation
+from stoix_like.base_types import Axes, Observation, TimeStep, Trajectory, Transition
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference import replay_data
-from stoix_like.inference.replay_data import _find_buffer, _rows, read_replay
+from stoix_like.inference.replay_data import _find_buffer, _rows, read_replay, stored_scale
+from stoix_like.run.set_up.setup import set_up
 from stoix_like.utils.replay import Step
 from stoix_like.utils.replay.frames import FrameReplayState
+from support.algorithms import make_algorithm
 from support.composed import compose_config
 from support.off_policy_runs import SMALL
 from support.trained_runs import train_pendulum
@@ -88,6 +92,29 @@ def test_buffers_of_frames_and_of_sequences_hold_no_steps():
     assert _find_buffer({"returns": np.zeros(2), "buffer": steps}) is steps
     assert _find_buffer((np.zeros(2), FrameReplayState(None, steps))) is None
     assert _find_buffer([Buffer((steps,))]) is None
+    assert _find_buffer({"own": np.zeros(2)}) is None
+
+
+def test_rewards_are_read_in_the_units_of_the_environment_where_the_system_stores_them_unscaled():
+    """AWR scales rewards after sampling, cloning never, and DQN before it stores them."""
+    sizes = ["arch.total_num_envs=2", "system.rollout_length=3", "system.reward_scale=0.25", "system.warmup_steps=0"]
+    sizes += ["system.total_buffer_size=6", "system.total_batch_size=2", "system.n_step=2"]
+    algorithm = make_algorithm(set_up(parse_config(compose_config(["system=awr/ff_awr", *sizes]))), axes=Axes())
+    reward = jnp.asarray([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]])
+    view, flags = Observation(jnp.zeros((3, 2, 4)), jnp.ones((3, 2, 2), bool)), jnp.zeros((3, 2), bool)
+    steps = Transition(view, flags.astype(jnp.int32), reward, flags, flags, view, flags, extras=reward)
+
+    @jax.jit
+    def store():
+        first = TimeStep(*jax.tree.map(lambda x: x[0], (view, reward, flags, flags, view)), ())
+        return algorithm.replay.add(algorithm.replay.init(first), Trajectory(steps, ()))
+
+    data = _rows(_find_buffer(jax.device_get(store())), 2, stored_scale(algorithm.config, {"reward_scale": 0.5}))
+    assert data.reward[data.valid].tolist() == [1, 2, 3, 4, 5, 6]
+    for system, own, scale in (("offline/bc", [], 1.0), ("q_learning/ff_dqn", ["system.reward_scale=0.25"], 0.25)):
+        config = parse_config(compose_config([f"system={system}", *own])).system
+        assert stored_scale(config, {}) == scale
+    assert stored_scale(config, {"reward_scale": 0.5}) == 0.5
 
 
 def test_runs_without_steps_to_take_are_refused(tmp_path_factory):

@@ -2,8 +2,10 @@
 
 import functools
 import inspect
+import re
 import subprocess
 import sys
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -71,6 +73,20 @@ class TestFeedForward:
         # head_kwargs take precedence.
         other = run(network.apply, params, observation, head_kwargs={"action_mask": ~MASK})
         np.testing.assert_array_equal(other.probs[MASK], 0.0)
+
+    def test_any_observation_may_have_an_action_mask(self):
+        class Grid(NamedTuple):
+            grid: jax.Array
+            action_mask: jax.Array
+
+        def masked(network, *inputs):
+            pi = jax.jit(network.init_with_output)(KEY, *inputs)[0]
+            np.testing.assert_array_equal(next(x for x in pi if isinstance(x, Categorical)).probs[~MASK], 0.0)
+
+        grid, observation = FeatureInput("grid"), Grid(VIEW, MASK)
+        masked(FeedForwardActorCritic(CategoricalHead(4), ScalarCriticHead(), MLPTorso((8,)), grid), observation)
+        network = RecurrentActor(CategoricalHead(4), MLPTorso((8,)), 6, "gru", MLPTorso((8,)), grid)
+        masked(network, network.initialize_carry(3), (observation, jnp.zeros((2, 3), bool)))
 
     def test_heads_for_box_spaces_ignore_action_masks(self):
         observation = Observation(VIEW, MASK)
@@ -263,6 +279,21 @@ class TestScannedRNN:
         gradient = jax.jit(jax.grad(lambda x: rnn.apply(params, start, (x, resets))[1][2:].sum()))(x)
         np.testing.assert_array_equal(gradient[:2], 0.0)
         assert (gradient[2:] != 0).any()
+
+
+@pytest.mark.parametrize("cell_type", CELLS)
+@pytest.mark.usefixtures("without_type_checks")
+def test_flags_that_would_broadcast_are_refused(cell_type):
+    """Inputs [6, 2, 3] with flags [6, 2, 1], [6] or [6, 1] in place of [6, 2]; and one step of them."""
+    rnn, x = ScannedRNN(8, cell_type), jnp.zeros((6, 2, 3))
+    start = rnn.initialize_carry(2)
+    for shape in ((6, 2, 1), (6,), (6, 1)):
+        with pytest.raises(
+            ValueError, match=rf"^resets\.shape={re.escape(str(shape))} must be \[\*B\], where .*\(6, 2\)"
+        ):
+            jax.eval_shape(rnn.init, KEY, start, (x, jnp.zeros(shape, bool)))
+    with pytest.raises(ValueError, match=r"^resets\.shape=\(2, 1\)"):
+        jax.eval_shape(functools.partial(rnn.init, method="step"), KEY, start, (x[0], jnp.zeros((2, 1), bool)))
 
 
 @pytest.mark.slow

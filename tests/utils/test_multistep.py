@@ -691,6 +691,14 @@ def test_numpy_arrays_are_accepted(associative):
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), actual, expected)
 
 
+@pytest.mark.usefixtures("without_type_checks")
+def test_float64_arrays_do_not_overflow_while_they_are_clipped():
+    """By hand, one step of ratio 2, reward 1, discount 1/2 and values 1 and 4: 2 (1 + 4 / 2 - 1) = 4."""
+    reward, discount, rho, values = (np.asarray(x, np.float64) for x in ([1.0], [0.5], [2.0], [1.0, 4.0]))
+    errors = ms.importance_corrected_td_errors(reward, discount, rho, 0.9, values)
+    np.testing.assert_allclose(errors, [4.0])
+
+
 def _refuses(function, data):
     try:
         jax.eval_shape(function, data, 0.7)

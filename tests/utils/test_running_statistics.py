@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from typing import NamedTuple
 
 import jax
@@ -289,6 +290,32 @@ def test_wrong_shapes_raise():
         rs.update_statistics(state, {"a": jnp.zeros((4, 3)), "b": jnp.zeros(4)}, weights=jnp.ones(3))
     loose = rs.update_statistics(state, {"a": jnp.zeros((4, 3)), "b": jnp.zeros(4)}, validate_shapes=False)
     assert loose.count == 4
+
+
+@pytest.mark.parametrize("function", [rs.normalize, rs.denormalize])
+@pytest.mark.usefixtures("without_type_checks")
+def test_leaves_that_would_broadcast_against_their_statistics_are_refused(function):
+    """Data [8, 1] with statistics of [4] would give [8, 4]."""
+    state = rs.initialize_statistics({"a": jnp.zeros(4), "b": jnp.zeros(())})
+    for shape in ((8, 1), (1,), ()):
+        with pytest.raises(ValueError, match=r"^leaf\.shape=.* must end with \(4,\), the last axes of its statistics"):
+            function({"a": jnp.zeros(shape), "b": jnp.zeros(8)}, state)
+    members = jax.vmap(function)(
+        {"a": jnp.zeros((3, 8, 4)), "b": jnp.zeros((3, 8))}, jax.tree.map(lambda x: jnp.stack([x] * 3), state)
+    )
+    assert members["a"].shape == (3, 8, 4)
+
+
+@pytest.mark.parametrize("path", ["a", ("c",), ("a", "y"), ["a"]])
+@pytest.mark.usefixtures("without_type_checks")
+def test_paths_that_select_nothing_are_refused(path):
+    nest = {"a": {"x": jnp.zeros(3)}, "b": jnp.zeros(3)}
+    message = f"path={path!r} selects no leaf: pass a tuple that is the start of one of ('a', 'x'), ('b',)"
+    state = rs.initialize_statistics(jax.tree.map(lambda x: x[0], nest))
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        rs.update_statistics(state, nest, config=rs.NestStatisticsConfig(paths=(("b",), path)))
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        rs.clip(nest, rs.NestClippingConfig(((("b",), 1.0), (path, 2.0))))
 
 
 def test_axis_names_convert_to_a_list():

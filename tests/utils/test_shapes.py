@@ -1,8 +1,10 @@
+import re
+
 import chex
 import numpy as np
 import pytest
 
-from stoix_like.utils.shapes import check_shapes
+from stoix_like.utils.shapes import check_last_axes, check_shapes
 
 Q, V = np.zeros((4, 3)), np.zeros(4)
 
@@ -41,6 +43,20 @@ def test_shapes_that_agree_are_accepted(layout, arrays):
 def test_shapes_that_differ_are_refused(layout, arrays, message):
     with pytest.raises(ValueError, match=message):
         check_shapes(layout, arrays)
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (7, 4, 3), (1, 4, 3)])
+def test_last_axes_that_agree_are_accepted(shape):
+    check_last_axes("x", shape, (4, 3), 1, "y")
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (1, 3), (4, 1, 3)])
+def test_last_axes_that_differ_are_refused(shape):
+    last = r"\(3,\)" if len(shape) < 2 else r"\(4, 3\)"
+    with pytest.raises(
+        ValueError, match=rf"^x\.shape={re.escape(str(shape))} must end with {last}, the last axes of y$"
+    ):
+        check_last_axes("x", shape, (4, 3), 1, "y")
 
 
 def test_the_switch_of_chex_turns_the_checks_off():

@@ -1,7 +1,8 @@
 """Action and value distributions with the interface of distrax.
 
 Every `entropy` but that of `Normal`, which is distrax's, takes an optional `seed`, which only estimates need. Every
-`log_prob` takes values with further leading sample axes. Distributions are pytrees: they pass through `jit`, `vmap` and
+`log_prob` takes values with further leading sample axes; every one but that of `Normal` refuses values that would
+broadcast, such as `[B, 1]` against a batch `[B]`. Distributions are pytrees: they pass through `jit`, `vmap` and
 `scan`.
 """
 
@@ -47,6 +48,10 @@ else:
             if (found := vars(importlib.import_module(f"{__name__}.{module}")).get(name)) is not None:
                 return found
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        """Return all names, with those that are imported on first use."""
+        return sorted({*globals(), *__all__})
 
 
 __all__ = [

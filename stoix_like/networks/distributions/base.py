@@ -12,6 +12,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key, Shaped
 
+from stoix_like.utils.shapes import check_last_axes
+
 Seed = Key[Array, ""] | Shaped[Array, "2"] | int
 """A random key, or an integer that distrax turns into one."""
 Sizes = tuple[Any, ...]
@@ -39,19 +41,19 @@ def take(distribution: Any, index: Any, *names: str) -> Any:
     return taken
 
 
-def check_event(value: Any, event_shape: Sizes) -> None:
-    """Refuse values that are no events, which would broadcast silently, such as `[B]` against `[B, 1]`.
+def check_value(value: Any, distribution: Any) -> None:
+    """Refuse values that would broadcast silently, such as `[B, 1]` against a batch `[B]`.
 
     Args:
-        value: `[..., *event]`.
-        event_shape: shape of one event.
+        value: `[..., *event]`: events, with sample axes before those of the batch, or without axes of the batch.
+        distribution: the distribution.
 
     Raises:
-        ValueError: the shape of `value` does not end with that of an event.
+        ValueError: the shape of `value` does not end with that of an event, or its batch axes are others.
     """
-    shape = np.shape(value)
-    if shape[max(len(shape) - len(event_shape), 0) :] != tuple(event_shape):
-        raise ValueError(f"value.shape={shape} must end with the event shape {tuple(event_shape)}")
+    batch, event = distribution.batch_shape, distribution.event_shape
+    what = f"the batch shape {tuple(batch)} and the event shape {tuple(event)}"
+    check_last_axes("value", np.shape(value), (*batch, *event), len(event), what)
 
 
 class Independent(distrax.Independent):
@@ -59,7 +61,7 @@ class Independent(distrax.Independent):
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Sum the log-probabilities of `value`, `[..., *event]`, over the event."""
-        check_event(value, self.event_shape)
+        check_value(value, self)
         return super().log_prob(value)
 
     def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from stoix_like.networks.distributions.base import Seed, Sizes
+from stoix_like.networks.distributions.base import Seed, Sizes, check_value
 from stoix_like.networks.distributions.bounded import Bounded, map_samples, stretch
 
 
@@ -40,6 +40,7 @@ class ClippedBeta(distrax.Beta):
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Compute the log-density of `value`, clipped to the range of the samples."""
+        check_value(value, self)
         value = jnp.asarray(value)
         return map_samples(super().log_prob, value.ndim - len(self.batch_shape))(self._clip(value))
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from stoix_like.networks.distributions.base import Seed, Sizes, take
+from stoix_like.networks.distributions.base import Seed, Sizes, check_value, take
 from stoix_like.utils.jax_utils import prepend_dims
 
 Bound = int | float | Sequence[Any] | np.ndarray | Array
@@ -44,7 +44,8 @@ def stretch(fraction: Array, minimum: Bound, maximum: Bound) -> Array:
 
 def ends(minimum: Bound, maximum: Bound, like: Array) -> tuple[Any, Any]:
     """Return the ends of an interval, to broadcast against `like`; numpy constants for constant bounds."""
-    low, high = (prepend_dims(_as_array(bound, like.dtype), like.ndim) for bound in (minimum, maximum))
+    dtype = jnp.result_type(like, 1.0)  # that of integers would round the ends
+    low, high = (prepend_dims(_as_array(bound, dtype), like.ndim) for bound in (minimum, maximum))
     return low, high
 
 
@@ -132,6 +133,7 @@ class Bounded(distrax.Distribution):
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Compute the log-density of `value`, finite at both ends of the interval."""
+        check_value(value, self)
         value = jnp.asarray(value)
         return map_samples(self._log_prob, value.ndim - len(self.batch_shape))(value)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from stoix_like.networks.distributions.base import Seed, Sizes, take
+from stoix_like.networks.distributions.base import Seed, Sizes, check_value, take
 from stoix_like.utils.jax_utils import prepend_dims
 
 
@@ -38,6 +38,7 @@ class Deterministic(distrax.Distribution):
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Return zero where `value` equals `loc`, else minus infinity."""
+        check_value(value, self)
         loc = prepend_dims(self._loc, jnp.ndim(value))
         return jnp.where(value == loc, 0.0, -jnp.inf).astype(loc.dtype)
 

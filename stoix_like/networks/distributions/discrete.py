@@ -14,8 +14,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Real
 
-from stoix_like.networks.distributions.base import Independent, Seed, Sizes, take
-from stoix_like.networks.distributions.masks import legal_actions
+from stoix_like.networks.distributions.base import Independent, Seed, Sizes, check_value, take
+from stoix_like.networks.distributions.masks import check_mask, legal_actions
 from stoix_like.utils.accelerate.columns import columns, in_columns
 from stoix_like.utils.jax_utils import prepend_dims
 
@@ -87,6 +87,7 @@ class Categorical(distrax.Categorical):
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Return the log-probability of `value`; minus infinity outside of `0 … K - 1`."""
+        check_value(value, self)
         value = jnp.asarray(value)
         chosen = jax.nn.one_hot(value, self.num_categories, dtype=bool)
         log_probs = sum_last(jnp.where(chosen, prepend_dims(self.logits, chosen.ndim), 0.0))
@@ -110,6 +111,7 @@ class Categorical(distrax.Categorical):
 
     def _compare(self, value: ArrayLike, comparison: Callable[..., Array]) -> Bool[Array, "..."]:
         """Compare the value of each category with `value`, `[..., K]`."""
+        check_value(value, self)
         samples = jnp.asarray(value)
         support = prepend_dims(self._support(), max(samples.ndim + 1, self._logits.ndim))
         return comparison(support, prepend_dims(samples, support.ndim - 1)[..., None])
@@ -146,7 +148,7 @@ class EpsilonGreedy(Categorical):
         action_mask: `[..., A]`, True where an action is legal; None where all are legal.
 
     Raises:
-        ValueError: a row of a concrete mask has no legal action.
+        ValueError: the mask has other axes than the action values, or a row of a concrete one has no legal action.
     """
 
     def __init__(
@@ -157,6 +159,7 @@ class EpsilonGreedy(Categorical):
     ) -> None:
         # Integers would round `epsilon` to 0.
         self._preferences = preferences = preferences.astype(jnp.result_type(preferences, 1.0))
+        check_mask(action_mask, preferences)
         mask = jnp.ones(preferences.shape, bool) if action_mask is None else legal_actions(action_mask)
         legal = mask.astype(preferences.dtype)
         best = jnp.argmax(jnp.where(mask, preferences, -jnp.inf), axis=-1)

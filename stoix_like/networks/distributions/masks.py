@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.shapes import check_last_axes
 
 
 def mask_logits(logits: Float[Array, "*batch A"], action_mask: Bool[Array, "*batch A"] | None) -> Float[Array, "..."]:
@@ -27,11 +29,18 @@ def mask_logits(logits: Float[Array, "*batch A"], action_mask: Bool[Array, "*bat
         `[..., A]` logits.
 
     Raises:
-        ValueError: a row of a concrete mask has no legal action.
+        ValueError: the mask has other axes than the logits, or a row of a concrete one has no legal action.
     """
     if action_mask is None:
         return logits
+    check_mask(action_mask, logits)
     return jnp.where(legal_actions(action_mask), logits, jnp.finfo(logits.dtype).min)
+
+
+def check_mask(action_mask: Any, logits: Array) -> None:
+    """Refuse a mask that would broadcast silently, such as `[B, 1, A]` against `[B, A]`; see `check_last_axes`."""
+    if action_mask is not None:
+        check_last_axes("action_mask", np.shape(action_mask), logits.shape, 1, f"the logits {logits.shape}")
 
 
 def mix_uniform(
@@ -52,8 +61,9 @@ def mix_uniform(
         `[..., A]` normalised log-probabilities, float32; the lowest finite number where an action is illegal.
 
     Raises:
-        ValueError: a row of a concrete mask has no legal action.
+        ValueError: the mask has other axes than the logits, or a row of a concrete one has no legal action.
     """
+    check_mask(action_mask, logits)
     legal = None if action_mask is None else legal_actions(action_mask)
     count = logits.shape[-1] if legal is None else legal.sum(-1, keepdims=True)
     probs = (1.0 - mix) * jax.nn.softmax(logits.astype(jnp.float32)) + mix / count

@@ -12,7 +12,7 @@ import jax
 from jaxtyping import Array, Float
 
 from stoix_like.envs.spaces import Mixed
-from stoix_like.networks.distributions.base import Independent, Seed, Sizes, check_event
+from stoix_like.networks.distributions.base import Independent, Seed, Sizes, check_value
 
 
 class MixedActionDistribution(distrax.Distribution):
@@ -50,7 +50,7 @@ class MixedActionDistribution(distrax.Distribution):
 
     def log_prob(self, value: Array) -> Float[Array, "..."]:
         """Add the log-probabilities of the parts of vectors `[..., D]`."""
-        check_event(value, self.event_shape)
+        check_value(value, self)
         pairs = zip(self._parts, self._space.split(value), strict=True)
         return reduce(add, (part.log_prob(each) for part, each in pairs))
 

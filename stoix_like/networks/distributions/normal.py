@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from stoix_like.networks.distributions.base import Seed, Sizes, check_event, take
+from stoix_like.networks.distributions.base import Seed, Sizes, check_value, take
 from stoix_like.utils.jax_utils import prepend_dims
 
 Normal = distrax.Normal
@@ -60,7 +60,7 @@ class MultivariateNormalDiag(distrax.Distribution):
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Compute the log-density, `-1/2 sum_i ((x_i - mu_i) / s_i)^2 + log(2 pi s_i^2)`."""
-        check_event(value, self.event_shape)
+        check_value(value, self)
         loc, scale = (prepend_dims(parameter, jnp.ndim(value)) for parameter in (self._loc, self._scale_diag))
         log_prob = -0.5 * jnp.square((value - loc) / scale) - jnp.log(scale) - 0.5 * math.log(2.0 * math.pi)
         return self._sum_over_event(log_prob)

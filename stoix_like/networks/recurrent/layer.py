@@ -17,6 +17,7 @@ from stoix_like.networks.recurrent import LinearCell, ParallelCell, linear_recur
 from stoix_like.networks.utils import parse_rnn_cell, plain_kwargs
 from stoix_like.utils.accelerate.platform import map_init
 from stoix_like.utils.jax_utils import append_dims, restore_float32
+from stoix_like.utils.shapes import check_shapes
 
 # Cells on top of each other that are one loop; fewer compile as fast, and faster code, one by one.
 _FEWEST_LOOPED = 3
@@ -59,6 +60,9 @@ class ScannedRNN(Network):
 
         Returns:
             The state after the last step, and the outputs `[T, ..., H]`.
+
+        Raises:
+            ValueError: the flags have other axes than the inputs.
         """
         states, outputs = self.unroll(rnn_state, x, every=len(x[1]))
         return jax.tree.map(lambda state: state[-1], states), outputs
@@ -69,7 +73,7 @@ class ScannedRNN(Network):
         """Process sequences as `__call__` does; return the states `[T / every, ..., H]` after each `every`-th step."""
         inputs, resets = x
         unroll = partial(_unroll_cell, resets=resets, every=every)
-        states, outputs = self._through_cells(unroll, rnn_state, inputs)
+        states, outputs = self._through_cells(unroll, rnn_state, inputs, resets)
         return states, restore_float32(outputs, self.dtype)
 
     def unroll_with_successors(
@@ -96,7 +100,7 @@ class ScannedRNN(Network):
             states, *outputs = cell.unroll(state, inputs[0], resets, every, inputs[1])
             return _in_dtypes_of(state, states), tuple(outputs)
 
-        states, outputs = self._through_cells(unroll, rnn_state, (inputs, next_inputs))
+        states, outputs = self._through_cells(unroll, rnn_state, (inputs, next_inputs), resets)
         return states, *(restore_float32(output, self.dtype) for output in outputs)
 
     def step(
@@ -104,11 +108,13 @@ class ScannedRNN(Network):
     ) -> tuple[Any, Float[Array, "*batch H"]]:
         """Process one time step, with arguments and results as in `__call__`, without their time axis."""
         inputs, resets = x
-        states, outputs = self._through_cells(partial(_apply_cell, resets=resets), rnn_state, inputs)
+        states, outputs = self._through_cells(partial(_apply_cell, resets=resets), rnn_state, inputs, resets)
         return states, restore_float32(outputs, self.dtype)
 
-    def _through_cells(self, apply: Any, rnn_state: Any, x: Any) -> tuple[Any, Any]:
+    def _through_cells(self, apply: Any, rnn_state: Any, x: Any, resets: Array) -> tuple[Any, Any]:
         """Apply a function `(cell, state, x) -> (states, x)` to one cell after the other."""
+        for inputs in jax.tree.leaves(x):
+            check_shapes("inputs[*B,D] resets[*B]", (inputs, resets))
         per_cell, states = self._per_cell(rnn_state), []
         for cell, state in zip(self.cells[: self._first_of_loop(x)], per_cell, strict=False):
             new, x = apply(cell, state, x)

@@ -1,6 +1,8 @@
 """Losses as pure functions of network outputs.
 
-Losses are means over the batch unless their docstring states otherwise; `…_per_example` is the loss without the mean.
+Most losses are means over the batch; the docstrings of the others say what they return: one value per example
+(`categorical_double_q_learning`, `quantile_regression_loss`, `expectile_loss`, `kl_balance_loss`) or a sum
+(`vmpo_policy_loss`). `…_per_example` is the loss without the mean.
 Discounts `d_t` are gamma, and zero where the episode terminated; they stay gamma where it was truncated. Gradients are
 stopped through targets, advantages, weights, returns, and the behaviour policy and its values.
 

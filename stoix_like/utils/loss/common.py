@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 import jax.numpy as jnp
+from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from stoix_like.utils.accelerate.columns import columns, in_columns
@@ -31,7 +32,7 @@ def approximate_kl_per_example(log_prob: Float[Array, "*B"], b_log_prob: Float[A
     Terms are bounded by exp(`MAX_LOG_RATIO`), and flat beyond, so that they stay finite where the losses do.
     """
     check_shapes("log_prob[*B] b_log_prob[*B]", (log_prob, b_log_prob))
-    log_ratio = jnp.clip(log_prob - b_log_prob, -math.exp(MAX_LOG_RATIO), MAX_LOG_RATIO)
+    log_ratio = jnp.clip(log_prob - stop_gradient(b_log_prob), -math.exp(MAX_LOG_RATIO), MAX_LOG_RATIO)
     return jnp.expm1(log_ratio) - log_ratio
 
 

@@ -200,6 +200,7 @@ def is_outside(target: Float[Array, "*B"], atoms: Float[Array, "*B atoms"]) -> F
     Returns:
         `[*B]` 1 where the target is clipped, else 0; the mean is the clipped share.
     """
+    check_shapes("target[*B] atoms[*B,K]", (target, atoms))
     return ((target < atoms[..., 0]) | (target > atoms[..., -1])).astype(jnp.float32)
 
 

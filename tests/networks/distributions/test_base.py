@@ -125,10 +125,41 @@ def test_shapes_under_vmap_are_those_of_an_entry(name):
 def test_values_that_are_no_events_are_refused(name):
     pi = distribution(name)
     for shape in ((), (4,), (2, 1), (2, 4)):
-        with pytest.raises(ValueError, match=r"value\.shape=.* must end with the event shape"):
+        with pytest.raises(ValueError, match=r"value\.shape=.* must end with .*, the last axes of .* the event shape"):
             jax.eval_shape(pi.log_prob, jnp.zeros(shape))
     with pytest.raises(ValueError, match="event shape"):
         jax.eval_shape(jax.vmap(lambda pi, value: pi.log_prob(value)), pi, jnp.zeros(2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("without_type_checks")
+def test_values_of_another_batch_are_refused(name):
+    """A batch of two with values [2, 1] or [4, 1] would give [2, 2] or [4, 2]; sample axes come before the batch."""
+    pi = distribution(name)
+    event, dtype = pi.event_shape, jax.eval_shape(pi.mode).dtype
+
+    def shape_of(pi, shape):
+        return jax.eval_shape(pi.log_prob, jax.ShapeDtypeStruct((*shape, *event), dtype)).shape
+
+    for shape, result in (((), (2,)), ((2,), (2,)), ((1, 2), (1, 2)), ((5, 4, 2), (5, 4, 2))):
+        assert shape_of(pi, shape) == result
+    for shape in ((1,), (3,), (2, 1), (4, 1)):
+        with pytest.raises(
+            ValueError, match=r"value\.shape=.* must end with .*, the last axes of the batch shape \(2,\)"
+        ):
+            shape_of(pi, shape)
+
+    # With a mapped axis of six, an entry has a batch of two.
+    members = jax.tree.map(lambda x: jnp.stack([x] * 6), pi)
+    function = jax.vmap(lambda pi, value: pi.log_prob(value))
+    assert jax.eval_shape(function, members, jnp.zeros((6, 4, 2, *event), dtype)).shape == (6, 4, 2)
+    with pytest.raises(ValueError, match="the batch shape"):
+        jax.eval_shape(function, members, jnp.zeros((6, 2, 1, *event), dtype))
+
+
+def test_cumulative_probabilities_of_values_of_another_batch_are_refused():
+    with pytest.raises(ValueError, match=r"value\.shape=\(2, 1\) must end with \(2,\)"):
+        distribution("categorical").log_cdf(jnp.zeros((2, 1)))
 
 
 @pytest.mark.slow

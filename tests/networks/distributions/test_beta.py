@@ -26,6 +26,11 @@ class TestBeta:
         entropy = -np.trapezoid(density * np.log(density), x) + np.log(4.0)
         np.testing.assert_allclose(pi.entropy(), entropy, rtol=1e-4)
 
+    def test_integers_do_not_round_the_ends(self):
+        # Beta(2, 3) on [-0.5, 1.5]: 0 is x = 0.25, of density 12 * 0.25 * 0.75^2, and the width is 2.
+        log_prob = beta(2.0, 3.0, -0.5, 1.5).log_prob(jnp.zeros((), int))
+        np.testing.assert_allclose(log_prob, np.log(12 * 0.25 * 0.75**2 / 2), rtol=1e-5)
+
     @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
     def test_samples_stay_strictly_inside(self, dtype):
         pi = ClippedBeta(jnp.asarray([0.01, 5.0], dtype), jnp.asarray([0.01, 0.01], dtype))

@@ -10,6 +10,7 @@ from stoix_like.networks.distributions import (
     EpsilonGreedy,
     legal_actions,
     mask_logits,
+    mix_uniform,
 )
 
 KEY = jax.random.key(0)
@@ -60,6 +61,17 @@ class TestMask:
         with pytest.raises(ValueError, match="without a legal action"):
             # The row has a legal action, but none for the second sub-action.
             legal_actions(jnp.asarray([[True, False, False]]), (2, 1))
+
+    @pytest.mark.usefixtures("without_type_checks")
+    def test_masks_that_would_broadcast_are_refused(self):
+        """Logits [2, 3] with a mask [2, 1, 3] would give [2, 2, 3]."""
+        for make in (mask_logits, lambda x, m: mix_uniform(x, 0.1, m), lambda x, m: EpsilonGreedy(x, 0.1, m).probs):
+            for shape in ((2, 1, 3), (1, 3), (2, 1)):
+                with pytest.raises(ValueError, match=r"^action_mask\.shape=.* must end with .* the logits \(2, 3\)"):
+                    make(LOGITS, jnp.ones(shape, bool))
+            for shape in ((3,), (2, 3)):
+                assert make(LOGITS, jnp.ones(shape, bool)).shape == (2, 3)
+            assert make(jnp.stack([LOGITS] * 4), self.MASK).shape == (4, 2, 3)
 
     def test_traced_empty_rows_are_unmasked(self):
         @jax.jit

@@ -32,6 +32,12 @@ def test_the_divergence_estimate_is_bounded_like_the_ratio():
         assert jnp.isfinite(estimate) & jnp.isfinite(slope).all(), log_ratio
 
 
+def test_the_divergence_estimate_has_no_gradient_of_the_behaviour_policy():
+    """By hand: d(r - 1 - log r) / d log pi = r - 1, which is 1 for r = 2."""
+    slopes = jax.grad(ls.approximate_kl, argnums=(0, 1))(jnp.full(1, LOG2), jnp.zeros(1))
+    np.testing.assert_allclose(slopes, [[1.0], [0.0]], rtol=1e-6)
+
+
 @pytest.mark.usefixtures("without_type_checks")
 def test_the_divergence_estimate_refuses_log_probabilities_that_would_broadcast():
     with pytest.raises(ValueError, match=r"b_log_prob.shape=\(4, 1\)"):

@@ -204,6 +204,12 @@ def test_targets_outside_of_the_atoms_are_counted():
     np.testing.assert_array_equal(ls.is_outside(targets, atoms), [1.0, 0.0, 0.0, 0.0, 1.0])
 
 
+@pytest.mark.usefixtures("without_type_checks")
+def test_targets_that_would_broadcast_against_the_atoms_are_refused():
+    with pytest.raises(ValueError, match=r"^atoms\.shape=\(5, 3\) must be \[\*B, K\], where \*B = \(5, 1\)"):
+        ls.is_outside(jnp.zeros((5, 1)), jnp.zeros((5, 3)))
+
+
 def test_the_clipped_probability_is_that_of_atoms_pushed_outside():
     """Atoms -1, 0, 1 with a discount of 1/2: a reward of 0.6 makes 0.1, 0.6, 1.1, one of -2 makes -2.5, -2 and -1.5.
 

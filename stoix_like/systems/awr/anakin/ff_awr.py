@@ -42,6 +42,7 @@ class Config(ff_a2c.BaseConfig):
 
     Attributes:
         needs_successors: see `SystemConfig`.
+        stores_raw_rewards: see `SystemConfig`.
         replay: the replay buffer.
         resets: periodic resets of the networks.
         gae_lambda: mixing parameter of n-step advantages.
@@ -50,6 +51,7 @@ class Config(ff_a2c.BaseConfig):
     """
 
     needs_successors: ClassVar[bool] = True
+    stores_raw_rewards: ClassVar[bool] = True
     replay: WholeWindowsConfig
     resets: PeriodicResets
     gae_lambda: Annotated[float, between(0.0, 1.0)]
