@@ -137,6 +137,8 @@ def record(directory: Path, task: Task, name: str) -> None:
     results.train(played_by, ["train", *(task.expert if of_expert else task.halfway)], check=True)
     out = path_of(directory, name)
     if not out.exists():
+        if results.has_diverged(played_by):
+            raise SystemExit(f"{played_by} diverged: delete it, and train it with another seed")
         stoix_like.collect(played_by, out=out, **how)
 
 

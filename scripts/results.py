@@ -127,7 +127,7 @@ def train(run: Path, command: Sequence[str], check: bool = False) -> None:
         SystemExit: the directory holds other files, or a run of another command.
     """
     _check_owned(run, command[1:])
-    if holds_run(run) and (read_run(run).status in (FINISHED, RUNNING) or _has_diverged(run)):
+    if holds_run(run) and (read_run(run).status in (FINISHED, RUNNING) or has_diverged(run)):
         return
     resumed = holds_run(run) and bool(checkpoint.steps(run))
     if not resumed:
@@ -137,11 +137,11 @@ def train(run: Path, command: Sequence[str], check: bool = False) -> None:
     try:
         subprocess.run([sys.executable, "-m", "stoix_like", *arguments], check=check, stdout=subprocess.DEVNULL)
     except subprocess.CalledProcessError:
-        if not (holds_run(run) and _has_diverged(run)):
+        if not (holds_run(run) and has_diverged(run)):
             raise
 
 
-def _has_diverged(directory: Path) -> bool:
+def has_diverged(directory: Path) -> bool:
     """Return whether training ended because every seed diverged: again, it would do the same."""
     run = read_run(directory)
     return run.status == FAILED and all(member.failure for member in recorded_runs.members(run))
@@ -167,7 +167,7 @@ def read_members(directory: Path) -> list[Member]:
 def read_counted(directory: Path) -> list[Member]:
     """Read the members of a run that has finished or diverged, and was started on the command line."""
     run = recorded_runs.read_run(directory)
-    if run.status != FINISHED and not _has_diverged(directory):
+    if run.status != FINISHED and not has_diverged(directory):
         raise ConfigError(f"{directory} is not finished: it has no summary.json that can be read; leave it out")
     try:
         given, composed = (_load(directory / f".hydra/{name}.yaml") for name in ("overrides", "config"))

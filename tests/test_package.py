@@ -18,8 +18,15 @@ def test_the_package_has_the_version_it_was_installed_with():
 
 
 def test_the_names_of_the_package_are_listed_before_their_first_use():
-    assert {*stoix_like.__all__, "sweep", "tune"} <= {*dir(stoix_like)}
+    assert {*stoix_like.__all__} <= {*dir(stoix_like)}
     assert {*distributions.__all__} <= {*dir(distributions)}
+
+
+def test_help_on_the_package_needs_no_extra():
+    code = (
+        "import sys, pydoc; sys.modules['optuna'] = None; import stoix_like; print(len(pydoc.render_doc(stoix_like)))"
+    )
+    assert int(_printed(code)) > 0
 
 
 def test_modules_of_the_package_that_are_not_imported_yet_are_named_in_the_error():

@@ -117,9 +117,9 @@ def _of_units(recorded: dict[tuple[str, ...], jax.Array], axes: Axes) -> dict[st
     for (*_, name), outputs in recorded.items():
         if name == units.FEATURES:
             rows = outputs.reshape(-1, outputs.shape[-1])
-            # Evenly spaced: the first rows of a rollout are its first steps alone.
+            # At random: the first rows of a rollout are its first steps, and every n-th one may be of one environment.
             number = min(len(rows), _MAX_ROWS)
-            features = rows[np.arange(number) * len(rows) // number]
+            features = rows[np.random.default_rng(0).choice(len(rows), number, replace=False)]
             values = singular_values(features)
             found["feature_norm"].append(jnp.mean(jnp.linalg.norm(features, axis=-1)))
             found["effective_rank"].append(effective_rank(values))

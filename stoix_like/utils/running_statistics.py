@@ -455,7 +455,12 @@ def get_clip_config_for_path(config: NestClippingConfig, path: Path) -> NestClip
 
     Returns:
         The config with paths from the root of the subtree.
+
+    Raises:
+        ValueError: a path is not a tuple.
     """
+    if stray := [clipped for clipped, _ in config.path_map if not isinstance(clipped, tuple)]:
+        raise ValueError(f"path={stray[0]!r} selects no leaf: pass a tuple")
     below: list[tuple[Path, float]] = []
     for clipped_path, max_abs_value in config.path_map:
         if _is_prefix(clipped_path, path):

@@ -109,24 +109,24 @@ def test_diagnostics_of_a_critic():
     assert {name: float(value) for name, value in found.items()} == pytest.approx(expected, rel=1e-4)
 
 
-def test_features_are_spread_over_all_observations():
-    """Of 300 observations, the last 44 have other features; rows 256 to 299 are 37 of the 256 chosen, from 219 on.
+@pytest.mark.parametrize("steps_first", [True, False])
+def test_features_are_those_of_all_steps_and_environments(steps_first):
+    """Each of 16 environments, or of 16 steps, has a direction of its own; 256 of 4,096 rows have some 16 of each.
 
-    The singular values are the roots of 219 and 37, both of which 99 % of their sum need.
+    The first rows, and every sixteenth one, have one direction alone in one of the two orders.
     """
-    features = jnp.where(jnp.arange(300)[:, None] < 256, jnp.asarray([1.0, 0.0]), jnp.asarray([0.0, 1.0]))
+    directions = jnp.eye(16)
+    features = jnp.tile(directions, (256, 1)) if steps_first else jnp.repeat(directions, 256, axis=0)
     network = FeedForwardCritic(ScalarCriticHead(), MLPTorso(()))
-    params = {"params": {"critic_head": {"Dense_0": {"kernel": jnp.ones((2, 1)), "bias": jnp.zeros(1)}}}}
+    params = {"params": {"critic_head": {"Dense_0": {"kernel": jnp.ones((16, 1)), "bias": jnp.zeros(1)}}}}
 
     def inspect(shared, observation):
         return NetworkOutputs(None, network.apply(shared.params.q_params, observation.agent_view))
 
     shared = Shared(Params(params))
     found = diagnostics.diagnose(System(*[None] * 6, inspect=inspect), Axes(), shared, shared, Observation(features))
-    share = 219**0.5 / (219**0.5 + 37**0.5)
-    entropy = -(share * np.log(share) + (1 - share) * np.log(1 - share))
-    assert float(found["q/effective_rank"]) == pytest.approx(np.exp(entropy), rel=1e-4)
-    assert (found["q/srank"], found["q/feature_norm"]) == (2.0, 1.0)
+    assert (found["q/srank"], found["q/feature_norm"]) == (16.0, 1.0)
+    assert 15.0 < float(found["q/effective_rank"]) <= 16.0
 
 
 def primitives(jaxpr, inside_loop=False):

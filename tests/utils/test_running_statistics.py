@@ -316,6 +316,9 @@ def test_paths_that_select_nothing_are_refused(path):
         rs.update_statistics(state, nest, config=rs.NestStatisticsConfig(paths=(("b",), path)))
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         rs.clip(nest, rs.NestClippingConfig(((("b",), 1.0), (path, 2.0))))
+    if not isinstance(path, tuple):
+        with pytest.raises(ValueError, match=f"^{re.escape(f'path={path!r} selects no leaf: pass a tuple')}$"):
+            rs.get_clip_config_for_path(rs.NestClippingConfig(((path, 2.0),)), ("a",))
 
 
 def test_axis_names_convert_to_a_list():

@@ -44,8 +44,7 @@ def stretch(fraction: Array, minimum: Bound, maximum: Bound) -> Array:
 
 def ends(minimum: Bound, maximum: Bound, like: Array) -> tuple[Any, Any]:
     """Return the ends of an interval, to broadcast against `like`; numpy constants for constant bounds."""
-    dtype = jnp.result_type(like, 1.0)  # that of integers would round the ends
-    low, high = (prepend_dims(_as_array(bound, dtype), like.ndim) for bound in (minimum, maximum))
+    low, high = (prepend_dims(_as_array(bound, like.dtype), like.ndim) for bound in (minimum, maximum))
     return low, high
 
 
@@ -134,7 +133,7 @@ class Bounded(distrax.Distribution):
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Compute the log-density of `value`, finite at both ends of the interval."""
         check_value(value, self)
-        value = jnp.asarray(value)
+        value = jnp.asarray(value, jnp.result_type(value, 1.0))  # integers would round the bounds
         return map_samples(self._log_prob, value.ndim - len(self.batch_shape))(value)
 
     def mode(self) -> Float[Array, "*batch"]:
