@@ -1,6 +1,7 @@
-# PYTHON creates .venv; any Python >= 3.11 works.
+# PYTHON creates .venv: a version that pyproject.toml names.
+IN_RANGE := -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))'
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
-	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+	$$python $(IN_RANGE) 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core
@@ -19,10 +20,11 @@ JAX_EXTRA ?=
 .PHONY: help train install test test-slow smoke check format docs soak bench bench-peers bench-accelerator bench-aot constraints clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(CORE): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "stoix_like needs Python 3.11 or newer: make install PYTHON=/path/to/python"; exit 2; }
+	@test -n "$(PYTHON)" && $(PYTHON) $(IN_RANGE) || \
+		{ echo "stoix_like needs Python 3.11, 3.12 or 3.13: make install PYTHON=/path/to/python"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .

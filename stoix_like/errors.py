@@ -7,6 +7,7 @@ import difflib
 import importlib
 import json
 import re
+import shlex
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -96,6 +97,15 @@ def install_hint(extra: str) -> str:
         is_checkout = (checkout / "pyproject.toml").exists()
         origin = {"url": checkout.as_uri(), "dir_info": {"editable": True}} if is_checkout else {}
     return install_command(extra, origin)
+
+
+def resume_command(run: str | Path) -> str:
+    """Return the command that resumes a run.
+
+    Args:
+        run: its directory or address.
+    """
+    return f"stoix-like resume {shlex.quote(str(run))}"
 
 
 def install_command(extra: str, origin: Mapping[str, Any]) -> str:

@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from stoix_like.errors import ConfigError
+
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
@@ -34,9 +36,17 @@ def exempt_from_collection() -> None:
 
 
 def make_importable() -> None:
-    """Append the working directory to the import path, for the user's own modules."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    """Append the working directory to the import path, for the user's own modules.
+
+    Raises:
+        ConfigError: the directory was deleted.
+    """
+    try:
+        here = os.getcwd()
+    except FileNotFoundError as error:
+        raise ConfigError("the working directory was deleted: change to a directory that exists") from error
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 RUN_AGAIN = 87

@@ -66,8 +66,15 @@ SHAPES: Mapping[str, tuple[int, ...]] = {
 
 
 def default_path() -> Path:
-    """Return where `stoix-like fetch disco103` puts the weights, a directory of this user."""
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    """Return where `stoix-like fetch disco103` puts the weights, a directory of this user.
+
+    Raises:
+        ConfigError: this user has no directory.
+    """
+    try:
+        data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    except RuntimeError as error:  # neither HOME nor an entry of the user
+        raise ConfigError(f"system.weights=null: {error} Set HOME or XDG_DATA_HOME.") from error
     return data / "stoix_like" / "disco_103.npz"
 
 

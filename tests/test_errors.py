@@ -1,10 +1,19 @@
 """Hints in errors."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from stoix_like.errors import ConfigError, MissingExtraError, first_line, install_command, install_hint, require
+from stoix_like.errors import (
+    ConfigError,
+    MissingExtraError,
+    first_line,
+    install_command,
+    install_hint,
+    require,
+    resume_command,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,6 +36,20 @@ ROOT = Path(__file__).parent.parent
 )
 def test_extras_are_installed_from_where_the_package_came(origin, command):
     assert install_command("tune", origin) == command
+
+
+@pytest.mark.parametrize(
+    ("run", "quoted"),
+    [(Path("/a/run"), "/a/run"), (Path("/a b/it's"), """'/a b/it'"'"'s'"""), ("s3://a/$b", "'s3://a/$b'")],
+)
+def test_the_command_that_resumes_a_run_can_be_pasted(run, quoted):
+    assert resume_command(run) == f"stoix-like resume {quoted}"
+
+
+def test_every_message_that_resumes_a_run_can_be_pasted():
+    sources = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "stoix_like").rglob("*.py")}
+    unquoted = re.compile(r"""stoix-like resume["'\sf]*\{""")
+    assert [name for name, source in sources.items() if unquoted.search(source)] == ["errors.py"]
 
 
 def test_a_checkout_is_named(monkeypatch):

@@ -9,6 +9,8 @@ import importlib
 import re
 from pathlib import Path
 
+import pytest
+
 import stoix_like
 import support
 from stoix_like.base_types import SystemConfig
@@ -125,6 +127,49 @@ def test_hyperparameters_come_from_the_page_and_at_most_one_other():
 def test_files_are_short():
     lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
     assert {module for module, length in lengths.items() if length > 500} == {"utils.multistep"}
+
+
+def uses_the_encoding_of_the_locale(call):
+    """Return whether a call opens, reads or writes a file as text without saying how it is encoded."""
+    is_function = isinstance(call.func, ast.Name)
+    name = call.func.id if is_function else getattr(call.func, "attr", "")
+    if any(keyword.arg == "encoding" for keyword in call.keywords):
+        return False
+    if name == "open":
+        # Methods of other classes take something else first.
+        modes = call.args[is_function:]
+        return all(isinstance(mode, ast.Constant) and "b" not in str(mode.value) for mode in modes)
+    # `files.write_text` encodes; `read_text` of a distribution takes a name.
+    return not is_function and (name == "write_text" or (name == "read_text" and not call.args))
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("open(path)", True),
+        ("open(path, 'x')", True),
+        ("open(path, 'rb')", False),
+        ("open(path, encoding='utf-8')", False),
+        ("path.open('a')", True),
+        ("archive.open(info)", False),
+        ("os.open(name, os.O_RDONLY)", False),
+        ("path.read_text()", True),
+        ("path.write_text(text)", True),
+        ("write_text(path, text)", False),
+    ],
+)
+def test_calls_that_use_the_encoding_of_the_locale_are_found(source, expected):
+    assert uses_the_encoding_of_the_locale(ast.parse(source, mode="eval").body) == expected
+
+
+def test_files_are_read_and_written_in_utf_8_whatever_the_locale():
+    calls = [
+        (module, node.lineno)
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and uses_the_encoding_of_the_locale(node)
+    ]
+    assert calls == []
 
 
 def test_the_package_of_shared_test_code_lists_its_modules():

@@ -2,7 +2,9 @@
 
 import ast
 import importlib.metadata
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -51,6 +53,53 @@ def test_the_loggers_extra_brings_the_viewer_of_tensorboard():
 def test_the_type_checker_is_pinned_to_the_tested_version():
     (pinned,) = (each for each in PROJECT["optional-dependencies"]["dev"] if each.startswith("mypy"))
     assert pinned in (ROOT / "constraints.txt").read_text().splitlines()
+
+
+LOWEST, ABOVE = map(int, re.fullmatch(r">=3\.(\d+),<3\.(\d+)", PROJECT["requires-python"]).groups())
+VERSIONS = [f"3.{minor}" for minor in range(LOWEST, ABOVE)]
+
+
+def test_the_versions_of_python_are_the_same_everywhere():
+    pattern = re.compile(r"Programming Language :: Python :: (.*)")
+    assert [found[1] for found in map(pattern.fullmatch, PROJECT["classifiers"]) if found] == VERSIONS
+    spoken = f"Python {', '.join(VERSIONS[:-1])} or {VERSIONS[-1]}"
+    for name in ("README.md", "CONTRIBUTING.md", "Makefile", "docs/index.md"):
+        assert spoken in (ROOT / name).read_text(encoding="utf-8"), name
+
+
+def fake_python(path, minor):
+    """Write a program that answers questions about its version as another Python does, and fails otherwise."""
+    answer = f"import sys; sys.version_info = (3, {minor}, 0)"
+    path.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} -c "{answer}; $2"\nexit 3\n')
+    path.chmod(0o755)
+
+
+def make(tmp_path, *arguments):
+    environment = f"{tmp_path}/.venv"
+    command = ["make", "-C", str(ROOT), f"VENV={environment}", f"{environment}/.core", *arguments]
+    # Without the arguments of the `make` that runs the tests.
+    variables = {name: os.environ[name] for name in os.environ.keys() - {"MAKEFLAGS", "MFLAGS", "PYTHON"}}
+    variables["PATH"] = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    return subprocess.run(command, capture_output=True, text=True, env=variables)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_refuses_versions_of_python_that_the_package_does_not_support(tmp_path):
+    python = tmp_path / "python"
+    for minor in (LOWEST - 1, ABOVE):
+        fake_python(python, minor)
+        assert "\nstoix_like needs Python 3." in make(tmp_path, f"PYTHON={python}").stdout, minor
+    for minor in (LOWEST, ABOVE - 1):
+        fake_python(python, minor)
+        assert f"{python} -m venv" in make(tmp_path, f"PYTHON={python}").stdout, minor
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_takes_the_newest_python_that_the_package_supports(tmp_path):
+    fake_python(tmp_path / "python3", ABOVE)
+    newest = f"python{VERSIONS[-1]}"
+    fake_python(tmp_path / newest, ABOVE - 1)
+    assert f"{newest} -m venv" in make(tmp_path, "--dry-run").stdout
 
 
 @pytest.mark.slow

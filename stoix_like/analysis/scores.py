@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -224,7 +225,8 @@ def episode_returns(member: Member, kind: str) -> np.ndarray:
         return np.asarray(stored[member.place] if isinstance(stored[0], list) else stored, np.float64)
     found = max(_evaluations(member, which), key=len, default=[])
     if not found:
-        command = f"stoix-like evaluate {remote.address_of(run.directory)} --which {which} --member all"
+        place = shlex.quote(str(remote.address_of(run.directory)))
+        command = f"stoix-like evaluate {place} --which {which} --member all"
         other = ", or --score best for those of its best ones" if stored else ""
         raise ConfigError(f"{run.directory} stores no episode returns of its {which} parameters: use {command}{other}")
     return np.asarray(found, np.float64)

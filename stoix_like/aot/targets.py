@@ -206,7 +206,7 @@ def _slice(name: str, generation: str, size: int) -> Target:
 
 
 def _described(path: Path) -> Target:
-    text = path.read_text(errors="replace")
+    text = path.read_text(encoding="utf-8", errors="replace")
     size, title = _MEMORY.search(text), _TITLE.search(text)
     # The compiler crashes where a number is missing.
     needed = ["gpu_device_info", *re.findall(r"^  (\w+)", next(iter(_GPUS.values())).description(), re.MULTILINE)]

@@ -80,7 +80,7 @@ def eject(source: str, overrides: Sequence[str], out: Path | None = None) -> str
         check_writable(out, "--out")
         try:
             # Never the file that somebody has edited since.
-            with open(out, "x") as file:
+            with open(out, "x", encoding="utf-8") as file:
                 file.write(text)
         except FileExistsError as error:
             raise ConfigError(f"--out={out} exists already: choose another file") from error

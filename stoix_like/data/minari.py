@@ -62,7 +62,7 @@ def write_minari(
         inside.mkdir(parents=True)
         _write_episodes(inside / MINARI_FILES[1], data, action_space)
         (inside / MINARI_FILES[0]).write_text(
-            json.dumps(_metadata(path.name, data.header, observation_space, action_space))
+            json.dumps(_metadata(path.name, data.header, observation_space, action_space)), encoding="utf-8"
         )
         scratch.rename(path)
     except BaseException:

@@ -472,7 +472,7 @@ def _new_file(directory: Path, stem: str) -> Path:
     while True:
         path = directory / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
         try:
-            path.open("x").close()
+            path.open("xb").close()
         except FileExistsError:
             number += 1
         else:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from stoix_like.arch_config import ARCHITECTURES, ArchConfig, step_unit
-from stoix_like.errors import ConfigError, DamagedError, require
+from stoix_like.errors import ConfigError, DamagedError, require, resume_command
 from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.config_file import plain_config
@@ -58,7 +58,7 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
     if steps[-1] != (end := summary["env_steps"]):
         raise ConfigError(
             f"run_dir={directory}: its newest checkpoint is of {steps[-1]:,} steps, its results are of {end:,}: write"
-            f" one with stoix-like resume {directory}"
+            f" one with {resume_command(directory)}"
         )
     hub: Any = require("huggingface_hub", SCHEME, "hub")
     newest = f"{checkpoint.DIRECTORY}/{steps[-1]}"

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from stoix_like.callbacks import Callback
 from stoix_like.composition import default_run_dir
 from stoix_like.config import Build, RunConfig, parse_config, with_env
-from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.errors import ConfigError, TrainingError, resume_command
 from stoix_like.loggers import Logger, MultiLogger, RunInfo, make_logger
 from stoix_like.overrides import quoted
 from stoix_like.processes import is_agreed
@@ -349,7 +349,7 @@ def _train(
             found = f"the newest checkpoint in {path} is of {of}: none after it could be written"
         raise TrainingError("; ".join(filter(None, (lost, f"{found}: {loop.rescue()}"))))
     if lost is not None:
-        raise TrainingError(lost if writer is None else f"{lost}: write them with: stoix-like resume {path}")
+        raise TrainingError(lost if writer is None else f"{lost}: write them with: {resume_command(path)}")
     return _result(setup, path, loop.progress, summary)
 
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
-from stoix_like.errors import CallbackError, HostEnvironmentError, LostDirectoryError, TrainingError
+from stoix_like.errors import CallbackError, HostEnvironmentError, LostDirectoryError, TrainingError, resume_command
 from stoix_like.interpreter import no_collection
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.callbacks import Callbacks
@@ -439,7 +439,7 @@ class TrainingLoop:
         if not self.writer.usable:
             return f"without a usable checkpoint: {self.rescue()}"
         since = "" if self.writer.newest == self.env_steps else f" up to {self.writer.newest:,}"
-        return f"saved{since}; continue with: stoix-like resume {self.writer.run_dir}"
+        return f"saved{since}; continue with: {resume_command(self.writer.run_dir)}"
 
     def evaluate(self) -> dict[str, Any]:
         """Evaluate the current parameters; return the entries of a record."""

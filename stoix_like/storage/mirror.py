@@ -25,7 +25,7 @@ from pathlib import Path
 
 from stoix_like.call_thread import NoAnswerError
 from stoix_like.config import CheckpointConfig
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, resume_command
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.replaced import set_aside_steps
 from stoix_like.storage.run_files import CHECKPOINTS, ENVIRONMENT, FAILURE, LOCK, SUMMARY
@@ -105,8 +105,8 @@ class Mirror:
         if self._thread.is_alive() or self._behind:
             print(
                 f"{self._store.address} lacks the latest files of the run after {seconds:g} s of waiting"
-                f" (checkpoint.mirror_wait); {self._run_dir} has them all: copy them with: stoix-like resume"
-                f" {self._run_dir}",
+                f" (checkpoint.mirror_wait); {self._run_dir} has them all: copy them with:"
+                f" {resume_command(self._run_dir)}",
                 file=sys.stderr,
             )
 

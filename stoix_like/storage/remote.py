@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import filelock
 
-from stoix_like.errors import ConfigError, naming
+from stoix_like.errors import ConfigError, naming, resume_command
 from stoix_like.storage.files import locked, user_cache
 from stoix_like.storage.run_files import (
     CHECKPOINTS,
@@ -80,7 +80,7 @@ def check_new(address: str | None) -> None:
     if is_taken:
         raise ConfigError(
             f"checkpoint.mirror={address} already holds a run: choose another address, or resume the run with:"
-            f" stoix-like resume {address}"
+            f" {resume_command(address)}"
         )
 
 
@@ -106,7 +106,7 @@ def check_continues(address: str, run_dir: Path, start_step: int, record: bytes)
         if later := _from(store, start_step + 1):
             raise OtherRunError(
                 f"checkpoint.mirror={address} holds the checkpoint {max(later)}, which is later than those of"
-                f" {run_dir}: resume the run with: stoix-like resume {address}"
+                f" {run_dir}: resume the run with: {resume_command(address)}"
             )
 
 
@@ -319,7 +319,10 @@ def address_of(copy: Path) -> str | Path:
     Args:
         copy: a directory.
     """
-    place = _cache("read").resolve()
+    try:
+        place = _cache("read").resolve()
+    except OSError:
+        return copy  # without a cache, there are no copies
     if not copy.resolve().is_relative_to(place):
         return copy
     scheme, _, path = copy.resolve().relative_to(place).as_posix().partition("/")

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from omegaconf import OmegaConf
 
 from stoix_like.config import LAYOUT, CheckpointConfig, flatten
-from stoix_like.errors import ConfigError, LostDirectoryError
+from stoix_like.errors import ConfigError, LostDirectoryError, resume_command
 from stoix_like.loggers.base import plain
 from stoix_like.processes import ALONE, Processes
 from stoix_like.signals import Signals
@@ -145,7 +145,7 @@ class RunDirectory:
             if os.path.lexists(path / name):
                 raise ConfigError(
                     f"{key}={path} already holds a run ({name}): choose another directory, or resume the run"
-                    f" with: stoix-like resume {path}"
+                    f" with: {resume_command(path)}"
                 )
         try:
             check_directory(path / CHECKPOINTS)
@@ -173,7 +173,7 @@ class RunDirectory:
             ConfigError: another process holds the lock, the directory cannot be written, or processes do not share it.
             ProcessLostError: another process of the run ended.
         """
-        lost = f"continue from its last checkpoint with: stoix-like resume {self.path}"
+        lost = f"continue from its last checkpoint with: {resume_command(self.path)}"
         with (
             self.processes.watched(lost),
             self.processes.in_first(self.locked),

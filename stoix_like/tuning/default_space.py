@@ -63,5 +63,5 @@ def _ranges(system_name: str) -> Mapping[str, Any]:
     """Return the ranges of all systems, with those of a family."""
     root = config_dir() / "system"
     family = root / system_name.partition("/")[0] / FILE
-    own = yaml.safe_load(family.read_text()) if family.is_file() else {}
-    return {**yaml.safe_load((root / FILE).read_text()), **own}
+    own = yaml.safe_load(family.read_text(encoding="utf-8")) if family.is_file() else {}
+    return {**yaml.safe_load((root / FILE).read_text(encoding="utf-8")), **own}

@@ -209,7 +209,7 @@ def train_line(path: Path) -> str:
     Args:
         path: the file, from `as_experiment`.
     """
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     beside = [line.removeprefix(_BESIDE) for line in lines if line.startswith(_BESIDE)]
     command = ["stoix-like", "train", "--config-dir", str(path.parent.parent), f"+experiment={path.stem}", *beside]
     return f"train it: {shlex.join(command)}"

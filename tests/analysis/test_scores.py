@@ -45,8 +45,8 @@ def test_offline_runs_measure_their_last_parameters(tmp_path):
 
 
 def test_evaluations_of_the_present_parameters_count(tmp_path):
-    run = write_run(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"use stoix-like evaluate .*/run --which last --member all$"):
+    run = write_run(tmp_path / "a run")
+    with pytest.raises(ConfigError, match=r"use stoix-like evaluate '.*/a run' --which last --member all$"):
         returns_of(run)
     evaluate(run, "last-seed0-1episodes", env_steps=100, episode_returns=[1.0])
     evaluate(run, "last-seed0-2episodes", env_steps=100, episode_returns=[1.0, 2.0])

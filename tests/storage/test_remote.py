@@ -1,6 +1,7 @@
 """Copies of runs from stores: complete, safe, and never behind what is there."""
 
 import json
+from pathlib import Path
 
 import filelock
 import fsspec
@@ -256,3 +257,14 @@ def test_a_working_copy_of_another_run_is_replaced(run, store, tmp_path, monkeyp
     assert remote.working_copy(ADDRESS) == directory
     assert {path.name for path in (directory / "checkpoints").iterdir()} == {"64", "128"}
     assert (directory / "metrics.jsonl").read_text() == "of another run\n"
+
+
+def test_a_user_without_a_cache_has_no_copies_in_it(tmp_path, monkeypatch):
+    """As in containers, where a user may have neither HOME nor an entry."""
+
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert remote.address_of(tmp_path) == tmp_path

@@ -23,6 +23,10 @@ RESOLVED = {group: {"a": 1} for group in GROUPS}
 def test_a_configuration_is_written_where_nothing_else_lies(tmp_path):
     path = tmp_path / "config.yaml"
     path.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b/config.yaml").touch()
+    with pytest.raises(ConfigError, match=rf"already holds a run .* with: stoix-like resume '{tmp_path}/a b'$"):
+        RunDirectory(tmp_path / "a b").check_new()
     with pytest.raises(ConfigError, match="already holds a run"):
         RunDirectory(tmp_path).check_new()
     with pytest.raises(ConfigError, match="holds a run already"):

@@ -411,6 +411,9 @@ def _check_pictures(env: gymnasium.Env[Any, Any], name: str) -> int:
     if platform.system() == "Linux" and not os.environ.get("DISPLAY"):
         # MuJoCo environments would try a window first, which fails only once it is too late for another way.
         os.environ.setdefault("MUJOCO_GL", "egl")
+    if platform.system() == "Darwin":
+        # pygame starts SDL even to draw into arrays, and the Cocoa driver of SDL aborts outside the main thread.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     try:
         env.reset(seed=0)
         picture: Any = env.render()

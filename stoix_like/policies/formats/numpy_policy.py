@@ -28,9 +28,9 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 def load(file: Any) -> Callable[..., np.ndarray]:
     """Return a function from observations `[B, ...]`, and legal actions `[B, A]` or None, to actions `[B, ...]`."""
-    description = Path(f"{file}.json")  # written beside the file, with its checksum
-    if description.is_file() and hashlib.sha256(Path(file).read_bytes()).hexdigest() not in description.read_text():
-        raise ValueError(f"{file} is not the file that {description} describes: export the policy again")
+    record = Path(f"{file}.json")  # written beside the file, with its checksum
+    if record.is_file() and hashlib.sha256(Path(file).read_bytes()).hexdigest() not in record.read_text("utf-8"):
+        raise ValueError(f"{file} is not the file that {record} describes: export the policy again")
     with np.load(file) as arrays:
         policy = dict(arrays)
 

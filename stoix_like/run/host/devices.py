@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import re
 import socket
 import stat
@@ -56,8 +57,10 @@ def devices_of(arch: ArchConfig) -> RunDevices:
 
     Raises:
         ConfigError: fewer devices are available, or jax cannot use those of `JAX_PLATFORMS`, or `arch.deterministic`
-            comes too late, or the processes of `arch.distributed` cannot be found.
+            comes too late, or the processes of `arch.distributed` cannot be found; or the system is Windows.
     """
+    if platform.system() == "Windows":
+        raise ConfigError("stoix_like runs on Linux and macOS: on Windows, use WSL")
     if arch.deterministic:
         set_deterministic()
     processes = connect(arch)
@@ -190,19 +193,36 @@ def placing(compiled: Any) -> Callable[..., Any]:
 
 
 def memory_of(device: jax.Device) -> int:
-    """Return the memory of a device in bytes; for a CPU, that of the machine or container, which its devices share."""
+    """Return the memory of a device in bytes; for a CPU, that of the machine, which its devices share.
+
+    Of a container or a job of a scheduler, that is its limit.
+    """
     stats = device.memory_stats()
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
     of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([of_machine, *_container_limits()])
+    return min([of_machine, *memory_limits()])
 
 
-def _container_limits() -> Iterator[int]:
-    """Yield the limits in bytes that a container has, by the second and the first version of control groups."""
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # `max` where there is none
-            yield int(Path(path).read_text())
+def memory_limits(root: Path = Path("/")) -> Iterator[int]:
+    """Yield the limits in bytes of the control groups of this process, and of all groups above them.
+
+    Args:
+        root: the directory of `proc` and `sys`.
+    """
+    entries = ["0::/", "0:memory:/"]  # all that a container may see
+    with contextlib.suppress(OSError):
+        entries += (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    for entry in entries:
+        controllers, _, group = entry.partition(":")[2].partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        # The first version of control groups has a tree per controller.
+        tree, name = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
+        for place in (Path(group), *Path(group).parents):
+            with contextlib.suppress(OSError, ValueError):  # `max` where there is none
+                file = root / "sys/fs/cgroup" / tree / place.relative_to("/") / name
+                yield int(file.read_text(encoding="utf-8"))
 
 
 def reserve(num_devices: int) -> None:

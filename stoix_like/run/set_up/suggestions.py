@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
@@ -74,7 +73,7 @@ def suggest_network(config: RunConfig, action_space: Space, observation_space: O
 
 @functools.cache
 def _load_network(name: str) -> Any:
-    return OmegaConf.to_container(OmegaConf.load(_path("network", name)), resolve=True)
+    return OmegaConf.to_container(OmegaConf.create(_read("network", name)), resolve=True)
 
 
 def _network_fits(
@@ -194,16 +193,16 @@ def about(group: str, name: str) -> str:
         group: a group of the configuration.
         name: a choice of it.
     """
-    lines = itertools.takewhile(lambda line: line.startswith("#"), _path(group, name).read_text().splitlines())
+    lines = itertools.takewhile(lambda line: line.startswith("#"), _read(group, name).splitlines())
     return " ".join(line.removeprefix("# ") for line in lines if not line.startswith("# @"))
 
 
 @functools.cache  # many experiments have one base
 def _load(group: str, name: str) -> dict[str, Any]:
     # Reading all experiments in Python would take a tenth of a start.
-    found: dict[str, Any] = yaml.load(_path(group, name).read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    found: dict[str, Any] = yaml.load(_read(group, name), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return found
 
 
-def _path(group: str, name: str) -> Path:
-    return config_dir() / group / f"{name}.yaml"
+def _read(group: str, name: str) -> str:
+    return (config_dir() / group / f"{name}.yaml").read_text(encoding="utf-8")

@@ -1,12 +1,16 @@
 """Tests of the adapter for gymnasium against gymnasium itself."""
 
+import os
+import platform
+
 import gymnasium
 import jax
 import numpy as np
 import pytest
 
 from stoix_like.envs import make
-from stoix_like.envs.suites.gymnasium import GymnasiumBatch, scenarios
+from stoix_like.envs.host_batches import HostOptions
+from stoix_like.envs.suites.gymnasium import GymnasiumBatch, adopt, scenarios
 from stoix_like.errors import ConfigError
 from support.conformance import NUM_ENVS, check, check_atari, env_config, rollout
 
@@ -89,3 +93,26 @@ def test_atari_games_are_preprocessed():
 
 def test_scenarios_are_ids():
     assert {"CartPole-v1", "LunarLander-v3", "HalfCheetah-v5", "ALE/Pong-v5"} <= set(scenarios())
+
+
+class Drawn(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def render(self):
+        return np.zeros((2, 2, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("system", "present", "expected"), [("Darwin", None, "dummy"), ("Darwin", "x11", "x11"), ("Linux", None, None)]
+)
+def test_pictures_need_no_display_on_macos(system, present, expected, monkeypatch):
+    """There, SDL would open it outside the main thread, which ends the process."""
+    variables = {} if present is None else {"SDL_VIDEODRIVER": present}
+    monkeypatch.setattr(os, "environ", variables)
+    monkeypatch.setattr(platform, "system", lambda: system)
+    adopt(Drawn(), None, "Drawn", HostOptions(drawn=True))
+    assert variables.get("SDL_VIDEODRIVER") == expected

@@ -1,12 +1,15 @@
 """Tests of what is set before jax starts its backend."""
 
 import os
+import platform
 import subprocess
 import sys
 
 import jax
 import pytest
 
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.host import devices
 
@@ -103,3 +106,44 @@ def test_devices_that_the_program_has_asked_for_stay():
     unset = {name: value for name, value in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")}
     done = subprocess.run([sys.executable, "-c", RESERVES], capture_output=True, text=True, env=unset)
     assert done.stdout == "3 3\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        # Of the root, 8 and 9; none where the entries cannot be read.
+        (None, 8),
+        ("0::/\n", 8),
+        # 5 is the limit of the step, 4 that of its job: whichever is smaller, at any depth.
+        ("0::/job/step\n", 4),
+        ("0::/job\n", 4),
+        # `max` is no limit, and a missing directory has none.
+        ("0::/slice/unit\n", 8),
+        # The first version: 3 for memory alone or together with another controller, and 2 of a group that has no say.
+        ("7:cpuset:/other\n4:memory:/slurm/job\n", 3),
+        ("4:cpuset,memory:/slurm/job\n0::/\n", 3),
+        ("3:cpuset:/slurm/job\n", 8),
+        ("nonsense\n", 8),
+    ],
+)
+def test_memory_is_limited_by_every_group_above_the_process(tmp_path, entries, expected):
+    groups = {"": "8", "job": "4", "job/step": "5", "slice": "max"}
+    files = {f"sys/fs/cgroup/{group}/memory.max": limit for group, limit in groups.items()}
+    groups = {"": "9", "slurm": "7", "slurm/job": "3", "other": "2"}
+    files |= {f"sys/fs/cgroup/memory/{group}/memory.limit_in_bytes": limit for group, limit in groups.items()}
+    files |= {} if entries is None else {"proc/self/cgroup": entries}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert min(devices.memory_limits(tmp_path)) == expected
+
+
+def test_machines_without_limits_have_none(tmp_path):
+    assert list(devices.memory_limits(tmp_path)) == []
+
+
+def test_windows_is_refused(monkeypatch):
+    arch = parse_config(compose_config([])).arch
+    monkeypatch.setattr(platform, "system", lambda: "Windows")
+    with pytest.raises(ConfigError, match="^stoix_like runs on Linux and macOS: on Windows, use WSL$"):
+        devices.devices_of(arch)
