@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stoix_like.errors import ConfigError, MissingExtraError, TrainingError
-from stoix_like.overrides import Overrides, to_overrides, with_overrides
+from stoix_like.overrides import Overrides, check_given_once, to_overrides, with_overrides
 
 if TYPE_CHECKING:
     from stoix_like.callbacks import Callback
@@ -52,8 +52,8 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has {found}")
 
     def __dir__() -> list[str]:
-        """Return all names, with those that are imported on first use."""
-        return sorted({*globals(), *__all__, *_MODULES})
+        """Return all names that need no extra, with those that are imported on first use."""
+        return sorted({*globals(), *__all__})
 
 
 # Without `sweep` and `tune`, whose extra `from stoix_like import *` would need.
@@ -106,7 +106,7 @@ def train(
     """
     started = time.perf_counter()
     # Imported here so that using a single loss function imports neither Hydra nor every environment.
-    from stoix_like.composition import compose_config, run_dir_of
+    from stoix_like.composition import compose_config, hydra_job, run_dir_of
     from stoix_like.config import parse_config
     from stoix_like.envs.custom import as_overrides
     from stoix_like.run import experiment
@@ -114,20 +114,23 @@ def train(
     from stoix_like.run.set_up.custom import as_tuple
 
     extra = [] if config_dir is None else [config_dir]
-    given = [f"system={system}", *to_overrides(overrides)]
+    own_overrides = to_overrides(overrides)
+    check_given_once(own_overrides, "system", *(["env"] if env is not None else []))
+    given = [f"system={system}", *own_overrides]
     if env is not None:
-        if any(override.startswith("env=") for override in given):
-            raise ConfigError("env is given twice, as an argument and as an override: leave the override out")
         given += [f"env={env}"] if isinstance(env, str) else as_overrides(env)
         env = None if isinstance(env, str) else env
     composed = compose_config(given, extra, return_hydra_config=True)
-    directory = run_dir_of(composed) if run_dir is None else Path(run_dir).expanduser()
+    if run_dir is not None:
+        composed.hydra.run.dir = str(Path(run_dir).expanduser())
+    with hydra_job(composed):
+        run = parse_config(composed)
     own = {
         "custom_env": env,
         "custom_callbacks": as_tuple("callbacks", callbacks),
         "custom_loggers": as_tuple("loggers", loggers),
     }
-    return experiment.run(prepare(parse_config(composed)._replace(**own), directory, started))
+    return experiment.run(prepare(run._replace(**own), run_dir_of(composed), started))
 
 
 @with_overrides

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
+import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -26,15 +27,19 @@ from stoix_like import renamed_keys, unknown_keys
 from stoix_like.config import GROUPS
 from stoix_like.envs.custom import OWN
 from stoix_like.envs.suites import load_suite
-from stoix_like.errors import ConfigError, MissingExtraError, first_line, install_hint, nearest
+from stoix_like.errors import ConfigError, MissingExtraError, first_line, install_hint, listed, nearest
 from stoix_like.foreign_keys import ALGORITHMS
 from stoix_like.overrides import quoted
 from stoix_like.unknown_keys import GYMNASIUM_ID, UnknownKey, bare_name, flatten
 
 PRIMARY = "config"
 SEARCH = "hydra.searchpath"
+# Groups of which the primary configuration has no choice.
+ADDED = ("experiment", "search", "observations")
 # Combinations of a sweep to check before it starts; composing one takes about 0.1 s.
 MAX_CHECKED = 64
+# What a file of an environment is made of: `env=jumanji` for `jumanji/snake`, `env=gymnasium/_atari` for Atari games.
+_BASE = re.compile(r"- /env/(\S+)@_here_")
 # What composing raises for overrides that do not fit: Hydra and OmegaConf also let Python's own errors through.
 _COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError)
 
@@ -60,9 +65,15 @@ def group_choices(group: str, config_dirs: Sequence[str | Path] = ()) -> list[st
     Returns:
         The names, sorted.
     """
+    return [name for name in _all_choices(group, config_dirs) if not name.rpartition("/")[2].startswith("_")]
+
+
+def _all_choices(group: str, config_dirs: Sequence[str | Path]) -> list[str]:
+    """List the choices of a group, with those that are parts of others, such as `gymnasium/_atari`."""
     roots = [Path(directory) / group for directory in (config_dir(), *config_dirs)]
-    files = [(root, path) for root in roots for path in root.rglob("*.yaml") if not path.name.startswith("_")]
-    return sorted({path.relative_to(root).with_suffix("").as_posix() for root, path in files})
+    return sorted(
+        {path.relative_to(root).with_suffix("").as_posix() for root in roots for path in root.rglob("*.yaml")}
+    )
 
 
 def compose_config(
@@ -79,10 +90,13 @@ def compose_config(
         The composed configuration.
 
     Raises:
-        ConfigError: a group choice or a key is unknown, an override is malformed, or a directory does not exist.
+        ConfigError: a group choice or a key is unknown, an override is malformed, a directory does not exist, or a file
+            in it has the name of one of the package.
     """
-    overrides = complete_overrides(overrides, config_dirs)
+    overrides, directories = complete_overrides(overrides, config_dirs), _all_dirs(overrides, config_dirs)
     parsed, searched = parse_overrides(overrides), with_search(overrides, config_dirs)
+    _check_choices(parsed)
+    _check_names(directories)
     with _HYDRA, hydra_session():
         try:
             return compose(PRIMARY, searched, return_hydra_config=return_hydra_config)
@@ -91,7 +105,35 @@ def compose_config(
         except RecursionError as error:
             raise ConfigError(f"{max(overrides, key=len)} is nested too deeply: use fewer brackets") from error
         except _COMPOSE_ERRORS as error:
-            raise ConfigError(_refusal(error, parsed, config_dirs)) from error
+            raise ConfigError(_refusal(error, parsed, directories)) from error
+
+
+def _check_choices(parsed: Sequence[Override]) -> None:
+    """Refuse several choices of one group, each of which would replace what the one before has set."""
+    for override in parsed:
+        key = override.key_or_group
+        if key in GROUPS and isinstance(override.value(), list):
+            raise ConfigError(f"{override.input_line} is a list of choices: {_one_choice(key)}")
+    for group in ADDED:
+        given = [
+            (one.input_line or "").partition("=")[2] for one in parsed if one.is_add() and one.key_or_group == group
+        ]
+        if len(given) > 1:
+            raise ConfigError(f"{group} is given {len(given)} times: write one list, +{group}=[{','.join(given)}]")
+
+
+def _one_choice(group: str) -> str:
+    if group == "logger":
+        return "choose one and switch the others on, logger=wandb logger.tensorboard.enabled=true"
+    return "choose one"
+
+
+def _check_names(config_dirs: Sequence[str | Path]) -> None:
+    """Refuse files with the name of a file of the package, which Hydra finds first."""
+    names = [path.relative_to(config_dir()) for path in config_dir().rglob("*.yaml")] if config_dirs else []
+    for own, name in ((Path(directory) / name, name) for directory in config_dirs for name in names):
+        if own.is_file() and not own.samefile(config_dir() / name):
+            raise ConfigError(f"{own} has the name of a file of the package, which counts: rename it")
 
 
 def with_search(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> list[str]:
@@ -125,6 +167,12 @@ def _search_path(overrides: Sequence[str]) -> list[str]:
     return places
 
 
+def _all_dirs(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> list[str | Path]:
+    """Return directories of YAML files, with the local ones of an override of `hydra.searchpath`."""
+    places = [place.removeprefix("file://") for place in _search_path(overrides)]
+    return [*config_dirs, *(place for place in places if "://" not in place)]
+
+
 def resolve_globs(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> list[str]:
     """Replace globs by lists of choices; Hydra sees only the files of one directory, and hidden ones, too.
 
@@ -138,12 +186,11 @@ def resolve_globs(overrides: Sequence[str], config_dirs: Sequence[str | Path] = 
     Raises:
         ConfigError: a glob matches nothing.
     """
-    local = [place.removeprefix("file://") for place in _search_path(overrides) if place.startswith("file://")]
-    resolved = []
+    directories, resolved = _all_dirs(overrides, config_dirs), []
     for override in parse_overrides(overrides):
         line = override.input_line or ""
         if override.is_sweep_override() and isinstance(value := override.value(), Glob):
-            names = value.filter(group_choices(override.key_or_group, [*config_dirs, *local]))
+            names = value.filter(group_choices(override.key_or_group, directories))
             if not names:
                 raise ConfigError(f"{line} matches no choice of {override.key_or_group}: see stoix-like list")
             line = f"{line.partition('=')[0]}={','.join(names)}"
@@ -154,8 +201,8 @@ def resolve_globs(overrides: Sequence[str], config_dirs: Sequence[str | Path] = 
 def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> list[str]:
     """Add what Hydra needs.
 
-    `experiment=…` means `+experiment=…`, `env._target_=…` alone means `env=own` too, and `env=CartPole-v1`, an id of
-    gymnasium, a suite and its scenario.
+    `experiment=…` means `+experiment=…`, which comes before the other groups that are added, whose values count;
+    `env._target_=…` alone means `env=own` too, and `env=CartPole-v1`, an id of gymnasium, a suite and its scenario.
 
     Args:
         overrides: Hydra overrides.
@@ -164,16 +211,19 @@ def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Pat
     Returns:
         The overrides, the others unchanged.
     """
-    completed = []
+    completed, directories = [], _all_dirs(overrides, config_dirs)
     for override in overrides:
         key, _, value = override.partition("=")
-        if key == "env" and _are_ids(ids := [name.strip("'\"") for name in value.split(",")], config_dirs):
-            suites = {_with_id(name)[0] for name in ids}
+        if key == "env" and _are_ids(ids := [name.strip("'\"") for name in value.split(",")], directories):
+            suites = sorted({_with_id(name)[0] for name in ids})
             if len(suites) > 1:
-                raise ConfigError(f"{override}: some ids are in gymnax, and others in gymnasium alone: start two runs")
+                raise ConfigError(f"{override}: these ids are of {listed(suites, 'and')}: start a run of each")
             completed += [*suites, f"env.scenario.name={','.join(ids)}"]
         else:
-            completed.append(f"+{override}" if key == "experiment" else override)
+            completed.append(f"+{override}" if key in ADDED else override)
+    added = [override for override in completed if override.partition("=")[0].removeprefix("+") in ADDED]
+    ordered = iter(sorted(added, key=lambda override: not override.startswith("+experiment=")))
+    completed = [next(ordered) if override in added else override for override in completed]
     names = {override.partition("=")[0] for override in overrides}
     return [f"env={OWN}", *completed] if "env._target_" in names and "env" not in names else completed
 
@@ -185,14 +235,23 @@ def _are_ids(names: Sequence[str], config_dirs: Sequence[str | Path]) -> bool:
 
 @functools.cache
 def _with_id(name: str) -> list[str]:
-    """Return the overrides for an id of gymnasium, and say once which suite has it: gymnax, if the same id is there."""
-    suite = "gymnasium"
-    with contextlib.suppress(MissingExtraError):
-        suite = "gymnax" if name in load_suite("gymnax").scenarios() else suite
-    overrides = [f"env={suite}", f"env.scenario.name={name}"]
-    other = f"; gymnasium's own: env=gymnasium {overrides[1]}" if suite == "gymnax" else ", on the host"
+    """Return the overrides for an id of gymnasium, and say once what they are."""
+    overrides, own = ([f"env={suite}", f"env.scenario.name={name}"] for suite in (_suite_of(name), "gymnasium"))
+    other = ", on the host" if overrides == own else f"; gymnasium's own: {' '.join(own)}"
     print(f"env={name} is {' '.join(overrides)}{other}", file=sys.stderr)
     return overrides
+
+
+def _suite_of(name: str) -> str:
+    """Return the choice of `env` for an id of gymnasium: gymnax, if it has the id, or the suite that alone has it."""
+    if name.startswith("ALE/"):
+        return "gymnasium/_atari"
+    with contextlib.suppress(MissingExtraError):
+        if name in load_suite("gymnax").scenarios():
+            return "gymnax"
+    texts = (path.read_text(encoding="utf-8") for path in (config_dir() / "env").glob("*/*.yaml"))
+    bases = {base for text in texts if f"\n  name: {name}\n" in text for base in _BASE.findall(text)}
+    return min(bases) if bases and "gymnasium" not in bases else "gymnasium"
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
@@ -380,19 +439,18 @@ def _refusal(error: Exception, parsed: Sequence[Override], config_dirs: Sequence
     for override in parsed:
         key, line = override.key_or_group, override.input_line or ""
         if override.is_sweep_override():
-            return (
-                f"{line} has several values: add -m to run each of them (stoix-like train -m …), or write a list in"
-                " brackets, key=[1,2]"
-            )
+            other = _one_choice(key) if key in GROUPS else "write a list in brackets, key=[1,2]"
+            return f"{line} has several values: add -m to run each of them (stoix-like train -m …), or {other}"
         if key == "hydra/launcher" and f"'hydra/launcher/{override.value()}'" in str(error):
             return (
                 f"{line} is not known, or not installed: use basic, which needs nothing, joblib, submitit_local or"
                 f" submitit_slurm ({install_hint('launchers')}), or ray ({install_hint('ray')})"
             )
-        value, choices = override.value(), [] if override.is_delete() else group_choices(key, config_dirs)
+        value, known = override.value(), [] if override.is_delete() else _all_choices(key, config_dirs)
         # A group may also be given inline, +system={...}, or as a list of choices.
         names = value if isinstance(value, list) else [] if isinstance(value, dict) else [value]
-        if choices and not all(name in choices for name in names):
+        if known and not all(name in known for name in names):
+            choices = group_choices(key, config_dirs)
             given = str(value) if isinstance(value, str) else line.partition("=")[2]
             if key == "system" and (algorithm := ALGORITHMS.get(bare_name(given))):
                 return f"{key}={given} is not known: use {algorithm}"

@@ -9,7 +9,7 @@ import math
 import sys
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
@@ -22,7 +22,16 @@ from stoix_like.envs.factory import EnvConfig
 from stoix_like.envs.suites import SUITES
 from stoix_like.errors import ConfigError, first_line, nearest
 from stoix_like.loggers import LoggerConfig
-from stoix_like.schema import INT32_MAX, MAX_SECONDS, between, from_mapping, hints_of, replace_values
+from stoix_like.schema import (
+    INT32_MAX,
+    MAX_SECONDS,
+    between,
+    flat_hints,
+    from_mapping,
+    get_value,
+    hints_of,
+    replace_values,
+)
 from stoix_like.user_code import refusing
 from stoix_like.utils.replay.data import DataConfig
 from stoix_like.versions import versions
@@ -80,7 +89,7 @@ class RunConfig(NamedTuple):
         logger: loggers to use.
         callbacks: callbacks to build, each with its import path as `_target_`, and its arguments.
         loggers: custom loggers to build, by their keys below `logger`, each like a callback.
-        resolved: the whole configuration as plain values.
+        resolved: the whole configuration as plain values; numbers that were written as strings are numbers.
         custom_env: an environment passed from Python, which `env` does not describe; None otherwise.
         custom_callbacks: callbacks passed from Python.
         custom_loggers: loggers passed from Python.
@@ -159,12 +168,9 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     Raises:
         ConfigError: names the key, the value and what would work.
     """
+    overrides = OmegaConf.select(config, "hydra.overrides.task") or ()
     config = OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("hydra", LAYOUT)])
-    try:
-        container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"cannot resolve the configuration: {first_line(error)}") from error
-    resolved = typing.cast(dict[str, Any], container)
+    resolved = _resolve(config)
     _check_integers(resolved)
     for group in GROUPS:
         # Only `share` is left of a group of networks that an override deletes.
@@ -182,23 +188,70 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     name, module = str(system.pop("name", "")), str(system.pop("module", ""))
     build = build or import_build(module)
     schema, arch = schema_of(build), _parse_arch(resolved["arch"])
+    _check_experiment(schema, system, name, overrides)
     _check_ties(config, arch.population.hyperparams or {})
     # How the processes of a run are started is no part of it: it may resume with others.
     resolved["arch"] = {key: value for key, value in resolved["arch"].items() if key != "distributed"}
+    typed: dict[str, Any] = {
+        "system": from_mapping(schema, system, "system"),
+        "arch": arch,
+        "env": from_mapping(EnvConfig, resolved["env"], "env"),
+        "checkpoint": from_mapping(CheckpointConfig, resolved["checkpoint"], "checkpoint"),
+        "logger": from_mapping(
+            LoggerConfig, {key: logger[key] for key in logger if key not in custom_loggers}, "logger"
+        ),
+    }
+    resolved |= {group: _with_numbers(resolved[group], typed[group]) for group in typed}
     return RunConfig(
+        **typed | {"system": _fit_to_arch(typed["system"], arch, name)},
         system_name=name or schema.__module__,
         build=build,
-        system=_fit_to_arch(from_mapping(schema, system, "system"), arch, name),
-        arch=arch,
-        env=from_mapping(EnvConfig, resolved["env"], "env"),
         network={name: block for name, block in network.items() if name != SHARE},
         share_networks=share,
-        checkpoint=from_mapping(CheckpointConfig, resolved["checkpoint"], "checkpoint"),
-        logger=from_mapping(LoggerConfig, {key: logger[key] for key in logger if key not in custom_loggers}, "logger"),
         loggers=custom_loggers,
         callbacks=_parse_callbacks(resolved.get(CALLBACKS)),
         resolved=resolved,
     )
+
+
+def _resolve(config: DictConfig) -> dict[str, Any]:
+    """Return a configuration as plain values."""
+    try:
+        return typing.cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    except OmegaConfBaseException as error:
+        if "HydraConfig was not set" in str(error):
+            raise ConfigError(
+                f"{error.full_key} refers to Hydra's job, which only stoix-like train and stoix_like.train have: write"
+                " its value"
+            ) from error
+        raise ConfigError(f"cannot resolve the configuration: {first_line(error)}") from error
+
+
+def _check_experiment(schema: type[SystemConfig], system: Mapping[str, Any], name: str, overrides: Any) -> None:
+    """Refuse hyperparameters that an experiment sets for another system than the chosen one."""
+    given = {override.lstrip("+~").partition("=")[0]: override.lstrip("+") for override in overrides}
+    others = [key for key in system if key not in flat_hints(schema) and f"system.{key}" not in given]
+    if others and {"experiment", "system"} <= given.keys():
+        words = " ".join(f"'~system.{key}'" for key in others)
+        raise ConfigError(
+            f"system.{others[0]} comes from {given['experiment']}, and system={name} does not have it: leave it out"
+            f" with {words}, or keep the system of the experiment"
+        )
+
+
+def _with_numbers(node: Any, converted: Any) -> Any:
+    """Return plain values with the numbers to which strings among them were converted."""
+    if isinstance(node, dict):
+        return {key: _with_numbers(value, _entry(converted, key)) for key, value in node.items()}
+    if isinstance(node, list) and isinstance(converted, tuple):
+        return [_with_numbers(value, one) for value, one in zip(node, converted, strict=True)]
+    return converted if isinstance(node, str) and isinstance(converted, (int, float)) else node
+
+
+def _entry(converted: Any, key: str) -> Any:
+    if is_dataclass(converted):
+        return get_value(converted, key) if key in flat_hints(type(converted)) else None
+    return converted.get(key) if isinstance(converted, Mapping) else None
 
 
 def _fit_to_arch(system: SystemConfig, arch: ArchConfig, name: str) -> SystemConfig:

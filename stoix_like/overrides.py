@@ -42,6 +42,23 @@ def to_overrides(overrides: Overrides) -> list[str]:
     return list(overrides)
 
 
+def check_given_once(overrides: Sequence[str], *groups: str) -> None:
+    """Refuse an override of a choice that is an argument, too.
+
+    Args:
+        overrides: Hydra overrides.
+        groups: the arguments, such as `system`.
+
+    Raises:
+        ConfigError: names the override.
+    """
+    for override in overrides:
+        if (group := override.partition("=")[0]) in groups:
+            raise ConfigError(
+                f"{override}: {group} is given twice, as an argument and as an override: leave the override out"
+            )
+
+
 def with_overrides(function: FunctionT) -> FunctionT:
     """Let a function that takes overrides say so where a key is passed as an argument."""
     parameters = inspect.signature(function).parameters

@@ -287,7 +287,16 @@ def _convert_to_one(options: Sequence[Any], value: Any, key: str) -> Any:
         # A number that is out of range is no string.
         if not refusals or not isinstance(converted, str) or isinstance(value, str):
             return converted
+    names = [str(name) for option in options for name in _names(option)]
+    if isinstance(value, str) and names and bool in kinds.values():
+        raise ConfigError(f"{key}={value} is not known: {nearest(value, ('true', 'false', *names))}")
     raise refusals[0]
+
+
+def _names(option: Any) -> tuple[str, ...]:
+    """Return the strings that an option is a choice of; empty for any other option."""
+    found = [one.names for one in typing.get_args(option) if isinstance(one, Choices)]
+    return found[0] if found else ()
 
 
 def _choose(choices: Sequence[Any], value: Any, key: str) -> Any:

@@ -115,8 +115,51 @@ def test_ids_of_gymnasium_are_completed_in_lists_and_quotes():
     expected = ["env=gymnax", "env.scenario.name=Pendulum-v1,MountainCar-v0"]
     assert composition.complete_overrides(["env=Pendulum-v1,MountainCar-v0"]) == expected
     assert composition.complete_overrides(["env='Pendulum-v1'"]) == ["env=gymnax", "env.scenario.name=Pendulum-v1"]
-    with pytest.raises(ConfigError, match="some ids are in gymnax, and others in gymnasium alone"):
+    with pytest.raises(ConfigError, match="these ids are of env=gymnasium and env=gymnax: start a run of each"):
         composition.complete_overrides(["env=Pendulum-v1,Hopper-v5"])
+
+
+def test_a_file_with_the_name_of_one_of_the_package_is_refused(tmp_path):
+    (tmp_path / "system/ppo").mkdir(parents=True)
+    own = tmp_path / "system/ppo/ff_ppo.yaml"
+    own.write_text((composition.config_dir() / "system/ppo/ff_ppo.yaml").read_text())
+    for overrides, directories in (([], [tmp_path]), ([f"hydra.searchpath=[file://{tmp_path}]"], [])):
+        with pytest.raises(ConfigError, match=f"^{own} has the name of a file of the package, which counts: rename it"):
+            compose_config(overrides, directories)
+    own.rename(tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/config.yaml has the name"):
+        compose_config([], [tmp_path])
+    # The package's own directory adds nothing.
+    compose_config([], [composition.config_dir()])
+
+
+def test_choices_in_a_search_path_are_known_when_another_override_is_refused(tmp_path):
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/Mine-v0.yaml").write_text("defaults: [/env/gymnax/cartpole@_here_]\n")
+    for place in (f"file://{tmp_path}", tmp_path):
+        given = [f"hydra.searchpath=[{place}]", "env=Mine-v0"]
+        with pytest.raises(ConfigError, match="^unknown key 'system.gama': did you mean 'system.gamma'"):
+            compose_config([*given, "system.gama=1"])
+        with pytest.raises(ConfigError, match="^env=Mine is not known: did you mean 'Mine-v0'"):
+            compose_config([given[0], "env=Mine"])
+
+
+def test_a_file_of_networks_may_give_each_agent_its_own(tmp_path):
+    (tmp_path / "network").mkdir()
+    (tmp_path / "network/mine.yaml").write_text("defaults: [/network/mlp@_here_, _self_]\nshare: false\n")
+    assert not parse_config(compose_config(["network=mine"], [tmp_path])).share_networks
+    assert parse_config(compose_config(["network=mine", "network.share=true"], [tmp_path])).share_networks
+    assert not parse_config(compose_config(["network.share=false"])).share_networks
+
+
+def test_groups_that_are_added_need_no_plus_and_experiments_come_first():
+    completed = complete_overrides(
+        ["search=fast", "arch.seed=1", "experiment=az_connect_four", "observations=privileged"]
+    )
+    assert completed == ["+experiment=az_connect_four", "arch.seed=1", "+search=fast", "+observations=privileged"]
+    # The experiment has 32 simulations, the short search 8.
+    for added in (["+search=fast", "+experiment=az_connect_four"], ["+experiment=az_connect_four", "+search=fast"]):
+        assert compose_config(added).system.num_simulations == 8
 
 
 def test_directories_of_files_are_added_to_a_search_path(tmp_path):
@@ -152,7 +195,21 @@ def test_composing_restores_the_hydra_of_the_caller():
         (["system=-0.0"], "system=-0.0 is not known: choose from awr"),
         (["env=true"], "env=true is not known: choose from"),
         (["network=1e9"], "network=1e9 is not known: choose from"),
-        (["checkpoint=[1]"], r"checkpoint=\[1\] is not known: choose from"),
+        (["checkpoint=[1]"], r"^checkpoint=\[1\] is a list of choices: choose one$"),
+        (
+            ["logger=[wandb,tensorboard]"],
+            "is a list of choices: choose one and switch the others on, logger=wandb logger.tensorboard.enabled=true$",
+        ),
+        (["logger=wandb,tensorboard"], r"add -m to run each of them .*, or choose one and switch the others on"),
+        (["env=gymnax/pong,gymnax/acrobot"], r"add -m to run each of them .*, or choose one$"),
+        (["arch.seed=0,1"], r"add -m to run each of them .*, or write a list in brackets, key=\[1,2\]$"),
+        (
+            ["+experiment=ppo_cartpole", "experiment=ppo_acrobot"],
+            r"experiment is given 2 times: write one list, \+experiment=\[ppo_cartpole,ppo_acrobot\]$",
+        ),
+        # What was completed exists, though no list of choices has it.
+        (["env=ALE/Pong-v5", "system.gama=1"], "^unknown key 'system.gama'"),
+        (["+experiment=_sac_brax", "system.gama=1"], "^unknown key 'system.gama'"),
         (["experiment=7"], "experiment=7 is not known: choose from"),
         (["env=[gymnax/cartpol]"], "gymnax/cartpol"),
         (["env={a:1}"], "env"),
@@ -316,6 +373,12 @@ def test_a_launcher_that_is_not_installed_names_its_extra():
         ),
         ("Blackjack-v1", "gymnasium", "env=Blackjack-v1 is env=gymnasium env.scenario.name=Blackjack-v1, on the host"),
         ("my_package:MyEnv-v0", "gymnasium", "on the host"),
+        ("Walker2d-v5", "gymnasium", "is env=gymnasium env.scenario.name=Walker2d-v5, on the host"),
+        # Ids that the files of one other suite have.
+        ("Snake-v1", "jumanji", "env=Snake-v1 is env=jumanji env.scenario.name=Snake-v1; gymnasium's own: env=gym"),
+        ("Craftax-Symbolic-v1", "craftax", "is env=craftax env.scenario.name=Craftax-Symbolic-v1; gymnasium's own"),
+        ("Navix-Empty-5x5-v0", "navix", "is env=navix env.scenario.name=Navix-Empty-5x5-v0; gymnasium's own"),
+        ("Qbert-v5", "envpool", "is env=envpool/_atari env.scenario.name=Qbert-v5; gymnasium's own"),
     ],
 )
 def test_ids_of_gymnasium_select_a_suite(name, suite, said, capsys):
@@ -323,6 +386,14 @@ def test_ids_of_gymnasium_select_a_suite(name, suite, said, capsys):
     assert (config.env.env_name, config.env.scenario.name) == (suite, name)
     compose_config([f"env={name}"])
     assert capsys.readouterr().err.count(said) == 1
+
+
+def test_an_id_of_an_atari_game_is_the_task_of_its_file(capsys):
+    for name, choice in (("ALE/Pong-v5", "gymnasium/pong"), ("Pong-v5", "envpool/pong")):
+        assert compose_config([f"env={name}"]).env == compose_config([f"env={choice}"]).env
+    compose_config(["env=ALE/Freeway-v5"])
+    said = "env=ALE/Freeway-v5 is env=gymnasium/_atari env.scenario.name=ALE/Freeway-v5; gymnasium's own: env=gymnasium"
+    assert said in capsys.readouterr().err
 
 
 def test_choices_with_the_name_of_an_id_come_first(tmp_path):

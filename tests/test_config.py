@@ -48,6 +48,31 @@ def test_configurations_that_do_not_match_their_types_are_refused(overrides, mes
         parse_config(compose_config(overrides))
 
 
+def test_numbers_that_are_written_as_strings_are_recorded_as_numbers():
+    given = ["arch.total_timesteps='1e5'", "system.gamma='0.5'", "logger.wandb.name='1e3'", "env.time_limit='30'"]
+    run = parse_config(compose_config([*given, "arch.population.pbt.every_evals='2'"]))
+    numbers = run.arch.total_timesteps, run.system.gamma, run.env.time_limit, run.arch.population.pbt.every_evals
+    recorded = run.resolved["arch"], run.resolved["system"], run.resolved["env"]
+    found = [recorded[0]["total_timesteps"], recorded[1]["gamma"], recorded[2]["time_limit"]]
+    assert [*found, recorded[0]["population"]["pbt"]["every_evals"]] == [*numbers] == [100_000, 0.5, 30, 2]
+    assert run.resolved["logger"]["wandb"]["name"] == "1e3"
+    assert parse_config(OmegaConf.create(run.resolved)).resolved == run.resolved
+
+
+def test_a_key_that_an_experiment_has_for_another_system_names_both():
+    # The experiment is of SAC; TD3 has no temperature.
+    given = ["+experiment=sac_pendulum", "system=ddpg/ff_td3"]
+    said = "^system.alpha_lr comes from experiment=sac_pendulum, and system=ddpg/ff_td3 does not have it: leave it out"
+    with pytest.raises(ConfigError, match=f"{said} with '~system.alpha_lr', or keep the system of the experiment$"):
+        parse_config(composition.compose_config(given, return_hydra_config=True))
+    parse_config(composition.compose_config([*given, "~system.alpha_lr"], return_hydra_config=True))
+
+
+def test_a_value_that_refers_to_a_job_is_refused_without_one():
+    with pytest.raises(ConfigError, match="^logger.wandb.group refers to Hydra's job, which only stoix-like train and"):
+        parse_config(compose_config(["logger.wandb.group=${hydra:job.name}"]))
+
+
 OmegaConf.register_new_resolver("twice", lambda value: 2 * value, replace=True)
 OmegaConf.register_new_resolver("whole", lambda value: int(1e4 * value), replace=True)
 VARIED = "arch.population.hyperparams={ent_coef: [0.1, 0.2], actor_lr: [1e-3, 1e-2]}"

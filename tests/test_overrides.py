@@ -67,6 +67,23 @@ def test_what_is_refused(overrides, message, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda given: stoix_like.train("ppo/ff_ppo", given),
+        lambda given: stoix_like.sweep("ppo/ff_ppo", given, {"gamma": {"uniform": [0.9, 0.99]}}, trials=2),
+        lambda given: stoix_like.tune("gymnax/pendulum", "ppo/ff_ppo", overrides=given),
+    ],
+    ids=["train", "sweep", "tune"],
+)
+def test_a_system_cannot_be_given_twice(start, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given in (["system=sac/ff_sac"], {"system": "sac/ff_sac"}):
+        with pytest.raises(ConfigError, match="^system=sac/ff_sac: system is given twice, as an argument and as an"):
+            start(given)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_key_as_an_argument_is_answered_with_the_override():
     with pytest.raises(
         TypeError, match=r"no argument total_timesteps: .* train\(system, \{'arch.total_timesteps': 9\}"

@@ -80,6 +80,7 @@ def test_missing_fields_get_their_defaults_and_optional_ones_accept_none():
         ({"flag": "yes"}, "outer.flag=yes has the wrong type: it must be true or false"),
         ({"flag": 1}, "outer.flag=1 has the wrong type"),
         ({"scope": "none"}, "outer.scope=none is not known: did you mean 'some'"),
+        ({"scope": "yes"}, "outer.scope=yes is not known: choose from all, false, some, true$"),
         ({"scope": None}, "'outer.scope' is not set"),
         ({"names": "a"}, "outer.names=a has the wrong type: it must be a list"),
         ({"options": 3}, "outer.options=3 has the wrong type: it must be a mapping"),

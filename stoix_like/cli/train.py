@@ -257,7 +257,7 @@ def _help(args: argparse.Namespace) -> str:
     from stoix_like.config import GROUPS, import_build
 
     extra = config_dirs(args)
-    grouped = tuple(f"{group}=" for group in GROUPS)
+    grouped = (*(f"{group}=" for group in GROUPS), *(f"+{group}=" for group in composition.ADDED))
     chosen = [override for override in args.overrides if override.startswith(grouped)]
     composed = composition.compose_config(chosen, extra, return_hydra_config=True)
     choices = composed.hydra.runtime.choices
@@ -279,13 +279,13 @@ def _help(args: argparse.Namespace) -> str:
         "",
         "Set any key below with group.key=value; add a new key with +group.key=value.",
     ]
-    for group in GROUPS:
+    for group in (*GROUPS, *composition.ADDED):
         # Groups whose choices share their keys define them in `_base`.
-        for name, title in ((choices[group], f"{group}={choices[group]}"), ("_base", f"every {group}")):
+        for name, title in ((choices.get(group), f"{group}={choices.get(group)}"), ("_base", f"every {group}")):
             for directory in (*map(Path, extra), composition.config_dir()):
                 path = directory / group / f"{name}.yaml"
                 if path.exists():
-                    lines += ["", f"[{title}]", path.read_text().strip()]
+                    lines += ["", f"[{title}]", path.read_text(encoding="utf-8").strip()]
                     break
     return "\n".join(lines)
 

@@ -21,7 +21,7 @@ from stoix_like.analysis.selection import FRESH_RUNS
 from stoix_like.composition import compose_config, parse_overrides, with_search
 from stoix_like.config import RunConfig, parse_config
 from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.overrides import Overrides, to_overrides
+from stoix_like.overrides import Overrides, check_given_once, to_overrides
 from stoix_like.run.host.plan import make_plan
 from stoix_like.run.population.members import float_fields
 from stoix_like.run.set_up.influence import find_influence
@@ -129,7 +129,9 @@ def sweep(
     }
     config = from_mapping(SweepConfig, {"space": as_json(space or {}), **given}, "sweep")
     extra = [] if config_dir is None else [config_dir]
-    return run_sweep(config, with_search([f"system={system}", *to_overrides(overrides)], extra))
+    given = to_overrides(overrides)
+    check_given_once(given, "system")
+    return run_sweep(config, with_search([f"system={system}", *given], extra))
 
 
 def from_command_line(arguments: Sequence[str]) -> SweepResult:
@@ -325,7 +327,7 @@ class Sweep:
         fixed = {name: value for name, value in settings.items() if name not in changeable}
         if path.exists():
             with reading(path, "choose another directory"):
-                before = parse_json(path.read_text(), {}, SETTINGS)
+                before = parse_json(path.read_text(encoding="utf-8"), {}, SETTINGS)
             before["overrides"] = of_trials(before.get("overrides", ()))
             changed = [name for name, value in fixed.items() if before.get(name) != value]
             if changed:

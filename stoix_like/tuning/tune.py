@@ -25,7 +25,7 @@ from stoix_like.composition import compose_config, group_choices, parse_override
 from stoix_like.config import RunConfig, flatten, parse_config
 from stoix_like.envs.custom import as_overrides
 from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.overrides import Overrides, to_overrides
+from stoix_like.overrides import Overrides, check_given_once, to_overrides
 from stoix_like.run.population.members import float_fields
 from stoix_like.run.population.trials import interquartile_means
 from stoix_like.schema import get_value
@@ -139,6 +139,7 @@ def tune(
     if slots is not None and slots < 2:
         raise ConfigError(f"slots={slots} must be at least 2: successive halving compares settings")
     given = with_search(to_overrides(overrides), [] if config_dir is None else [config_dir])
+    check_given_once(given, "system", "env")
     check_overrides(given, "--out", launches=False)
     chosen = _environment(env)
     limits = budgets.parse_budget(budget)
@@ -363,7 +364,7 @@ def _read_plan(directory: Path, request: Request, slots: int | None) -> BudgetSt
     path = directory / REQUEST
     if path.exists():
         with reading(path, "choose another directory"):
-            before = parse_json(path.read_text(), {"request": {}, "plan": {}}, REQUEST)
+            before = parse_json(path.read_text(encoding="utf-8"), {"request": {}, "plan": {}}, REQUEST)
             plan = BudgetStages(**before["plan"])
             recorded = before["request"] | {"overrides": of_trials(before["request"].get("overrides", ()))}
         if recorded != request._asdict():

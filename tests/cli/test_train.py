@@ -44,7 +44,8 @@ REFUSED = [
     (["-m", "arch.seed=0,1", "--cfg", "job"], "leave one of them out"),
     (["--resolve"], "change what --cfg prints: add --cfg job, or leave them out"),
     (["--package", "system", "arch.seed=1"], "change what --cfg prints: add --cfg job, or leave them out"),
-    (["logger=[]"], "no group 'logger'"),
+    (["logger=[]"], "logger=[] is a list of choices: choose one"),
+    (["-m", "arch.seed=0,1", "logger=[wandb,tensorboard]"], "choose one and switch the others on"),
     (["-m", "env=gymnax/cartpole,-0.0"], "env=-0.0 is not known"),
     (["-m", "hydra.launcher=null"], "choose one with hydra/launcher=basic"),
 ]
@@ -170,6 +171,14 @@ def test_help_shows_the_documentation_of_the_system_and_every_key(capsys):
     assert "(or python -m stoix_like.systems.ppo.anakin.ff_ppo)" in text
 
 
+def test_help_of_an_experiment_shows_what_it_chooses_and_sets(capsys):
+    cli.main(["train", "experiment=sac_pendulum", "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("sac/ff_sac: Soft actor-critic")
+    assert "[env=gymnax/pendulum]" in text
+    assert "[experiment=sac_pendulum]\n# @package _global_\n# SAC on Pendulum-v1" in text
+
+
 def test_help_names_no_main_program_that_a_module_does_not_have(capsys, tmp_path):
     (tmp_path / "system").mkdir()
     (tmp_path / "system/toy.yaml").write_text("module: support.toys")
@@ -234,6 +243,17 @@ def test_a_run_refers_to_the_configuration_of_hydra(tmp_path, monkeypatch):
     cli.main(["train", f"hydra.run.dir={tmp_path}/run", *given])
     wandb = started[0].setup.config.resolved["logger"]["wandb"]
     assert (wandb["group"], wandb["project"]) == ("ppo/ff_ppo", f"{tmp_path}/run")
+    assert HydraConfig.instance().cfg is outer
+
+
+def test_a_run_from_python_refers_to_the_job_that_it_would_be(tmp_path, monkeypatch):
+    started, outer = [], HydraConfig.instance().cfg
+    monkeypatch.setattr(experiment, "run", started.append)
+    given = ["logger.wandb.group=${hydra:job.name}", "logger.wandb.project=${hydra:runtime.output_dir}"]
+    stoix_like.train("ppo/ff_ppo", given, run_dir=tmp_path / "run")
+    wandb = started[0].setup.config.logger.wandb
+    assert (wandb.group, wandb.project) == ("ppo/ff_ppo", f"{tmp_path}/run")
+    assert started[0].directory.path == tmp_path / "run"
     assert HydraConfig.instance().cfg is outer
 
 

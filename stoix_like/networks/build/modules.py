@@ -226,7 +226,9 @@ def _check_parts(group: Mapping[str, Any], dtype: Any, key: str) -> None:
         if name in group and not callable(group[name]):
             shown, hint = plain(group[name]), f"use a block with a _target_, such as {example}"
             if isinstance(group[name], SimpleNamespace):  # keys that an experiment has for another network
-                hint += f", or leave it out: '~{key}.{name}'"
+                others = [part for other, part in group.items() if other not in (name, "input_layer")]
+                network = f"choose network=… with {key.rpartition('.')[2]}"
+                hint += f", or leave it out: '~{key}.{name}'" if any(map(callable, others)) else f", or {network}"
             raise ConfigError(f"{key}.{name}={shown} is not a module: {hint}")
     # Heads compute in the dtype of their parameters.
     computing = {"rnn_layer": group.get("rnn_layer"), **dict(torsos_of(SimpleNamespace(**group)))}

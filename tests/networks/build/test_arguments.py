@@ -98,6 +98,11 @@ TORSO, CRITIC = "actor_network__pre_torso__", "critic_network__critic_head__"
             {"critic_network__critic_head": {"kernel_init": "zeros"}},
             r"critic_head={kernel_init: zeros} is not a module: .* leave it out: '~network.critic_network.critic_head'",
         ),
+        # Without it, nothing would be left of the network.
+        (
+            {"critic_network": {"pre_torso": {"layer_sizes": [8]}}},
+            r"pre_torso={layer_sizes: \[8\]} is not a module: use .*, or choose network=… with critic_network$",
+        ),
     ],
 )
 def test_values_of_the_wrong_type_are_refused_by_key(changes, message):

@@ -98,6 +98,14 @@ def test_keys_that_the_run_did_not_have_keep_their_defaults():
         check_same_config(changed, config)
 
 
+def test_numbers_that_were_recorded_as_strings_are_the_same_numbers():
+    setup = set_up(parse_config(compose_config([*toys.overrides(), "env.reward_scale=0.5"])))
+    config = setup.config.resolved
+    check_same_config(setup, {**config, "env": {**config["env"], "reward_scale": "5e-1"}})
+    with pytest.raises(ConfigError, match="env.reward_scale was 0.6 and is 0.5"):
+        check_same_config(setup, {**config, "env": {**config["env"], "reward_scale": "0.6"}})
+
+
 def test_a_sweep_directory_is_continued_by_the_same_overrides_alone(tmp_path):
     (tmp_path / "multirun.yaml").write_text(
         "hydra: {overrides: {task: ['arch.seed=0,1', 'arch.total_timesteps=100', 'logger=silent']}}"
