@@ -6,8 +6,6 @@ import contextlib
 import functools
 import itertools
 import math
-import re
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,8 +24,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from stoix_like import renamed_keys, unknown_keys
 from stoix_like.config import GROUPS
 from stoix_like.envs.custom import OWN
-from stoix_like.envs.suites import load_suite
-from stoix_like.errors import ConfigError, MissingExtraError, first_line, install_hint, listed, nearest
+from stoix_like.envs.ids import with_id
+from stoix_like.errors import ConfigError, first_line, install_hint, listed, nearest
 from stoix_like.foreign_keys import ALGORITHMS
 from stoix_like.overrides import quoted
 from stoix_like.unknown_keys import GYMNASIUM_ID, UnknownKey, bare_name, flatten
@@ -38,8 +36,6 @@ SEARCH = "hydra.searchpath"
 ADDED = ("experiment", "search", "observations")
 # Combinations of a sweep to check before it starts; composing one takes about 0.1 s.
 MAX_CHECKED = 64
-# What a file of an environment is made of: `env=jumanji` for `jumanji/snake`, `env=gymnasium/_atari` for Atari games.
-_BASE = re.compile(r"- /env/(\S+)@_here_")
 # What composing raises for overrides that do not fit: Hydra and OmegaConf also let Python's own errors through.
 _COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError)
 
@@ -109,15 +105,13 @@ def compose_config(
 
 
 def _check_choices(parsed: Sequence[Override]) -> None:
-    """Refuse several choices of one group, each of which would replace what the one before has set."""
+    """Refuse a list of loggers, the last of which would switch off the others, and a group that is added twice."""
     for override in parsed:
-        key = override.key_or_group
-        if key in GROUPS and isinstance(override.value(), list):
-            raise ConfigError(f"{override.input_line} is a list of choices: {_one_choice(key)}")
+        if override.key_or_group == "logger" and isinstance(override.value(), list):
+            raise ConfigError(f"{override.input_line} is a list of choices: {_one_choice('logger')}")
     for group in ADDED:
-        given = [
-            (one.input_line or "").partition("=")[2] for one in parsed if one.is_add() and one.key_or_group == group
-        ]
+        lines = [override.input_line or "" for override in parsed if override.is_add()]
+        given = [line.partition("=")[2].strip("[]") for line in lines if line.startswith(f"+{group}=")]
         if len(given) > 1:
             raise ConfigError(f"{group} is given {len(given)} times: write one list, +{group}=[{','.join(given)}]")
 
@@ -129,11 +123,15 @@ def _one_choice(group: str) -> str:
 
 
 def _check_names(config_dirs: Sequence[str | Path]) -> None:
-    """Refuse files with the name of a file of the package, which Hydra finds first."""
-    names = [path.relative_to(config_dir()) for path in config_dir().rglob("*.yaml")] if config_dirs else []
-    for own, name in ((Path(directory) / name, name) for directory in config_dirs for name in names):
+    """Refuse choices with the name of a file of the package, which Hydra finds first."""
+    for own, name in ((Path(directory) / name, name) for directory in config_dirs for name in _package_choices()):
         if own.is_file() and not own.samefile(config_dir() / name):
             raise ConfigError(f"{own} has the name of a file of the package, which counts: rename it")
+
+
+@functools.cache
+def _package_choices() -> list[Path]:
+    return [path.relative_to(config_dir()) for path in config_dir().glob("*/**/*.yaml")]
 
 
 def with_search(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> list[str]:
@@ -201,8 +199,8 @@ def resolve_globs(overrides: Sequence[str], config_dirs: Sequence[str | Path] = 
 def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> list[str]:
     """Add what Hydra needs.
 
-    `experiment=…` means `+experiment=…`, which comes before the other groups that are added, whose values count;
-    `env._target_=…` alone means `env=own` too, and `env=CartPole-v1`, an id of gymnasium, a suite and its scenario.
+    `experiment=…` means `+experiment=…`, which `experiment_first` moves; `env._target_=…` alone means `env=own` too,
+    and `env=CartPole-v1`, an id of gymnasium, a suite and its scenario.
 
     Args:
         overrides: Hydra overrides.
@@ -215,43 +213,28 @@ def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Pat
     for override in overrides:
         key, _, value = override.partition("=")
         if key == "env" and _are_ids(ids := [name.strip("'\"") for name in value.split(",")], directories):
-            suites = sorted({_with_id(name)[0] for name in ids})
+            suites = sorted({with_id(name, config_dir() / "env")[0] for name in ids})
             if len(suites) > 1:
                 raise ConfigError(f"{override}: these ids are of {listed(suites, 'and')}: start a run of each")
             completed += [*suites, f"env.scenario.name={','.join(ids)}"]
         else:
-            completed.append(f"+{override}" if key in ADDED else override)
-    added = [override for override in completed if override.partition("=")[0].removeprefix("+") in ADDED]
-    ordered = iter(sorted(added, key=lambda override: not override.startswith("+experiment=")))
-    completed = [next(ordered) if override in added else override for override in completed]
+            completed.append(f"+{override}" if key == "experiment" else override)
+    completed = experiment_first(completed)
     names = {override.partition("=")[0] for override in overrides}
     return [f"env={OWN}", *completed] if "env._target_" in names and "env" not in names else completed
+
+
+def experiment_first(overrides: Sequence[str]) -> list[str]:
+    """Move `+experiment=…` before the other groups that are added, whose values count."""
+    keys = [f"+{group}" for group in ADDED]
+    added = [override for override in overrides if override.partition("=")[0] in keys]
+    ordered = iter(sorted(added, key=lambda override: not override.startswith("+experiment=")))
+    return [next(ordered) if override in added else override for override in overrides]
 
 
 def _are_ids(names: Sequence[str], config_dirs: Sequence[str | Path]) -> bool:
     """Return whether all names are ids of gymnasium."""
     return all(GYMNASIUM_ID.fullmatch(name) for name in names) and not {*names} & {*group_choices("env", config_dirs)}
-
-
-@functools.cache
-def _with_id(name: str) -> list[str]:
-    """Return the overrides for an id of gymnasium, and say once what they are."""
-    overrides, own = ([f"env={suite}", f"env.scenario.name={name}"] for suite in (_suite_of(name), "gymnasium"))
-    other = ", on the host" if overrides == own else f"; gymnasium's own: {' '.join(own)}"
-    print(f"env={name} is {' '.join(overrides)}{other}", file=sys.stderr)
-    return overrides
-
-
-def _suite_of(name: str) -> str:
-    """Return the choice of `env` for an id of gymnasium: gymnax, if it has the id, or the suite that alone has it."""
-    if name.startswith("ALE/"):
-        return "gymnasium/_atari"
-    with contextlib.suppress(MissingExtraError):
-        if name in load_suite("gymnax").scenarios():
-            return "gymnax"
-    texts = (path.read_text(encoding="utf-8") for path in (config_dir() / "env").glob("*/*.yaml"))
-    bases = {base for text in texts if f"\n  name: {name}\n" in text for base in _BASE.findall(text)}
-    return min(bases) if bases and "gymnasium" not in bases else "gymnasium"
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
@@ -389,7 +372,6 @@ def hydra_job(config: DictConfig, number: int | None = None) -> Iterator[None]:
         config: the configuration of the job, with the group `hydra`; it is not changed.
         number: place of the job in its multirun; None for a run of its own.
     """
-    current, outer = HydraConfig.instance(), HydraConfig.instance().cfg
     job = config.copy()
     with contextlib.suppress(ConfigError, OmegaConfBaseException):  # Who needs the directory refuses it.
         if number is None:
@@ -398,11 +380,13 @@ def hydra_job(config: DictConfig, number: int | None = None) -> Iterator[None]:
             job.hydra.job.num = job.hydra.job.id = number
             output_dir = run_dir_of(config, "sweep") / job.hydra.sweep.subdir
         job.hydra.runtime.output_dir = str(output_dir.absolute())
-    current.set_config(job)
-    try:
-        yield
-    finally:
-        current.cfg = outer
+    with _HYDRA:
+        current, outer = HydraConfig.instance(), HydraConfig.instance().cfg
+        current.set_config(job)
+        try:
+            yield
+        finally:
+            current.cfg = outer
 
 
 def run_dir_of(config: DictConfig, kind: str = "run") -> Path:
@@ -465,8 +449,21 @@ def _refusal(error: Exception, parsed: Sequence[Override], config_dirs: Sequence
         return unknown_keys.refusal(unknown, *(group_choices(group, config_dirs) for group in ("system", "env")))
     if any(override.key_or_group.startswith("callbacks.") for override in parsed):
         return f"callbacks is a list: write 'callbacks=[{{_target_: …}}]' ({said})"
+    for override in parsed:
+        if override.key_or_group in ADDED and (refusal := _refusal_of_added(override, said)):
+            return refusal
     lines = [override.input_line or "" for override in parsed]
     return said if any(line in said for line in lines) else f"{' '.join(lines)}: {said}"
+
+
+def _refusal_of_added(override: Override, said: str) -> str | None:
+    """Say whether the choice of a group of which the primary configuration has none needs a plus, if it is that."""
+    group, line = override.key_or_group, override.input_line
+    if not override.is_add() and f"override '{group}'" in said:
+        return f"{line} needs a plus, +{line}: nothing has chosen a {group} before"
+    if f"Multiple values for {group}." in said or f"{group} appears more than once" in said:
+        return f"{line}: the experiment has chosen a {group}, which {group}=… without the plus replaces"
+    return None
 
 
 def _all_unknown(parsed: Sequence[Override], config_dirs: Sequence[str | Path]) -> list[UnknownKey]:

@@ -231,11 +231,11 @@ def _check_experiment(schema: type[SystemConfig], system: Mapping[str, Any], nam
     """Refuse hyperparameters that an experiment sets for another system than the chosen one."""
     given = {override.lstrip("+~").partition("=")[0]: override.lstrip("+") for override in overrides}
     others = [key for key in system if key not in flat_hints(schema) and f"system.{key}" not in given]
-    if others and {"experiment", "system"} <= given.keys():
+    if others and {"experiment", "system"} <= given.keys() and "search" not in given:
         words = " ".join(f"'~system.{key}'" for key in others)
         raise ConfigError(
-            f"system.{others[0]} comes from {given['experiment']}, and system={name} does not have it: leave it out"
-            f" with {words}, or keep the system of the experiment"
+            f"unknown key 'system.{others[0]}' of system={name}: if {given['experiment']} sets it for another system,"
+            f" leave it out with {words}, or choose that system"
         )
 
 

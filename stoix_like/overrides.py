@@ -53,7 +53,9 @@ def check_given_once(overrides: Sequence[str], *groups: str) -> None:
         ConfigError: names the override.
     """
     for override in overrides:
-        if (group := override.partition("=")[0]) in groups:
+        group, _, value = override.partition("=")
+        # A dictionary sets keys of the choice.
+        if group in groups and not value.startswith("{"):
             raise ConfigError(
                 f"{override}: {group} is given twice, as an argument and as an override: leave the override out"
             )

@@ -126,9 +126,9 @@ def test_a_file_with_the_name_of_one_of_the_package_is_refused(tmp_path):
     for overrides, directories in (([], [tmp_path]), ([f"hydra.searchpath=[file://{tmp_path}]"], [])):
         with pytest.raises(ConfigError, match=f"^{own} has the name of a file of the package, which counts: rename it"):
             compose_config(overrides, directories)
+    # That of a program of the user's is no choice.
     own.rename(tmp_path / "config.yaml")
-    with pytest.raises(ConfigError, match=f"^{tmp_path}/config.yaml has the name"):
-        compose_config([], [tmp_path])
+    compose_config([], [tmp_path])
     # The package's own directory adds nothing.
     compose_config([], [composition.config_dir()])
 
@@ -152,14 +152,21 @@ def test_a_file_of_networks_may_give_each_agent_its_own(tmp_path):
     assert not parse_config(compose_config(["network.share=false"])).share_networks
 
 
-def test_groups_that_are_added_need_no_plus_and_experiments_come_first():
+def test_experiments_come_before_other_groups_that_are_added(tmp_path):
     completed = complete_overrides(
-        ["search=fast", "arch.seed=1", "experiment=az_connect_four", "observations=privileged"]
+        ["+search=fast", "arch.seed=1", "experiment=az_connect_four", "+observations=critic"]
     )
-    assert completed == ["+experiment=az_connect_four", "arch.seed=1", "+search=fast", "+observations=privileged"]
+    assert completed == ["+experiment=az_connect_four", "arch.seed=1", "+search=fast", "+observations=critic"]
     # The experiment has 32 simulations, the short search 8.
     for added in (["+search=fast", "+experiment=az_connect_four"], ["+experiment=az_connect_four", "+search=fast"]):
         assert compose_config(added).system.num_simulations == 8
+    # Without a plus, one that the experiment has chosen is replaced.
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndefaults: [/search: wide, override /system: search/ff_az]\n"
+    (tmp_path / "experiment/mine.yaml").write_text(text)
+    assert compose_config(["experiment=mine", "search=fast"], [tmp_path]).system.num_simulations == 8
+    with pytest.raises(ConfigError, match="the experiment has chosen a search, which search=… without the plus repl"):
+        compose_config(["experiment=mine", "+search=fast"], [tmp_path])
 
 
 def test_directories_of_files_are_added_to_a_search_path(tmp_path):
@@ -195,7 +202,7 @@ def test_composing_restores_the_hydra_of_the_caller():
         (["system=-0.0"], "system=-0.0 is not known: choose from awr"),
         (["env=true"], "env=true is not known: choose from"),
         (["network=1e9"], "network=1e9 is not known: choose from"),
-        (["checkpoint=[1]"], r"^checkpoint=\[1\] is a list of choices: choose one$"),
+        (["search=fast", "system=search/ff_az"], r"^search=fast needs a plus, \+search=fast"),
         (
             ["logger=[wandb,tensorboard]"],
             "is a list of choices: choose one and switch the others on, logger=wandb logger.tensorboard.enabled=true$",
@@ -204,7 +211,7 @@ def test_composing_restores_the_hydra_of_the_caller():
         (["env=gymnax/pong,gymnax/acrobot"], r"add -m to run each of them .*, or choose one$"),
         (["arch.seed=0,1"], r"add -m to run each of them .*, or write a list in brackets, key=\[1,2\]$"),
         (
-            ["+experiment=ppo_cartpole", "experiment=ppo_acrobot"],
+            ["+experiment=[ppo_cartpole]", "experiment=ppo_acrobot"],
             r"experiment is given 2 times: write one list, \+experiment=\[ppo_cartpole,ppo_acrobot\]$",
         ),
         # What was completed exists, though no list of choices has it.

@@ -62,10 +62,14 @@ def test_numbers_that_are_written_as_strings_are_recorded_as_numbers():
 def test_a_key_that_an_experiment_has_for_another_system_names_both():
     # The experiment is of SAC; TD3 has no temperature.
     given = ["+experiment=sac_pendulum", "system=ddpg/ff_td3"]
-    said = "^system.alpha_lr comes from experiment=sac_pendulum, and system=ddpg/ff_td3 does not have it: leave it out"
-    with pytest.raises(ConfigError, match=f"{said} with '~system.alpha_lr', or keep the system of the experiment$"):
+    said = "^unknown key 'system.alpha_lr' of system=ddpg/ff_td3: if experiment=sac_pendulum sets it for another system"
+    with pytest.raises(ConfigError, match=f"{said}, leave it out with '~system.alpha_lr', or choose that system$"):
         parse_config(composition.compose_config(given, return_hydra_config=True))
     parse_config(composition.compose_config([*given, "~system.alpha_lr"], return_hydra_config=True))
+    # Keys of a search are not those of the experiment.
+    given = ["+experiment=ppo_cartpole", "+search=fast", "system=ppo/ff_ppo"]
+    with pytest.raises(ConfigError, match="^unknown key 'system.num_simulations'(?!.*experiment)"):
+        parse_config(composition.compose_config(given, return_hydra_config=True))
 
 
 def test_a_value_that_refers_to_a_job_is_refused_without_one():

@@ -6,7 +6,7 @@ import pytest
 import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.overrides import is_hydras, to_overrides
+from stoix_like.overrides import check_given_once, is_hydras, to_overrides
 from support.composed import compose_config
 
 
@@ -82,6 +82,8 @@ def test_a_system_cannot_be_given_twice(start, tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match="^system=sac/ff_sac: system is given twice, as an argument and as an"):
             start(given)
     assert list(tmp_path.iterdir()) == []
+    # A dictionary sets keys of the choice.
+    check_given_once(to_overrides({"system": {"gamma": 0.9}}), "system")
 
 
 def test_a_key_as_an_argument_is_answered_with_the_override():

@@ -259,7 +259,8 @@ def _help(args: argparse.Namespace) -> str:
     extra = config_dirs(args)
     grouped = (*(f"{group}=" for group in GROUPS), *(f"+{group}=" for group in composition.ADDED))
     chosen = [override for override in args.overrides if override.startswith(grouped)]
-    composed = composition.compose_config(chosen, extra, return_hydra_config=True)
+    first = next(composition.expand_sweep(chosen, extra), chosen)
+    composed = composition.compose_config(first, extra, return_hydra_config=True)
     choices = composed.hydra.runtime.choices
     import_build(composed.system.module)
     module = sys.modules[composed.system.module]

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
-from stoix_like.composition import parse_overrides
+from stoix_like.composition import experiment_first, parse_overrides
 from stoix_like.config import flatten
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.devices import device_names
@@ -64,7 +64,7 @@ def stopped_by(setup: RunSetup, host_state: Mapping[str, Any]) -> str | None:
     name: str | None = host_state["progress"].get("stopped_by")
     now, then = setup.config.resolved, host_state["config"]
     flat_now, flat_then = dict(flatten(now)), dict(flatten(then))
-    same = all(flat_now.get(key) == flat_then.get(key) for key in _STOPPING)
+    same = all(_is_same(flat_now.get(key), flat_then.get(key)) for key in _STOPPING)
     # The command line passes none: there, those of the run cannot have changed.
     present = any(type(callback).__name__ == name for callback in setup.callbacks)
     same &= present or not setup.config.custom_callbacks
@@ -121,7 +121,7 @@ def check_same_sweep(sweep_dir: Path, overrides: Sequence[str]) -> None:
         then: Any = OmegaConf.to_container(OmegaConf.select(OmegaConf.load(path), "hydra.overrides.task"))
     except (OSError, ValueError, YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; choose another hydra.sweep.dir") from error
-    before, now = map(_numbering, (then, overrides))
+    before, now = map(_numbering, (experiment_first(then), overrides))
     if before != now:
         raise ConfigError(
             f"hydra.sweep.dir={sweep_dir} holds the multirun of {' '.join(before) or 'the defaults'}: continue it with"
@@ -181,7 +181,7 @@ def _check_same_trials(setup: RunSetup, config: Mapping[str, Any]) -> None:
             " halving from its start or never: start a new run"
         )
     for key in ("arch.total_timesteps", "arch.num_evaluation") if had_trials else ():
-        if now[key] != then[key]:
+        if not _is_same(now[key], then[key]):
             raise ConfigError(
                 f"{key}={now[key]} was {then[key]}, for every trial of successive halving: extend the run by"
                 " arch.population.halving.rounds"
