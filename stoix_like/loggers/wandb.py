@@ -107,8 +107,9 @@ class WandbLogger:
     def start(self, info: RunInfo) -> None:
         """Start a W&B run, or continue that of a run that is resumed.
 
-        A process that was killed may have logged records after its last checkpoint, which W&B cannot delete: they stay,
-        and are not logged again. Offline, W&B does not know them.
+        A process that was killed may have logged records and videos after its last checkpoint, which W&B cannot delete:
+        they stay, and are not logged again, except those of the last step that it logged, where some may be missing.
+        Offline, W&B does not know them.
 
         Args:
             info: description of the run.
@@ -166,8 +167,7 @@ class WandbLogger:
         Args:
             record: the metrics of one evaluation interval.
         """
-        if self._run is not None and record["env_steps"] >= self._logged:
-            self._run.log(scalars(record))
+        self._log(scalars(record))
 
     def log_updates(self, record: Mapping[str, Any]) -> None:
         """Log the numbers of a record between evaluations.
@@ -186,8 +186,12 @@ class WandbLogger:
         """
         import wandb
 
-        if self._run is not None:
-            self._run.log({kind_of(path): wandb.Video(str(path)), "env_steps": env_steps})
+        self._log({kind_of(path): wandb.Video(str(path)), "env_steps": env_steps})
+
+    def _log(self, row: dict[str, Any]) -> None:
+        # A video that was being drawn when later updates were logged is in the run directory alone.
+        if self._run is not None and row["env_steps"] >= self._logged:
+            self._run.log(row)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the results to the W&B summary.

@@ -61,10 +61,10 @@ class FeedForwardPolicy(Policy):
         A sampling policy draws from a stream of its own, the same after every load; pass keys to `__call__` for others.
 
         Args:
-            observation: `[..., *shape]`, as an environment of the run's suite returns it: an image of an Atari game has
-                its frames first, and an integer of gymnasium is not one-hot. On the host, the run's wrappers apply, as
-                far as they are functions of one observation; other forms are taken as those of `__call__`. Of a game,
-                by agent; the policy of one agent returns its action alone.
+            observation: `[..., *shape]`, as a suite on the host returns it: an image of an Atari game has its frames
+                first, an integer of gymnasium is not one-hot, and that of a game is by agent; the run's wrappers apply,
+                as far as they are functions of one observation. Of other suites, and in other forms, as in `__call__`.
+                The policy of one agent returns its action alone.
             state: None, since the policy has no recurrent state; as is `episode_start`.
             episode_start: ignored.
             deterministic: must agree with `greedy`; by default, it does.

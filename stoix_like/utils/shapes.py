@@ -67,7 +67,7 @@ def _parse(layout: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
-def _expected(axes: tuple[str, ...], shape: tuple[int, ...], sizes: dict[str, Any]) -> tuple[Any, ...]:
+def _expected(axes: tuple[str, ...], shape: tuple[Any, ...], sizes: dict[str, Any]) -> tuple[Any, ...]:
     """Return the shape that the axes stand for; unknown letters take their sizes from `shape`."""
     num_plain = sum(not axis.startswith("*") for axis in axes)
     expected: list[Any] = []

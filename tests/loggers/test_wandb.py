@@ -119,7 +119,7 @@ def test_wandb_marks_a_run_without_finish_as_failed(tmp_path, isolated_wandb, mo
         (320, None, [0, 640, 1280]),
     ],
 )
-def test_records_that_a_killed_process_logged_are_not_logged_again(
+def test_records_and_videos_that_a_killed_process_logged_are_not_logged_again(
     tmp_path, isolated_wandb, monkeypatch, checkpoint, logged, steps
 ):
     """W&B restores the summary of a run that it resumes."""
@@ -139,11 +139,13 @@ def test_records_that_a_killed_process_logged_are_not_logged_again(
     logger.start(run_info(tmp_path)._replace(history=history, env_steps=checkpoint or 0))
     for record in RECORDS if checkpoint != 640 else RECORDS[1:]:
         logger.log(record)
+        logger.log_video(tiny_gif(tmp_path), record["env_steps"])
     logger.close()
     rows = [
         items(record.history.item) for record in read_wandb(tmp_path) if record.WhichOneof("record_type") == "history"
     ]
-    assert [row["env_steps"] for row in rows] == steps
+    # Each record, and its video.
+    assert [row["env_steps"] for row in rows] == [step for step in steps for _ in range(2)]
 
 
 @pytest.mark.slow

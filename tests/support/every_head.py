@@ -21,6 +21,7 @@ HEADS = {
     "categorical_mixed": (heads.CategoricalHead(3, uniform_mix=0.1), [()]),
     "multi_discrete_mixed": (heads.MultiDiscreteHead(2, (2, 3), uniform_mix=0.1), [(2,)]),
     "beta": (heads.BetaDistributionHead(2, **BOUNDS), [(2,)]),
+    "hyperspherical": (heads.HypersphericalPolicyHead(2, **BOUNDS), [(2,)]),
     "normal": (heads.MultivariateNormalDiagHead(2), [(2,)]),
     "normal_scalar": (heads.MultivariateNormalDiagHead(()), [()]),
     "normal_grid": (heads.MultivariateNormalDiagHead((3, 2)), [(3, 2)]),

@@ -368,6 +368,7 @@ CASES = {
         [
             *(*PPO, "network=mlp_hl_gauss", f"{CRITIC_HEAD}.vmin=-3", f"{CRITIC_HEAD}.vmax=3"),
             *("system.desired_kl=0.01", "system.decay_learning_rates=false", "system.actor_lr=1e-2"),
+            "system.adapt_kl_coef=false",
         ],
         state_values,
     ),

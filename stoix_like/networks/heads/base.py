@@ -35,6 +35,7 @@ class PolicyHead:
     Attributes:
         action_spaces: types of the action spaces that the head supports.
         needs_bounds: whether the head supports a `Box` only with finite bounds.
+        within_bounds: whether no sample leaves the bounds, as those of squashed policies.
         takes_action_mask: whether `__call__` takes `action_mask`, True where an action is legal. Where it is False, a
             head for discrete actions raises a ValueError for observations with an action mask, and a head for `Box`
             alone ignores the mask.
@@ -44,6 +45,7 @@ class PolicyHead:
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete, MultiDiscrete, Box)
     needs_bounds: ClassVar[bool] = False
+    within_bounds: ClassVar[bool] = False
     takes_action_mask: ClassVar[bool] = False
     outputs: ClassVar[str | None] = None
 

@@ -47,6 +47,7 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     needs_bounds: ClassVar[bool] = True
+    within_bounds: ClassVar[bool] = True
 
     action_dim: Shape
     minimum: Bounds
@@ -175,6 +176,7 @@ class BetaDistributionHead(PolicyHead, nn.Module):
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     needs_bounds: ClassVar[bool] = True
+    within_bounds: ClassVar[bool] = True
 
     action_dim: Shape
     minimum: Bounds

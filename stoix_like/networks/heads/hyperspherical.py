@@ -34,6 +34,7 @@ class HypersphericalPolicyHead(PolicyHead, nn.Module):
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     needs_bounds: ClassVar[bool] = True
+    within_bounds: ClassVar[bool] = True
 
     action_dim: Shape
     minimum: Bounds

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 
+from stoix_like.networks.heads import Epsilon
 from stoix_like.schema import Part, between
 
 # Arguments of a head for the policy without exploration.
@@ -64,3 +65,18 @@ def make_epsilon_schedule(config: EpsilonGreedyConfig, num_updates: int) -> Call
         return config.training_epsilon + (config.initial_epsilon - config.training_epsilon) * left
 
     return epsilon
+
+
+def choose_action(pi: Any, epsilon: Epsilon, key: jax.Array) -> jax.Array:
+    """Draw actions of an epsilon-greedy policy; without random numbers, which ONNX lacks, where none is random.
+
+    Args:
+        pi: the policy, an `EpsilonGreedy` whose samples agree with its mode where `epsilon` is 0.
+        epsilon: probability of a random action; may be traced, and is then never known to be 0.
+        key: of the sample.
+
+    Returns:
+        The actions, of the batch shape of `pi`.
+    """
+    never_random = not isinstance(epsilon, jax.Array) and epsilon == 0.0
+    return pi.mode() if never_random else pi.sample(seed=key)

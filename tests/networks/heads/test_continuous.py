@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stoix_like.envs.spaces import Box
 from stoix_like.networks import heads
 from stoix_like.networks.distributions import MultivariateNormalDiag
+from stoix_like.networks.requirements import STOCHASTIC_POLICY
 from support.compiled import run
 from support.every_head import HEADS, KEY, parts_of
 from support.selections import select
@@ -42,6 +44,23 @@ def test_float_attributes_may_be_traced(name):
     for function in (result, range_of):
         expected = jax.jit(lambda function=function: function(2.0))()
         np.testing.assert_allclose(jax.jit(function)(jnp.float32(2.0)), expected, rtol=1e-5, atol=1e-6)
+
+
+STOCHASTIC = {
+    type(head): head
+    for head, _ in HEADS.values()
+    if getattr(head, "action_spaces", ()) == (Box,) and head.outputs == STOCHASTIC_POLICY
+}
+
+
+@pytest.mark.parametrize("head", STOCHASTIC.values(), ids=lambda head: type(head).__name__)
+def test_heads_declare_whether_samples_stay_within_the_bounds(head):
+    """Large embeddings bring locations and deviations far beyond them; those without bounds have [-1, 1] here."""
+    low, high = (np.asarray(getattr(head, name, bound)) for name, bound in (("minimum", -1.0), ("maximum", 1.0)))
+    x = 100.0 * jax.random.normal(KEY, (20, 6))
+    sample = np.asarray(jax.jit(lambda x: head.init_with_output(KEY, x)[0].sample(seed=KEY, sample_shape=(20,)))(x))
+    # Stretching rounds.
+    assert head.within_bounds == bool(((low - 1e-6 <= sample) & (sample <= high + 1e-6)).all())
 
 
 def test_initial_policies_are_near_the_middle_of_the_bounds():

@@ -1,14 +1,20 @@
 """Tests of PPO with a KL penalty."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stoix_like.architectures.acting import start_episodes
+from stoix_like.architectures.rollout import rollout
+from stoix_like.base_types import Axes
 from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.ppo.anakin.ff_ppo_penalty import MAX_KL_COEF, MIN_KL_COEF, adapt_coefficient
+from support.algorithms import make_algorithm, with_methods
 from support.composed import compose_config
 from support.resumed import assert_resumed_equals_whole
 
@@ -20,6 +26,7 @@ SMALL = [
     *("arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1", "arch.total_num_envs=16"),
     *("system.rollout_length=16", "system.actor_lr=1e-2", "system.critic_lr=1e-2", "system.max_grad_norm=10"),
 ]
+RATE = ["system=ppo/ff_ppo_penalty", "system.desired_kl=0.01", "system.decay_learning_rates=false"]
 
 
 def training_loop(*overrides, writer=None):
@@ -64,9 +71,35 @@ def test_a_larger_penalty_keeps_the_policy_nearer(overrides):
 
 @pytest.mark.slow
 @pytest.mark.optimized
-def test_a_resumed_run_with_an_adaptive_penalty_and_learning_rate_is_bit_identical(tmp_path):
-    overrides = ["system=ppo/ff_ppo_penalty", "arch.total_timesteps=1024", "arch.num_evaluation=4"]
-    overrides += ["system.desired_kl=1e-4", "system.decay_learning_rates=false", "network=mlp_quantiles"]
+@pytest.mark.parametrize("rate", [False, True], ids=["penalty", "rate"])
+def test_a_resumed_run_with_an_adaptive_penalty_or_learning_rate_is_bit_identical(rate, tmp_path):
+    adaptive = ["system.desired_kl=1e-4", "system.adapt_kl_coef=false"] if rate else ["system.desired_kl=null"]
+    overrides = [*RATE, *adaptive, "arch.total_timesteps=1024", "arch.num_evaluation=4", "network=mlp_quantiles"]
     whole = assert_resumed_equals_whole(lambda writer: training_loop(*overrides, writer=writer), tmp_path)
-    assert float(whole.state.shared.own.kl_coef) != whole.setup.config.system.kl_coef
-    assert float(whole.state.shared.parts["learning_rate"]) != pytest.approx(whole.setup.config.system.actor_lr)
+    shared, config = whole.state.shared, whole.setup.config.system
+    assert float(shared.parts["rate_factor"] if rate else shared.own.kl_coef) != (1.0 if rate else config.kl_coef)
+
+
+def test_two_controllers_of_the_divergence_raise():
+    with pytest.raises(
+        ConfigError, match=r"system.adapt_kl_coef=true and system.desired_kl .* use system.adapt_kl_coef=false"
+    ):
+        set_up(parse_config(compose_config([*SMALL, *RATE])))
+
+
+def test_rates_that_adapt_report_the_divergence_that_they_adapt_to():
+    """0.25 in each gradient step; the steps change nothing, so the divergence of the whole update is 0."""
+    setup = set_up(parse_config(compose_config([*SMALL, *RATE, "system.adapt_kl_coef=false"])))
+    ppo = with_methods(
+        make_algorithm(setup, axes=Axes()),
+        sgd_step=lambda self, behaviour, shared, batch, key: (shared, {"kl": jnp.asarray(0.25)}),
+    )
+
+    @jax.jit
+    def update(key):
+        state = start_episodes(setup.env, ppo, jax.random.split(key, 4))
+        agent = ppo.init(key, state.timestep)
+        _, (trajectory, _) = rollout(setup.env, ppo.act, agent.shared, state, key, 4)
+        return ppo.update(agent, trajectory, key)[1]["kl"]
+
+    assert float(update(jax.random.key(0))) == 0.25

@@ -27,7 +27,7 @@ from stoix_like.base_types import (
 )
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
-from stoix_like.networks.heads import BetaDistributionHead, NormalAffineTanhDistributionHead
+from stoix_like.networks.heads import PolicyHead
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
@@ -268,7 +268,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     if config.action_penalty:
         check_bounded(spec.action_space)
         head = spec.networks.actor_network.action_head
-        if isinstance(head, NormalAffineTanhDistributionHead | BetaDistributionHead):
+        if getattr(head, "within_bounds", PolicyHead.within_bounds):
             raise ConfigError(
                 f"system.action_penalty=true weights actions out of bounds, and {type(head).__name__} draws none: use"
                 " false, or network.actor_network.action_head._target_="

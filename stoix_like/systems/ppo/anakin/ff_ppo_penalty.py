@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Agent, Distribution, Loss, Metrics, SystemSpec, TimeStep, Trajectory
+from stoix_like.errors import ConfigError
 from stoix_like.schema import above, at_least
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
@@ -61,7 +62,8 @@ class PenaltyPPO(ff_ppo.PPO[Config]):
         if self.config.adapt_kl_coef:
             kl_coef = adapt_coefficient(before.own.kl_coef, kl, self.config.target_kl)
             agent = agent._replace(shared=agent.shared._replace(own=Penalty(kl_coef)))
-        return agent, metrics | {"kl": kl, "kl_coef": self._kl_coef(before)}
+        # Learning rates that adapt report the divergence that they adapt to as `kl`.
+        return agent, {"kl": kl, "kl_coef": self._kl_coef(before)} | metrics
 
     def policy_loss(self, pi: Distribution, behaviour: OnPolicyShared, batch: OnPolicyTransition) -> Loss:
         """Compute the surrogate loss with its penalty (equation 8); see `PPO.policy_loss`."""
@@ -93,7 +95,16 @@ def adapt_coefficient(kl_coef: jax.Array, kl: jax.Array, target_kl: float | jax.
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build PPO with a KL penalty; see `ff_ppo.make_algorithm`. The penalty keeps the divergence near its target."""
+    """Build PPO with a KL penalty; see `ff_ppo.make_algorithm`. The penalty keeps the divergence near its target.
+
+    Raises:
+        ConfigError: the weight of the divergence and the learning rates both adapt to it.
+    """
+    if config.adapt_kl_coef and config.kl_rate.desired_kl is not None:
+        raise ConfigError(
+            "system.adapt_kl_coef=true and system.desired_kl both control the divergence: use"
+            " system.adapt_kl_coef=false, or system.desired_kl=null"
+        )
     return ff_ppo.make_algorithm(config, spec, PenaltyPPO, stop=NEVER)
 
 

@@ -30,7 +30,7 @@ from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.epochs import MinibatchConfig
 from stoix_like.systems.parts import recurrent
-from stoix_like.systems.parts.epsilon_greedy import GREEDY
+from stoix_like.systems.parts.epsilon_greedy import GREEDY, choose_action
 from stoix_like.systems.q_learning.anakin import ff_pqn
 
 
@@ -94,7 +94,7 @@ class RecurrentPQN(ff_pqn.PQN):
             timestep.starts_episode,
             head_kwargs=head_kwargs,
         )
-        return carry, pi.sample(seed=key), ()
+        return carry, choose_action(pi, epsilon, key), ()
 
     def inspect(self, shared: ff_pqn.PQNShared, observation: Observation) -> NetworkOutputs:
         """Return the greedy policy, and the action values of first observations `[B, ...]`."""

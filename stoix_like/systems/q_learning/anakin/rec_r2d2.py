@@ -34,7 +34,7 @@ from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts import recurrent
-from stoix_like.systems.parts.epsilon_greedy import GREEDY, make_epsilon_schedule
+from stoix_like.systems.parts.epsilon_greedy import GREEDY, choose_action, make_epsilon_schedule
 from stoix_like.systems.parts.optimiser import make_optimiser
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.q_types import QShared
@@ -105,7 +105,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         params, timestep = shared.params.online, state.timestep
         inputs = timestep.observation, timestep.starts_episode
         carry, pi = recurrent.step(self.network, params, state.carry, *inputs, head_kwargs={"epsilon": epsilon})
-        return carry, pi.sample(seed=key), state.carry
+        return carry, choose_action(pi, epsilon, key), state.carry
 
     def inspect(self, shared: QShared, observation: Observation) -> NetworkOutputs:
         """Return the greedy policy, and the action values of first observations `[B, ...]`, in units of return."""
