@@ -86,8 +86,8 @@ def compose_config(
         The composed configuration.
 
     Raises:
-        ConfigError: a group choice or a key is unknown, an override is malformed, a directory does not exist, or a file
-            in it has the name of one of the package.
+        ConfigError: a group choice or a key is unknown, an override is malformed, a directory does not exist, or
+            choices in it have the names of those of the package.
     """
     overrides, directories = complete_overrides(overrides, config_dirs), _all_dirs(overrides, config_dirs)
     parsed, searched = parse_overrides(overrides), with_search(overrides, config_dirs)
@@ -105,9 +105,10 @@ def compose_config(
 
 
 def _check_choices(parsed: Sequence[Override]) -> None:
-    """Refuse a list of loggers, the last of which would switch off the others, and a group that is added twice."""
+    """Refuse lists of the package's loggers, each of which switches off those before, and groups added twice."""
     for override in parsed:
-        if override.key_or_group == "logger" and isinstance(override.value(), list):
+        value = override.value() if override.key_or_group == "logger" else None
+        if isinstance(value, list) and (not value or len({*value} & {*group_choices("logger")}) > 1):
             raise ConfigError(f"{override.input_line} is a list of choices: {_one_choice('logger')}")
     for group in ADDED:
         lines = [override.input_line or "" for override in parsed if override.is_add()]
@@ -460,9 +461,9 @@ def _refusal_of_added(override: Override, said: str) -> str | None:
     """Say whether the choice of a group of which the primary configuration has none needs a plus, if it is that."""
     group, line = override.key_or_group, override.input_line
     if not override.is_add() and f"override '{group}'" in said:
-        return f"{line} needs a plus, +{line}: nothing has chosen a {group} before"
+        return f"{line} needs a plus, +{line}: nothing has chosen {group} before"
     if f"Multiple values for {group}." in said or f"{group} appears more than once" in said:
-        return f"{line}: the experiment has chosen a {group}, which {group}=… without the plus replaces"
+        return f"{line}: the experiment has chosen {group}, which {group}=… without the plus replaces"
     return None
 
 

@@ -152,6 +152,13 @@ def test_a_file_of_networks_may_give_each_agent_its_own(tmp_path):
     assert not parse_config(compose_config(["network.share=false"])).share_networks
 
 
+def test_a_logger_of_ones_own_may_be_beside_one_of_the_package(tmp_path):
+    (tmp_path / "logger").mkdir()
+    (tmp_path / "logger/mine.yaml").write_text("mine: {_target_: my_package.MyLogger}\n")
+    logger = compose_config(["logger=[tensorboard,mine]"], [tmp_path]).logger
+    assert (logger.tensorboard.enabled, logger.console.enabled, "mine" in logger) == (True, True, True)
+
+
 def test_experiments_come_before_other_groups_that_are_added(tmp_path):
     completed = complete_overrides(
         ["+search=fast", "arch.seed=1", "experiment=az_connect_four", "+observations=critic"]
@@ -165,7 +172,7 @@ def test_experiments_come_before_other_groups_that_are_added(tmp_path):
     text = "# @package _global_\ndefaults: [/search: wide, override /system: search/ff_az]\n"
     (tmp_path / "experiment/mine.yaml").write_text(text)
     assert compose_config(["experiment=mine", "search=fast"], [tmp_path]).system.num_simulations == 8
-    with pytest.raises(ConfigError, match="the experiment has chosen a search, which search=… without the plus repl"):
+    with pytest.raises(ConfigError, match="the experiment has chosen search, which search=… without the plus repl"):
         compose_config(["experiment=mine", "+search=fast"], [tmp_path])
 
 

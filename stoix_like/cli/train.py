@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ def train(system: str | None, arguments: Sequence[str], owns_process: bool) -> N
         args.overrides = composition.complete_overrides(args.overrides, config_dirs(args))
         if args.multirun:
             args.overrides = composition.resolve_globs(args.overrides, config_dirs(args))
-        if system is not None and not any(override.startswith("system=") for override in args.overrides):
+        if system is not None and not any(re.match(r"system=(?!{)", override) for override in args.overrides):
             args.overrides.insert(0, f"system={system}")
         make_importable()
         if args.help:

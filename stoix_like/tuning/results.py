@@ -267,8 +267,8 @@ def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Se
             continue
         elif key == "experiment":
             chosen[key] = value
-        elif isinstance(value, str) and (key in GROUPS or (config_dir() / key).is_dir()):
-            chosen[f"override /{key}" if key in GROUPS else f"/{key}"] = value
+        elif (config_dir() / key).is_dir() and not isinstance(value, dict):
+            chosen[f"/{key}" if override.is_add() else f"override /{key}"] = plain(value)
         else:
             values[key] = plain(value)
     for key, value in params.items():
@@ -279,7 +279,9 @@ def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Se
     nested: Any = OmegaConf.create({})
     for key, value in values.items():
         OmegaConf.update(nested, key, value, force_add=True)
-    defaults = [value if key == "experiment" else {key: value} for key, value in chosen.items()]
+    experiments = chosen.pop("experiment", [])
+    defaults: list[Any] = experiments if isinstance(experiments, list) else [experiments]
+    defaults = [*defaults, *({key: value} for key, value in chosen.items())]
     defaults.sort(key=lambda entry: "override" in str(entry))  # Hydra wants them at the end
     body = {"defaults": [*defaults, "_self_"], **typing.cast(dict[str, Any], OmegaConf.to_container(nested))}
     comment = "".join([*(f"# {line}\n" for line in about), *(f"{_BESIDE}{line}\n" for line in beside)])

@@ -48,6 +48,20 @@ def test_choices_of_optional_groups_are_part_of_the_experiment(tmp_path):
     assert chosen.system.num_minibatches == expected.system.num_minibatches
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["+experiment=rec_ppo_smax_3m", "observations=privileged"],
+        ["network=[mlp,mlp_gsde]"],
+        ["+experiment=[ppo_cartpole,ppo_acrobot]"],
+    ],
+)
+def test_choices_that_replace_others_and_lists_of_them_are_those_of_the_experiment(tmp_path, overrides):
+    write_results(tmp_path, study_of(1.0), [PARAMETER], overrides)
+    chosen = compose_config(["+experiment=best"], [(tmp_path / BEST).parents[1]])
+    assert chosen == compose_config([*overrides, "system.actor_lr=0.0"])
+
+
 def test_the_last_choice_of_a_group_is_that_of_the_experiment(tmp_path):
     study = optuna.create_study(direction="maximize")
     choices = optuna.distributions.CategoricalDistribution(("ppo/ff_ppo", "ppo/ff_dpo"))

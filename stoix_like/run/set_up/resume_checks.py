@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
-from stoix_like.composition import experiment_first, parse_overrides
+from stoix_like.composition import parse_overrides
 from stoix_like.config import flatten
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.devices import device_names
@@ -121,7 +121,7 @@ def check_same_sweep(sweep_dir: Path, overrides: Sequence[str]) -> None:
         then: Any = OmegaConf.to_container(OmegaConf.select(OmegaConf.load(path), "hydra.overrides.task"))
     except (OSError, ValueError, YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; choose another hydra.sweep.dir") from error
-    before, now = map(_numbering, (experiment_first(then), overrides))
+    before, now = map(_numbering, (then, overrides))
     if before != now:
         raise ConfigError(
             f"hydra.sweep.dir={sweep_dir} holds the multirun of {' '.join(before) or 'the defaults'}: continue it with"
