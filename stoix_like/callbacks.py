@@ -102,7 +102,7 @@ class StopWithoutImprovement(Callback):
 
     Args:
         evaluations: evaluations since the best one after which the run stops.
-        min_improvement: least difference to the best return that counts as an improvement.
+        min_improvement: an improvement exceeds the best return by more than this.
     """
 
     def __init__(self, evaluations: int, min_improvement: float = 0.0) -> None:

@@ -27,6 +27,7 @@ HEAD = ("seeds", "steps", "mean", "median", "IQM", "optimality gap")
 MIN_SEEDS = 5
 MAX_ALL_PAIRS = 6
 _WIDTH = 120
+_MAX_DIGITS = 6  # after the point
 _MOST_NAMED = 5  # runs in a note
 
 
@@ -471,9 +472,13 @@ def format_interval(interval: Interval, digits: int | None = None) -> str:
 
     Args:
         interval: the interval.
-        digits: digits after the point; by default two for values below 2 and one otherwise.
+        digits: digits after the point; by default one for values of at least 2, two down to 0.1, and below as many as
+            two significant digits of the largest need, at most six.
     """
     if digits is None:
-        digits = 2 if np.nanmax(np.abs(interval)) < 2.0 else 1
+        largest = np.nanmax(np.abs(interval))
+        digits = 2 if largest < 2.0 else 1
+        if 0.0 < largest < 0.1:
+            digits = min(1 - math.floor(math.log10(largest)), _MAX_DIGITS)
     estimate, low, high = (f"{value:.{digits}f}" for value in interval)
     return estimate if math.isnan(interval.low) else f"{estimate} [{low}, {high}]"

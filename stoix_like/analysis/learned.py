@@ -225,11 +225,12 @@ def draw_critic(policy: Policy, features: Sequence[str] = (), **options: Any) ->
 
 
 def draw_trajectory(policy: Policy, features: Sequence[str] = (), *, visits: Visits | None = None) -> Figure:
-    """Draw episodes: paths over two features, each feature and the action over steps, and histograms.
+    """Draw episodes: up to five paths over two features, each feature over steps, and histograms of all.
 
     Args:
         policy: from `load_policy`.
-        features: names of up to four features; by default those that the environment names, or the two that vary most.
+        features: names of up to four features; by default the first four that the environment names, or the two entries
+            that vary most.
         visits: from `policy.play`; by default ten episodes.
 
     Returns:
@@ -252,7 +253,9 @@ def draw_trajectory(policy: Policy, features: Sequence[str] = (), *, visits: Vis
     figure = arrange(panels, _WIDTH, _HEIGHT)
     unfinished = int((~visits.finished).sum())
     cut = f", {unfinished} of them not to their end" if unfinished else ""
-    figure.suptitle(f"{policy.name}: {len(visits.returns)} episodes{cut}, mean return {visits.returns.mean():.4g}")
+    drawn = f"; the first {_MAX_PATHS} paths are drawn" if visits.episode.max() >= _MAX_PATHS else ""
+    mean = f"mean return {visits.returns.mean():.4g}"
+    figure.suptitle(f"{policy.name}: {len(visits.returns)} episodes{cut}, {mean}{drawn}")
     return figure
 
 

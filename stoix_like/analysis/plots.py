@@ -119,9 +119,9 @@ def _label_x(axes: Axes, x: str, algorithms: Sequence[AlgorithmRuns]) -> None:
     axes.set_xlabel(label)
 
 
-def _say_what(axes: Axes, title: str, center: str, band: str, level: float, seeds: int) -> None:
+def _say_what(axes: Axes, title: str, center: str, band: str, level: float, seeds: int, num_tasks: int = 1) -> None:
     """Write the title, and below it what lines and bands are."""
-    name = center_name(seeds) if center == "iqm" else center
+    name = center_name(seeds * num_tasks) if center == "iqm" else center
     bands = {
         "bootstrap": f"{100.0 * (1.0 - level):g} % bootstrap interval of the {name}",
         "percentile": "2.5th to 97.5th percentile of the seeds",
@@ -131,7 +131,10 @@ def _say_what(axes: Axes, title: str, center: str, band: str, level: float, seed
     }
     shown = f"; band: {bands[band]}" if bands[band] else ""
     axes.set_title(title, pad=18)
-    text = f"line: {name} over seeds{shown}" if seeds > 1 else "one seed"
+    if seeds > 1:
+        text = f"line: {name} over seeds{' and environments' * (num_tasks > 1)}{shown}"
+    else:
+        text = "one seed" if num_tasks == 1 else f"line: {name} over environments, one seed of each: no band"
     axes.text(0.0, 1.015, text, transform=axes.transAxes, va="bottom", fontsize="small", color="0.35")
 
 
@@ -266,7 +269,7 @@ def sample_efficiency(
 ) -> Axes:
     """Plot the interquartile mean over seeds and tasks against environment steps, with stratified bootstrap bands.
 
-    Returns of several tasks are scaled by the lowest and the highest drawn return of each.
+    Returns of several tasks are scaled by the lowest and the highest drawn return of each. A band needs two seeds.
 
     Args:
         algorithms: from `read`.
@@ -291,12 +294,14 @@ def sample_efficiency(
     for label, (grid, values) in curves.items():
         table = (values - low) / np.maximum(high - low, 1e-12)
         flat = table.swapaxes(0, 1).reshape(-1, table.shape[-1])
-        bands = _iqm_band(flat, table.shape[:2], level)
         (line,) = axes.plot(grid, _iqm(flat), label=label)
-        axes.fill_between(grid, *bands, color=line.get_color(), alpha=0.2, linewidth=0)
+        if len(table) > 1:
+            bands = _iqm_band(flat, table.shape[:2], level)
+            axes.fill_between(grid, *bands, color=line.get_color(), alpha=0.2, linewidth=0)
     _label_x(axes, "env_steps", algorithms)
     axes.set_ylabel(_title(metric) if len(tasks) == 1 else "scaled return")
-    _say_what(axes, ", ".join(tasks), "iqm", "bootstrap", level, _least_seeds(algorithms, tasks) * len(tasks))
+    seeds = max(len(values) for _, values in curves.values())
+    _say_what(axes, ", ".join(tasks), "iqm", "bootstrap", level, seeds, len(tasks))
     _legend(axes)
     return axes
 
@@ -313,10 +318,6 @@ def _common_curves(algorithm: AlgorithmRuns, tasks: Sequence[str], metric: str) 
         print(note, file=sys.stderr)
     rows = [[np.interp(grid, points, row) for row in values[:size]] for points, values in columns]
     return grid, np.swapaxes(rows, 0, 1)
-
-
-def _least_seeds(algorithms: Sequence[AlgorithmRuns], tasks: Sequence[str]) -> int:
-    return min(len(algorithm.tasks[task]) for algorithm in algorithms for task in tasks)
 
 
 def _iqm_band(values: np.ndarray, shape: tuple[int, int], level: float) -> np.ndarray:

@@ -97,14 +97,15 @@ def _add_heatmap(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hyperparam", action="append", default=[], help="give two (default: the first two that vary)")
 
 
-def _add_trajectory(parser: argparse.ArgumentParser, number: str = "up to four") -> None:
+def _add_trajectory(parser: argparse.ArgumentParser, number: str = "up to four", default: str = "four") -> None:
     add_run(parser)
     parser.add_argument(
         "--features",
         nargs="+",
         default=[],
         metavar="NAME",
-        help=f"pole_angle, or observation[2]; {number} (default: the first two)",
+        help=f"pole_angle, or observation[2]; {number} (default: the first {default} that the environment names, or the"
+        " two entries that vary most)",
     )
     parser.add_argument("--episodes", type=int, default=10, help="episodes to visit states in (default: 10)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the start states (default: 0)")
@@ -112,7 +113,7 @@ def _add_trajectory(parser: argparse.ArgumentParser, number: str = "up to four")
 
 
 def _add_slice(parser: argparse.ArgumentParser) -> None:
-    _add_trajectory(parser, "one or two")
+    _add_trajectory(parser, "one or two", "two")
     parser.add_argument(
         "--fixed", nargs="+", default=[], metavar="NAME=VALUE", help="values of features that do not vary"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import math
 import shutil
 import subprocess
 import tempfile
@@ -25,6 +26,8 @@ FORMATS = ("gif", "mp4")
 _DPI = 80
 _SIZE = (4.6, 3.6)
 """Width and height of a frame in inches."""
+# Browsers show delays below 20 ms as 100 ms.
+_MAX_GIF_FPS = 50
 
 
 def check_path(path: Path) -> None:
@@ -120,18 +123,18 @@ def write_animation(
 def write_frames(
     path: Path, figure: Figure, fps: int, count: int, show: Callable[[int], None], stopped: Callable[[], bool]
 ) -> int:
-    """Write an animation of a figure.
+    """Write an animation of a figure; a gif of more than 50 frames per second skips some and keeps the time.
 
     Args:
         path: path of the file, of one of `FORMATS`; overwritten if it exists.
         figure: the figure, with its layout.
         fps: frames per second.
-        count: number of frames.
+        count: number of frames of the episode.
         show: updates the figure to a frame.
         stopped: asked before each frame; once it returns True, nothing is written.
 
     Returns:
-        The number of frames.
+        The number of frames in the file, of which the last is that of the episode.
 
     Raises:
         ConfigError: ffmpeg failed.
@@ -143,13 +146,15 @@ def write_frames(
     figure.draw_without_rendering()
     # Keep the layout: computing it again would take most of the time per frame.
     figure.set_layout_engine("none")
-    writer = _make_writer(path.suffix, fps)
+    shown_fps = min(fps, _MAX_GIF_FPS) if path.suffix == ".gif" else fps
+    frames = np.linspace(0, count - 1, 1 + math.ceil((count - 1) * shown_fps / fps)).round().astype(int).tolist()
+    writer = _make_writer(path.suffix, shown_fps)
     with tempfile.TemporaryDirectory() as directory:
         # The writers take the format from the ending of the name.
         scratch = Path(directory) / f"episode{path.suffix}"
         try:
             with writer.saving(figure, str(scratch), _DPI):
-                for frame in range(count):
+                for frame in frames:
                     if stopped():
                         raise InterruptedError(f"{path} was not drawn to its end")
                     show(frame)
@@ -157,7 +162,7 @@ def write_frames(
         except subprocess.CalledProcessError as error:
             raise ConfigError(f"{path} cannot be written, {error}: use a .gif, or an ffmpeg with H.264") from error
         write_bytes(path, scratch.read_bytes())
-    return count
+    return len(frames)
 
 
 def _make_writer(suffix: str, fps: int) -> Any:

@@ -12,8 +12,12 @@ from stoix_like.errors import ConfigError
 from support.lazily import Lazy
 from support.recorded import set_key, write_grid, write_run
 
-analysis, plots, report, statistics = map(
-    Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
+analysis, comparison, plots, report, statistics = map(
+    Lazy,
+    (
+        "stoix_like.analysis",
+        *(f"stoix_like.analysis.{name}" for name in ("comparison", "plots", "report", "statistics")),
+    ),
 )
 pytestmark = pytest.mark.usefixtures("few_resamples")
 DIVERGED = "TrainingError: training diverged: train/loss became non-finite"
@@ -254,6 +258,22 @@ def test_sentences_with_long_labels_are_broken_into_lines(tmp_path):
     lines = str(analysis.compare(tmp_path)).splitlines()
     verdict = next(index for index, line in enumerate(lines) if line.startswith("Welch")) + 1
     assert max(map(len, lines[verdict:])) <= 120
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        ((5.0, 1.0, 20.0), "5.0 [1.0, 20.0]"),
+        ((0.1, 0.05, 0.5), "0.10 [0.05, 0.50]"),
+        # Two significant digits of the largest, 0.04 and 0.0012.
+        ((-0.03, -0.04, 0.002), "-0.030 [-0.040, 0.002]"),
+        ((0.0012, float("nan"), float("nan")), "0.0012"),
+        ((3e-9, 0.0, 3e-9), "0.000000 [0.000000, 0.000000]"),
+        ((0.0, 0.0, 0.0), "0.00 [0.00, 0.00]"),
+    ],
+)
+def test_small_returns_have_more_digits(interval, text):
+    assert comparison.format_interval(statistics.Interval(*interval)) == text
 
 
 def test_an_interquartile_mean_of_three_seeds_is_not_named_so(tmp_path):

@@ -154,6 +154,17 @@ def test_episodes_and_histograms(pendulum, visits):
     assert sum(bar.get_height() for bar in bars) == 3
 
 
+def test_a_title_says_how_many_paths_are_drawn(pendulum, visits):
+    many = jax.tree.map(lambda *parts: np.concatenate(parts), visits, visits)
+    many = many._replace(episode=np.repeat(np.arange(6), 20))
+    figure = analysis.draw_trajectory(pendulum, visits=many)
+    assert "6 episodes, mean return" in figure.get_suptitle()
+    assert figure.get_suptitle().endswith("; the first 5 paths are drawn")
+    # Paths have a dot at each start; then two features over steps.
+    assert [len(axes.lines) for axes in figure.axes[:3]] == [10, 5, 5]
+    assert "paths" not in analysis.draw_trajectory(pendulum, visits=visits).get_suptitle()
+
+
 def test_commands_draw_a_run(tmp_path_factory, tmp_path, capsys):
     run_dir = str(train_pendulum(tmp_path_factory))
     for kind, options in (

@@ -222,6 +222,29 @@ def test_sample_efficiency_of_several_environments(tmp_path, capsys):
     assert "ppo/ff_ppo: 2 to 3 seeds per task, aggregates use the first 2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("seeds", "envs", "bands", "text"),
+    [
+        (1, ["CartPole-v1"], 0, "one seed"),
+        (1, ["CartPole-v1", "Acrobot-v1"], 0, "line: mean over environments, one seed of each: no band"),
+        (3, ["CartPole-v1"], 1, "line: mean over seeds; band: 95 % bootstrap interval of the mean"),
+        # An interquartile mean needs four scores, of 2 x 2 runs.
+        (
+            2,
+            ["CartPole-v1", "Acrobot-v1"],
+            1,
+            "line: IQM over seeds and environments; band: 95 % bootstrap interval of the IQM",
+        ),
+    ],
+)
+def test_sample_efficiency_has_bands_over_several_seeds(tmp_path, seeds, envs, bands, text):
+    for env in envs:
+        write_run(tmp_path / env, [1.0 + seed for seed in range(seeds)], env=env)
+    axes = analysis.sample_efficiency(analysis.read(tmp_path))
+    assert len(axes.collections) == bands
+    assert [each.get_text() for each in axes.texts] == [text]
+
+
 def test_sample_efficiency_ends_and_is_scaled_with_the_shortest_environment(tmp_path, capsys):
     write_run(tmp_path / "a", curves=[[0.0, 0.0], [4.0, 4.0]])
     write_run(tmp_path / "b", curves=[[0.0, 0.0], [50.0, 50.0], [100.0, 100.0]], env="Acrobot-v1")

@@ -32,6 +32,14 @@ def test_the_help_of_a_kind_lists_its_options_and_all_kinds(kind, capsys):
     assert [line.split()[0] for line in shown.partition("kinds, each")[2].splitlines()[1:]] == list(KINDS)
 
 
+@pytest.mark.parametrize(("kind", "number"), [("policy", "two"), ("critic", "two"), ("trajectory", "four")])
+def test_the_help_says_which_features_are_drawn_by_default(kind, number, capsys):
+    with pytest.raises(SystemExit):
+        plot([f"--kind={kind}", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"(default: the first {number} that the environment names, or the two entries that vary most)" in shown
+
+
 @pytest.mark.parametrize("kind", ["policy", "critic", "trajectory", "search", "dream", "memory"])
 def test_a_command_that_has_become_a_kind_is_answered_by_its_new_form(kind, capsys):
     with pytest.raises(SystemExit) as exit_:

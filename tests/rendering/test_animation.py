@@ -1,8 +1,10 @@
 """Recordings as files."""
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from stoix_like.envs.scenes.base import RecordedEpisode, from_pictures
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.rendering import animation
 from stoix_like.rendering.animation import check_path, write_animation
@@ -30,6 +32,29 @@ def test_gifs_are_animations(cart_pole, tmp_path):
         gif.seek(frames - 1)
         assert len(gif.convert("RGB").getcolors(1 << 16)) > 3
     assert path.stat().st_size < 5000 * frames
+
+
+# After the first of 61 entries, 60 follow: 60 * 50 / 60 = 50 and 60 * 50 / 125 = 24 frames.
+@pytest.mark.parametrize(("fps", "count"), [(60, 51), (125, 25)])
+def test_fast_gifs_keep_the_time_at_a_delay_that_browsers_play(fps, count, tmp_path):
+    steps = np.arange(61)
+    recording = RecordedEpisode(steps, steps, steps, steps, steps == 60)
+    shown = []
+
+    def picture(state):
+        shown.append(int(state))
+        return np.full((2, 2, 3), state / 60.0)
+
+    assert write_animation(tmp_path / "fast.gif", from_pictures(picture, fps), recording) == count
+    assert shown[-1] == 60
+    durations = []
+    with Image.open(tmp_path / "fast.gif") as gif:
+        for frame in range(gif.n_frames):
+            gif.seek(frame)
+            durations.append(gif.info["duration"])
+    assert min(durations) >= 20
+    # Each entry is shown for 1 / fps: within one delay.
+    assert sum(durations) == pytest.approx(1000.0 * 61 / fps, abs=20.0)
 
 
 @pytest.mark.parametrize(

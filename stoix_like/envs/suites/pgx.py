@@ -119,7 +119,9 @@ class PgxEnvironment(Environment):
     def scene(self) -> Scene | None:
         """See `Environment.scene`."""
         name = self._env.id
-        if name not in pgx.available_envs() or name in _NOT_DRAWN or name.startswith("minatar-"):
+        if name in _NOT_DRAWN:
+            return None
+        if name not in pgx.available_envs() or name.startswith("minatar-"):
             return views.find_scene(self.observation_space)
         # Some drawings update arrays as jax does.
         return svg.from_svg(lambda state: str(jax.tree.map(jnp.asarray, state).to_svg()), fps=2)

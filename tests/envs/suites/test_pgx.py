@@ -201,6 +201,11 @@ def test_the_time_of_freeway_is_a_limit():
     assert not timestep.terminated.any()
 
 
+def test_shogi_is_not_drawn():
+    assert make_eval(env_config("pgx", "shogi")).scene() is None
+    assert make_eval(env_config("pgx", "tic_tac_toe")).scene() is not None
+
+
 def test_a_minatar_game_has_no_opponent():
     env = make(env_config("pgx", "minatar-breakout", kwargs={"sticky_action_prob": 0.5}))
     assert env.observation_space.shape == (10, 10, 4)
