@@ -287,16 +287,14 @@ def make_drawn(config: EnvConfig, custom_env: Any = None, precision: str | None 
         MissingExtraError: if the suite's package is not installed.
     """
     env = _make_episodes(config, custom_env, evaluation=True, drawn=True, precision=precision)
-    if env.scene() is None:
-        if config.env_name == custom.OWN:
-            raise ConfigError(
-                f"{config.scenario.task_name} has no drawing: define its method scene(), or observe images, see the"
-                " guide Bring your own environment"
-            )
-        raise ConfigError(
-            f"env.scenario.name={config.scenario.name} has no drawing: use an environment with images as observations,"
-            " or with a drawing of its suite, such as CartPole-v1"
-        )
+    name = f"env.scenario.name={config.scenario.name}"
+    advice = "use an environment with images as observations, or with a drawing of its suite, such as CartPole-v1"
+    if config.env_name == custom.OWN:
+        name = config.scenario.task_name
+        advice = "define its method scene(), or observe images, see the guide Bring your own environment"
+    with refusing(f"{name} cannot be drawn", "scene() must return a Scene, or None"):
+        if env.scene() is None:
+            raise ConfigError(f"{name} has no drawing: {advice}")
     return env
 
 

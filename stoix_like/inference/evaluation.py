@@ -33,7 +33,7 @@ from stoix_like.storage import checkpoint
 from stoix_like.storage.contents import reading
 from stoix_like.storage.files import check_directory, write_json
 from stoix_like.storage.run_files import EVALUATIONS
-from stoix_like.user_code import name_of
+from stoix_like.user_code import name_of, refusing
 
 INTERVAL = f"95 % percentile bootstrap of the mean over episodes, {records.NUM_RESAMPLES} resamples"
 # Episodes per member and call, to bound memory.
@@ -404,7 +404,8 @@ def _render(
     try:
         recording = recorder.record(trained.state_of(index), trained.hyperparams[index], key)
         env.check()
-        frames = write_animation(path, scene, recording)
+        with refusing(f"render={path} cannot be written", "correct scene() of the environment, or use another path"):
+            frames = write_animation(path, scene, recording)
     finally:
         env.close()
     return {

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
-
-import jax
-import jax.numpy as jnp
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from stoix_like.callbacks import Callback
 from stoix_like.errors import CallbackError, raised_at
@@ -17,7 +15,9 @@ from stoix_like.loggers.base import plain
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
 from stoix_like.run.host.saved_state import of_member
+from stoix_like.run.learner import copied
 from stoix_like.run.population.members import Population
+from stoix_like.run.records.recording import Progress
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.user_code import user_errors
 
@@ -55,37 +55,33 @@ class Callbacks:
         self._call_all(lambda callback: callback.on_start(info))
         self.state()
 
-    def evaluated(self, record: dict[str, Any], shared: Any, population: Population) -> str | None:
-        """Call `on_evaluation`, and add the metrics that it returns to the record.
+    def evaluated(self, progress: Progress, shared: Any, population: Population) -> None:
+        """Call `on_evaluation`; add the metrics that it returns to the last record, and note who stops the run.
 
         Args:
-            record: the record of the evaluation.
+            progress: the progress of the run, with the record of the evaluation.
             shared: the shared state of all members.
             population: the members.
 
-        Returns:
-            The name of the callback that stops the run, or None.
+        Raises:
+            CallbackError: a callback failed; `progress` has the answers of those before it.
         """
-        shared = self._setup.processes.readable(shared)
-        stopped_by, metrics = self._setup.processes.first(lambda: self._evaluated(dict(record), shared, population))
-        record |= metrics
-        return stopped_by
-
-    def _evaluated(
-        self, record: dict[str, Any], shared: Any, population: Population
-    ) -> tuple[str | None, dict[str, Any]]:
-        """Return the name of the callback that stops the run, or None, and the metrics that callbacks return."""
-        stopped_by: str | None = None
-        metrics: dict[str, Any] = {}
+        record, processes = progress.history[-1], self._setup.processes
+        shared = processes.readable(shared)
+        policy = functools.cache(lambda: self._policy(record, shared, population))
         for callback in self._callbacks:
-            policy = self._policy(record, shared, population)
-            response = _call(callback, callback.on_evaluation, dict(record), policy)
-            if response is False:
-                stopped_by = stopped_by or type(callback).__name__
-            elif response is not None:
-                found = self._checked(callback, response, record)
-                record, metrics = record | found, metrics | found
-        return stopped_by, metrics
+            answer = processes.first(functools.partial(self._answer, callback, record, policy))
+            if answer is False:
+                progress.stopped_by = progress.stopped_by or type(callback).__name__
+            else:
+                record |= answer
+
+    def _answer(
+        self, callback: Callback, record: Mapping[str, Any], policy: Callable[[], Policy]
+    ) -> dict[str, Any] | Literal[False]:
+        """Return the metrics of a callback, or False if it stops the run."""
+        response = _call(callback, callback.on_evaluation, dict(record), policy())
+        return False if response is False else self._checked(callback, {} if response is None else response, record)
 
     def saved(self, env_steps: int | None, run_dir: Path) -> None:
         """Call `on_checkpoint`, if there is a new one.
@@ -149,9 +145,12 @@ class Callbacks:
         self._setup.processes.first(call)
 
     def _policy(self, record: Mapping[str, Any], shared: Any, population: Population) -> Policy:
-        """Return the policy of the member that evaluated best, with a copy of its state: training donates its own."""
+        """Return the policy of the member that evaluated best.
+
+        It has a copy of the state, which training donates: callbacks may keep the policy.
+        """
         member = record.get("population/best_member", 0)
-        own = of_member(shared, member) if population.num_members > 1 else jax.tree.map(jnp.copy, shared)
+        own = of_member(shared, member) if population.num_members > 1 else copied(shared)
         hyperparams = population.of(member)
         slot = member if hyperparams else 0
         if slot not in self._policies or self._policies[slot][0] != hyperparams:

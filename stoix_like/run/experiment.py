@@ -165,7 +165,7 @@ def run(prepared: Prepared, notes: tuple[str, ...] = ()) -> Result:
     with directory.own(setup.config.checkpoint) as start_mirror:
         directory.write_config(setup.config.resolved, setup.description)
         try:
-            return _train(setup, directory, start_mirror, functools.partial(_start, prepared.source, notes), notes)
+            return _train(setup, directory, start_mirror, functools.partial(_start, prepared.source, notes))
         except ConfigError:
             # Nothing was trained: a corrected run may use the same directory.
             directory.discard()
@@ -301,13 +301,7 @@ def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str
         return None  # The files are damaged.
 
 
-def _train(
-    setup: RunSetup,
-    directory: RunDirectory,
-    start_mirror: Callable[[], None],
-    start: Start,
-    notes: Sequence[str] = (),
-) -> Result:
+def _train(setup: RunSetup, directory: RunDirectory, start_mirror: Callable[[], None], start: Start) -> Result:
     """Train in a directory that this process owns; the mirror starts after all checks have passed."""
     path, keep, processes = directory.path, setup.config.checkpoint.keep, setup.processes
     writer = checkpoint.Writer(path, keep, processes) if keep else None
@@ -319,11 +313,11 @@ def _train(
     try:
         make_loop = functools.partial(TrainingLoop, setup, logger, writer, videos, callbacks, profile, directory)
         loop, info = start(setup, directory, logger, make_loop)
+        loop.notes = tuple(dict.fromkeys((*loop.notes, *info.notes)))
         start_mirror()
         callbacks.start(info)
         loop.train()
         summary = loop.summary()
-        summary["notes"] += notes
         if writer is not None:
             with loop.clock("checkpoints"):
                 summary["checkpoint/env_steps"] = _secure_last_checkpoint(loop, writer)

@@ -22,7 +22,7 @@ from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.utils.jax_utils import replace_named
 
 # One program: jax compiles an operation outside of one for every shape, in every process.
-_copied = jax.jit(partial(jax.tree.map, jnp.copy))
+copied = jax.jit(partial(jax.tree.map, jnp.copy))
 
 
 class Learner:
@@ -147,7 +147,7 @@ class Learner:
         shards = self.state.shards
         if self._setup.config.system.has_replay:
             shards = shards._replace(local=())
-        return _copied(self.state._replace(shards=shards))
+        return copied(self.state._replace(shards=shards))
 
     def targets(self) -> dict[str, Any]:
         """Return the shapes and layouts of the items of a checkpoint, also of those that the next one leaves out."""

@@ -26,6 +26,7 @@ LEARNING = "training_learning"
 
 def summarise(
     setup: RunSetup,
+    notes: Sequence[str],
     population: Population,
     progress: Progress,
     compiled: CompiledRun,
@@ -37,6 +38,7 @@ def summarise(
 
     Args:
         setup: the run.
+        notes: messages to the user, of all processes of the run.
         population: its members, as selections have left them.
         progress: its progress.
         compiled: its programs.
@@ -64,7 +66,7 @@ def summarise(
         "programs": compiled.program_seconds,
         "steps_per_second": trained_steps / progress.train_seconds if trained_steps else None,
         "wall_seconds": wall_seconds,
-        "notes": list(plan.notes),
+        "notes": list(notes),
         "versions": config.versions,
         "matmul_precision": config.arch.matmul_precision
         or jax.config.values["jax_default_matmul_precision"]

@@ -51,6 +51,7 @@ class TrainingLoop:
         setup: the run.
         progress: its progress.
         writer: writer of checkpoints, or None.
+        notes: messages to the user, with those of the processes before this one; checkpoints hold them.
         missing: state that was not restored; results may differ from an uninterrupted run.
         clock: measures where the time goes.
         evaluations: turns episodes into records, and keeps the best parameters.
@@ -80,6 +81,7 @@ class TrainingLoop:
         lone = setup.population.hyperparams if setup.population.num_members == 1 else {}
         self.progress = Progress(hyperparams={name: list(values) for name, values in lone.items()})
         self.writer = writer
+        self.notes = setup.plan.notes
         self.missing: tuple[str, ...] = ()
         self._logger = logger
         self._videos = videos
@@ -139,6 +141,7 @@ class TrainingLoop:
                 the episodes. Environments on the host start new episodes, without a warm-up beside a buffer.
         """
         items, host_state = checkpoint.items, checkpoint.host_state
+        self.notes = tuple(host_state.get("notes", ()))
         self.progress = Progress.from_json({**host_state["progress"], "stopped_by": stopped_by(self.setup, host_state)})
         # A warm-up is that of the members that are under way.
         self._learner.set_population(self.progress.of(self.setup.population))
@@ -245,15 +248,8 @@ class TrainingLoop:
     def summary(self) -> dict[str, Any]:
         """Return the results of the run, for `summary.json`."""
         learner = self._learner
-        return summarise(
-            self.setup,
-            learner.population,
-            self.progress,
-            learner.programs,
-            self._absolute,
-            self._profile,
-            self._elapsed(),
-        )
+        measured = self._absolute, self._profile, self._elapsed()
+        return summarise(self.setup, self.notes, learner.population, self.progress, learner.programs, *measured)
 
     def timing(self) -> dict[str, float]:
         """Return where the time of the run went, see `summary.timing`."""
@@ -373,6 +369,7 @@ class TrainingLoop:
             "versions": self.setup.config.versions,
             "devices": device_names(self.setup.mesh),
             "progress": vars(self.progress),
+            "notes": self.notes,
         }
         if self._callbacks:
             host_state["callbacks"] = self._callbacks.state()
@@ -460,11 +457,9 @@ class TrainingLoop:
                 **metrics,
             }
         )
-
         if self._callbacks:
             with self.clock("callbacks"):
-                shared, population = self.state.shared, self._learner.population
-                self.progress.stopped_by = self._callbacks.evaluated(self.history[-1], shared, population)
+                self._callbacks.evaluated(self.progress, self.state.shared, self._learner.population)
 
     def _record_video(self) -> None:
         """Record an episode of the best member after every `logger.video.every_evals` evaluations."""

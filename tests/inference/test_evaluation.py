@@ -209,6 +209,19 @@ def test_results_that_cannot_be_written_are_printed(pendulum, tmp_path, capsys):
     assert str(tmp_path / "evaluations") in printed.err
 
 
+def test_results_are_returned_where_a_drawing_raises(pendulum, played, tmp_path, capsys, monkeypatch):
+    def draw(*_):
+        raise KeyError("agent")
+
+    monkeypatch.setattr(evaluation, "write_animation", draw)
+    gif = tmp_path / "episode.gif"
+    record = evaluate(pendulum, episodes=10, which="last", seed=3, render=gif)
+    assert without_path(record) == without_path(played)
+    place = f"{__file__}:{draw.__code__.co_firstlineno + 1}"
+    expected = f"failed to render an episode: render={gif} cannot be written (KeyError: 'agent', {place}): correct"
+    assert capsys.readouterr().err.startswith(expected)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -18,6 +18,7 @@ from stoix_like.run import experiment
 from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.population.members import Population
 from stoix_like.run.prepare import prepare
+from stoix_like.run.records.recording import Progress
 from support import toys
 from support.comparisons import recorded
 from support.composed import compose_config
@@ -62,6 +63,19 @@ class Failing(Callback):
             raise KeyError("lost")
 
 
+@pytest.fixture(scope="module")
+def agent():
+    """What a policy of a run acts with, and the shared state of its agent before training."""
+    return untrained("system=ppo/ff_ppo", *SMALL, "env=gymnax/pendulum")
+
+
+def called(agent, *callbacks, population=None):
+    """Return callbacks as a run calls them."""
+    population = population or Population((0,), {}, (0,))
+    setup = SimpleNamespace(callbacks=callbacks, parts=agent[0], processes=ALONE, population=population)
+    return Callbacks(setup)
+
+
 def train(run_dir, *overrides, callbacks=()):
     return stoix_like.train("ppo/ff_ppo", [*RUN, *overrides], run_dir=run_dir, callbacks=callbacks)
 
@@ -100,15 +114,39 @@ def test_the_policy_is_the_current_one_and_stays_valid(tmp_path):
     assert [record.get("mine/number") for record in recorded(tmp_path)] == [1, None, 2, None, 3]
 
 
-def test_the_policy_tells_which_member_it_is():
-    parts, shared = untrained("system=ppo/ff_ppo", *SMALL, "env=gymnax/pendulum")
+def test_the_policy_tells_which_member_it_is(agent):
     population, seen = Population((0, 1, 2), {}, (0, 1, 2)), []
-    callback = EvaluatePolicy(lambda policy: seen.append(policy) or {})
-    callbacks = Callbacks(SimpleNamespace(callbacks=[callback], parts=parts, processes=ALONE, population=population))
-    members = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), shared)
+    callbacks = called(agent, EvaluatePolicy(lambda policy: seen.append(policy) or {}), population=population)
+    members = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), agent[1])
     for best in (2, 1):
-        callbacks.evaluated({"env_steps": 0, "population/best_member": best}, members, population)
+        callbacks.evaluated(Progress(history=[{"env_steps": 0, "population/best_member": best}]), members, population)
     assert [policy.member for policy in seen] == [2, 1]
+
+
+def test_the_callbacks_of_an_evaluation_share_one_copy_of_the_state(agent):
+    seen, shared = [], jax.tree.map(jnp.copy, agent[1])
+    evaluate = EvaluatePolicy(lambda policy: seen.append(policy) or {})
+    callbacks, population = called(agent, evaluate, evaluate), Population((0,), {}, (0,))
+    for steps in (0, 64):
+        callbacks.evaluated(Progress(history=[{"env_steps": steps}]), shared, population)
+    assert seen[0] is seen[1]
+    assert seen[2] is seen[3]
+    assert [policy.env_steps for policy in seen] == [0, 0, 64, 64]
+    # As training does, which donates the state.
+    jax.tree.map(lambda leaf: leaf.delete(), shared)
+    actions = [np.asarray(policy(np.zeros(3, np.float32))) for policy in (seen[0], seen[2])]
+    np.testing.assert_array_equal(*actions)
+
+
+def test_answers_before_a_callback_that_fails_count(agent):
+    progress = Progress(history=[{"env_steps": 128, "eval/episode_return_mean": 0.0}])
+    double = AddMetrics(lambda record: {"mine/double": 2 * record["env_steps"]})
+    callbacks = called(agent, StopAtReturn(-1.0), double, Failing(at=128), AddMetrics(lambda record: {"after": 1}))
+    with pytest.raises(CallbackError, match="Failing: KeyError: 'lost'") as failure:
+        callbacks.evaluated(progress, agent[1], Population((0,), {}, (0,)))
+    assert isinstance(failure.value.__cause__, KeyError)
+    assert progress.stopped_by == "StopAtReturn"
+    assert progress.history == [{"env_steps": 128, "eval/episode_return_mean": 0.0, "mine/double": 256}]
 
 
 @pytest.mark.slow

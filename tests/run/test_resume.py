@@ -25,7 +25,7 @@ from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
 from stoix_like.storage import checkpoint, remote
 from support.composed import compose_config
-from support.toy_runs import TOY_RUN, train_toy
+from support.toy_runs import TOY_RUN, toy_loop, train_toy
 
 pytestmark = pytest.mark.optimized
 COMMAND = str(Path(sys.executable).parent / "stoix-like")
@@ -309,6 +309,30 @@ def test_a_larger_budget_continues_the_run_in_the_same_files(tmp_path, toy_run):
     assert [line["env_steps"] for line in metrics(run_dir)] == [0, 80, 160, 240, 320, 480, 640]
     assert result.summary["updates"] == 40
     assert OmegaConf.load(run_dir / "config.yaml").arch.total_timesteps == 640
+
+
+def test_the_summary_has_the_notes_of_all_processes_of_a_run(tmp_path, toy_run):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    for budget in (336, 352):
+        result = stoix_like.resume(run_dir, [f"arch.total_timesteps={budget}"], trust=True)
+    notes = result.summary["notes"]
+    # Updates of 16 steps: 320 / 16 = 20, 336 / 16 = 21 and 352 / 16 = 22.
+    expected = [
+        *("resuming after 320 env steps", "follow the new budget of 21 updates (before: 20)"),
+        *("resuming after 336 env steps", "follow the new budget of 22 updates (before: 21)"),
+    ]
+    places = [next(place for place, note in enumerate(notes) if text in note) for text in expected]
+    assert places == sorted(places)
+    assert len(notes) == len(set(notes))
+    assert json.loads((run_dir / "summary.json").read_text())["notes"] == notes
+
+
+def test_a_checkpoint_without_notes_is_restored(tmp_path, toy_run):
+    loop = toy_loop(tmp_path)
+    found = checkpoint.read(toy_run, 320, loop.targets())
+    del found.host_state["notes"]
+    loop.restore(found)
+    assert (loop.env_steps, loop.notes) == (320, ())
 
 
 def test_a_complete_run_keeps_its_results_until_its_extension_can_start(tmp_path, toy_run, monkeypatch):

@@ -12,6 +12,7 @@ import jax
 
 from stoix_like.envs.factory import with_learned_rewards
 from stoix_like.envs.scenes.base import RecordedEpisode
+from stoix_like.errors import raised_at
 from stoix_like.loggers import MultiLogger
 from stoix_like.loggers.video import DREAM
 from stoix_like.rendering.animation import write_animation
@@ -20,6 +21,7 @@ from stoix_like.rendering.episode import Recorder
 from stoix_like.run.host.saved_state import of_member
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage.files import check_directory
+from stoix_like.user_code import user_errors
 
 DIRECTORY = "videos"
 # Folded into the key of the seed: training and evaluation never use the result.
@@ -91,7 +93,7 @@ class Videos:
             one = of_member(shared, member) if population.num_members > 1 else shared
             one = jax.device_put(one, self._setup.mesh.local_devices[0])
             recording = self._recorder.record(one, hyperparams, jax.random.fold_in(key, evaluation))
-        except Exception as error:
+        except user_errors() as error:
             self._report(error)
             return
         dream = self._dream(one, hyperparams, jax.random.fold_in(jax.random.fold_in(key, _DREAM_STREAM), evaluation))
@@ -109,7 +111,7 @@ class Videos:
         drawing, self._drawing = self._drawing, None
         try:
             drawn = drawing.result()
-        except Exception as error:
+        except user_errors() as error:
             self._report(error)
             return
         logger.log_video(drawn.video, drawn.env_steps)
@@ -152,7 +154,7 @@ class Videos:
         self._dreamer = None
         print(f"a dream failed; the run continues without dreams: {type(error).__name__}: {error}", file=sys.stderr)
 
-    def _report(self, error: Exception) -> None:
+    def _report(self, error: BaseException) -> None:
         self._failed = True
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}{raised_at(error)}"
         print(f"a video failed; the run continues without videos: {reason}", file=sys.stderr)

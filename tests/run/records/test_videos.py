@@ -1,4 +1,6 @@
 import json
+import re
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -12,6 +14,7 @@ from stoix_like.run.records import videos
 from stoix_like.run.records.videos import Videos
 from stoix_like.run.set_up.setup import set_up
 from support.composed import compose_config
+from support.custom_envs import Spot
 from support.trained_runs import SMALL
 
 # Evaluations after 64 and 128 steps.
@@ -71,6 +74,36 @@ def test_a_video_that_fails_is_reported_once_and_no_more_are_recorded(tmp_path, 
     assert len(logger.videos) == 2
     error = capsys.readouterr().err
     assert error.count("a video failed; the run continues without videos: NotADirectoryError") == 1
+
+
+def test_a_video_that_code_of_a_user_ends_names_its_line(tmp_path, capsys, monkeypatch):
+    def without_display(path, *_):
+        raise SystemExit("no display")
+
+    setup = set_up(parse_config(compose_config([*SMALL, "logger.video.every_evals=1"])))
+    recorder = SimpleNamespace(record=lambda shared, hyperparams, key: None)
+    monkeypatch.setattr(videos, "Recorder", lambda *_: recorder)
+    monkeypatch.setattr(videos, "write_animation", without_display)
+    shown = Videos(setup, tmp_path)
+    shown.record({}, {}, 0, 0, 0, MultiLogger([]))
+    shown.log(MultiLogger([]), wait=True)
+    shown.close()
+    reason = f"SystemExit: no display ({__file__}:{without_display.__code__.co_firstlineno + 1})\n"
+    assert capsys.readouterr().err.endswith(f"a video failed; the run continues without videos: {reason}")
+
+
+def test_a_scene_that_raises_is_refused_with_its_line():
+    class Blind(Spot):
+        def scene(self):
+            raise TypeError("no sprites")
+
+    config = parse_config(compose_config([*SMALL, "env=own", "logger.video.every_evals=3"]))
+    place = rf"{re.escape(__file__)}:{Blind.scene.__code__.co_firstlineno + 1}"
+    message = (
+        rf"^logger.video.every_evals=3: .* cannot be drawn \(TypeError: no sprites, {place}\): scene\(\) must .*=0"
+    )
+    with pytest.raises(ConfigError, match=message):
+        set_up(config._replace(custom_env=Blind()))
 
 
 def test_an_environment_that_cannot_be_drawn_is_refused_before_compiling():

@@ -113,6 +113,7 @@ def test_train_command(pendulum, tmp_path, capsys):
     overrides = [*SMALL, *PENDULUM, "arch.total_timesteps=128", "arch.num_evaluation=1", "logger.console.enabled=true"]
     result = stoix_like.train("ppo/ff_ppo", [*overrides, f"arch.init_from={pendulum}"], run_dir=tmp_path / "run")
     assert f"arch.init_from={pendulum}: best parameters, trained for" in capsys.readouterr().out.replace("\n", "")
+    assert any(note.startswith(f"arch.init_from={pendulum}: best") for note in result.summary["notes"])
     assert result.run_dir != pendulum
     start = f"Result(ppo/ff_ppo on gymnax/Pendulum-v1: eval_return={result.eval_return:.6g} after 128 env steps"
     assert repr(result) == f"{start}, 2 evaluations, run_dir='{result.run_dir}')"
