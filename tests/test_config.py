@@ -1,6 +1,7 @@
 import functools
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from stoix_like import composition
@@ -72,7 +73,9 @@ def test_a_key_that_an_experiment_has_for_another_system_names_both():
         parse_config(composition.compose_config(given, return_hydra_config=True))
 
 
-def test_a_value_that_refers_to_a_job_is_refused_without_one():
+def test_a_value_that_refers_to_a_job_is_refused_without_one(monkeypatch):
+    # Hydra keeps that of a command which ran before.
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
     with pytest.raises(ConfigError, match="^logger.wandb.group refers to Hydra's job, which only stoix-like train and"):
         parse_config(compose_config(["logger.wandb.group=${hydra:job.name}"]))
 
