@@ -105,10 +105,10 @@ def compose_config(
 
 
 def _check_choices(parsed: Sequence[Override]) -> None:
-    """Refuse lists of the package's loggers, each of which switches off those before, and groups added twice."""
+    """Refuse lists with a logger of the package before another, which may switch it off, and groups added twice."""
     for override in parsed:
         value = override.value() if override.key_or_group == "logger" else None
-        if isinstance(value, list) and (not value or len({*value} & {*group_choices("logger")}) > 1):
+        if isinstance(value, list) and (not value or any(one in group_choices("logger") for one in value[:-1])):
             raise ConfigError(f"{override.input_line} is a list of choices: {_one_choice('logger')}")
     for group in ADDED:
         lines = [override.input_line or "" for override in parsed if override.is_add()]
@@ -119,7 +119,7 @@ def _check_choices(parsed: Sequence[Override]) -> None:
 
 def _one_choice(group: str) -> str:
     if group == "logger":
-        return "choose one and switch the others on, logger=wandb logger.tensorboard.enabled=true"
+        return "choose one, last in a list, and switch the others on, logger=wandb logger.tensorboard.enabled=true"
     return "choose one"
 
 

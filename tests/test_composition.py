@@ -154,9 +154,13 @@ def test_a_file_of_networks_may_give_each_agent_its_own(tmp_path):
 
 def test_a_logger_of_ones_own_may_be_beside_one_of_the_package(tmp_path):
     (tmp_path / "logger").mkdir()
-    (tmp_path / "logger/mine.yaml").write_text("mine: {_target_: my_package.MyLogger}\n")
-    logger = compose_config(["logger=[tensorboard,mine]"], [tmp_path]).logger
+    text = "defaults: [default, _self_]\nmine: {_target_: my_package.MyLogger}\n"
+    (tmp_path / "logger/mine.yaml").write_text(text)
+    logger = compose_config(["logger=[mine,tensorboard]"], [tmp_path]).logger
     assert (logger.tensorboard.enabled, logger.console.enabled, "mine" in logger) == (True, True, True)
+    # Its defaults would switch the other one off.
+    with pytest.raises(ConfigError, match="choose one, last in a list"):
+        compose_config(["logger=[tensorboard,mine]"], [tmp_path])
 
 
 def test_experiments_come_before_other_groups_that_are_added(tmp_path):
@@ -212,9 +216,11 @@ def test_composing_restores_the_hydra_of_the_caller():
         (["search=fast", "system=search/ff_az"], r"^search=fast needs a plus, \+search=fast"),
         (
             ["logger=[wandb,tensorboard]"],
-            "is a list of choices: choose one and switch the others on, logger=wandb logger.tensorboard.enabled=true$",
+            "is a list of choices: choose one, last in a list, and switch the others on,"
+            " logger=wandb logger.tensorboard.enabled=true$",
         ),
-        (["logger=wandb,tensorboard"], r"add -m to run each of them .*, or choose one and switch the others on"),
+        (["logger=[{a: 1}]"], "logger"),
+        (["logger=wandb,tensorboard"], r"add -m to run each of them .*, or choose one, last in a list, and"),
         (["env=gymnax/pong,gymnax/acrobot"], r"add -m to run each of them .*, or choose one$"),
         (["arch.seed=0,1"], r"add -m to run each of them .*, or write a list in brackets, key=\[1,2\]$"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +81,8 @@ class Callbacks:
         self, callback: Callback, record: Mapping[str, Any], policy: Callable[[], Policy]
     ) -> dict[str, Any] | Literal[False]:
         """Return the metrics of a callback, or False if it stops the run."""
-        response = _call(callback, callback.on_evaluation, dict(record), policy())
+        # Each has a stream of random numbers of its own.
+        response = _call(callback, callback.on_evaluation, dict(record), copy.copy(policy()))
         return False if response is False else self._checked(callback, {} if response is None else response, record)
 
     def saved(self, env_steps: int | None, run_dir: Path) -> None:

@@ -313,7 +313,7 @@ def _train(setup: RunSetup, directory: RunDirectory, start_mirror: Callable[[], 
     try:
         make_loop = functools.partial(TrainingLoop, setup, logger, writer, videos, callbacks, profile, directory)
         loop, info = start(setup, directory, logger, make_loop)
-        loop.notes = tuple(dict.fromkeys((*loop.notes, *info.notes)))
+        loop.notes += tuple(note for note in info.notes if note not in loop.notes)
         start_mirror()
         callbacks.start(info)
         loop.train()
@@ -371,6 +371,7 @@ def _restart(
     loop = make_loop()
     with loop.clock("checkpoints"):
         notes = _restore(loop, directory.path)
+    loop.notes += notes  # also those that an earlier process had
     info = _info(setup, directory.path, notes, loop.history)._replace(env_steps=loop.env_steps)
     logger.start(info)
     return loop, info

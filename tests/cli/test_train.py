@@ -45,7 +45,7 @@ REFUSED = [
     (["--resolve"], "change what --cfg prints: add --cfg job, or leave them out"),
     (["--package", "system", "arch.seed=1"], "change what --cfg prints: add --cfg job, or leave them out"),
     (["logger=[]"], "logger=[] is a list of choices: choose one"),
-    (["-m", "arch.seed=0,1", "logger=[wandb,tensorboard]"], "choose one and switch the others on"),
+    (["-m", "arch.seed=0,1", "logger=[wandb,tensorboard]"], "choose one, last in a list, and switch the others on"),
     (["-m", "env=gymnax/cartpole,-0.0"], "env=-0.0 is not known"),
     (["-m", "hydra.launcher=null"], "choose one with hydra/launcher=basic"),
 ]

@@ -49,7 +49,7 @@ def find_scene(model: mujoco.MjModel, pose: Callable[[Any], dict[str, Any]], sec
         show = _outlines(axes, model, move_to(0)) if camera is None else _images(axes, camera, move_to(0))
         return lambda entry: show(move_to(entry))
 
-    return Scene(draw, fps=max(1, min(50, round(1 / seconds))))
+    return Scene(draw, fps=max(1, round(1 / seconds)))
 
 
 def _images(axes: Axes, camera: _Camera, first: mujoco.MjData) -> Callable[[mujoco.MjData], None]:
