@@ -115,7 +115,7 @@ def train(
 
     extra = [] if config_dir is None else [config_dir]
     own_overrides = to_overrides(overrides)
-    check_given_once(own_overrides, "system", *(["env"] if env is not None else []))
+    check_given_once(own_overrides, system=system, env=env)
     given = [f"system={system}", *own_overrides]
     if env is not None:
         given += [f"env={env}"] if isinstance(env, str) else as_overrides(env)

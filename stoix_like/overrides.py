@@ -42,12 +42,12 @@ def to_overrides(overrides: Overrides) -> list[str]:
     return list(overrides)
 
 
-def check_given_once(overrides: Sequence[str], *groups: str) -> None:
-    """Refuse an override of a choice that is an argument, too.
+def check_given_once(overrides: Sequence[str], **arguments: Any) -> None:
+    """Refuse an override of a choice that is another argument.
 
     Args:
         overrides: Hydra overrides.
-        groups: the arguments, such as `system`.
+        **arguments: the choices that are arguments, such as `system`; None: not given.
 
     Raises:
         ConfigError: names the override.
@@ -55,7 +55,7 @@ def check_given_once(overrides: Sequence[str], *groups: str) -> None:
     for override in overrides:
         group, _, value = override.partition("=")
         # A dictionary sets keys of the choice.
-        if group in groups and not value.startswith("{"):
+        if arguments.get(group) not in (None, value) and not value.startswith("{"):
             raise ConfigError(
                 f"{override}: {group} is given twice, as an argument and as an override: leave the override out"
             )

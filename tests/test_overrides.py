@@ -83,7 +83,8 @@ def test_a_system_cannot_be_given_twice(start, tmp_path, monkeypatch):
             start(given)
     assert list(tmp_path.iterdir()) == []
     # A dictionary sets keys of the choice.
-    check_given_once(to_overrides({"system": {"gamma": 0.9}}), "system")
+    check_given_once(to_overrides({"system": {"gamma": 0.9}}), system="ppo/ff_ppo")
+    check_given_once(["system=ppo/ff_ppo"], system="ppo/ff_ppo")
 
 
 def test_a_key_as_an_argument_is_answered_with_the_override():

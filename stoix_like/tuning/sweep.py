@@ -130,7 +130,7 @@ def sweep(
     config = from_mapping(SweepConfig, {"space": as_json(space or {}), **given}, "sweep")
     extra = [] if config_dir is None else [config_dir]
     given = to_overrides(overrides)
-    check_given_once(given, "system")
+    check_given_once(given, system=system)
     return run_sweep(config, with_search([f"system={system}", *given], extra))
 
 

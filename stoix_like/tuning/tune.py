@@ -139,7 +139,7 @@ def tune(
     if slots is not None and slots < 2:
         raise ConfigError(f"slots={slots} must be at least 2: successive halving compares settings")
     given = with_search(to_overrides(overrides), [] if config_dir is None else [config_dir])
-    check_given_once(given, "system", "env")
+    check_given_once(given, system=system, env=env)
     check_overrides(given, "--out", launches=False)
     chosen = _environment(env)
     limits = budgets.parse_budget(budget)
