@@ -129,9 +129,9 @@ def sweep(
     }
     config = from_mapping(SweepConfig, {"space": as_json(space or {}), **given}, "sweep")
     extra = [] if config_dir is None else [config_dir]
-    given = to_overrides(overrides)
-    check_given_once(given, system=system)
-    return run_sweep(config, with_search([f"system={system}", *given], extra))
+    others = to_overrides(overrides)
+    check_given_once(others, system=system)
+    return run_sweep(config, with_search([f"system={system}", *others], extra))
 
 
 def from_command_line(arguments: Sequence[str]) -> SweepResult:

@@ -459,7 +459,8 @@ def get_clip_config_for_path(config: NestClippingConfig, path: Path) -> NestClip
     Raises:
         ValueError: a path is not a tuple.
     """
-    if stray := [clipped for clipped, _ in config.path_map if not isinstance(clipped, tuple)]:
+    paths: list[Any] = [clipped for clipped, _ in config.path_map]
+    if stray := [clipped for clipped in paths if not isinstance(clipped, tuple)]:
         raise ValueError(f"path={stray[0]!r} selects no leaf: pass a tuple")
     below: list[tuple[Path, float]] = []
     for clipped_path, max_abs_value in config.path_map:
