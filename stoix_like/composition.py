@@ -110,8 +110,8 @@ def _check_choices(parsed: Sequence[Override]) -> None:
         value = override.value() if override.key_or_group == "logger" else None
         if isinstance(value, list) and (not value or any(one in group_choices("logger") for one in value[:-1])):
             raise ConfigError(f"{override.input_line} is a list of choices: {_one_choice('logger')}")
+    lines = [override.input_line or "" for override in parsed if override.is_add()]
     for group in ADDED:
-        lines = [override.input_line or "" for override in parsed if override.is_add()]
         given = [line.partition("=")[2].strip("[]") for line in lines if line.startswith(f"+{group}=")]
         if len(given) > 1:
             raise ConfigError(f"{group} is given {len(given)} times: write one list, +{group}=[{','.join(given)}]")
@@ -200,8 +200,8 @@ def resolve_globs(overrides: Sequence[str], config_dirs: Sequence[str | Path] = 
 def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> list[str]:
     """Add what Hydra needs.
 
-    `experiment=…` means `+experiment=…`, which `experiment_first` moves; `env._target_=…` alone means `env=own` too,
-    and `env=CartPole-v1`, an id of gymnasium, a suite and its scenario.
+    `experiment=…` means `+experiment=…`, before other groups that are added; `env._target_=…` alone means `env=own`
+    too, and `env=CartPole-v1`, an id of gymnasium, a suite and its scenario.
 
     Args:
         overrides: Hydra overrides.
@@ -220,12 +220,12 @@ def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Pat
             completed += [*suites, f"env.scenario.name={','.join(ids)}"]
         else:
             completed.append(f"+{override}" if key == "experiment" else override)
-    completed = experiment_first(completed)
+    completed = _experiment_first(completed)
     names = {override.partition("=")[0] for override in overrides}
     return [f"env={OWN}", *completed] if "env._target_" in names and "env" not in names else completed
 
 
-def experiment_first(overrides: Sequence[str]) -> list[str]:
+def _experiment_first(overrides: Sequence[str]) -> list[str]:
     """Move `+experiment=…` before the other groups that are added, whose values count."""
     keys = [f"+{group}" for group in ADDED]
     added = [override for override in overrides if override.partition("=")[0] in keys]
