@@ -11,7 +11,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tiny_runs import Bench, Done, Outcome, Reference, complaints, differences, overrides, systems, train_command
+from tiny_runs import (
+    Bench,
+    Done,
+    Outcome,
+    Reference,
+    complaints,
+    differences,
+    overrides,
+    random_data,
+    systems,
+    train_command,
+)
 
 MAX_KILLS = 3
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -26,10 +37,18 @@ VARIED = (
     "arch.population.size=4",
     "arch.population.hyperparams={actor_lr: {log_uniform: [0.001, 0.1]}}",
 )
+RIDDLE = ("env=jaxmarl/switch_riddle",)
+# Stands for the file of random steps of the run's environment, and for the directory of a trained run.
+DATA, TEACHER = "system.data=RANDOM", "system.teacher=TRAINED"
 CELLS = ("optimised_lstm", "mingru", "lru", "s5", "mlstm", "gtrxl")
 # Runs of options that have state of their own: a system, and what is added to its tiny run.
 OPTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ppo/ff_ppo", ("system.intrinsic=rnd",)),
+    ("ppo/ff_ppo", ("system.intrinsic=gail", DATA)),
+    ("ppo/ff_ppo", (TEACHER, "system.final_teacher_coef=0.5")),
+    ("ppo/ff_ppo", (*RIDDLE, "network.share=false")),
+    ("q_learning/rec_pqn_vdn", (*RIDDLE, "system.mixer=qmix")),
+    ("sac/ff_sac", (DATA, "system.final_data_fraction=0.25")),
     ("ppo/ff_ppo", (*CARTPOLE, "env.staggered_starts=true", "env.random_start_steps=3")),
     (
         "ppo/ff_ppo",
@@ -62,7 +81,10 @@ IGNORED = 0.5
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Kill one run a few times: that of a system or of an option."""
     system, options = bench.in_turn([*((system, ()) for system in systems()), *OPTIONS], index)
-    command = functools.partial(next_command, (*overrides(system), *options))
+    words = overrides(system)
+    found = {DATA: lambda: random_data(words[:2]), TEACHER: lambda: bench.reference(system).run_dir}
+    given = [f"{word.split('=')[0]}={found[word]()}" if word in found else word for word in options]
+    command = functools.partial(next_command, (*words, *given))
     # The name is part of a path.
     return survive(bench, rng, "-".join([system, *re.findall(r"[\w.]+", " ".join(options))]), command, bench.digest)
 

@@ -315,11 +315,11 @@ def overrides(system: str, on_host: bool = False) -> tuple[str, ...]:
         env, own, sizes = f"probe/{'policy' if discrete else 'continuous_policy'}", COMPILED, SIZES
     given = (f"system.{name}={size}" for name, size in sizes.items() if name in config.system)
     words = (f"system={system}", f"env={env}", *COMMON, *own, *given)
-    return (*words, "arch=offline", f"system.data={_random_data(words[:2])}") if offline(system) else words
+    return (*words, "arch=offline", f"system.data={random_data(words[:2])}") if offline(system) else words
 
 
-def _random_data(words: tuple[str, ...]) -> Path:
-    """Return the file of random steps of an environment, the same in all tries."""
+def random_data(words: tuple[str, ...]) -> Path:
+    """Return the file of random steps of an environment, the same in all tries; `words` name the system and it."""
     with _COMPOSING:
         return _write_once(words)
 
