@@ -65,7 +65,7 @@ def command_of(system: str, game: str, steps: float, seeds: int) -> list[str]:
 
 
 def table(directory: Path, systems: Sequence[str], games: Sequence[str]) -> str:
-    """Return the markdown table: interquartile means over seeds of the final policy, with 95 % bootstrap intervals."""
+    """Return the markdown table: interquartile means over seeds (means of fewer than four) of the final policy."""
     rows = [
         {"system": f"`{system}`"} | {GAMES[game]: results.format_run(directory / system / game) for game in games}
         for system in systems

@@ -1,6 +1,7 @@
 """Write a markdown table of returns from run directories, next to published returns.
 
-Runs that differ only in their seeds form one row: the interquartile mean over seeds and its 95 % bootstrap interval.
+Runs that differ only in their seeds form one row: the interquartile mean over seeds (of fewer than four, the mean) and
+its 95 % bootstrap interval.
 A run is a directory with a `metrics.jsonl`; a directory that contains runs stands for all of them. `--into` keeps the
 rows of other commands, and replaces those of the same ones, in whatever order their overrides are. With references, a
 table before it has the rows whose budget is that of a published return.
@@ -41,9 +42,14 @@ from stoix_like.storage.run_files import holds_run
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 EQUAL = (
-    "At the budget of a published return, which is *reached* where the interquartile mean, or the only seed, is not"
-    " below it, and *within the interval* where the mean is below it, but not the end of the interval. Where several"
-    " settings have one system, environment and budget, the last of them counts:"
+    "At the budget of a published return, which is *reached* where the interquartile mean, or of fewer than four seeds"
+    " the mean, is not below it, and *within the interval* where the mean is below it, but not the end of the interval."
+    " Where several settings have one system, environment and budget, the last of them counts:"
+)
+LEGEND = (
+    "Interquartile means over seeds of the mean episode return (of fewer than four seeds, the mean), with 95 %"
+    " bootstrap intervals. Env steps and episodes are those of each seed. The best policy, selected by its evaluations,"
+    " is evaluated again on ten times as many episodes."
 )
 _MEASURED = "Measured with "
 _BUDGET = ("total_timesteps", "num_evaluation")
@@ -368,7 +374,7 @@ def _row(rows: Sequence[Member], references: References | None) -> dict[str, str
 
 
 def format_returns(returns: Sequence[float]) -> str:
-    """Format the interquartile mean over seeds and, for several seeds, its interval; returns up to 1 in hundredths."""
+    """Format the interquartile mean of returns and, of several, its interval; returns up to 1 in hundredths."""
     statistics = aggregate(returns, [0] * len(returns))
     digits = 2 if max(map(abs, returns)) <= 1.0 else 1
     iqm, low, high = (f"{statistics[key]:.{digits}f}" for key in ("iqm", "ci_low", "ci_high"))
@@ -402,15 +408,9 @@ def _format_seeds(rows: Sequence[Member]) -> str:
 
 
 def _legend(rows: Iterable[dict[str, str]], measured_with: Iterable[str], references: References | None) -> list[str]:
-    lines = [
-        "Interquartile means over seeds of the mean episode return, with 95 % bootstrap intervals. Env steps and"
-        " episodes are those of each seed. The best policy, selected by its evaluations, is evaluated again on ten"
-        " times as many episodes.",
-        *measured_with,
-    ]
     used = dict.fromkeys(re.findall(r"\((\S+), ", " ".join(row.get("published", "") for row in rows)))
     sources = [f"- {name}: {references.sources[name]}" for name in used] if references else []
-    return [*lines, *(["", "Published:", "", *sources] if sources else [])]
+    return [LEGEND, *measured_with, *(["", "Published:", "", *sources] if sources else [])]
 
 
 def _measured_with(run: recorded_runs.Run) -> str:

@@ -26,9 +26,8 @@ from stoix_like.config import GROUPS
 from stoix_like.envs.custom import OWN
 from stoix_like.envs.ids import with_id
 from stoix_like.errors import ConfigError, first_line, install_hint, listed, nearest
-from stoix_like.foreign_keys import ALGORITHMS
 from stoix_like.overrides import quoted
-from stoix_like.unknown_keys import GYMNASIUM_ID, UnknownKey, bare_name, flatten
+from stoix_like.unknown_keys import GYMNASIUM_ID, UnknownKey, flatten
 
 PRIMARY = "config"
 SEARCH = "hydra.searchpath"
@@ -420,51 +419,64 @@ def default_run_dir(config: DictConfig) -> Path:
 
 
 def _refusal(error: Exception, parsed: Sequence[Override], config_dirs: Sequence[str | Path]) -> str:
-    """Say in a sentence why overrides cannot be composed, in Hydra's own where it is clear."""
+    """Say why overrides cannot be composed, in Hydra's own sentence where it is clear."""
     for override in parsed:
-        key, line = override.key_or_group, override.input_line or ""
-        if override.is_sweep_override():
-            other = _one_choice(key) if key in GROUPS else "write a list in brackets, key=[1,2]"
-            return f"{line} has several values: add -m to run each of them (stoix-like train -m …), or {other}"
-        if key == "hydra/launcher" and f"'hydra/launcher/{override.value()}'" in str(error):
-            return (
-                f"{line} is not known, or not installed: use basic, which needs nothing, joblib, submitit_local or"
-                f" submitit_slurm ({install_hint('launchers')}), or ray ({install_hint('ray')})"
-            )
-        value, known = override.value(), [] if override.is_delete() else _all_choices(key, config_dirs)
-        # A group may also be given inline, +system={...}, or as a list of choices.
-        names = value if isinstance(value, list) else [] if isinstance(value, dict) else [value]
-        if known and not all(name in known for name in names):
-            choices = group_choices(key, config_dirs)
-            given = str(value) if isinstance(value, str) else line.partition("=")[2]
-            if key == "system" and (algorithm := ALGORITHMS.get(bare_name(given))):
-                return f"{key}={given} is not known: use {algorithm}"
-            is_suite = key == "env" and isinstance(value, str)
-            return f"{key}={given}{_unknown_suite(given, choices) if is_suite else _unknown_choice(given, choices)}"
+        if refusal := _refusal_of_form(override, str(error)):
+            return refusal
+    if unknown_choices := [override for override in parsed if _is_unknown_choice(override, config_dirs)]:
+        return _refusal_of_choices(unknown_choices, parsed, config_dirs)
     cause, said = error.__cause__, first_line(error)
     if isinstance(cause, ConfigKeyError | ConfigAttributeError) and isinstance(cause.parent_node, DictConfig):
         missing = str(cause.full_key)
         keys = [override.key_or_group for override in parsed]
         key = next((key for key in keys if f"{key}.".startswith(f"{missing}.")), missing)
         unknown = _all_unknown(parsed, config_dirs) or [UnknownKey(key, missing, cause.parent_node, "")]
-        return unknown_keys.refusal(unknown, *(group_choices(group, config_dirs) for group in ("system", "env")))
+        return _refusal_of_keys(unknown, config_dirs)
     if any(override.key_or_group.startswith("callbacks.") for override in parsed):
         return f"callbacks is a list: write 'callbacks=[{{_target_: …}}]' ({said})"
     for override in parsed:
-        if override.key_or_group in ADDED and (refusal := _refusal_of_added(override, said)):
+        if refusal := unknown_keys.plus_refusal(override, said, ADDED):
             return refusal
     lines = [override.input_line or "" for override in parsed]
     return said if any(line in said for line in lines) else f"{' '.join(lines)}: {said}"
 
 
-def _refusal_of_added(override: Override, said: str) -> str | None:
-    """Say whether the choice of a group of which the primary configuration has none needs a plus, if it is that."""
-    group, line = override.key_or_group, override.input_line
-    if not override.is_add() and f"override '{group}'" in said:
-        return f"{line} needs a plus, +{line}: nothing has chosen {group} before"
-    if f"Multiple values for {group}." in said or f"{group} appears more than once" in said:
-        return f"{line}: the experiment has chosen {group}, which {group}=… without the plus replaces"
+def _refusal_of_form(override: Override, said: str) -> str | None:
+    """Refuse several values without `-m`, and launchers that are not there."""
+    key, line = override.key_or_group, override.input_line
+    if override.is_sweep_override():
+        other = _one_choice(key) if key in GROUPS else "write a list in brackets, key=[1,2]"
+        return f"{line} has several values: add -m to run each of them (stoix-like train -m …), or {other}"
+    if key == "hydra/launcher" and f"'hydra/launcher/{override.value()}'" in said:
+        return (
+            f"{line} is not known, or not installed: use basic, which needs nothing, joblib, submitit_local or"
+            f" submitit_slurm ({install_hint('launchers')}), or ray ({install_hint('ray')})"
+        )
     return None
+
+
+def _is_unknown_choice(override: Override, config_dirs: Sequence[str | Path]) -> bool:
+    value, known = override.value(), [] if override.is_delete() else _all_choices(override.key_or_group, config_dirs)
+    # A group may also be given inline, +system={...}, or as a list of choices.
+    names = value if isinstance(value, list) else [] if isinstance(value, dict) else [value]
+    return bool(known) and not all(name in known for name in names)
+
+
+def _refusal_of_choices(
+    unknown: Sequence[Override], parsed: Sequence[Override], config_dirs: Sequence[str | Path]
+) -> str:
+    """Say what each unknown choice may mean, and each unknown key that does not depend on them."""
+    groups = {override.key_or_group for override in unknown}
+    lines = [unknown_keys.choice_refusal(one, group_choices(one.key_or_group, config_dirs)) for one in unknown]
+    # Systems choose networks, and experiments choose from all groups.
+    groups |= {*GROUPS} if "experiment" in groups else {"network"} if "system" in groups else set()
+    rest = [override for override in parsed if override.key_or_group.partition(".")[0] not in groups]
+    keys = _all_unknown(rest, config_dirs)
+    return "\n".join([*lines, _refusal_of_keys(keys, config_dirs)] if keys else lines)
+
+
+def _refusal_of_keys(unknown: Sequence[UnknownKey], config_dirs: Sequence[str | Path]) -> str:
+    return unknown_keys.refusal(unknown, *(group_choices(group, config_dirs) for group in ("system", "env")))
 
 
 def _all_unknown(parsed: Sequence[Override], config_dirs: Sequence[str | Path]) -> list[UnknownKey]:
@@ -481,17 +493,3 @@ def _all_unknown(parsed: Sequence[Override], config_dirs: Sequence[str | Path]) 
     except _COMPOSE_ERRORS:
         return []
     return unknown_keys.find(plain, composed)
-
-
-def _unknown_suite(given: str, choices: Sequence[str]) -> str:
-    suite, slash, _ = given.partition("/")
-    suites = {choice.partition("/")[0] for choice in choices}
-    unknown = _unknown_choice(given, choices)
-    if suite in suites or not (slash or ": choose from" in unknown):
-        return unknown
-    return f": '{suite}' is not a known suite of environments: {nearest(suite, suites)}"
-
-
-def _unknown_choice(given: str, choices: Sequence[str]) -> str:
-    alone = [choice for choice in choices if bare_name(choice) == bare_name(given)]
-    return f" is not known: {nearest(given, alone or choices)}"

@@ -58,6 +58,9 @@ _TARGET_PERIOD = (
 _BUDGET = "environment steps: updates × rollout_length × total_num_envs"
 _EVERY = "the number of evaluations, at even intervals"
 _RUN_DIR = "the directory of one run; of several, hydra.sweep.dir"
+_SIZES = "network=dreamer_xs, _s, _m and _l set all sizes"
+_CHANNELS = f"times 1, 2, 3, … in its convolutions, theirs times 2, 3, 4 and 4; {_SIZES}"
+_WIDTHS = f"a list of widths; {_SIZES}"
 _MINIBATCH = ("system.standardize_advantages=minibatch",)
 
 # Their names, our keys, a note.
@@ -299,6 +302,19 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("loss_scales.con", ("system.continue_coef",), ""),
         ("loss_scales.repval", ("system.replay_vf_coef",), ""),
         ("rssm.unimix", ("system.uniform_mix",), ""),
+        ("rssm.deter", ("network.world_model.dynamics.deterministic_size",), _SIZES),
+        ("rssm.hidden", ("network.world_model.dynamics.hidden_size",), _SIZES),
+        ("rssm.stoch", ("network.world_model.dynamics.num_latents",), _SIZES),
+        ("rssm.classes", ("network.world_model.dynamics.num_classes",), _SIZES),
+        ("rssm.blocks", ("network.world_model.dynamics.num_blocks",), _SIZES),
+        ("enc.simple.depth", ("network.world_model.encoder.channels",), _CHANNELS),
+        ("enc.simple.units", ("network.world_model.encoder.units",), _SIZES),
+        ("dec.simple.depth", ("network.world_model.decoder.channels",), _CHANNELS),
+        ("dec.simple.units", ("network.world_model.decoder.units",), _SIZES),
+        ("rewhead.units", ("network.reward_network.pre_torso.layer_sizes",), _WIDTHS),
+        ("conhead.units", ("network.continue_network.pre_torso.layer_sizes",), _WIDTHS),
+        ("policy.units", _LAYERS[:1], _WIDTHS),
+        ("value.units", _LAYERS[1:], _WIDTHS),
         ("retnorm.perclo", ("system.return_percentile_low",), ""),
         ("retnorm.perchi", ("system.return_percentile_high",), ""),
     ),
@@ -330,6 +346,9 @@ _COMMON = (
     ("value_coef", ("system.vf_coef",), ""),
     ("hidden_sizes", _LAYERS, ""),
     ("hidden_size", _LAYERS, ""),
+    ("hidden", _LAYERS, ""),
+    ("units", _LAYERS, ""),
+    ("depth", _LAYERS, "one width per layer"),
     ("log_dir", ("hydra.run.dir",), _RUN_DIR),
     ("output_dir", ("hydra.run.dir",), _RUN_DIR),
     ("save_dir", ("hydra.run.dir",), _RUN_DIR),

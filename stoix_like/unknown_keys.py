@@ -1,7 +1,8 @@
-"""Answers to keys that the configuration does not have: those of other frameworks or groups, and misspelt ones."""
+"""Answers to unknown keys and choices: those of other frameworks or groups, and misspelt ones."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -92,7 +93,7 @@ def _hint(unknown: UnknownKey, systems: Sequence[str], environments: Sequence[st
         return f"did you mean {listed(inside, 'or')}?"
     # What stands directly below `network` is the name of a network.
     if not rows and path != "network":
-        rows = _rows_of_parts(end, text)
+        rows = _rows_of_parts(key, end, text)
     rows.sort(key=lambda row: "=" not in row.theirs)  # a row of a value is about it
     if text.strip("'\"").lower() in _FALSE and any(row.is_switch for row in rows):
         rows = [row._replace(ours=(off,), note="") for row in rows if (off := SWITCHED_OFF.get(row.theirs))]
@@ -115,13 +116,31 @@ def _whole_rows(key: str, text: str) -> list[ForeignKey]:
     return [*rows_of(f"{key}={text}"), *rows_of(key)]
 
 
-def _rows_of_parts(key: str, text: str) -> list[ForeignKey]:
-    """Return the rows whose last part is that of a key; if there are none, those of a group that the key is in."""
-    *groups, last = key.lower().split(".")
-    ends = [(row.theirs.rpartition(".")[2].lower(), row) for row in FOREIGN_KEYS]
-    rows = [row for end, row in ends if end in (last, f"{last}={text}".lower())]
-    # The keys of DreamerV3's group `agent` name no algorithm.
-    return rows or [row for end, row in ends if end in groups and end != "agent"]
+def _rows_of_parts(key: str, end: str, text: str) -> list[ForeignKey]:
+    """Return the rows that share most last parts with a key; if none shares one, those of a group that the key is in.
+
+    Args:
+        key: the whole key.
+        end: the parts of it that do not exist.
+        text: its value.
+    """
+    names, group = end.lower().split("."), key.removesuffix(end)
+
+    def rank(row: ForeignKey) -> tuple[int, bool, bool]:
+        theirs = row.theirs.lower().removesuffix(f"={text}".lower()).split(".")
+        pairs = zip(reversed(names), reversed(theirs), strict=False)
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        is_inside = bool(group) and any(name.startswith(group) for name in row.ours)
+        return shared, is_inside, shared == len(theirs)
+
+    best = max(map(rank, FOREIGN_KEYS))
+    if best[0]:
+        return [row for row in FOREIGN_KEYS if rank(row) == best]
+    if "agent" in names:  # the group of DreamerV3 whose own groups, such as `policy`, no other framework has
+        return []
+    # The name of a value in a group, `loss_scales.dyn`, is not that of the group `dyn`.
+    whole, part = f".{key}.".lower(), f".{end}.".lower()
+    return [row for row in FOREIGN_KEYS if f".{row.theirs.lower()}." in (whole if "." in row.theirs else part)]
 
 
 def _translation(
@@ -159,6 +178,48 @@ def word_hint(word: str, systems: Sequence[str], environments: Sequence[str]) ->
     if not (rows := rows_of(word)):
         return ""
     return f"use {listed([name if '=' in name else f'{name}=…' for name in rows[0].ours], 'and')}{rows[0].remark}"
+
+
+def choice_refusal(override: Override, choices: Sequence[str]) -> str:
+    """Say what an unknown choice of a group may mean.
+
+    Args:
+        override: the choice, such as `system=PPO`.
+        choices: the choices of its group.
+    """
+    key, value = override.key_or_group, override.value()
+    given = str(value) if isinstance(value, str) else (override.input_line or "").partition("=")[2]
+    if key == "system" and (algorithm := ALGORITHMS.get(bare_name(given))):
+        return f"{key}={given} is not known: use {algorithm}"
+    alike = [choice for choice in choices if bare_name(choice) == bare_name(given)]
+    if key == "network" and not alike:  # The end names the algorithm.
+        alike = [choice for choice in choices if choice.rpartition("_")[2] == given.rpartition("_")[2]]
+    hint = nearest(given, alike or choices)
+    suite, slash, _ = given.partition("/")
+    suites = {choice.partition("/")[0] for choice in choices}
+    if key == "env" and isinstance(value, str) and suite not in suites and (slash or hint.startswith("choose from")):
+        return f"{key}={given}: '{suite}' is not a known suite of environments: {nearest(suite, suites)}"
+    return f"{key}={given} is not known: {hint}"
+
+
+def plus_refusal(override: Override, said: str, groups: Sequence[str]) -> str | None:
+    """Say whether an override lacks a plus, or has one too many, if it is that.
+
+    Args:
+        override: the override.
+        said: Hydra's message.
+        groups: groups of which the primary configuration has no choice.
+    """
+    key, line = override.key_or_group, override.input_line
+    if override.is_add() and f"already at '{key}'" in said:
+        return f"{line} adds a key that exists: leave out the plus"
+    if key not in groups:
+        return None
+    if not override.is_add() and f"override '{key}'" in said:
+        return f"{line} needs a plus, +{line}: nothing has chosen {key} before"
+    if f"Multiple values for {key}." in said or f"{key} appears more than once" in said:
+        return f"{line}: the experiment has chosen {key}, which {key}=… without the plus replaces"
+    return None
 
 
 def bare_name(choice: str) -> str:

@@ -2,18 +2,20 @@ import re
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 
 from stoix_like import composition, foreign_keys
 from stoix_like.composition import (
     complete_overrides,
     compose_config,
+    config_dir,
     default_run_dir,
     expand_sweep,
     group_choices,
     override_config,
     run_dir_of,
 )
-from stoix_like.config import GROUPS, parse_config
+from stoix_like.config import GROUPS, flatten, parse_config
 from stoix_like.errors import ConfigError
 from support import composed, toys
 
@@ -25,6 +27,20 @@ ALL_CHOICES = [(group, choice) for group in (*GROUPS, "+experiment") for choice 
 def test_every_choice_composes_and_matches_its_types(group, choice):
     offline = ["system=offline/bc", "system.data=data.npz"] if choice == "offline" else []
     parse_config(compose_config([f"{group}={choice}", *offline]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", group_choices("experiment"))
+def test_every_value_of_an_experiment_is_composed(choice):
+    """A value of `???` never replaces another one."""
+    own = OmegaConf.to_container(OmegaConf.load(config_dir() / f"experiment/{choice}.yaml"))
+    found = dict(flatten(OmegaConf.to_container(compose_config([f"+experiment={choice}"]))))
+    values = {key: value for key, value in flatten(own) if not key.startswith("defaults")}
+    assert values == {key: found.get(key) for key in values}
+
+
+def test_no_file_has_a_value_to_be_given():
+    assert not [path for path in config_dir().rglob("*.yaml") if ": ???" in path.read_text()]
 
 
 VALUES = ["network.actor_network.pre_torso.layer_sizes=[8]", "arch.total_num_envs=4", "env.time_limit=30"]
@@ -205,6 +221,15 @@ def test_composing_restores_the_hydra_of_the_caller():
         (["env=gymnaxx/pong"], "env=gymnaxx/pong: 'gymnaxx' is not a known suite .* did you mean 'gymnax'"),
         (["env=pong"], "env=pong is not known: did you mean .*'gymnax/pong'"),
         (["network=mpl"], "network=mpl is not known: did you mean 'mlp'"),
+        # cnn_large_dqn is nearer, but of other systems.
+        (["network=cnn_large_pqn"], "network=cnn_large_pqn is not known: did you mean .*'cnn_pqn'"),
+        (
+            ["env=walker", "system=vmpo", "num_envs=8", "system.eps=1", "arch.sed=1"],
+            "^env=walker is not known: did you mean 'kinetix/walker'.\nsystem=vmpo is not known: did you mean"
+            # What else `system` has depends on its choice.
+            " 'mpo/ff_vmpo'.\nunknown keys:\n  'num_envs': use arch.total_num_envs .*\n  'arch.sed': .*'arch.seed'",
+        ),
+        (["experiment=nothing", "system.q_lr=1", "seed=1"], "^experiment=.*\nunknown key 'seed': use arch.seed=1$"),
         (["+experiment=nothing"], "experiment=nothing is not known"),
         (["system.gama=1"], "unknown key 'system.gama': did you mean 'system.gamma'"),
         (["foo.bar=1"], "unknown key 'foo.bar'"),
@@ -213,6 +238,7 @@ def test_composing_restores_the_hydra_of_the_caller():
         (["system=-0.0"], "system=-0.0 is not known: choose from awr"),
         (["env=true"], "env=true is not known: choose from"),
         (["network=1e9"], "network=1e9 is not known: choose from"),
+        (["+arch.seed=1"], r"^\+arch\.seed=1 adds a key that exists: leave out the plus$"),
         (["search=fast", "system=search/ff_az"], r"^search=fast needs a plus, \+search=fast"),
         (
             ["logger=[wandb,tensorboard]"],

@@ -1,6 +1,7 @@
 """Tests of the reference, the links, and the code in README and guides."""
 
 import ast
+import functools
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 import zlib
 from pathlib import Path
 
+import griffe
 import pytest
 from mkdocs.config import load_config
 from mkdocs.structure.files import get_files
@@ -170,6 +172,28 @@ def test_the_reference_has_no_other_modules(pages):
 def test_no_page_of_the_reference_leaves_symbols_out(site):
     texts = [page.read_text() for page in (site / "reference").rglob("*.md")]
     assert re.findall(r"^ +(?:members|filters|inherited_members):.*$", "\n".join(texts), re.MULTILINE) == []
+
+
+def test_the_reference_documents_every_stable_name():
+    """Names without a docstring that griffe reads or `docs/assigned.py` adds are left out of the reference."""
+    options = load_config(str(ROOT / "mkdocs.yml")).plugins["mkdocstrings"].config.handlers["python"]["options"]
+    extensions = griffe.load_extensions(*(str(ROOT / path) for path in options["extensions"]))
+    sources = {module_name(path): path for path in SOURCES}
+
+    @functools.cache
+    def module(name):
+        return griffe.visit(name, sources[name], sources[name].read_text(), extensions=extensions)
+
+    def member(path):
+        parent, _, name = path.rpartition(".")
+        found = module(parent)[name]
+        return member(found.target_path) if found.is_alias else found
+
+    names = re.findall(r"^[\w.]+", (ROOT / "tests/stable_names.txt").read_text(), re.MULTILINE)
+    assert [name for name in names if not member(f"stoix_like.{name}").has_docstring] == []
+    loss, losses = (member(f"stoix_like.utils.loss.q_learning{suffix}") for suffix in ("", "_per_example"))
+    assert loss.parameters == losses.parameters
+    assert member("stoix_like.systems.sac.anakin.ff_sac.run_experiment").has_docstring
 
 
 def test_every_config_is_shown_verbatim(site):

@@ -21,7 +21,8 @@ def hyperparameters():
 
 @pytest.mark.parametrize("framework", [*FRAMEWORKS, ""])
 def test_every_name_has_one_row_and_leads_to_keys_and_choices_that_exist(framework, hyperparameters):
-    composed = compose_config([], return_hydra_config=True)
+    # These networks have the parts of the others, and a world model.
+    composed = compose_config(["network=dreamer_s"], return_hydra_config=True)
     rows = [row for row in FOREIGN_KEYS if row.framework == framework]
     assert len(rows) == len({row.theirs for row in rows}) > 10
     for key, _, choice in (name.partition("=") for row in rows for name in row.ours):
@@ -53,6 +54,31 @@ def test_every_name_is_answered_from_its_own_rows():
     [
         (["system=dreamer/dreamer_v3", "agent.opt.agc=0.3"], "use system.max_relative_norm=0.3"),
         (["system=dreamer/dreamer_v3", "agent.imag_loss.lam=0.9"], "use system.gae_lambda=0.9"),
+        (
+            ["system=dreamer/dreamer_v3", "agent.dyn.rssm.deter=512"],
+            "use network.world_model.dynamics.deterministic_size (network=dreamer_xs, _s, _m and _l set all sizes)",
+        ),
+        (
+            ["system=dreamer/dreamer_v3", "agent.enc.simple.depth=16"],
+            "use network.world_model.encoder.channels (times 1, 2, 3, … in its convolutions, theirs times 2, 3",
+        ),
+        (
+            ["system=dreamer/dreamer_v3", "agent.policy.units=64"],
+            "use network.actor_network.pre_torso.layer_sizes (a list",
+        ),
+        # `dyn` and `policy` are groups here: neither the weight of a loss, nor the policy of Stable-Baselines3.
+        (["system=dreamer/dreamer_v3", "agent.dyn.rssm.act=silu"], "choose from arch, "),
+        (["system=dreamer/dreamer_v3", "dyn.rssm.act=silu"], "choose from arch, "),
+        (["system=dreamer/dreamer_v3", "agent.policy.minstd=0.1"], "choose from arch, "),
+        # A name that several frameworks have leads into the group that it is in.
+        (
+            ["system=dreamer/dreamer_v3", "network.world_model.dynamics.hidden=64"],
+            "use network.world_model.dynamics.hi",
+        ),
+        (
+            ["hidden=64"],
+            "use network.actor_network.pre_torso.layer_sizes and network.critic_network.pre_torso.layer_si",
+        ),
         (["system=search/ff_mz", "system.n_steps=5"], "use system.n_step=5"),
         (["system=search/ff_mz", "lr=1e-3"], "use system.lr=1e-3"),
         (["system=spo/ff_spo", "system.resampling.mode=ess"], "use system.resampling=ess"),

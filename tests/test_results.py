@@ -108,6 +108,16 @@ def test_returns_are_aggregated_to_an_interquartile_mean_with_an_interval(tmp_pa
     assert (two["episodes"], five["episodes"]) == ("32 sampled", "32 greedy")
 
 
+def test_the_page_says_what_the_numbers_of_few_seeds_are():
+    """A quarter of three returns, rounded down, is none: (0 + 3 + 9) / 3 = 4; of four, one at each end is dropped."""
+    assert results.format_returns([9.0, 0.0, 3.0]).startswith("4.0 [")
+    assert results.format_returns([9.0, 0.0, 3.0, 100.0]).startswith("6.0 [")
+    page = (ROOT / "docs/results.md").read_text()
+    for text in (results.EQUAL, results.LEGEND):
+        assert "of fewer than four seeds" in text
+        assert f"\n{text}\n" in page
+
+
 def test_runs_that_differ_only_in_seed_and_logger_share_a_row(tmp_path):
     for seed, final in enumerate((10.0, 20.0, 60.0)):
         write_run(tmp_path / str(seed), [f"arch.seed={seed}", "logger=silent", "system.gamma=0.9"], [final])

@@ -19,6 +19,7 @@ from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites import load_suite
 from stoix_like.envs.wrappers import RewardWrapper, Wrapper, join_actions
 from stoix_like.envs.wrappers.base import unstacked
+from stoix_like.envs.wrappers.worlds import AddWorld
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.user_code import import_object, name_of, refusing
 
@@ -81,10 +82,7 @@ def make(
         raise ConfigError(
             f"env.kwargs.opponent={name_of(opponent[_OPPONENT])}: {_name(source)} is no game of pgx: leave it out"
         )
-    if world and not _is_of_jaxmarl(source):
-        raise ConfigError(
-            f"env.kwargs.world={world[_WORLD]}: {_name(source)} does not have JaxMARL's interface: leave it out"
-        )
+    adds_world = _adds_world(source, world)
     if params and (_is_of_gymnasium(source) or _is_parallel(source)):
         raise ConfigError(f"env.params={dict(params)}: {_name(source)} has no parameters: use env.kwargs")
     if _is_of_gymnasium(source):
@@ -95,14 +93,16 @@ def make(
     if _is_parallel(source):
         # Its module imports gymnasium, which the core does not need.
         parallel_games = importlib.import_module("stoix_like.envs.parallel_games")
-        several: VectorEnvironment = parallel_games.adopt(source, constructor, _name(source), options or HostOptions())
+        several: VectorEnvironment = parallel_games.adopt(
+            source, constructor, _name(source), options or HostOptions(), adds_world
+        )
         return several
     if _is_a(source, _GAME):
         suite = load_suite("pgx")
         with refusing(f"{_name(source)} does not follow the interface of pgx", "see pgx.Env"):
             game: VectorEnvironment = suite.adapt(source, opponent, params, _name(source))
         return game
-    return adapt(source, params, **world)
+    return adapt(source, params, adds_world)
 
 
 def _set_aside(name: str, source: Any, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -113,11 +113,26 @@ def _set_aside(name: str, source: Any, kwargs: Mapping[str, Any]) -> tuple[dict[
 
 
 def _takes(name: str, constructor: Any) -> bool:
-    # Games of pgx and of JaxMARL pass their `**kwargs` on to constructors that know none of these arguments.
+    # Games of pgx, JaxMARL and PettingZoo pass their `**kwargs` on to constructors that know none of these arguments.
     of_jaxmarl = hasattr(constructor, "step_env") and not hasattr(constructor, "default_params")
-    any_name = not (isinstance(constructor, type) and (of_jaxmarl or _has_base(constructor, _GAME)))
+    passes_on = str(getattr(constructor, "__module__", "")).startswith("pettingzoo.") or (
+        isinstance(constructor, type)
+        and (of_jaxmarl or _has_base(constructor, _GAME) or _has_base(constructor, _PARALLEL))
+    )
     parameters = parameters_of(constructor)
-    return any(entry.name == name or (any_name and entry.kind is entry.VAR_KEYWORD) for entry in parameters)
+    return any(entry.name == name or (entry.kind is entry.VAR_KEYWORD and not passes_on) for entry in parameters)
+
+
+def _adds_world(env: Any, world: Mapping[str, Any]) -> bool:
+    """Return whether agents also observe what all of them see; refuse it where there is a single one."""
+    if not world:
+        return False
+    value, is_custom = world[_WORLD], isinstance(env, Environment | VectorEnvironment)
+    if not (_is_of_jaxmarl(env) or _is_parallel(env) or (is_custom and env.num_agents > 1)):
+        raise ConfigError(f"env.kwargs.world={value}: {_name(env)} is no game of several agents: leave it out")
+    if not isinstance(value, bool):
+        raise ConfigError(f"env.kwargs.world={value!r} is invalid for {_name(env)}: it must be true or false")
+    return value
 
 
 def adapt(env: Any, params: Mapping[str, Any], world: bool = False) -> VectorEnvironment:
@@ -126,7 +141,7 @@ def adapt(env: Any, params: Mapping[str, Any], world: bool = False) -> VectorEnv
     Args:
         env: an `Environment`, a `VectorEnvironment`, or an object with the interface of gymnax or of JaxMARL.
         params: parameters to change by name, for gymnax's interface only.
-        world: whether agents also observe what all of them see, for JaxMARL's interface only.
+        world: whether agents also observe what all of them see, in games of several.
 
     Returns:
         The environments.
@@ -156,7 +171,7 @@ def adapt(env: Any, params: Mapping[str, Any], world: bool = False) -> VectorEnv
                     " floats"
                 ]
             )
-    return vector
+    return AddWorld(vector) if world else vector
 
 
 def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> VectorEnvironment:
@@ -324,11 +339,9 @@ def _is_of_jaxmarl(env: Any) -> bool:
     return not isinstance(env, Environment | VectorEnvironment) and all(hasattr(env, name) for name in _JAXMARL)
 
 
-def _adapt_jaxmarl(env: Any, params: Mapping[str, Any], world: Any) -> VectorEnvironment:
+def _adapt_jaxmarl(env: Any, params: Mapping[str, Any], world: bool) -> VectorEnvironment:
     if params:
         raise ConfigError(f"env.params={dict(params)}: {_name(env)} has no parameters: use env.kwargs")
-    if not isinstance(world, bool):
-        raise ConfigError(f"env.kwargs.world={world!r} is invalid for {_name(env)}: it must be true or false")
     return join_actions(Vectorize(jaxmarl_interface.adapt(env, _name(env), world)))
 
 

@@ -288,7 +288,9 @@ def make_drawn(config: EnvConfig, custom_env: Any = None, precision: str | None 
     """
     env = _make_episodes(config, custom_env, evaluation=True, drawn=True, precision=precision)
     name = f"env.scenario.name={config.scenario.name}"
-    advice = "use an environment with images as observations, or with a drawing of its suite, such as CartPole-v1"
+    advice = (
+        "use one that its suite draws, such as CartPole-v1, or that observes images, or grids of ten layers at most"
+    )
     if config.env_name == custom.OWN:
         name = config.scenario.task_name
         advice = "define its method scene(), or observe images, see the guide Bring your own environment"

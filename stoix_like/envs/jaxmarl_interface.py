@@ -20,6 +20,7 @@ import numpy as np
 from stoix_like.base_types import Observation, TimeStep
 from stoix_like.envs import padding
 from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
+from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
@@ -43,6 +44,7 @@ class Rules(NamedTuple):
         legal: `(env, state) -> masks`, the legal actions by agent; None: `get_avail_actions`, if there is one.
         views: `(observations) -> observations`, those of each agent as a list; None where they are by agent already.
         images: whether observations of uint8 are images, and stay what they are.
+        scene: see `Environment.scene`; None: as the images of the observation.
     """
 
     limit: int | None = None
@@ -52,6 +54,7 @@ class Rules(NamedTuple):
     legal: Callable[[Any, Any], Mapping[Any, Any]] | None = None
     views: Callable[[Any], Any] | None = None
     images: bool = False
+    scene: Callable[[], Scene | None] | None = None
 
 
 class JaxMarlEnvironment(Environment):
@@ -107,6 +110,10 @@ class JaxMarlEnvironment(Environment):
             reward = reward[0] if self.team_reward or self.num_agents == 1 else reward
             observation = self._only(self._observation(observed, after))
             return after, transition(observation, reward, terminated, truncated, rules.measures(self._env, after))
+
+    def scene(self) -> Scene | None:
+        """See `Environment.scene`."""
+        return super().scene() if self._rules.scene is None else self._rules.scene()
 
     def _all(self, key: jax.Array) -> tuple[State, Observation]:
         observed, state = self._env.reset(key)
@@ -173,7 +180,7 @@ def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
     Args:
         env: the environment. Its `max_steps`, if it has them, truncate an episode; any end before terminates it, and
             one in the last step where its `terminated(state)`, if it has one, says so. Its `team_reward` tells whether
-            all agents receive the same reward, by default False.
+            all agents receive the same reward, by default False. Its `scene()`, if it has one, draws it.
         name: its name, for messages.
         world: see `JaxMarlEnvironment`.
 
@@ -191,7 +198,7 @@ def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
         if faults:
             raise FaultyEnvironmentError(faults)
     limit, team_reward = getattr(env, "max_steps", None), bool(getattr(env, "team_reward", False))
-    rules = Rules(limit=limit, team_reward=team_reward, images=True)
+    rules = Rules(limit=limit, team_reward=team_reward, images=True, scene=getattr(env, "scene", None))
     if callable(getattr(env, "terminated", None)):
         rules = rules._replace(terminated=lambda env, state: env.terminated(state))
     return JaxMarlEnvironment(env, rules, name, world)

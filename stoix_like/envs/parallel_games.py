@@ -3,13 +3,16 @@
 A game ends when its last agents leave or are done: it terminates if all of these do, and is truncated otherwise. An
 agent that leaves before has one legal action, where an action is one choice, and observes zeros from the next step on.
 Agents of several kinds get one space: vectors are padded with zeros, and actions that only others have are masked.
+With a world, agents also observe the `state()` of a game whose `state_space` is a box, or what all of them observe.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import jax
@@ -23,15 +26,19 @@ from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment, HostSpec, as_spec
 from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep
 from stoix_like.envs.spaces import Box, Dict, Discrete, Space, Tuple, first_choices
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.envs.worlds import with_world, world_space
+from stoix_like.errors import ConfigError, first_line, nearest
 
-_VIEW, _MASK = "view", "mask"
+T = TypeVar("T")
+_VIEW, _MASK, _STATE = "view", "mask", "state"
 
 
 class _CommonForm:
     """The common form of what the agents of a game observe and do."""
 
-    def __init__(self, env: Any, name: str) -> None:
+    def __init__(self, env: Any, name: str, world: bool = False) -> None:
+        self._world, states = world, getattr(env, "state_space", None) if world else None
+        self._state = np.full(states.shape, np.nan, np.float32) if isinstance(states, gymnasium.spaces.Box) else None
         self.agents = list(env.possible_agents)
         views = [_box(env.observation_space(agent), f"{name}: {agent}") for agent in self.agents]
         self._actions = [env.action_space(agent) for agent in self.agents]
@@ -48,19 +55,26 @@ class _CommonForm:
         if any(other != views[0] for other in views):
             low, high = (0, 255) if view.dtype == np.uint8 else (-np.inf, np.inf)
             space = Box(low, high, view.shape[1:], view.dtype)
+        if world:
+            space = world_space(space, jax.eval_shape(self._seen, self._views, self._state))
         observation: dict[str, Any] = {_VIEW: self._views}
+        if self._state is not None:
+            observation[_STATE] = jax.ShapeDtypeStruct(self._state.shape, self._state.dtype)
         if self._choices:
             observation[_MASK] = jax.ShapeDtypeStruct((len(self.agents), self._choices), np.dtype(bool))
         mask = self._legal if self._choices else None
         self.spec = HostSpec(name, observation, self._encode, space, actions, mask, len(self.agents))
 
-    def view(self, observations: Mapping[str, Any], infos: Mapping[str, Any], acting: Collection[str]) -> PyTree:
+    def view(
+        self, observations: Mapping[str, Any], infos: Mapping[str, Any], acting: Collection[str], game: Any = None
+    ) -> PyTree:
         """Return what each agent of one game observes, with the legal actions `[A, n]` of discrete ones.
 
         Args:
             observations: by name, of the agents that observe anything.
             infos: by name.
             acting: the agents that choose; others have one legal action.
+            game: the game, if its state is part of the observation; None: the state is unknown, NaN.
         """
         views = [np.zeros(view.shape, view.dtype) for view in self._views]
         mask = np.zeros((len(self.agents), self._choices), bool)
@@ -74,7 +88,10 @@ class _CommonForm:
                 mask[row, :1] = True
             elif self._choices and legal is not None:
                 mask[row, : len(legal)] = legal
-        return {_VIEW: views, _MASK: mask} if self._choices else {_VIEW: views}
+        found: dict[str, Any] = {_VIEW: views, _MASK: mask} if self._choices else {_VIEW: views}
+        if self._state is not None:
+            found[_STATE] = self._state if game is None else np.array(game.state(), np.float32)
+        return found
 
     def check(self, observations: Mapping[str, Any]) -> None:
         """Refuse observations of a user that name no agent, or that the dtype of the agent's own does not hold."""
@@ -91,16 +108,23 @@ class _CommonForm:
         rows = zip(self.agents, self._actions, padding.own_actions(action, self._spaces), strict=True)
         return {agent: native_actions(space, own) for agent, space, own in rows if agent in present}
 
-    def _encode(self, native: PyTree) -> jax.Array:
-        return self._only(jax.vmap(padding.stack)(*map(jnp.asarray, native[_VIEW])))
+    def _encode(self, native: PyTree) -> PyTree:
+        return self._only(jax.vmap(self._seen)(jax.tree.map(jnp.asarray, native[_VIEW]), native.get(_STATE)))
+
+    def _seen(self, views: list[Any], state: Any) -> PyTree:
+        """Return what the agents of one game observe, `[A, ...]`."""
+        rows = padding.stack(*views)
+        if not self._world:
+            return rows
+        return with_world(rows, None if state is None else state[None])
 
     def _legal(self, native: PyTree) -> jax.Array:
         # The row of an agent that tells no legal actions has none.
         own = padding.own_choices(self._spaces, self._choices)
         return self._only(jax.vmap(lambda rows: padding.legal_choices(rows, own))(jnp.asarray(native[_MASK])))
 
-    def _only(self, rows: jax.Array) -> jax.Array:
-        return rows if len(self.agents) > 1 else rows[:, 0]
+    def _only(self, rows: T) -> T:
+        return rows if len(self.agents) > 1 else jax.tree.map(lambda leaf: leaf[:, 0], rows)
 
 
 def _box(space: Any, owner: str) -> gymnasium.spaces.Box:
@@ -138,6 +162,10 @@ class ParallelBatch(HostBatch):
         """See `HostBatch.step`."""
         return HostStep(*map(_stack, zip(*map(self._step, range(len(self._games)), actions), strict=True)))
 
+    def picture(self) -> np.ndarray:
+        """See `HostBatch.picture`."""
+        return np.asarray(self._games[0].render())
+
     def close(self) -> None:
         """See `HostBatch.close`."""
         for game in self._games:
@@ -147,7 +175,7 @@ class ParallelBatch(HostBatch):
         self._steps[number], self._done[number] = 0, set()
         game = self._games[number]
         observations, infos = game.reset(seed=seed)
-        return self._form.view(observations, infos, game.agents)
+        return self._form.view(observations, infos, game.agents, game)
 
     def _step(self, number: int, action: Any) -> HostStep:
         game, form, done = self._games[number], self._form, self._done[number]
@@ -159,12 +187,12 @@ class ParallelBatch(HostBatch):
         self._steps[number] += 1
         seen = {agent: each for agent, each in observations.items() if agent in before or agent in left}
         # The values of a truncated game are those of agents that would go on.
-        view = form.view(seen, infos, left or before)
+        view = form.view(seen, infos, left or before, game)
         limited = self._options.time_limit is not None and self._steps[number] >= self._options.time_limit
         ended = not left
         terminated = ended and all(terminations[agent] for agent in before)
         truncated = (ended or limited) and not terminated
-        start = self._start(number) if terminated or truncated else view
+        start = self._start(number) if (terminated or truncated) and not self._options.drawn else view
         reward = np.array([rewards.get(agent, 0.0) for agent in form.agents], np.float32)
         reward = reward if len(reward) > 1 else reward[0]
         return HostStep(start, view, reward, np.array(terminated), np.array(truncated))
@@ -173,8 +201,10 @@ class ParallelBatch(HostBatch):
 class ParallelGames(HostEnvironment):
     """Games with the parallel interface."""
 
-    def __init__(self, make: Callable[[int], HostBatch], form: _CommonForm, timeout: float) -> None:
-        super().__init__(make, form.spec, timeout)
+    def __init__(
+        self, make: Callable[[int], HostBatch], form: _CommonForm, timeout: float, fps: int | None = None
+    ) -> None:
+        super().__init__(make, form.spec, timeout, fps)
         self._form = form
 
     def is_native(self, observation: Any) -> bool:
@@ -190,34 +220,57 @@ class ParallelGames(HostEnvironment):
         return jax.tree.map(lambda leaf: leaf[0], found)
 
 
-def adopt(env: Any, constructor: Callable[[], Any] | None, name: str, options: HostOptions) -> VectorEnvironment:
+def adopt(
+    env: Any, constructor: Callable[..., Any] | None, name: str, options: HostOptions, world: bool = False
+) -> VectorEnvironment:
     """Build vector environments from a game of PettingZoo.
 
     Args:
         env: the game, which is closed.
-        constructor: builds further ones.
+        constructor: builds further ones; called with `render_mode` to draw them.
         name: name of the game, for messages.
         options: the time limit; games are stepped one after the other.
+        world: whether agents also observe what all of them see.
 
     Returns:
         The environments.
 
     Raises:
-        ConfigError: there is no constructor, or a space is not supported.
+        ConfigError: there is no constructor, a space is not supported, or the game cannot be drawn.
     """
     if constructor is None:
         raise ConfigError(f"{name} is built already: pass its class or function, env=my_module.parallel_env")
-    if options.drawn:
-        raise ConfigError(f"{name} has no drawing: leave it out")
     if options.vectorization != "sync":
         raise ConfigError(
             f"env.vectorization={options.vectorization} has no effect on {name}: games of PettingZoo are stepped one"
             " after the other: use sync"
         )
-    form = _CommonForm(env, name)
+    form, fps = _CommonForm(env, name, world), None
     env.close()
+    if options.drawn:
+        constructor = partial(constructor, render_mode="rgb_array")
+        fps = _frames_per_second(constructor, name)
     make = partial(_make_batch, constructor, form, options)
-    return ParallelGames(make, form, options.timeout)
+    return ParallelGames(make, form, options.timeout, fps)
+
+
+def _frames_per_second(constructor: Callable[[], Any], name: str) -> int:
+    """Draw the start of a game, and return the frames per second."""
+    if platform.system() == "Darwin":
+        # pygame starts SDL even to draw into arrays, and the Cocoa driver of SDL aborts outside the main thread.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    needs = "it must take render_mode=rgb_array, and render() return a picture [H, W, 3]"
+    try:
+        game = constructor()
+        game.reset(seed=0)
+        picture = game.render()
+        game.close()
+    except Exception as error:
+        # Games are code of anybody, and drawing may lack anything on this machine.
+        raise ConfigError(f"{name} cannot be drawn ({first_line(error)}): {needs}") from error
+    if np.ndim(picture) != 3:
+        raise ConfigError(f"{name} cannot be drawn: {needs}")
+    return int(getattr(game, "metadata", {}).get("render_fps", 30))
 
 
 def _make_batch(constructor: Callable[[], Any], form: _CommonForm, options: HostOptions, num_envs: int) -> HostBatch:

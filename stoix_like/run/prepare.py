@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoix_like.config import RunConfig
+from stoix_like.errors import naming
 from stoix_like.run.set_up import warm_start
 from stoix_like.run.set_up.setup import RunSetup, set_up
 from stoix_like.storage.run_directory import RunDirectory
@@ -46,7 +47,8 @@ def prepare(config: RunConfig, run_dir: Path, started: float | None = None) -> P
     setup = set_up(config, started)
     place, mirror = RunDirectory(run_dir, setup.processes), setup.config.checkpoint.mirror
     if (resumed := place.resumed(config.arch.resume_from, mirror)) is not None:
-        resumed.check_is_run()
+        with naming("arch.resume_from"):
+            resumed.check_is_run()
         return Prepared(setup, resumed, resumes=True)
     place.check_new(mirror)
     return Prepared(setup, place, source=find_source(setup))

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from omegaconf import OmegaConf
 
 from stoix_like.config import LAYOUT, CheckpointConfig, flatten
-from stoix_like.errors import ConfigError, LostDirectoryError, resume_command
+from stoix_like.errors import ConfigError, LostDirectoryError, naming, resume_command
 from stoix_like.loggers.base import plain
 from stoix_like.processes import ALONE, Processes
 from stoix_like.signals import Signals
@@ -99,7 +99,8 @@ class RunDirectory:
         if resume_from is None:
             return None
         if run_files.is_address(resume_from):
-            return str(remote.working_copy(resume_from))
+            with naming("arch.resume_from"):
+                return str(remote.working_copy(resume_from))
         if Path(resume_from).resolve() == self.path.resolve():
             if not run_files.holds_run(self.path) and (address is None or not remote.holds_run(address)):
                 return None

@@ -19,6 +19,7 @@ from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.storage import config_file, trust
 from support import custom_envs
 from support.composed import compose_config
+from support.games import Match
 from support.recorded import write_config
 
 TINY = [
@@ -178,7 +179,9 @@ class Raising(custom_envs.GymnaxWalk):
         (Unfinished, {}, {}, "Unfinished is no environment of gymnasium"),
         (Raising, {}, {}, "Raising does not follow the interface of gymnax .*lost"),
         (Counting, {"opponent": "self"}, {}, "Counting is no game of pgx: leave it out"),
-        (Counting, {"world": True}, {}, "Counting does not have JaxMARL's interface: leave it out"),
+        (Counting, {"world": True}, {}, "world=True: Counting is no game of several agents: leave it out"),
+        (custom_envs.Corridor, {"world": True}, {}, "world=True: Corridor is no game of several agents: leave it out"),
+        (Match, {"world": 1}, {}, "env.kwargs.world=1 is invalid for Match: it must be true or false"),
         (Counting, {}, {"gravity": 3}, "Counting has no parameters: use env.kwargs"),
     ],
 )

@@ -10,6 +10,8 @@ import pytest
 
 from stoix_like.envs import Box, Dict, Discrete, EnvConfig, MultiDiscrete, ScenarioConfig, make_eval
 from stoix_like.envs.check import check_environment
+from stoix_like.envs.factory import make_drawn
+from stoix_like.envs.scenes.base import from_pictures
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 
 
@@ -165,6 +167,14 @@ def test_one_agent_is_an_environment_like_any_other():
     vector = make_eval(EnvConfig("own", ScenarioConfig("x")), Alone)
     _, first = vector.reset(jax.random.split(jax.random.key(0), 5))
     assert (vector.num_agents, first.observation.agent_view.shape, first.observation.action_mask) == (1, (5, 3), None)
+
+
+def test_an_environment_is_drawn_by_its_own_scene():
+    scene = from_pictures(lambda state: state, fps=3)
+    env = with_attributes(Collect, scene=lambda: scene)
+    assert make_drawn(EnvConfig("own", ScenarioConfig("x")), env).scene() is scene
+    with pytest.raises(ConfigError, match=r"define its method scene\(\)"):
+        make_drawn(EnvConfig("own", ScenarioConfig("x")), Collect)
 
 
 def with_attributes(cls, **attributes):

@@ -1,5 +1,7 @@
 """Tests of games with the parallel interface of PettingZoo."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +14,14 @@ from stoix_like.envs.wrappers.agents import with_agent_ids
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import _of_agent
 from stoix_like.policies.make import make_policy
+from support.recordings import record
 from support.untrained import untrained
 
 pytest.importorskip("pettingzoo")
 
-from support.parallel_game import Alone, Errand, Kept, Mixture, Push
+from pettingzoo.utils.conversions import parallel_to_aec, parallel_wrapper_fn
+
+from support.parallel_game import Alone, Errand, Kept, Known, Mixture, Painted, Push
 
 OWN = "network.share=false"
 
@@ -97,6 +102,35 @@ def test_a_time_limit_truncates_the_game():
     assert timestep.truncated.tolist() == [True, True]
 
 
+def test_the_world_is_the_state_of_the_game():
+    """The array of the state is the same in every step, and starts again before the last one is read."""
+    timesteps = played(STEPS, Known, world=True)
+    assert [t.next_observation.agent_view["world"].tolist() for t in timesteps[:5]] == [
+        [[count, 7]] * 4 for count in range(5)
+    ]
+    assert timesteps[4].observation.agent_view["world"].tolist() == [[0, 7]] * 4
+    np.testing.assert_array_equal(timesteps[1].observation.agent_view["own"], [[1, 0], [1, 1]] * 2)
+
+
+def test_the_world_of_a_game_without_a_state_is_what_its_agents_observe():
+    timesteps = played(STEPS, Errand, world=True)
+    # The short agent has left, and observes zeros.
+    for step, world in ((1, [1, 0, 1, 1]), (3, [0, 0, 3, 3])):
+        assert timesteps[step].observation.agent_view["world"].tolist() == [world] * 4
+
+
+@pytest.mark.parametrize(
+    ("game", "size"), [(Painted, 4), (parallel_wrapper_fn(lambda **kwargs: parallel_to_aec(Known(**kwargs))), 2)]
+)
+def test_constructors_that_take_any_argument_are_passed_no_world(game, size):
+    assert played([], game, world=True)[0].observation.agent_view["world"].shape == (4, size)
+
+
+def test_one_agent_and_its_world():
+    view = played([[2, 1]], Alone, 2, world=True)[1].observation.agent_view
+    assert {name: rows.tolist() for name, rows in view.items()} == {"own": [[1, 1]] * 2, "world": [[1, 1]] * 2}
+
+
 def space_of(**kwargs):
     """Return the space of what the agents of a mixture observe."""
     return factory.make(factory.EnvConfig(env_name="own", kwargs=kwargs), Mixture).observation_space
@@ -174,6 +208,42 @@ def test_the_policy_of_one_agent_predicts_its_action_alone():
         assert action.shape == ()
         assert action == policy(row) == policy.predict(row)[0]
         policy.close()
+
+
+@pytest.mark.parametrize("game", ["Errand", "Known"])
+def test_a_policy_needs_no_world_that_only_its_critic_sees(game):
+    """The world of an errand is four numbers, and that of a known one two; each with those of two agents."""
+    world = ["+env.kwargs.world=true", "+observations=centralised", "env.agent_ids=one_hot"]
+    setup, shared = untrained("system=ppo/ff_ppo", "env=own", f"env._target_=support.parallel_game.{game}", *world)
+    size = setup.env.observation_space.spaces["world"].shape[0]
+    assert size == {"Errand": 4, "Known": 2}[game] + 2
+    assert size in {leaf.shape[0] for leaf in jax.tree.leaves(shared.params.critic_params)}
+    policy = make_policy(setup, shared, {})
+    own = np.array([[0, 0, 1, 0], [0, 0, 0, 1]], np.float32)
+    rows = Observation({"own": own}, np.asarray([[True, True, False], [True, False, True]]))
+    start = Errand().reset()[0]
+    seen = {"short": start["short"], "long": {"observation": start["long"], "action_mask": np.array([1, 0, 1])}}
+    assert policy.predict(seen)[0].tolist() == policy(rows).tolist()
+    policy.close()
+
+
+def test_games_are_drawn_up_to_the_state_that_ends_them():
+    env = factory.make_drawn(factory.EnvConfig(env_name="own"), Painted)
+    recording = record(env, 9, lambda shared, state, key: (state.carry, jnp.zeros(2, int), ()))
+    env.close()
+    assert env.scene().fps == 4
+    assert recording.states.shape == (5, 4, 6, 3)
+    assert recording.states[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("game", "reason"),
+    [(Errand, r" \(.*unexpected keyword argument 'render_mode'\)"), (partial(Painted, length=4), "")],
+)
+def test_games_without_pictures_are_refused(game, reason, monkeypatch):
+    monkeypatch.setattr(Painted, "render", lambda self: None)
+    with pytest.raises(ConfigError, match=f"cannot be drawn{reason}: it must take render_mode=rgb_array, and"):
+        factory.make_drawn(factory.EnvConfig(env_name="own"), game)
 
 
 def test_agents_act_by_their_part_of_a_vector():

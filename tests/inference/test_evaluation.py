@@ -246,7 +246,7 @@ def test_environment_without_rendering_raises_before_compiling(tmp_path, monkeyp
     config = compose_config([*SMALL, "env=probe/value"])
     write_config(tmp_path, parse_config(config).resolved)
     monkeypatch.setattr(evaluation, "make_evaluator", None)
-    with pytest.raises(ConfigError, match="env.scenario.name=value has no drawing: use an environment"):
+    with pytest.raises(ConfigError, match="env.scenario.name=value has no drawing: use one"):
         evaluate(tmp_path, render=tmp_path / "out.gif")
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 

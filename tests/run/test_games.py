@@ -170,7 +170,7 @@ def test_the_values_of_a_team_are_sums_over_its_agents():
         ([*WAGES, *PPO, "network.share=false", "system.optimiser=muon"], "would take the biases of several agents"),
         ([*WAGES, *PPO, "network.share=false", "system.intrinsic=rnd"], "intrinsic=rnd has one network for all agents"),
         ([*WAGES, "system=q_learning/ff_pqn_vdn", "system.normalize_rewards=true"], "set env.team_reward=true"),
-        ([*WAGES, "+observations=centralised"], r"suites of several agents have it with \+env.kwargs.world=true"),
+        ([*WAGES, "+observations=centralised"], r"games of several agents have it with \+env.kwargs.world=true"),
     ],
 )
 def test_what_does_not_fit_games_is_refused(overrides, message):
@@ -191,6 +191,16 @@ def test_a_shared_central_critic_that_cannot_tell_agents_apart_is_noted(override
     given = ["arch.num_devices=1", *PPO, *WAGES, "+env.kwargs.world=true", "+observations=centralised", *overrides]
     notes = set_up(parse_config(compose_config(given))).plan.notes
     assert any("the critic cannot tell them apart" in note for note in notes) == noted
+
+
+def test_the_critic_of_a_game_of_your_own_sees_what_all_agents_do():
+    """Each of two agents observes who it is, `[2]`, and the world is both, `[4]`."""
+    given = ["arch.num_devices=1", *PPO, *MATCH, "+env.kwargs.world=true", "+observations=centralised"]
+    setup = set_up_inference(parse_config(compose_config(given)))
+    keys = jax.random.split(jax.random.key(0), 2)
+    params = jax.eval_shape(lambda: setup.build_system().init(keys[0], setup.env.reset(keys)[1]).shared.params)
+    inputs = [{leaf.shape[0] for leaf in jax.tree.leaves(part) if leaf.shape[1:] == (16,)} for part in params[:2]]
+    assert inputs == [{2}, {4}]
 
 
 def test_policies_of_games_know_wrappers_that_draw_for_each_row():

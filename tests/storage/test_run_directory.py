@@ -171,3 +171,10 @@ def test_an_address_is_no_run_directory(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"hydra.run.dir=s3:/bucket/run is an address"):
         prepare(parse_config(compose_config(TOY_RUN)), tmp_path.__class__("s3://bucket/run"))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("store")
+def test_what_to_resume_is_named_by_its_key(tmp_path):
+    for place in (tmp_path / "nowhere", "faulty://bucket/nowhere"):
+        with pytest.raises(ConfigError, match=f"^arch.resume_from: {place} holds no run: config.yaml is missing$"):
+            prepare(parse_config(compose_config([*TOY_RUN, f"arch.resume_from={place}"])), tmp_path / "run")

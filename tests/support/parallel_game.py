@@ -91,6 +91,39 @@ class Kept(Errand):
         return self.observe(), dict.fromkeys(self.agents, 0.0), terminated, truncated, self.infos()
 
 
+class Known(Errand):
+    """Errands with a state of their own, in one array: the steps so far, and 7."""
+
+    state_space = spaces.Box(0.0, 9.0, (2,), np.float64)
+
+    def __init__(self):
+        super().__init__()
+        self.array = np.array([0.0, 7.0])
+
+    def state(self):
+        """Return the state."""
+        self.array[0] = self.count
+        return self.array
+
+
+class Painted(Errand):
+    """Errands with pictures, whose pixels are the steps so far.
+
+    Args:
+        render_mode: as for games of PettingZoo.
+    """
+
+    metadata = {"name": "painted", "render_fps": 4}  # noqa: RUF012
+
+    def __init__(self, **kwargs):
+        super().__init__()
+        self.render_mode = kwargs.get("render_mode")
+
+    def render(self):
+        """Draw the game."""
+        return np.full((4, 6, 3), self.count, np.uint8) if self.render_mode == "rgb_array" else None
+
+
 class Alone(Errand):
     """The long agent without the other one."""
 

@@ -12,6 +12,7 @@ import numpy as np
 from stoix_like.envs.legends import VIEW
 from stoix_like.envs.scenes.base import DARK, GROUND, RecordedEpisode, Scene, Update, show_picture
 from stoix_like.envs.spaces import ArraySpace, Box, ObservationSpace, entries
+from stoix_like.envs.worlds import OWN, WORLD
 from stoix_like.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -143,6 +144,9 @@ def newest_views(views: Any, spaces: Mapping[str, ArraySpace], name: str) -> np.
         ConfigError: flattened views lack entries.
     """
     if isinstance(views, Mapping):
+        # What environments draw is their own, below a wrapper that adds a world.
+        if {OWN, WORLD} <= views.keys() and name.partition(".")[0] not in (OWN, WORLD):
+            return newest_views(views[OWN], spaces, name)
         found = entries(views)
         # A view that was no dictionary has a name beside what a wrapper adds.
         return np.asarray(found[name]) if name else newest_views(found[VIEW], spaces, name)

@@ -15,12 +15,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from flax.core.frozen_dict import FrozenDict
 
 from stoix_like.envs.arguments import check_names, check_scenario, construct, fit_params
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.jaxmarl_interface import JaxMarlEnvironment, Rules, quiet
 from stoix_like.envs.lazy_imports import deferred
+from stoix_like.envs.scenes.base import ACCENT, DARK, from_pictures
+from stoix_like.envs.scenes.circles import from_circles
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX
 
@@ -139,7 +142,13 @@ def _fit(name: str, scenario: _Scenario, kwargs: Mapping[str, Any]) -> dict[str,
 
 def _particles(cls: type, team_reward: bool = False, **arguments: Any) -> tuple[Any, Rules]:
     env: Any = cls(**arguments)
-    return env, Rules(limit=env.max_steps + 1, team_reward=team_reward)
+
+    def circles(state: Any) -> tuple[Any, ...]:
+        centres, colours = state.p_pos, [np.asarray(colour) / 255 for colour in env.colour]
+        return centres, np.asarray(env.rad), colours, np.ones(centres.shape[:2])
+
+    scene = partial(from_circles, circles, fps=10)
+    return env, Rules(limit=env.max_steps + 1, team_reward=team_reward, scene=scene)
 
 
 def _battle(**arguments: Any) -> tuple[Any, Rules]:
@@ -157,8 +166,15 @@ def _battle(**arguments: Any) -> tuple[Any, Rules]:
         allies, enemies = alive(state)
         return {"win_rate": allies & ~enemies}
 
+    def circles(state: Any) -> tuple[Any, ...]:
+        units = state.state
+        radii, health = (np.asarray(each)[units.unit_types] for each in (env.unit_type_radiuses, env.unit_type_health))
+        colours = np.where(units.unit_teams[0] == 0, DARK, ACCENT).tolist()
+        return units.unit_positions, radii[0], colours, np.clip(units.unit_health / health, 0, 1)
+
     # The suite compares the number of steps before the one that it has taken.
-    return env, Rules(limit=env.max_steps + 1, terminated=terminated, team_reward=True, measures=measures)
+    rules = Rules(limit=env.max_steps + 1, terminated=terminated, team_reward=True, measures=measures)
+    return env, rules._replace(scene=partial(from_circles, circles, fps=6))
 
 
 class _ShapedState(NamedTuple):
@@ -195,13 +211,24 @@ class _Shaped:
         return observed, _ShapedState(after, delivered), rewards, dones, infos
 
 
-def _kitchen(cls: type, shaped_rewards: bool = False, **arguments: Any) -> tuple[Any, Rules]:
+def _picture(env: Any, state: _ShapedState) -> Any:
+    from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
+
+    kitchen, around = state.state, env.agent_view_size - 2
+    tiles = kitchen.maze_map[around:-around, around:-around]
+    return OvercookedVisualizer._render_grid(tiles, agent_dir_idx=kitchen.agent_dir_idx, agent_inv=kitchen.agent_inv)
+
+
+def _kitchen(
+    cls: type, shaped_rewards: bool = False, picture: Callable[..., Any] | None = None, **arguments: Any
+) -> tuple[Any, Rules]:
     env = _Shaped(cls(**arguments), shaped_rewards)
 
     def measures(_: Any, state: _ShapedState) -> dict[str, Any]:
         return {"delivered": state.delivered}
 
-    return env, Rules(limit=env.max_steps, team_reward=not shaped_rewards, measures=measures)
+    scene = None if picture is None else partial(from_pictures, partial(picture, env), fps=5)
+    return env, Rules(limit=env.max_steps, team_reward=not shaped_rewards, measures=measures, scene=scene)
 
 
 def _hanabi(**arguments: Any) -> tuple[Any, Rules]:
@@ -276,7 +303,7 @@ _SCENARIOS = {
         "3m",
         {name: {"scenario": units} for name, units in MAP_NAME_TO_SCENARIO.items()},
     ),
-    "overcooked": _of(_kitchen, suite.Overcooked, _Shaped)._replace(
+    "overcooked": _of(_kitchen, suite.Overcooked, _Shaped, picture=_picture)._replace(
         key="layout",
         default="cramped_room",
         presets={name: {"layout": FrozenDict(layout)} for name, layout in suite.overcooked_layouts.items()},

@@ -140,7 +140,7 @@ def _entry(space: ObservationSpace, path: list[str], what: str) -> ObservationSp
             if not isinstance(space, Dict):
                 hint = "the environment returns one array, agent_view"
             if what.endswith((".own", ".world")):
-                hint = "suites of several agents have it with +env.kwargs.world=true env.flatten_observation=false"
+                hint = "games of several agents have it with +env.kwargs.world=true env.flatten_observation=false"
             raise ConfigError(f"{what} is not part of the observation: {hint}")
         found = found.spaces[name]
     return found

@@ -20,6 +20,7 @@ from stoix_like.systems.parts.distributional import AtomsConfig
 
 # Share of clipped value targets above which the support is too narrow. A new critic is uniform, and may have a few.
 _MAX_CLIPPED = 0.05
+_ENDS = ("vmin", "vmax")
 
 
 @dataclasses.dataclass
@@ -134,8 +135,7 @@ class Recording:
             record: its metrics, and those of the training before it.
             finished: whether its episodes ended.
         """
-        config, system = self._setup.config, self._setup.config.system
-        found = {}
+        config, found = self._setup.config, {}
         if cut := int(np.sum(~finished)):
             found["cut"] = (
                 f"{cut} of {finished.size} evaluation episodes did not end within"
@@ -145,20 +145,27 @@ class Recording:
         # None for members that have not learned anything since the last evaluation.
         clipped = np.nan_to_num(np.asarray(record.get("train/clipped_targets", 0.0), np.float64))
         share, member = float(clipped.max()), int(clipped.argmax())
-        atoms = system.find_part(AtomsConfig)
-        if atoms is not None and share > _MAX_CLIPPED:
-            own = self._progress.of(self._setup.population).of(member)
-            ends = {end: own.get(end, getattr(atoms, end)) for end in ("vmin", "vmax")}
+        if share > _MAX_CLIPPED and (support := self._support(member)):
             whose = f" of member {member}" if clipped.ndim else ""
             found["clipped"] = (
                 f"train/clipped_targets={share:.3f}{whose}: {share:.0%} of the probability of value targets lies"
-                f" outside of system.vmin={ends['vmin']:g} to system.vmax={ends['vmax']:g}{atoms.scale}: widen them, or"
-                " lower system.reward_scale"
+                f" outside of {support}: widen them, or lower system.reward_scale"
             )
         for kind, sentence in found.items():
             if kind not in self._advised and self._setup.processes.index == 0:
                 print(sentence, file=sys.stderr)
             self._advised.add(kind)
+
+    def _support(self, member: int) -> str:
+        """Return the ends of the value distribution of a member with their keys; nothing if no key sets them."""
+        config = self._setup.config
+        if (atoms := config.system.find_part(AtomsConfig)) is not None:
+            own = self._progress.of(self._setup.population).of(member)
+            key, scale, ends = "system", atoms.scale, {end: own.get(end, getattr(atoms, end)) for end in _ENDS}
+        else:  # on-policy systems and AlphaZero, whose network sets them
+            head = config.network.get("critic_network", {}).get("critic_head", {})
+            key, scale, ends = "network.critic_network.critic_head", "", {end: head.get(end) for end in _ENDS}
+        return " to ".join(f"{key}.{end}={value:g}" for end, value in ends.items() if value is not None) + scale
 
     def log(self) -> None:
         """Log what has been recorded since the last call."""

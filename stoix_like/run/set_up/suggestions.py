@@ -138,7 +138,8 @@ def experiments() -> Iterator[Experiment]:
 def tuned_experiment(system: str, suite: str, task: str) -> str | None:
     """Return the experiment that tunes a system for an environment, where it changes more than the budget.
 
-    Experiments without a return, and those that learn from a file of data, which the user has not named, are left out.
+    Experiments without a return of exactly their settings, and those that learn from a file of data, which the user has
+    not named, are left out.
 
     Args:
         system: name of the system, `sac/ff_sac`.
@@ -150,7 +151,7 @@ def tuned_experiment(system: str, suite: str, task: str) -> str | None:
     """
     for experiment in experiments():
         tunes = experiment.keys - {"arch.total_timesteps"}
-        measured = " env steps, seeds " in experiment.about
+        measured = ": return " in experiment.about
         if not tunes or not measured or "system.data" in tunes or experiment.system != system:
             continue
         own = experiment.env.partition("/")[0]

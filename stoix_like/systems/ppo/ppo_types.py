@@ -5,5 +5,6 @@ from stoix_like.systems.on_policy.networks import OnPolicyTransition
 
 PPOShared = OnPolicyShared
 PPOTransition = OnPolicyTransition
+"""One step of a rollout with the inputs of the losses."""
 RNNPPOTransition = OnPolicyTransition
 """One step of a sequence; `obs` is a `recurrent.Sequences`."""

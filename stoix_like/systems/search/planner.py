@@ -1,8 +1,7 @@
-"""What AlphaZero and MuZero share: they act by searches, store what these found, and learn it from sequences."""
+"""What AlphaZero and MuZero share beside their updates: searches, and a replay buffer of what these found."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +16,6 @@ from stoix_like.base_types import (
     Acted,
     Agent,
     Axes,
-    Distribution,
-    Metrics,
     NetworkOutputs,
     Observation,
     PyTree,
@@ -29,20 +26,14 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.systems.algorithm import Algorithm
-from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
-from stoix_like.systems.parts.optimiser import gradient_step
-from stoix_like.systems.search.candidates import Candidates, Found, search_policy_loss, take_action
+from stoix_like.systems.search.candidates import Candidates, Found, take_action
 from stoix_like.systems.search.simulation import Simulation
 from stoix_like.systems.search.tree import SearchConfig, describe, search
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.accelerate.successors import successor_values
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns
 from stoix_like.utils.replay import PrioritisedBlockConfig, SequenceBatch, SequenceReplay, Stored, make_sequence_replay
-
-Losses = tuple[jax.Array, tuple[Metrics, jax.Array]]
-"""A loss, its metrics, and the absolute errors of values, whose mean over the first axis is that of sequences `[B]`."""
 
 
 class Plans(Protocol):
@@ -63,6 +54,14 @@ class Plans(Protocol):
     @property
     def reward_scale(self) -> float:
         """Factor by which rewards are multiplied."""
+
+    @property
+    def vf_coef(self) -> float:
+        """Weight of the value loss."""
+
+    @property
+    def ent_coef(self) -> float:
+        """Weight of the entropy bonus."""
 
     @property
     def normalize_observations(self) -> bool:
@@ -132,11 +131,6 @@ class Planner(Algorithm, Generic[ConfigT]):
         candidates = unpack(root.embedding).actions
         return describe(root, output, take_action(candidates, output.action), candidates)
 
-    def act(self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
-        """Choose actions by a search; the extras are what it found."""
-        found = self.search(shared, state, key, self.config.search.num_simulations, greedy)
-        return state.carry, found.action, Stored((), Found(found.candidates, found.weights, found.value))
-
     def eval_act(self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool) -> Acted:
         """Choose actions by a search of `evaluation_simulations`, or without one by the policy alone."""
         if simulations := self.config.search.evaluation_simulations:
@@ -176,50 +170,9 @@ class Planner(Algorithm, Generic[ConfigT]):
         del trajectory
         return self.replay.sample(agent.local, key, 1.0).observations
 
-    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
-        del trajectory
-        config = self.config.replay
-        exponent = config.importance_exponent(agent.shared.updates, self.num_updates)
-
-        def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array) -> tuple[Agent, Metrics]:
-            shared, local = agent
-            batch = self.sample(agent, sample_key, exponent)
-            loss = partial(self.loss, statistics=shared.statistics, batch=batch, key=loss_key)
-            params, opt_states, (metrics, errors) = gradient_step(
-                loss, self.optim, self.axes, shared.params, shared.opt_states
-            )
-            if batch.indices is not None:
-                priorities = (jnp.mean(errors, axis=0) + 1e-6) ** config.priority_exponent
-                local = self.replay.set_priorities(local, batch.indices, priorities)
-            return Agent(shared._replace(params=params, opt_states=opt_states), local), metrics
-
-        agent, metrics = replay_epochs(step, agent, key, config.epochs)
-        return agent._replace(shared=agent.shared._replace(updates=agent.shared.updates + 1)), metrics
-
     def sample(self, agent: Agent, key: jax.Array, importance_exponent: Scalar) -> SequenceBatch:
         """Sample a batch of sequences."""
         return self.replay.sample(agent.local, key, importance_exponent)
-
-    @abstractmethod
-    def loss(self, params: PyTree, statistics: PyTree, batch: SequenceBatch, key: jax.Array) -> Losses:
-        """Compute the loss of sequences `[W, B]`, with its metrics, and the absolute errors of values."""
-
-    def policy_loss(self, pi: Distribution, found: Found) -> jax.Array:
-        """Compute cross-entropies to the probabilities that the search found."""
-        return search_policy_loss(pi, found.candidates, found.weights)
-
-    def value_target(self, batch: SequenceBatch) -> jax.Array:
-        """Compute n-step returns of rewards and of the values that the search found."""
-        steps = batch.steps
-        return batch_n_step_bootstrapped_returns(
-            steps.reward,
-            self.discount * (1.0 - steps.terminated),
-            steps.extras.value,
-            self.config.replay.n_step,
-            truncation_t=steps.truncated,
-            time_major=True,
-        )
 
 
 def following_values(value: jax.Array, beyond: jax.Array, truncated: jax.Array) -> jax.Array:

@@ -1,6 +1,7 @@
 """Functions shared by several losses."""
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import ParamSpec
@@ -78,11 +79,18 @@ def mean_of(losses: Callable[P, Array]) -> Callable[P, Array]:
     """Return the loss that is the mean over the batch of losses `…_per_example`, with the same arguments."""
 
     @functools.wraps(losses)
-    def loss(*args: P.args, **kwargs: P.kwargs) -> Array:
+    def loss(*args: P.args, **kwargs: P.kwargs) -> Float[Array, ""]:
         return jnp.mean(losses(*args, **kwargs))
 
     loss.__name__ = loss.__qualname__ = losses.__name__.removesuffix("_per_example")
-    loss.__doc__ = f"Compute the mean over the batch of `{losses.__name__}`:\n\n    {losses.__doc__}"
+    loss.__doc__ = (
+        f"Compute the mean over the batch of `{losses.__name__}`:\n\n"
+        f"    {(losses.__doc__ or '').partition('Returns:')[0].rstrip()}\n\n"
+        "    Returns:\n        The mean, a scalar.\n    "
+    )
+    mean = loss.__annotations__ = losses.__annotations__ | {"return": Float[Array, ""]}
+    # `inspect.signature` would return that of the losses.
+    loss.__dict__["__signature__"] = inspect.signature(losses).replace(return_annotation=mean["return"])
     return loss
 
 

@@ -46,6 +46,16 @@ def test_newest_views_take_an_entry_of_dictionaries_also_where_they_are_flattene
         np.testing.assert_array_equal(views.newest_views(recorded, spaces, "grid"), [views_of[1]["grid"]])
 
 
+def test_newest_views_are_those_of_an_agent_beside_the_world():
+    own, world = np.ones((1, 3, 4, 2)), np.zeros((1, 3, 4, 4))
+    beside = {"own": own, "world": world}
+    np.testing.assert_array_equal(views.newest_views(beside, {"": Box(0, 1, (3, 4, 2))}, ""), own)
+    # Those of a suite that knows the world itself have both entries.
+    both = {"own": Box(0, 1, (3, 4, 2)), "world": Box(0, 1, (3, 4, 4))}
+    for name, expected in beside.items():
+        np.testing.assert_array_equal(views.newest_views(beside, both, name), expected)
+
+
 def test_large_images_are_shown_in_colour_and_stacks_by_their_newest_frame():
     pixels = np.zeros((1, 80, 80, 4), np.uint8)
     pixels[0, :, :40, 3] = 255
@@ -72,7 +82,7 @@ def test_small_images_are_drawn_as_grids_and_vectors_are_refused():
     bright = image.sum(-1) > 1
     np.testing.assert_array_equal(bright, view > 0)
     config = parse_config(compose_config(["env=probe/value"])).env
-    with pytest.raises(ConfigError, match="env.scenario.name=value has no drawing: use an environment with images"):
+    with pytest.raises(ConfigError, match="env.scenario.name=value has no drawing: use one that its suite draws"):
         factory.make_drawn(config)
 
 

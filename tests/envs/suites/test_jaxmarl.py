@@ -7,9 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from stoix_like.config import parse_config
 from stoix_like.envs import Box, Dict, Discrete, make, make_eval
+from stoix_like.envs.factory import make_drawn
+from stoix_like.envs.scenes.base import RecordedEpisode
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
@@ -227,6 +230,54 @@ def test_the_world_is_what_all_agents_see():
     assert (view["own"].shape[2:], view["world"].shape[2:]) == ((4, 16), (4, 64))
     for agent in range(4):
         np.testing.assert_array_equal(view["world"][:, :, agent], view["own"].reshape(3, NUM_GAMES, 64))
+
+
+def drawn(name, *changes):
+    """Draw the start of a game; return its state, and those that `changes` make of it, and the axes and the update."""
+    env = make_drawn(env_config("jaxmarl", name))
+    state = jax.device_get(jax.jit(env.unwrapped.env.reset)(jax.random.key(0))[0])
+    states = [state, *(change(state) for change in changes)]
+    axes = Figure().add_subplot()
+    recording = RecordedEpisode(
+        np.arange(len(states)), jax.tree.map(lambda *each: np.stack(each), *states), *[None] * 3
+    )
+    return states, axes, env.scene().draw(axes, recording)
+
+
+def test_particles_are_drawn_where_they_are_with_agents_on_top():
+    states, axes, update = drawn("MPE_simple_spread_v3", lambda state: state.replace(p_pos=state.p_pos + 1))
+    shapes = axes.patches
+    assert [round(shape.radius, 3) for shape in shapes] == [0.15] * 3 + [0.05] * 3
+    assert min(shape.zorder for shape in shapes[:3]) > max(shape.zorder for shape in shapes[3:])
+    for entry, state in enumerate(states):
+        update(entry)
+        np.testing.assert_allclose([shape.center for shape in shapes], state.p_pos)
+
+
+def test_units_fade_with_their_health():
+    """A marine has 45; ally 0 has a third of it in the second picture, and enemy 2 none."""
+
+    def hurt(state):
+        units = state.state
+        return state.replace(state=units.replace(unit_health=np.array([15, 45, 45, 45, 45, 0], np.float32)))
+
+    states, axes, update = drawn("HeuristicEnemySMAX", hurt)
+    update(1)
+    np.testing.assert_allclose([shape.get_alpha() for shape in axes.patches], [1 / 3, 1, 1, 1, 1, 0], rtol=1e-6)
+    np.testing.assert_allclose([shape.center for shape in axes.patches], states[0].state.unit_positions)
+    colours = [shape.get_facecolor()[:3] for shape in axes.patches]
+    assert colours == [colours[0]] * 3 + [colours[3]] * 3
+    assert colours[0] != colours[3]
+
+
+def test_a_kitchen_is_drawn_by_pictures_of_the_suite():
+    """The first agent is red and the second one blue; a tile has 32 pixels, and walls surround 4 x 5 of them."""
+    (state,), axes, update = drawn("overcooked")
+    update(0)
+    picture = np.asarray(axes.images[0].get_array())
+    assert picture.shape == ((4 + 2) * 32, (5 + 2) * 32, 3)
+    colours = [picture[y * 32 + 16, x * 32 + 16].tolist() for x, y in state.state.agent_pos + 1]
+    assert colours == [[255, 0, 0], [0, 0, 255]]
 
 
 @pytest.mark.parametrize(("name", "size"), [("HeuristicEnemySMAX", 72), ("jaxnav", 303)])

@@ -53,6 +53,38 @@ def test_a_team_receives_the_sum_or_its_own_reward():
     assert match.step(KEYS, state, jnp.asarray([0, 1, 1, 0, 1, 1]))[1].reward.tolist() == [8, 8, 4, 4, 0, 0]
 
 
+def test_a_world_is_what_all_agents_of_a_game_observe():
+    """Each of two agents observes the steps so far, plus its number, and a number that is drawn for the game."""
+    env = factory.make_eval(config(kwargs={"world": True}, agent_ids="one_hot"), Steps)
+    state, first = env.reset(KEYS)
+    view = first.observation.agent_view
+    drawn = view["own"][::2, 1]
+    for row in range(2 * GAMES):
+        game = drawn[row // 2]
+        np.testing.assert_array_equal(view["own"][row], [row % 2, game, *np.eye(2)[row % 2]])
+        np.testing.assert_array_equal(view["world"][row], [0, game, 1, game, *np.eye(2)[row % 2]])
+    _, timestep = env.step(KEYS, state, ACTIONS)
+    assert timestep.next_observation.agent_view["world"][:, [0, 2]].tolist() == [[1, 2]] * 2 * GAMES
+    assert {name: space.shape for name, space in env.observation_space.spaces.items()} == {"own": (4,), "world": (6,)}
+
+
+def test_a_world_of_images_has_the_channels_of_all_agents():
+    class Looking(Match):
+        observation_space = IMAGE
+
+        def reset(self, key):
+            state, first = super().reset(key)
+            images = jnp.stack([jnp.full(IMAGE.shape, value, IMAGE.dtype) for value in (3, 4)])
+            return state, first._replace(observation=Observation(images), next_observation=Observation(images))
+
+    env = wrappers.worlds.AddWorld(Vectorize(Looking()))
+    view = env.reset(KEYS)[1].observation.agent_view
+    space, channels = env.observation_space.spaces["world"], IMAGE.shape[-1]
+    assert (space.dtype, space.shape) == (view["world"].dtype, view["world"].shape[2:])
+    assert space.shape == (*IMAGE.shape[:-1], 2 * channels)
+    assert view["world"][0, 1, 0, 0].tolist() == [3] * channels + [4] * channels
+
+
 def test_numbers_of_agents_are_appended_to_vectors():
     env = wrappers.AgentRows(Vectorize(Wages(world=True)), agent_ids="one_hot")
     _, first = env.reset(jax.random.split(jax.random.key(0), 6))

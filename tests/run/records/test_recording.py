@@ -196,3 +196,18 @@ def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
     assert cut == f"{what}: raise arch.max_eval_steps, or truncate them with env.time_limit"
     assert clipped.startswith("train/clipped_targets=0.250 of member 1: 25% of the probability of value targets lies")
     assert "vmax=100" in clipped
+
+
+@pytest.mark.parametrize("system", ["ppo/ff_ppo", "search/ff_az"])
+def test_clipped_targets_of_a_critic_whose_network_sets_the_atoms_are_reported(system, capsys):
+    """Of `mlp_hl_gauss`, whose atoms end at -10 and 10; those of `mlp_symexp` have no keys for their ends."""
+    for network in ("mlp_symexp", "mlp_hl_gauss"):
+        config = parse_config(compose_config([f"system={system}", f"network={network}"]))
+        setup = SimpleNamespace(config=config, processes=SimpleNamespace(index=0))
+        recording = Recording(setup, Progress(), MultiLogger([]), Clock(), None)
+        recording.advise({"train/clipped_targets": 0.25}, np.ones(2, bool))
+    head = "network.critic_network.critic_head"
+    assert capsys.readouterr().err == (
+        "train/clipped_targets=0.250: 25% of the probability of value targets lies outside of"
+        f" {head}.vmin=-10 to {head}.vmax=10: widen them, or lower system.reward_scale\n"
+    )

@@ -14,17 +14,25 @@ from support.off_policy_runs import timestep
 from support.programs import train
 from support.searched_runs import SMALL, prepare
 
+HEAD = "network.critic_network.critic_head"
+
 
 @pytest.mark.parametrize(
-    ("network", "value_loss"), [("mlp", 4.5), pytest.param("mlp_symexp", np.log(255.0), marks=pytest.mark.slow)]
+    ("network", "value_loss", "clipped"),
+    [
+        (["mlp"], 4.5, None),
+        (["mlp_hl_gauss", f"{HEAD}.vmin=-2", f"{HEAD}.vmax=2"], np.log(51.0), 1.0),
+        pytest.param(["mlp_symexp"], np.log(255.0), 0.0, marks=pytest.mark.slow),
+    ],
+    ids=["scalar", "hl_gauss", "symexp"],
 )
-def test_the_loss_is_a_cross_entropy_and_that_of_the_critic(network, value_loss):
-    """A uniform policy has the cross-entropy log 2; values are off by 3, or all of 255 atoms are equally likely.
+def test_the_loss_is_a_cross_entropy_and_that_of_the_critic(network, value_loss, clipped):
+    """A uniform policy has the cross-entropy log 2; values are off by 3, or all of 51 or 255 atoms are equally likely.
 
-    Importance weights are one half.
+    Importance weights are one half. Targets of 3 are beyond atoms that end at 2.
     """
     overrides = ("env=probe/policy", "system.vf_coef=0.5", "system.n_step=1", "system.normalize_observations=false")
-    _, az = prepare(f"network={network}", *overrides)
+    _, az = prepare(f"network={network[0]}", *network[1:], *overrides)
     agent = az.init(jax.random.key(0), timestep([0] * 4, [False] * 4))
     params = jax.tree.map(jnp.zeros_like, agent.shared.params)
     no, nothing = jnp.zeros((2, 4), bool), jnp.zeros((2, 4))
@@ -35,6 +43,7 @@ def test_the_loss_is_a_cross_entropy_and_that_of_the_critic(network, value_loss)
     assert float(metrics["policy_loss"]) == pytest.approx(0.5 * np.log(2.0))
     assert float(metrics["value_loss"]) == pytest.approx(0.5 * value_loss)
     assert float(loss) == pytest.approx(0.5 * np.log(2.0) + 0.25 * value_loss)
+    assert metrics.get("clipped_targets") == clipped
     np.testing.assert_allclose(errors, 3.0)
 
 

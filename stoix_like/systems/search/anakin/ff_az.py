@@ -9,25 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, TypeVar, cast
+from functools import partial
+from typing import Annotated, ClassVar, Literal, cast
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Observation, PyTree, SystemConfig, SystemSpec
+from stoix_like.base_types import (
+    Acted,
+    ActorCriticOptStates,
+    Agent,
+    Distribution,
+    Metrics,
+    Observation,
+    PyTree,
+    RolloutState,
+    SystemConfig,
+    SystemSpec,
+    Trajectory,
+)
 from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.on_policy.networks import NETWORK_HEADS, make_networks
 from stoix_like.systems.parts.critic_outputs import with_distributions
-from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
+from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
-from stoix_like.systems.search.candidates import Candidates, all_actions
-from stoix_like.systems.search.planner import Losses, Planner, make_parts
+from stoix_like.systems.search.candidates import Candidates, Found, all_actions, search_policy_loss
+from stoix_like.systems.search.planner import ConfigT, Planner, SearchShared, make_parts
 from stoix_like.systems.search.simulation import Expansion, make_simulation
 from stoix_like.systems.search.tree import SearchConfig
-from stoix_like.utils.replay import PrioritisedBlockConfig, SequenceBatch, SequenceConfig
+from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns
+from stoix_like.utils.replay import PrioritisedBlockConfig, SequenceBatch, SequenceConfig, Stored
 from stoix_like.utils.training import join_optimisers
 
 
@@ -81,13 +96,40 @@ class Config(SystemConfig):
     normalize_observations: bool
 
 
-ConfigT = TypeVar("ConfigT", bound=Config)
+Losses = tuple[jax.Array, tuple[Metrics, jax.Array]]
+"""A loss, its metrics, and the absolute errors of values, whose mean over the first axis is that of sequences `[B]`."""
 
 
 class AlphaZero(Planner[ConfigT]):
     """AlphaZero: policy and critic learn what searches in the environment found."""
 
-    def loss(self, params: ActorCriticParams, statistics: PyTree, batch: SequenceBatch, key: jax.Array) -> Losses:
+    def act(self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
+        """Choose actions by a search; the extras are what it found."""
+        found = self.search(shared, state, key, self.config.search.num_simulations, greedy)
+        return state.carry, found.action, Stored((), Found(found.candidates, found.weights, found.value))
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
+        """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
+        del trajectory
+        config = self.config.replay
+        exponent = config.importance_exponent(agent.shared.updates, self.num_updates)
+
+        def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array) -> tuple[Agent, Metrics]:
+            shared, local = agent
+            batch = self.sample(agent, sample_key, exponent)
+            loss = partial(self.loss, statistics=shared.statistics, batch=batch, key=loss_key)
+            params, opt_states, (metrics, errors) = gradient_step(
+                loss, self.optim, self.axes, shared.params, shared.opt_states
+            )
+            if batch.indices is not None:
+                priorities = (jnp.mean(errors, axis=0) + 1e-6) ** config.priority_exponent
+                local = self.replay.set_priorities(local, batch.indices, priorities)
+            return Agent(shared._replace(params=params, opt_states=opt_states), local), metrics
+
+        agent, metrics = replay_epochs(step, agent, key, config.epochs)
+        return agent._replace(shared=agent.shared._replace(updates=agent.shared.updates + 1)), metrics
+
+    def loss(self, params: PyTree, statistics: PyTree, batch: SequenceBatch, key: jax.Array) -> Losses:
         """Compute the losses of policy and critic on sequences `[W, B]`; also the absolute errors of values."""
         config, steps, found = self.config, batch.steps, batch.steps.extras
         pi, output = self.networks.both(params, self.normalizer.apply(statistics, steps.observation))
@@ -100,6 +142,22 @@ class AlphaZero(Planner[ConfigT]):
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "value": jnp.mean(value)}
         metrics |= jax.tree.map(jnp.mean, critic.metrics(output, target))
         return loss, (metrics, jnp.abs(target - value))
+
+    def policy_loss(self, pi: Distribution, found: Found) -> jax.Array:
+        """Compute cross-entropies to the probabilities that the search found."""
+        return search_policy_loss(pi, found.candidates, found.weights)
+
+    def value_target(self, batch: SequenceBatch) -> jax.Array:
+        """Compute n-step returns of rewards and of the values that the search found."""
+        steps = batch.steps
+        return batch_n_step_bootstrapped_returns(
+            steps.reward,
+            self.discount * (1.0 - steps.terminated),
+            steps.extras.value,
+            self.config.replay.n_step,
+            truncation_t=steps.truncated,
+            time_major=True,
+        )
 
 
 def make_algorithm(config: Config, spec: SystemSpec, candidates: Candidates | None = None) -> Algorithm:

@@ -26,8 +26,9 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts.normalizer import Normalizer
 from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
+from stoix_like.systems.search.anakin.ff_az import AlphaZero, Losses
 from stoix_like.systems.search.candidates import Candidates, Found, all_actions, take_action
-from stoix_like.systems.search.planner import Losses, Planner, SearchShared, make_parts
+from stoix_like.systems.search.planner import SearchShared, make_parts
 from stoix_like.systems.search.simulation import Simulation
 from stoix_like.systems.search.tree import SearchConfig, expected_value
 from stoix_like.systems.search.unrolled import Targets, unrolled_targets
@@ -135,8 +136,8 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 @dataclass(frozen=True)
-class MuZero(Planner[ConfigT]):
-    """MuZero with its hyperparameters, model and optimiser; `reanalyse_size` is that of one shard."""
+class MuZero(AlphaZero[ConfigT]):
+    """AlphaZero in a learned model, which learns rewards, too; `reanalyse_size` is that of one shard."""
 
     model: LatentModel
     reanalyse_size: int

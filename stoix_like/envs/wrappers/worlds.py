@@ -1,0 +1,27 @@
+"""What all agents of a game see, beside what each of them does."""
+
+from __future__ import annotations
+
+import jax
+
+from stoix_like.base_types import PyTree
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.worlds import with_world, world_space
+from stoix_like.envs.wrappers.base import ObservationWrapper
+
+
+class AddWorld(ObservationWrapper):
+    """A wrapper that adds the observations of all agents to that of each, see `with_world`.
+
+    Args:
+        env: environments with several agents, below `AgentRows`.
+    """
+
+    def __init__(self, env: VectorEnvironment) -> None:
+        super().__init__(env)
+        space, keys = env.observation_space, jax.random.split(jax.random.key(0), env.num_agents)
+        self.observation_space = world_space(space, jax.eval_shape(lambda: with_world(jax.vmap(space.sample)(keys))))
+
+    def view(self, view: PyTree) -> PyTree:
+        """See `ObservationWrapper.view`."""
+        return jax.vmap(with_world)(view)
