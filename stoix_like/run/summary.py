@@ -49,6 +49,7 @@ def summarise(
     config, plan = setup.config, setup.plan
     population, last, trials = outcome(setup, population, progress.history)
     failures = shown_failures(progress.failures, last)
+    jaxs = jax.config.values["jax_default_matmul_precision"] or "default"
     trained_steps = progress.updates * plan.steps_per_update * population.num_members
     return {
         "system": config.system_name,
@@ -68,9 +69,8 @@ def summarise(
         "wall_seconds": wall_seconds,
         "notes": list(notes),
         "versions": config.versions,
-        "matmul_precision": config.arch.matmul_precision
-        or jax.config.values["jax_default_matmul_precision"]
-        or "default",
+        "matmul_precision": config.arch.matmul_precision or jaxs,
+        "environment_matmul_precision": config.matmul_precision or jaxs,
         "devices": device_names(setup.mesh),
     }
 

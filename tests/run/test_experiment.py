@@ -60,6 +60,7 @@ def test_the_run_directory_has_the_configuration_the_metrics_and_the_summary(res
         "absolute/episode_return_mean",
         "compile_seconds",
         "matmul_precision",
+        "environment_matmul_precision",
         "programs",
         "steps_per_second",
         "wall_seconds",
