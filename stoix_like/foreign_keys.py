@@ -181,7 +181,11 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("system.init_log_alpha", ("system.init_alpha",), "itself"),
         ("system.init_log_alpha_mean", ("system.init_alpha_mean",), "itself"),
         ("system.init_log_alpha_stddev", ("system.init_alpha_stddev",), "itself"),
-        ("system.per_dim_constraining", ("system.epsilon_mean", "system.epsilon_stddev"), "per action dimension always"),
+        (
+            "system.per_dim_constraining",
+            ("system.epsilon_mean", "system.epsilon_stddev"),
+            "per action dimension always",
+        ),
         ("system.search_gamma", ("system.gamma",), "the same in searches and targets; theirs is 1 in searches"),
         ("system.temperature.fixed_temperature", ("system.init_temperature",), "where it begins; it is learned"),
         ("system.temperature.adaptive", ("system.init_temperature",), "where it begins; it is learned always"),
@@ -355,13 +359,16 @@ _COMMON = (
     ("value_coef", ("system.vf_coef",), ""),
     ("hidden_sizes", _LAYERS, ""),
     ("hidden_size", _LAYERS, ""),
-    ("hidden", _LAYERS, ""),
-    ("units", _LAYERS, ""),
+    ("hidden", _LAYERS, "a list of widths"),
+    ("units", _LAYERS, "a list of widths"),
     ("depth", _LAYERS, "one width per layer"),
     ("log_dir", ("hydra.run.dir",), _RUN_DIR),
     ("output_dir", ("hydra.run.dir",), _RUN_DIR),
     ("save_dir", ("hydra.run.dir",), _RUN_DIR),
 )
+
+# Last parts of keys that say something else in another group.
+AMBIGUOUS = frozenset({"hidden", "units", "depth"})
 
 # What to write where one of these is false; where other rows write overrides, false is the default.
 SWITCHED_OFF = {

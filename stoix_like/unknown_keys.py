@@ -11,10 +11,12 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from stoix_like import renamed_keys
+from stoix_like.envs.ids import preprocessed_id
 from stoix_like.envs.suites import SUITES
 from stoix_like.errors import listed, nearest
 from stoix_like.foreign_keys import (
     ALGORITHMS,
+    AMBIGUOUS,
     ENVIRONMENT,
     FOREIGN_KEYS,
     SWITCHED_OFF,
@@ -89,26 +91,42 @@ def _hint(unknown: UnknownKey, systems: Sequence[str], environments: Sequence[st
     if not siblings and not rows:
         return f"write +{key}=… to add it to {path}"
     end = key.removeprefix(prefix)
-    if not rows and "." in end and (inside := [name for name in known if name.endswith(f".{end}")]):
+    if not rows and (inside := _further_inside(missing, end, known)):
         return f"did you mean {listed(inside, 'or')}?"
-    # What stands directly below `network` is the name of a network.
-    if not rows and path != "network":
-        rows = _rows_of_parts(key, end, text)
+    # The row of a whole key, such as `system.n_steps`, may be about other algorithms.
+    if not _existing(rows, prefix, known):
+        parts = _rows_of_parts(key, end, text)
+        rows = parts if not rows or _existing(parts, prefix, known) else rows
     rows.sort(key=lambda row: "=" not in row.theirs)  # a row of a value is about it
     if text.strip("'\"").lower() in _FALSE and any(row.is_switch for row in rows):
         rows = [row._replace(ours=(off,), note="") for row in rows if (off := SWITCHED_OFF.get(row.theirs))]
         if not rows:
             return "leave it out: it is off by default"
-    ours = list(dict.fromkeys(name for row in rows for name in row.ours if name != key))
-    here = [name for name in ours if not name.startswith(prefix) or name.partition("=")[0] in (*known, "hydra.run.dir")]
-    if here:
+    if here := [name for name in _existing(rows, prefix, known) if name != key]:
         row = next((row for row in rows if here[0] in row.ours), rows[0])
         return _translation(unknown, row, here, systems, environments)
-    if ours:
+    if ours := [name for name in _ours(rows) if name != key]:
         return f"systems that have it call it {listed(ours, 'and')}"
     names = end.lower().split(".")
     elsewhere = [] if path else [name for name in known if name.rpartition(".")[2] == names[-1]]
     return nearest(names[-1], elsewhere) if elsewhere else nearest(key, siblings)
+
+
+def _further_inside(missing: str, end: str, known: Sequence[str]) -> list[str]:
+    """Return the keys further inside that end as a key does; of a network, or as the part of it that is missing."""
+    path, _, name = missing.rpartition(".")
+    ends = [end, name] if path == "network" else [end] if "." in end else []
+    return next((found for last in ends if (found := [key for key in known if key.endswith(f".{last}")])), [])
+
+
+def _ours(rows: Sequence[ForeignKey]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.ours))
+
+
+def _existing(rows: Sequence[ForeignKey], prefix: str, known: Sequence[str]) -> list[str]:
+    """Return our keys of rows, of those below `prefix` the known ones."""
+    inside = (*known, "hydra.run.dir")
+    return [name for name in _ours(rows) if not name.startswith(prefix) or name.partition("=")[0] in inside]
 
 
 def _whole_rows(key: str, text: str) -> list[ForeignKey]:
@@ -130,9 +148,13 @@ def _rows_of_parts(key: str, end: str, text: str) -> list[ForeignKey]:
         theirs = row.theirs.lower().removesuffix(f"={text}".lower()).split(".")
         pairs = zip(reversed(names), reversed(theirs), strict=False)
         shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if shared == 1 and names[-1] in AMBIGUOUS and key.lower() != row.theirs:
+            return 0, False, False
         is_inside = bool(group) and any(name.startswith(group) for name in row.ours)
         return shared, is_inside, shared == len(theirs)
 
+    if group == "network.":  # What stands directly below it is the name of a network.
+        return [row for row in FOREIGN_KEYS if row.is_switch and row.theirs.lower() in names]
     best = max(map(rank, FOREIGN_KEYS))
     if best[0]:
         return [row for row in FOREIGN_KEYS if rank(row) == best]
@@ -159,6 +181,8 @@ def _translation(
 def _environments(text: str, environments: Sequence[str]) -> list[str]:
     """Return the overrides for the environments of a name, such as `hopper`, `Hopper-v5` or `CartPole-v1`."""
     name = text.strip("'\"")
+    if GYMNASIUM_ID.fullmatch(name) and (game := preprocessed_id(name)):
+        return [f"env={game}"]
     found = [f"env={choice}" for choice in environments if "/" in choice and bare_name(choice) == bare_name(name)]
     ids = [f"env={name}"] if GYMNASIUM_ID.fullmatch(name) else []
     return [*ids, *found][:_MOST_ENVIRONMENTS]
@@ -192,8 +216,9 @@ def choice_refusal(override: Override, choices: Sequence[str]) -> str:
     if key == "system" and (algorithm := ALGORITHMS.get(bare_name(given))):
         return f"{key}={given} is not known: use {algorithm}"
     alike = [choice for choice in choices if bare_name(choice) == bare_name(given)]
-    if key == "network" and not alike:  # The end names the algorithm.
-        alike = [choice for choice in choices if choice.rpartition("_")[2] == given.rpartition("_")[2]]
+    if key == "network" and not alike:  # The start names the kind of network, the end the algorithm.
+        ends = given.partition("_")[0], given.rpartition("_")[2]
+        alike = [choice for choice in choices if (choice.partition("_")[0], choice.rpartition("_")[2]) == ends]
     hint = nearest(given, alike or choices)
     suite, slash, _ = given.partition("/")
     suites = {choice.partition("/")[0] for choice in choices}

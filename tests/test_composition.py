@@ -300,12 +300,25 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
         pytest.param(["lr_schedule=linear"], "use system.decay_learning_rates=true", marks=pytest.mark.slow),
         pytest.param(["seed=1"], "unknown key 'seed': use arch.seed", marks=pytest.mark.slow),
         (["env.kwargs.seed=3"], r"unknown key 'env.kwargs.seed': write \+env.kwargs.seed="),
-        (["system=ppo/rec_ppo", "network.rnn_layer.x=3"], "unknown key 'network.rnn_layer.x': did you mean"),
+        (
+            ["system=ppo/rec_ppo", "network.rnn_layer.x=3"],
+            "unknown key 'network.rnn_layer.x': did you mean network.actor_network.rnn_layer or network.critic_n",
+        ),
         pytest.param(["network.actor_network.rnn_layer.x=3"], "use system=ppo/rec_ppo", marks=pytest.mark.slow),
         (
             ["network.actor_network.input_layer.feature_name=x"],
             r"write '\+network.actor_network.input_layer=\{_target_",
         ),
+        (["system.n_steps=5"], r"unknown key 'system.n_steps': use system.rollout_length \(steps per environment"),
+        # No name here is one of the key, nor a group that it is in.
+        (["system.period=5"], "unknown key 'system.period': systems that have it call it system.sequence_period$"),
+        (["network.rnn_layer.cell_type=lstm"], r"use system=ppo/rec_ppo \(only recurrent systems"),
+        (
+            ["system=ppo/rec_ppo", "network.cell_type=lstm"],
+            "did you mean network.actor_network.rnn_layer.cell_type or network.critic_network.rnn_layer.cell_type",
+        ),
+        (["env_id=PongNoFrameskip-v4"], "unknown key 'env_id': use env=ALE/Pong-v5$"),
+        (["PongNoFrameskip-v4"], "'PongNoFrameskip-v4' is no override: use env=ALE/Pong-v5$"),
         (["env_id=Hopper-v5"], "use env=Hopper-v5, env=brax/hopper or env=envpool/hopper"),
         (["num_seeds=5"], "unknown key 'num_seeds': use arch.population.size=5"),
         (["algo=SAC"], "unknown key 'algo': use system=sac/ff_sac or system=sac/rec_sac"),
@@ -440,6 +453,21 @@ def test_an_id_of_an_atari_game_is_the_task_of_its_file(capsys):
     compose_config(["env=ALE/Freeway-v5"])
     said = "env=ALE/Freeway-v5 is env=gymnasium/_atari env.scenario.name=ALE/Freeway-v5; gymnasium's own: env=gymnasium"
     assert said in capsys.readouterr().err
+
+
+def test_an_id_that_names_its_module_is_preprocessed_too():
+    config = compose_config(["env=ale_py:ALE/Freeway-v5"])
+    assert config.env == compose_config(["env=gymnasium/_atari", "env.scenario.name=ale_py:ALE/Freeway-v5"]).env
+    assert (config.env.reward_clip, config.env.kwargs.repeat_action_probability) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["BreakoutNoFrameskip-v4", "Breakout-v4", "Breakout-v0", "ale_py:Breakout-v4"])
+def test_an_id_of_a_raw_atari_game_is_refused_with_the_one_that_is_preprocessed(name):
+    with pytest.raises(ConfigError) as raised:
+        compose_config([f"env={name}"])
+    assert str(raised.value).startswith(f"env={name} is the raw game: use env=ALE/Breakout-v5, which has ")
+    assert str(raised.value).endswith(f"for the raw game, env=gymnasium env.scenario.name={name}")
+    assert compose_config(["env=gymnasium", f"env.scenario.name={name}"]).env.reward_clip is None
 
 
 def test_choices_with_the_name_of_an_id_come_first(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoix_like.analysis.selection import without_fresh
+from stoix_like.analysis.selection import one_stage
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.storage.differences import BUDGETS, names_of_keys, words_of
 from stoix_like.storage.recorded_runs import (
@@ -84,10 +84,10 @@ def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> li
 
 
 def read_evaluated(paths: str | Path | Iterable[str | Path]) -> list[Run]:
-    """Read runs that have an evaluation, without those of `without_fresh`; see `read`."""
+    """Read runs that have an evaluation, of one stage of each search, see `one_stage`."""
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     found, problems = read_runs(given)
-    runs = without_fresh([run for run in found if run.last])
+    runs = one_stage([run for run in found if run.last])
     problems += [f"no evaluation yet in {run.directory}" for run in found if not run.last]
     if not runs:
         raise ConfigError("; ".join(problems))

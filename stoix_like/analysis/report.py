@@ -21,7 +21,7 @@ from stoix_like.analysis.dreams import draw_dream, dream_episode, has_world_mode
 from stoix_like.analysis.figures import as_data_url, as_svg
 from stoix_like.analysis.groups import AlgorithmRuns, common_tasks, read, sections
 from stoix_like.analysis.scores import keeps_last
-from stoix_like.analysis.selection import describe_fresh, read_selected
+from stoix_like.analysis.selection import TUNE, describe_fresh, read_selected
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers.formats import center_name
 from stoix_like.loggers.points import describe
@@ -109,7 +109,7 @@ def _searches(paths: Iterable[str | Path]) -> str:
     rows = []
     for directory in map(remote.local_copy, paths):
         if (selected := read_selected(directory)) is not None:
-            fresh = describe_fresh(selected.fresh_returns) if selected.fresh_returns else "not trained again"
+            fresh = describe_fresh(selected.fresh_returns) if selected.fresh_returns else _not_fresh(directory)
             params = ", ".join(f"{key}={json.dumps(value)}" for key, value in selected.params.items())
             rows.append([str(directory), str(selected.trials), params, _number(selected.value), fresh])
     if not rows:
@@ -117,6 +117,11 @@ def _searches(paths: Iterable[str | Path]) -> str:
     note = "The best of many trials is partly luck: only the return on fresh seeds is an estimate of what it is worth."
     head = ["search", "trials", "best setting", "return when it was selected", "return"]
     return _table(head, rows) + f'<p class="note">{note}</p>'
+
+
+def _not_fresh(directory: Path) -> str:
+    tune = directory.resolve().parent
+    return f"see {tune}: tune trains the best ones again" if (tune / TUNE).exists() else "not trained again"
 
 
 def _curves(algorithms: Sequence[AlgorithmRuns]) -> str:
@@ -231,8 +236,8 @@ def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:
     """Name the best hyperparameter setting of each population that varies any."""
     name, lines = "eval/episode_return", []
     for run in _runs(algorithms):
-        point, points = run.summary.get("population/best_point"), run.summary.get("population/points")
-        if not point or not points:
+        point, points = run.summary.get("population/best_point"), run.summary.get("population/points", ())
+        if not point or len(points) < 2:
             continue
         ends = [point[f"{name}_{end}"] for end in ("ci_low", "ci_high")]
         interval = "" if None in ends else f" [{', '.join(map(_number, ends))}]"
@@ -240,7 +245,8 @@ def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:
             f"<p>Best of {len(points)} hyperparameter settings of"
             f" <code>{html.escape(str(run.directory))}</code>: {html.escape(describe(point))},"
             f" {center_name(len(point['seeds']))}"
-            f" {_number(point[f'{name}_iqm'])}{interval} over {len(point['seeds'])} seed(s).</p>"
+            f" {_number(point[f'{name}_iqm'])}{interval} over {len(point['seeds'])} seed(s), the return that selected"
+            " it.</p>"
         )
     return "\n".join(lines)
 

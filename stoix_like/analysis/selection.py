@@ -15,8 +15,10 @@ from stoix_like.storage.contents import NUMBER, read_json
 from stoix_like.storage.files import write_json
 from stoix_like.storage.recorded_runs import Run
 
-SELECTED, FRESH_RUNS = "best.json", "fresh"
-_FORM: dict[str, Any] = {"trials": int, "trial": int, "value": int | float, "params": {}, "fresh_returns": [NUMBER]}
+SELECTED, TUNE, FRESH_RUNS = "best.json", "tune.json", "fresh"
+# Directories of the runs of `tune`: in each, what the one before selected trains again.
+_STAGES = ("search", "finalists", FRESH_RUNS)
+_FORM: dict[str, Any] = {"trials": int, "trial": int | None, "value": NUMBER, "params": {}, "fresh_returns": [NUMBER]}
 _MAX_BYTES = 2**24
 
 
@@ -25,14 +27,14 @@ class SelectedMember(NamedTuple):
 
     Attributes:
         trials: number of trials with a return.
-        trial: its number.
-        value: its return in the search.
+        trial: its number; None: it is the configured setting.
+        value: the return by which it was selected; NaN where training diverged.
         params: its values by key.
         fresh_returns: its return on each fresh seed, NaN where training diverged; empty without any.
     """
 
     trials: int
-    trial: int
+    trial: int | None
     value: float
     params: Mapping[str, Any]
     fresh_returns: Sequence[float] = ()
@@ -53,36 +55,38 @@ def read_selected(directory: Path) -> SelectedMember | None:
     """
     with contextlib.suppress(OSError, ValueError):
         found = read_json(directory / SELECTED, _MAX_BYTES, _FORM)
-        fresh = [math.nan if one is None else one for one in found.pop("fresh_returns")]
-        return SelectedMember(**found, fresh_returns=fresh)
+        value, *fresh = (math.nan if one is None else one for one in (found.pop("value"), *found.pop("fresh_returns")))
+        return SelectedMember(**found, value=value, fresh_returns=fresh)
     return None
 
 
-def without_fresh(runs: Sequence[Run]) -> list[Run]:
-    """Leave out the runs of a search on fresh seeds where those that selected their setting are there, too.
+def one_stage(runs: Sequence[Run]) -> list[Run]:
+    """Leave out runs of a search that are not comparable with its other ones, where both are there.
 
-    Together they would be one algorithm, whose returns are partly those by which it was selected.
+    Of a sweep, these are the runs on fresh seeds: with those that selected their setting, they would be one algorithm,
+    whose returns are partly those by which it was selected. Of `tune`, whose fresh seeds have the configured setting,
+    too, they are all stages but the last one.
 
     Args:
         runs: the runs.
 
     Returns:
-        The others; a line says what is left out.
+        The others; lines say what is left out.
     """
-    searches = [_search_of(run.directory) for run in runs]
-    others = {
-        parent for run, search in zip(runs, searches, strict=True) if search is None for parent in run.directory.parents
-    }
-    for search in dict.fromkeys(search for search in searches if search in others):
-        reason = "fresh seeds do not count with those that selected their setting; give this directory alone"
-        print(f"leaving out {search}/{FRESH_RUNS}: {reason}", file=sys.stderr)
-    return [run for run, search in zip(runs, searches, strict=True) if search not in others]
-
-
-def _search_of(directory: Path) -> Path | None:
-    """Return the directory of the search of a run on fresh seeds; None for any other run."""
-    parents = (parent.parent for parent in directory.parents if parent.name == FRESH_RUNS)
-    return next((parent for parent in parents if (parent / SELECTED).exists()), None)
+    parents = [set(run.directory.parents) for run in runs]
+    left_out: dict[Path, str] = {}
+    everywhere = dict.fromkeys(parent for run in runs for parent in run.directory.parents)
+    for search in everywhere:
+        stages, fresh = [search / name for name in _STAGES if search / name in everywhere], search / FRESH_RUNS
+        if stages and (search / TUNE).exists():
+            left_out |= dict.fromkeys(stages[:-1], f"what it selected trains again in {stages[-1].name}/")
+            continue
+        is_sweep = fresh in stages and (search / SELECTED).exists()
+        if is_sweep and any(search in own and fresh not in own for own in parents):
+            left_out[fresh] = "fresh seeds do not count with those that selected their setting"
+    for directory, reason in left_out.items():
+        print(f"leaving out {directory}: {reason}; give this directory alone", file=sys.stderr)
+    return [run for run, own in zip(runs, parents, strict=True) if not own & left_out.keys()]
 
 
 def describe_fresh(returns: Sequence[float]) -> str:

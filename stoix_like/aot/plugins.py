@@ -36,7 +36,9 @@ def prepare(target: Target) -> None:
     """
     modules, package, extra = _PLUGINS[target.platform]
     if not all(map(_is_installed, modules)):
-        raise MissingExtraError(f"--for {target.name}", package, extra)
+        # On a machine without a GPU, jax with such a plugin says at every start that it found none.
+        then = "compile again, both in an environment of its own, not the one that you train in"
+        raise MissingExtraError(f"--for {target.name}", package, extra, then=then)
     os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
     with silence():
         import jax

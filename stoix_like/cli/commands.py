@@ -6,11 +6,17 @@ Everything but the parsers is imported when a command runs.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
+import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from stoix_like.cli.options import RUNS, TRUST, add_choice, add_run, add_selection, load_policy
+from stoix_like.errors import MissingExtraError
 from stoix_like.interpreter import make_importable
 
 
@@ -86,7 +92,13 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     pushing.add_argument("--private", action="store_true", help="create a private repository")
     pushing.set_defaults(run=lambda args: show(_push(args)))
 
-    sweeping = commands.add_parser("sweep", help="optimise hyperparameters by Optuna")
+    sweeping = commands.add_parser(
+        "sweep",
+        help="optimise hyperparameters by Optuna",
+        add_help=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sweeping.add_argument("-h", "--help", action=_SweepHelp, nargs=0, help="show this help message and exit")
     sweeping.add_argument(
         "overrides",
         nargs="+",
@@ -96,7 +108,9 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     sweeping.set_defaults(run=lambda args: show(_sweep(args)))
 
     tuning = commands.add_parser("tune", help="tune a system for an environment within a wall time")
-    tuning.add_argument("env", metavar="ENV", help="gymnax/acrobot, or the import path of yours: my_module.MyEnv")
+    tuning.add_argument(
+        "env", metavar="ENV", help="gymnax/acrobot, or the import path of yours, my_module.MyEnv; written in jax"
+    )
     tuning.add_argument("--system", default="ppo/ff_ppo", help="the system (default: ppo/ff_ppo)")
     tuning.add_argument(
         "--budget",
@@ -120,6 +134,31 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     fetching.add_argument("--out", type=Path, help="the file to write (default: in a directory of this user)")
     fetching.add_argument("--url", help="another address of the same file: https://…, or file://…")
     fetching.set_defaults(run=lambda args: show(_fetch(args)))
+
+
+class _SweepHelp(argparse.Action):
+    """Prints the help with the settings of a sweep; reading them takes imports that other commands do not need."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        with contextlib.suppress(MissingExtraError):  # the rest of the help needs no extra
+            from stoix_like.tuning import SweepConfig
+
+            parser.epilog = "\n".join(["settings, each sweep.NAME=VALUE:", *_settings(SweepConfig)])
+        parser.print_help()
+        parser.exit()
+
+
+def _settings(schema: Any) -> list[str]:
+    """Return the fields of a dataclass, with what its documentation says about each and the default."""
+    attributes = inspect.cleandoc(schema.__doc__).partition("Attributes:\n")[2]
+    text = dict(re.findall(r"^ {4}(\w+): ((?:.+\n?)(?: {8}.+\n?)*)", attributes, re.MULTILINE))
+    listed = []
+    for field in dataclasses.fields(schema):
+        # Without references to code, and as the command line writes it.
+        about = re.sub(r", see `[^`]+`|`", "", " ".join(text[field.name].split())).replace("None:", "null:").rstrip(".")
+        default = "" if field.default in (dataclasses.MISSING, None) else f" (default: {field.default})"
+        listed += wrap(f"{about}{default}", 100, initial_indent=f"  {field.name:13}", subsequent_indent=" " * 15)
+    return listed
 
 
 def _add_ladder(parser: argparse.ArgumentParser) -> None:

@@ -41,6 +41,7 @@ def lines(what: str, everything: bool = False) -> list[str]:
 
 
 def _envs(everything: bool) -> list[str]:
+    from stoix_like.envs.ids import scenario_override
     from stoix_like.envs.suites import list_scenarios
 
     choices = group_choices("env")
@@ -49,7 +50,7 @@ def _envs(everything: bool) -> list[str]:
     listed = [f"env={choice}" for choice in choices]
     for suite, scenarios in list_scenarios().items():
         if everything or suite != PROBES:
-            listed += [f"env={suite} env.scenario.name={scenario}" for scenario in scenarios]
+            listed += [scenario_override(suite, scenario) for scenario in scenarios]
     return listed
 
 

@@ -79,7 +79,9 @@ def _add_curves(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--x", help="env_steps (default) or wall_seconds")
     parser.add_argument("--center", help="iqm (default), mean or median")
     parser.add_argument("--band", help="bootstrap (default), percentile, deviation, error or none")
-    parser.add_argument("--test", help="mark where this test decides between two algorithms")
+    parser.add_argument(
+        "--test", help="mark where it decides between two algorithms: welch, mann_whitney or permutation"
+    )
 
 
 def _add_efficiency(parser: argparse.ArgumentParser) -> None:

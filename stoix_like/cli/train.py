@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from stoix_like.cli.process import STARTED, one_line_errors, program, show
 from stoix_like.errors import ConfigError
+from stoix_like.foreign_keys import rows_of
 from stoix_like.interpreter import exempt_from_collection, make_importable, no_collection
 from stoix_like.overrides import is_hydras, quoted
 
@@ -127,19 +128,18 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
     from hydra.types import RunMode
 
     from stoix_like import composition
-    from stoix_like.config import parse_config
 
     extra = config_dirs(args)
-    swept = composition.expand_sweep(args.overrides, extra) if args.multirun else [args.overrides]
+    swept = list(composition.expand_sweep(args.overrides, extra)) if args.multirun else [args.overrides]
     composed = [composition.compose_config(chosen, extra, return_hydra_config=True) for chosen in swept]
     if args.cfg or args.info:
         return None
     if composed[0].hydra.mode == RunMode.MULTIRUN and not args.multirun:
         return None  # Hydra's sweeper has its own parameters: each run checks itself.
     runs = []
-    for number, config in enumerate(composed):
+    for number, (chosen, config) in enumerate(zip(swept, composed, strict=True)):
         with composition.hydra_job(config, number if args.multirun else None):
-            runs.append(parse_config(config))
+            runs.append(_parse(config, chosen, extra))
     if not args.multirun:
         return _prepare_alone(composed[0], runs[0])
     sweep_dir = composition.run_dir_of(composed[0], "sweep")
@@ -154,6 +154,20 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
             )
         _check_runs(runs)
     return None
+
+
+def _parse(config: DictConfig, overrides: Sequence[str], extra: Sequence[str]) -> RunConfig:
+    """Parse a configuration; answer a key of another framework that a plus added as the key without the plus."""
+    from stoix_like import composition
+    from stoix_like.config import parse_config
+
+    try:
+        return parse_config(config)
+    except ConfigError as error:
+        unknown = re.match(r"unknown key '([\w.]+)'", str(error))
+        if unknown and rows_of(unknown[1].rpartition(".")[2]):
+            composition.compose_config([re.sub(rf"^\+(?={unknown[1]}=)", "", one) for one in overrides], extra)
+        raise
 
 
 def _prepare_alone(config: DictConfig, run: RunConfig) -> _LoneRun:
@@ -281,14 +295,15 @@ def _help(args: argparse.Namespace) -> str:
         "",
         "Set any key below with group.key=value; add a new key with +group.key=value.",
     ]
+    files = {f"{composition.PRIMARY}.yaml": "every run"}
     for group in (*GROUPS, *composition.ADDED):
         # Groups whose choices share their keys define them in `_base`.
-        for name, title in ((choices.get(group), f"{group}={choices.get(group)}"), ("_base", f"every {group}")):
-            for directory in (*map(Path, extra), composition.config_dir()):
-                path = directory / group / f"{name}.yaml"
-                if path.exists():
-                    lines += ["", f"[{title}]", path.read_text(encoding="utf-8").strip()]
-                    break
+        files |= {f"{group}/{choices.get(group)}.yaml": f"{group}={choices.get(group)}"}
+        files |= {f"{group}/_base.yaml": f"every {group}"}
+    for name, title in files.items():
+        paths = [directory / name for directory in (composition.config_dir(), *map(Path, extra))]
+        text = next((path.read_text(encoding="utf-8") for path in paths if path.exists()), None)
+        lines += [] if text is None else ["", f"[{title}]", text.strip()]
     return "\n".join(lines)
 
 

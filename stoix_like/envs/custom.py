@@ -113,14 +113,25 @@ def _set_aside(name: str, source: Any, kwargs: Mapping[str, Any]) -> tuple[dict[
 
 
 def _takes(name: str, constructor: Any) -> bool:
-    # Games of pgx, JaxMARL and PettingZoo pass their `**kwargs` on to constructors that know none of these arguments.
-    of_jaxmarl = hasattr(constructor, "step_env") and not hasattr(constructor, "default_params")
-    passes_on = str(getattr(constructor, "__module__", "")).startswith("pettingzoo.") or (
-        isinstance(constructor, type)
-        and (of_jaxmarl or _has_base(constructor, _GAME) or _has_base(constructor, _PARALLEL))
-    )
     parameters = parameters_of(constructor)
-    return any(entry.name == name or (entry.kind is entry.VAR_KEYWORD and not passes_on) for entry in parameters)
+    if any(entry.kind is entry.VAR_KEYWORD for entry in parameters):
+        if not _passes_on(name, constructor):
+            return True
+        parameters = [entry for base in getattr(constructor, "__mro__", [constructor]) for entry in parameters_of(base)]
+    return any(entry.name == name for entry in parameters)
+
+
+def _passes_on(name: str, constructor: Any) -> bool:
+    """Return whether `**kwargs` go to base classes or other constructors, which rarely know the argument."""
+    is_class = isinstance(constructor, type)
+    of_jaxmarl = is_class and hasattr(constructor, "step_env") and not hasattr(constructor, "default_params")
+    if of_jaxmarl or (is_class and _has_base(constructor, _GAME)):
+        return True
+    of_pettingzoo = str(getattr(constructor, "__module__", "")).startswith("pettingzoo.")
+    is_game = is_class and (
+        issubclass(constructor, Environment | VectorEnvironment) or _has_base(constructor, _PARALLEL)
+    )
+    return name == _WORLD and (of_pettingzoo or is_game)
 
 
 def _adds_world(env: Any, world: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from stoix_like.envs.suites import load_suite
-from stoix_like.errors import MissingExtraError
+from stoix_like.errors import ConfigError, MissingExtraError
 
 # What a file of an environment is made of: `env=jumanji` for `jumanji/snake`, `env=gymnasium/_atari` for Atari games.
 _BASE = re.compile(r"- /env/(\S+)@_here_")
@@ -22,6 +22,9 @@ def with_id(name: str, directory: Path) -> list[str]:
     Args:
         name: the id.
         directory: that of the YAML files of environments.
+
+    Raises:
+        ConfigError: the id is that of a raw Atari game.
     """
     overrides, own = (
         [f"env={suite}", f"env.scenario.name={name}"] for suite in (_suite_of(name, directory), "gymnasium")
@@ -29,6 +32,33 @@ def with_id(name: str, directory: Path) -> list[str]:
     other = ", on the host" if overrides == own else f"; gymnasium's own: {' '.join(own)}"
     print(f"env={name} is {' '.join(overrides)}{other}", file=sys.stderr)
     return overrides
+
+
+def preprocessed_id(name: str) -> str:
+    """Return the id under which gymnasium's suite preprocesses an Atari game.
+
+    Args:
+        name: an id, such as `BreakoutNoFrameskip-v4`.
+
+    Returns:
+        `ALE/Breakout-v5`; empty for what is no Atari game, or without gymnasium or ale_py.
+    """
+    with contextlib.suppress(MissingExtraError):
+        return str(load_suite("gymnasium").preprocessed_id(name))
+    return ""
+
+
+def scenario_override(suite: str, name: str) -> str:
+    """Return the override for a scenario of a suite; those of Atari games choose the usual preprocessing.
+
+    Args:
+        suite: name of the suite.
+        name: one of its scenarios.
+    """
+    if suite == "gymnasium" and preprocessed_id(name):
+        return f"env={name}"
+    is_atari = suite == "envpool" and load_suite(suite).is_atari(name)
+    return f"env={suite}{'/_atari' * is_atari} env.scenario.name={name}"
 
 
 def _suite_of(name: str, directory: Path) -> str:
@@ -40,4 +70,13 @@ def _suite_of(name: str, directory: Path) -> str:
             return "gymnax"
     texts = (path.read_text(encoding="utf-8") for path in directory.glob("*/*.yaml"))
     bases = {base for text in texts if f"\n  name: {name}\n" in text for base in _BASE.findall(text)}
-    return min(bases) if bases and "gymnasium" not in bases else "gymnasium"
+    if bases and "gymnasium" not in bases:
+        return min(bases)
+    game = preprocessed_id(name)
+    if not name.endswith(game):
+        raise ConfigError(
+            f"env={name} is the raw game: use env={game}, which has the usual preprocessing (no-op starts, four frames"
+            " per step with the maximum of the last two, four grey views of 84x84, clipped rewards in training), or,"
+            f" for the raw game, env=gymnasium env.scenario.name={name}"
+        )
+    return "gymnasium/_atari" if game else "gymnasium"

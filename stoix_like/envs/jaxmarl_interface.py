@@ -198,7 +198,9 @@ def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
         if faults:
             raise FaultyEnvironmentError(faults)
     limit, team_reward = getattr(env, "max_steps", None), bool(getattr(env, "team_reward", False))
-    rules = Rules(limit=limit, team_reward=team_reward, images=True, scene=getattr(env, "scene", None))
+    rules = Rules(limit=limit, team_reward=team_reward, images=True)
+    if callable(scene := getattr(env, "scene", None)):
+        rules = rules._replace(scene=scene)
     if callable(getattr(env, "terminated", None)):
         rules = rules._replace(terminated=lambda env, state: env.terminated(state))
     return JaxMarlEnvironment(env, rules, name, world)

@@ -3,7 +3,7 @@
 A game ends when its last agents leave or are done: it terminates if all of these do, and is truncated otherwise. An
 agent that leaves before has one legal action, where an action is one choice, and observes zeros from the next step on.
 Agents of several kinds get one space: vectors are padded with zeros, and actions that only others have are masked.
-With a world, agents also observe the `state()` of a game whose `state_space` is a box, or what all of them observe.
+With a world, agents also observe the `state()` of a game where that is a vector of floats, or what all of them observe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Observation, PyTree
+from stoix_like.call_thread import CallThread, NoAnswerError
 from stoix_like.envs import padding
+from stoix_like.envs.arguments import parameters_of
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment, HostSpec, as_spec
@@ -38,7 +40,14 @@ class _CommonForm:
 
     def __init__(self, env: Any, name: str, world: bool = False) -> None:
         self._world, states = world, getattr(env, "state_space", None) if world else None
-        self._state = np.full(states.shape, np.nan, np.float32) if isinstance(states, gymnasium.spaces.Box) else None
+        self._state: np.ndarray | None = None
+        # Pixels would be unscaled floats, once for each agent.
+        if (
+            isinstance(states, gymnasium.spaces.Box)
+            and len(states.shape) == 1
+            and np.issubdtype(states.dtype, np.floating)
+        ):
+            self._state = np.full(states.shape, np.nan, np.float32)
         self.agents = list(env.possible_agents)
         views = [_box(env.observation_space(agent), f"{name}: {agent}") for agent in self.agents]
         self._actions = [env.action_space(agent) for agent in self.agents]
@@ -227,7 +236,7 @@ def adopt(
 
     Args:
         env: the game, which is closed.
-        constructor: builds further ones; called with `render_mode` to draw them.
+        constructor: builds further ones; called with `render_mode` to draw them, if it takes one.
         name: name of the game, for messages.
         options: the time limit; games are stepped one after the other.
         world: whether agents also observe what all of them see.
@@ -248,29 +257,38 @@ def adopt(
     form, fps = _CommonForm(env, name, world), None
     env.close()
     if options.drawn:
-        constructor = partial(constructor, render_mode="rgb_array")
-        fps = _frames_per_second(constructor, name)
+        if any(entry.name == "render_mode" or entry.kind is entry.VAR_KEYWORD for entry in parameters_of(constructor)):
+            constructor = partial(constructor, render_mode="rgb_array")
+        fps = _frames_per_second(constructor, name, options.timeout)
     make = partial(_make_batch, constructor, form, options)
     return ParallelGames(make, form, options.timeout, fps)
 
 
-def _frames_per_second(constructor: Callable[[], Any], name: str) -> int:
+def _frames_per_second(constructor: Callable[[], Any], name: str, timeout: float) -> int:
     """Draw the start of a game, and return the frames per second."""
     if platform.system() == "Darwin":
         # pygame starts SDL even to draw into arrays, and the Cocoa driver of SDL aborts outside the main thread.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    needs = "it must take render_mode=rgb_array, and render() return a picture [H, W, 3]"
+    needs = "render() must return a picture [H, W, 3], with render_mode=rgb_array where the game takes one"
     try:
-        game = constructor()
-        game.reset(seed=0)
-        picture = game.render()
-        game.close()
+        picture, fps = CallThread().call(partial(_first_picture, constructor), timeout)
+    except NoAnswerError as error:
+        raise ConfigError(f"env.timeout={timeout:g}: drawing {name} takes longer, or hangs") from error
     except Exception as error:
         # Games are code of anybody, and drawing may lack anything on this machine.
         raise ConfigError(f"{name} cannot be drawn ({first_line(error)}): {needs}") from error
     if np.ndim(picture) != 3:
         raise ConfigError(f"{name} cannot be drawn: {needs}")
-    return int(getattr(game, "metadata", {}).get("render_fps", 30))
+    return fps
+
+
+def _first_picture(constructor: Callable[[], Any]) -> tuple[Any, int]:
+    game = constructor()
+    try:
+        game.reset(seed=0)
+        return game.render(), int(getattr(game, "metadata", {}).get("render_fps", 30))
+    finally:
+        game.close()
 
 
 def _make_batch(constructor: Callable[[], Any], form: _CommonForm, options: HostOptions, num_envs: int) -> HostBatch:

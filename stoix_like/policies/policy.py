@@ -223,6 +223,11 @@ class Policy(Exportable):
             return observation
         # Callers pass observations by the agents' names, before there are rows to append numbers to.
         found = _observed(env, with_agent_ids(env, unwrapped.view_of(observation)))
+        arrays = _arrays(found) if isinstance(found, Observation) else {}
+        if any(jnp.isnan(array).any() for name, array in arrays.items() if name in self.input_shapes):
+            raise ValueError(
+                "the actor reads the game's state, which observations by agent lack: pass rows, policy(rows)"
+            )
         if self.agent is None or env.num_agents == 1:
             return found
         return jax.tree.map(lambda leaf: leaf[self.agent], found)

@@ -17,6 +17,8 @@ from stoix_like.envs.host import HostEnvironment
 from stoix_like.envs.scenes.base import RecordedEpisode
 
 MAX_FRAMES = 500
+# Pixels per side of the pictures that are kept.
+_MAX_SIDE = 640
 # Steps per compiled call; the length of the episode is unknown in advance.
 _CHUNK = 256
 
@@ -56,7 +58,7 @@ class Recorder:
 
         Returns:
             The episode. Of one with more than `MAX_FRAMES` steps, every second, fourth, eighth, … step and the last are
-            kept.
+            kept; of a picture with more than 640 pixels per side, every second, third, … pixel.
 
         Raises:
             HostEnvironmentError: an environment on the host failed.
@@ -96,7 +98,10 @@ class Recorder:
         native = self._env.unwrapped
         if not isinstance(native, HostEnvironment):
             return snapshot
-        return snapshot._replace(states=native.picture(self._env.native_state(state.env_state)))
+        picture = native.picture(self._env.native_state(state.env_state))
+        stride = -(-max(picture.shape[:2]) // _MAX_SIDE)
+        # Copied, so that the whole picture is not kept.
+        return snapshot._replace(states=np.copy(picture[::stride, ::stride]))
 
     def _snapshot(self, state: RolloutState) -> Snapshot:
         native = self._env.native_state(state.env_state)

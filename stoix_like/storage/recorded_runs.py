@@ -41,6 +41,8 @@ TRIALS = "population/trials"
 _PARTS = ("checkpoints", "checkpoints-damaged", "evaluations", "tensorboard", "wandb", ".hydra")
 # A mapping that one override sets as a whole.
 WHOLE = "arch.population.hyperparams"
+# Callbacks by which searches print their progress, which are no setting of a run.
+_OF_SEARCHES = "stoix_like.tuning."
 _STATISTICS = ("mean", "iqm", "ci_low", "ci_high")
 _POINT = {
     "members": [int],
@@ -86,7 +88,7 @@ class Run(NamedTuple):
 
     Attributes:
         directory: the run directory.
-        config: its resolved configuration, in plain values.
+        config: its resolved configuration, in plain values, without the callbacks of a search.
         last: the record of its last evaluation; empty before the first one. Per-member values are lists.
         summary: its results; empty before it has finished.
     """
@@ -275,6 +277,8 @@ def read_run(directory: Path) -> Run:
         last |= {name: value for name, value in summary.items() if name.startswith("eval/")}
     run = Run(directory, plain_config(directory), last, {k: value for k, value in summary.items() if value is not None})
     with reading(directory):
+        callbacks = run.config.get("callbacks") or ()
+        run.config["callbacks"] = [one for one in callbacks if not one["_target_"].startswith(_OF_SEARCHES)]
         check_form(_SUMMARY, run.summary, SUMMARY)
         if last:
             check_form(_LAST, last, METRICS)
@@ -459,12 +463,9 @@ def task_names(runs: Sequence[Run]) -> list[str]:
     words = {environment: _words(differing_keys(arguments)) for environment, arguments in rivals.items()}
     return [
         " ".join(
-            [
-                run.environment,
-                *(f"{word}={arguments[key]}" for key, word in words[run.environment].items() if key in arguments),
-            ]
+            [run.environment, *(f"{word}={own[key]}" for key, word in words[run.environment].items() if key in own)]
         )
-        for run, arguments in zip(runs, by_run, strict=True)
+        for run, own in zip(runs, by_run, strict=True)
     ]
 
 
@@ -493,7 +494,6 @@ def is_below(key: str, prefixes: Iterable[str]) -> bool:
 
 def started(run: Run) -> datetime.datetime:
     """Return when the run started: when its directory was created, as far as the file system knows."""
-    hydra = run.directory / ".hydra/overrides.yaml"
-    source = hydra if hydra.exists() else run.directory / LOCK
-    source = source if source.exists() else run.directory / CONFIG
+    sources = (run.directory / name for name in (".hydra/overrides.yaml", LOCK))
+    source = next(filter(Path.exists, sources), run.directory / CONFIG)
     return datetime.datetime.fromtimestamp(source.stat().st_mtime).astimezone()

@@ -8,6 +8,7 @@ nothing.
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,11 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import optuna
-from optuna.trial import TrialState
 
 from stoix_like.analysis import statistics
 from stoix_like.analysis.figures import save
-from stoix_like.analysis.selection import describe_fresh
+from stoix_like.analysis.selection import TUNE, SelectedMember, describe_fresh
 from stoix_like.arch_config import ArchConfig
 from stoix_like.composition import compose_config, group_choices, parse_overrides, with_search
 from stoix_like.config import RunConfig, flatten, parse_config
@@ -39,12 +39,13 @@ from stoix_like.tuning.parameters import Parameter, as_json, parse_space
 from stoix_like.tuning.progress import TuningProgress
 from stoix_like.tuning.results import as_experiment, check_overrides, draw, importance, of_trials, train_line
 from stoix_like.tuning.runner import LostRunsError, Runner, check_set_up
+from stoix_like.tuning.study import complete
 from stoix_like.tuning.sweep import SweepConfig, run_sweep
 
 if TYPE_CHECKING:
     import pandas as pd
 
-REQUEST, PICTURE, TUNED, RETURNS = "tune.json", "tuned.png", "configs/experiment/tuned.yaml", "fresh.csv"
+PICTURE, TUNED, RETURNS = "tuned.png", "configs/experiment/tuned.yaml", "fresh.csv"
 _PROGRESS = f"{TuningProgress.__module__}.{TuningProgress.__qualname__}"
 # Of every run: its last evaluation counts, and the progress is printed once.
 _QUIET = ("arch.absolute_metric=false", "logger.console.enabled=false")
@@ -209,7 +210,7 @@ class _Tuning:
 
     def _select(self, study: optuna.Study) -> tuple[dict[str, float], float]:
         """Train the best settings and the configured one on further seeds; return the best, and its return there."""
-        whole = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        whole = complete(study)
         ranked = sorted(whole, key=lambda trial: -(trial.value or 0.0))
         settings = [
             self.default,
@@ -240,14 +241,18 @@ class _Tuning:
         return [*self.of_runs, *callbacks]
 
     def _write(self, result: TuneResult) -> None:
-        """Write the tuned setting as an experiment, the returns on fresh seeds, and the picture."""
+        """Write the tuned setting, also as an experiment, the returns on fresh seeds, and the picture."""
         by_name = _by_name(result)
         about = [f"{name}: {describe_fresh(returns)}" for name, returns in by_name.items()]
         (self.directory / TUNED).parent.mkdir(parents=True, exist_ok=True)
         write_text(self.directory / TUNED, as_experiment(self.request.overrides, result.params, about))
         rows = [f"{name},{seed},{value!r}\n" for name, returns in by_name.items() for seed, value in enumerate(returns)]
         write_text(self.directory / RETURNS, "".join(["setting,fresh_seed,return\n", *rows]))
-        if len(result.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))) > 1:
+        trials = complete(result.study)
+        number = next((trial.number for trial in trials if trial.params == result.params), None)
+        selected = SelectedMember(len(trials), number, result.selected_return, result.params, result.fresh_returns)
+        selected.write(self.directory)
+        if len(trials) > 1:
             save(draw(result.study, self.parameters, by_name), self.directory / PICTURE)
 
 
@@ -342,6 +347,13 @@ def _space(base: Sequence[str], given: Sequence[str], space: Mapping[str, Any] |
     ranges = {name: one for name, one in ranges.items() if one is not None}
     if not ranges:
         raise ConfigError(f"{setup.config.system_name} has no hyperparameters to search: give ranges, space={{…}}")
+    if setup.steps_on_host:
+        name, one = next(iter(ranges.items()))
+        command = shlex.join([*base, *to_overrides({"sweep.space": {name: one}}), "sweep.trials=16"])
+        raise ConfigError(
+            f"tune needs an environment that is written in jax, and {setup.config.environment_name} steps on the host:"
+            f" use stoix-like sweep {command}"
+        )
     return ranges
 
 
@@ -361,10 +373,10 @@ def _parameters(config: RunConfig, ranges: Mapping[str, Any]) -> list[Parameter]
 
 def _read_plan(directory: Path, request: Request, slots: int | None) -> BudgetStages | None:
     """Return the plan that the directory holds; None if it holds nothing."""
-    path = directory / REQUEST
+    path = directory / TUNE
     if path.exists():
         with reading(path, "choose another directory"):
-            before = parse_json(path.read_text(encoding="utf-8"), {"request": {}, "plan": {}}, REQUEST)
+            before = parse_json(path.read_text(encoding="utf-8"), {"request": {}, "plan": {}}, TUNE)
             plan = BudgetStages(**before["plan"])
             recorded = before["request"] | {"overrides": of_trials(before["request"].get("overrides", ()))}
         if recorded != request._asdict():
@@ -403,7 +415,7 @@ def _together(slots: int) -> int:
 def _write_plan(directory: Path, request: Request, plan: BudgetStages) -> None:
     _check_search(request, plan.slots, plan.rounds)
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / REQUEST, {"request": request._asdict(), "plan": plan._asdict()})
+    write_json(directory / TUNE, {"request": request._asdict(), "plan": plan._asdict()})
 
 
 def _make_plan(

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from stoix_like.analysis.selection import SelectedMember
 from support.lazily import Lazy
 from support.recorded import set_key, write_run
 
@@ -99,6 +100,23 @@ def test_the_best_policy_is_that_of_each_environment(tmp_path):
     for env, seed, value in (("CartPole-v1", 1, 500), ("Acrobot-v1", 0, -80)):
         run = tmp_path / f"{'cart_pole' if env[0] == 'C' else 'acrobot'}{seed}"
         assert f"<p>gymnax/{env}: seed {seed} of <code>{run}</code>, mean episode return {value}.</p>" in text
+
+
+def test_what_tune_selected_has_its_return_on_fresh_seeds(tmp_path):
+    tuned, params = tmp_path / "tuned", {"system.actor_lr": 0.1}
+    for name, value in (("search/runs/00000", 9.0), ("fresh/0/00", 5.0)):
+        write_run(tuned / name, (value,), seed=int(value))
+    (tuned / "tune.json").touch()
+    SelectedMember(20, 3, 9.0, params).write(tuned / "search")
+    SelectedMember(20, 3, 7.0, params, [5.0] * 4).write(tuned)
+    report.write([tuned], tmp_path / "report.html", animation=False)
+    text = (tmp_path / "report.html").read_text()
+    # Of four returns of 5, each mean is 5.
+    assert "<td>7</td><td>IQM 5 [5, 5] on 4 fresh seed(s)</td>" in text
+    assert "mean episode return 5.</p>" in text
+    report.write([tuned / "search"], tmp_path / "report.html", animation=False)
+    text = (tmp_path / "report.html").read_text().replace("<wbr>", "")
+    assert f"<td>9</td><td>see {tuned}: tune trains the best ones again</td>" in text
 
 
 def test_the_best_policy_of_a_population_is_named_by_its_member(tmp_path):

@@ -24,6 +24,28 @@ def test_fresh_seeds_are_not_grouped_with_the_trial_that_was_selected(tmp_path, 
     assert capsys.readouterr().err == ""
 
 
+def test_of_tune_only_the_last_stage_counts(tmp_path, capsys):
+    """As the search, the finalists have seeds that selected; the configured setting has fresh ones, too."""
+    stages = {"search": ("search/runs/00000", 9.0), "finalists": ("finalists/0/00", 7.0), "fresh": ("fresh/0/00", 5.0)}
+    (tmp_path / "tuned/search").mkdir(parents=True)
+    for name in ("tune.json", "best.json", "search/best.json"):
+        (tmp_path / "tuned" / name).touch()
+    before = []
+    for seed, (stage, (run, value)) in enumerate(stages.items()):
+        write_run(tmp_path / "tuned" / run, (value,), seed=seed)
+        (algorithm,) = analysis.read(tmp_path)
+        assert [member.score("final") for member in algorithm.members] == [value]
+        said = capsys.readouterr().err.splitlines()
+        assert said == [
+            f"leaving out {tmp_path / 'tuned' / one}: what it selected trains again in {stage}/; give this directory"
+            " alone"
+            for one in before
+        ]
+        before.append(stage)
+    (alone,) = analysis.read(tmp_path / "tuned/search")
+    assert (len(alone.members), capsys.readouterr().err) == (1, "")
+
+
 def test_an_end_of_an_interval_in_which_seeds_diverged_is_named():
     # The mean of the middle four of 8 has no value where at least 3 of 8 draws are the seed that diverged: in 6.7 % of
     # the resamples, 1 - (7/8)^8 - 8 (7/8)^7 / 8 - 28 (7/8)^6 / 64, more than the 2.5 % below the interval.

@@ -5,6 +5,16 @@ import sys
 
 import pytest
 
+from stoix_like.aot.plugins import prepare
+from stoix_like.aot.targets import find_target
+from stoix_like.errors import MissingExtraError
+
+
+def test_a_missing_compiler_belongs_into_an_environment_of_its_own(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"\[aot-cuda12\]', then .* in an environment of its own"):
+        prepare(find_target("h200"))
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "module", "extra"), [("h200", "jax_plugins", "cuda12"), ("v5e-4", "libtpu", "tpu")])

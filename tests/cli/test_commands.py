@@ -1,3 +1,4 @@
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -7,6 +8,7 @@ import pytest
 
 from stoix_like import cli
 from stoix_like.errors import ConfigError
+from stoix_like.tuning import SweepConfig
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,20 @@ def test_commands_import_code_from_the_working_directory(command, imports, tmp_p
     with pytest.raises(SystemExit):
         cli.main(command.split())
     assert "imported" in capsys.readouterr().err
+
+
+def test_the_help_of_a_sweep_has_every_setting_with_its_default(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["sweep", "--help"])
+    assert exit_.value.code == 0
+    shown = capsys.readouterr().out.partition("settings, each sweep.NAME=VALUE:\n")[2]
+    names = [line.split()[0] for line in shown.splitlines() if line[2] != " "]
+    assert names == [field.name for field in dataclasses.fields(SweepConfig)]
+    assert (
+        "  fresh_seeds  seeds on which the best trial is trained again after the search; 0: none (default: 5)" in shown
+    )
+    assert "  space        ranges by key\n" in shown  # without a reference to code
+    assert "null: one after the other in this process" in " ".join(shown.split())
 
 
 class _ReachedError(Exception):

@@ -34,6 +34,21 @@ def test_list_prints_every_choice_as_an_override(what, expected, capsys, monkeyp
     assert not any("_base" in line or "MNIST" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("suite", "expected"),
+    [
+        ("gymnasium", "env=ALE/Freeway-v5"),
+        pytest.param("envpool", "env=envpool/_atari env.scenario.name=Freeway-v5", marks=pytest.mark.slow),
+    ],
+)
+def test_atari_games_are_listed_with_the_usual_preprocessing_alone(suite, expected, capsys, monkeypatch):
+    monkeypatch.setattr(suites, "SUITES", {suite: suites.SUITES[suite]})
+    cli.main(["list", "envs"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "Freeway" in line] == [expected]
+    assert f"env={suite} env.scenario.name=CartPole-v1" in lines
+
+
 def test_help_and_version_exit_with_code_0(capsys):
     for flag in ("--help", "--version"):
         with pytest.raises(SystemExit) as exit_info:

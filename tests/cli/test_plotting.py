@@ -3,6 +3,7 @@
 import pytest
 
 from stoix_like import cli
+from stoix_like.analysis.statistics import TESTS
 from stoix_like.cli.plotting import KINDS, plot
 
 
@@ -38,6 +39,13 @@ def test_the_help_says_which_features_are_drawn_by_default(kind, number, capsys)
         plot([f"--kind={kind}", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
     assert f"(default: the first {number} that the environment names, or the two entries that vary most)" in shown
+
+
+def test_the_help_names_the_tests(capsys):
+    with pytest.raises(SystemExit):
+        plot(["--help"])
+    names = " ".join(capsys.readouterr().out.split()).partition("--test TEST mark where it decides")[2]
+    assert f"algorithms: {', '.join([*TESTS][:-1])} or {[*TESTS][-1]} " in names
 
 
 @pytest.mark.parametrize("kind", ["policy", "critic", "trajectory", "search", "dream", "memory"])

@@ -36,6 +36,9 @@ REFUSED = [
     (["hydra.run.dir=/proc/run"], "hydra.run.dir=/proc/run cannot be written"),
     (["-m", "arch.seed=0,1", "system.gamma=0.9,2.0"], "system.gamma=2.0 is out of range"),
     (["arch.total_num_envs=12,8", "arch.update_batch_size=1,3", "-m"], "use 6 or 9"),
+    # A plus does not make a key of it.
+    (["+system.n_steps=5"], "unknown key 'system.n_steps': use system.rollout_length (steps per"),
+    (["-m", "arch.seed=0,1", "+arch.n_envs=4"], "unknown key 'arch.n_envs': use arch.total_num_envs (over"),
     (["system.gama=1", "--cfg", "job"], "unknown key 'system.gama'"),
     (["arch.seed=0,1"], "arch.seed=0,1 has several values: add -m"),
     (["--config-dir", "configs_of_mine"], "--config-dir=configs_of_mine does not exist"),
@@ -168,6 +171,10 @@ def test_help_shows_the_documentation_of_the_system_and_every_key(capsys):
         assert expected in text
     assert re.search(r"system=… +\d+: q_learning \d+, sac \d", text)
     assert "brax/ant" not in text
+    # Blocks of the primary file.
+    assert "\n[every run]\n" in text
+    assert "\n  share: true # one network for all agents" in text
+    assert "\ncallbacks: []\n" in text
     assert "(or python -m stoix_like.systems.ppo.anakin.ff_ppo)" in text
 
 

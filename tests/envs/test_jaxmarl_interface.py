@@ -173,8 +173,9 @@ def test_an_environment_is_drawn_by_its_own_scene():
     scene = from_pictures(lambda state: state, fps=3)
     env = with_attributes(Collect, scene=lambda: scene)
     assert make_drawn(EnvConfig("own", ScenarioConfig("x")), env).scene() is scene
-    with pytest.raises(ConfigError, match=r"define its method scene\(\)"):
-        make_drawn(EnvConfig("own", ScenarioConfig("x")), Collect)
+    for other in (Collect, with_attributes(Collect, scene="a map")):
+        with pytest.raises(ConfigError, match=r"define its method scene\(\)"):
+            make_drawn(EnvConfig("own", ScenarioConfig("x")), other)
 
 
 def with_attributes(cls, **attributes):

@@ -1,5 +1,6 @@
 """Tests of games with the parallel interface of PettingZoo."""
 
+import threading
 from functools import partial
 
 import jax
@@ -19,6 +20,7 @@ from support.untrained import untrained
 
 pytest.importorskip("pettingzoo")
 
+from gymnasium import spaces
 from pettingzoo.utils.conversions import parallel_to_aec, parallel_wrapper_fn
 
 from support.parallel_game import Alone, Errand, Kept, Known, Mixture, Painted, Push
@@ -112,8 +114,9 @@ def test_the_world_is_the_state_of_the_game():
     np.testing.assert_array_equal(timesteps[1].observation.agent_view["own"], [[1, 0], [1, 1]] * 2)
 
 
-def test_the_world_of_a_game_without_a_state_is_what_its_agents_observe():
-    timesteps = played(STEPS, Errand, world=True)
+@pytest.mark.parametrize("state", [None, spaces.Box(0, 255, (4, 6, 3), np.uint8), spaces.Box(0, 9, (2,), np.uint8)])
+def test_the_world_of_a_game_without_a_vector_of_floats_is_what_its_agents_observe(state):
+    timesteps = played(STEPS, type("Bytes", (Known,), {"state_space": state}), world=True)
     # The short agent has left, and observes zeros.
     for step, world in ((1, [1, 0, 1, 1]), (3, [0, 0, 3, 3])):
         assert timesteps[step].observation.agent_view["world"].tolist() == [world] * 4
@@ -124,6 +127,13 @@ def test_the_world_of_a_game_without_a_state_is_what_its_agents_observe():
 )
 def test_constructors_that_take_any_argument_are_passed_no_world(game, size):
     assert played([], game, world=True)[0].observation.agent_view["world"].shape == (4, size)
+
+
+def test_an_opponent_is_an_argument_of_the_game():
+    opponents = []
+    make = parallel_wrapper_fn(lambda opponent=None: opponents.append(opponent) or parallel_to_aec(Errand()))
+    played([], make, opponent="tired")
+    assert set(opponents) == {"tired"}
 
 
 def test_one_agent_and_its_world():
@@ -227,23 +237,54 @@ def test_a_policy_needs_no_world_that_only_its_critic_sees(game):
     policy.close()
 
 
+@pytest.mark.parametrize("network", ["env.flatten_observation=true", "+network.observations.actor=agent_view.world"])
+def test_an_actor_that_reads_the_state_of_a_game_refuses_observations_by_agent(network):
+    overrides = ["env._target_=support.parallel_game.Known", "+env.kwargs.world=true", network]
+    if network.startswith("+"):
+        overrides.append("+network.observations.critic=agent_view.world")
+    policy = make_policy(*untrained("system=ppo/ff_ppo", "env=own", *overrides), {})
+    with pytest.raises(
+        ValueError, match="the actor reads the game's state, which observations by agent lack: pass row"
+    ):
+        policy.predict(Errand().reset()[0])
+    policy.close()
+
+
 def test_games_are_drawn_up_to_the_state_that_ends_them():
+    """Of 4 x 1280 pixels, every second one is kept, in both directions."""
     env = factory.make_drawn(factory.EnvConfig(env_name="own"), Painted)
     recording = record(env, 9, lambda shared, state, key: (state.carry, jnp.zeros(2, int), ()))
     env.close()
     assert env.scene().fps == 4
-    assert recording.states.shape == (5, 4, 6, 3)
+    assert recording.states.shape == (5, 2, 640, 3)
     assert recording.states[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
     ("game", "reason"),
-    [(Errand, r" \(.*unexpected keyword argument 'render_mode'\)"), (partial(Painted, length=4), "")],
+    [(Errand, r" \(NotImplementedError\)"), (partial(Painted, length=4), "")],
 )
-def test_games_without_pictures_are_refused(game, reason, monkeypatch):
+def test_games_without_pictures_are_refused_and_closed(game, reason, monkeypatch):
+    closed = []
     monkeypatch.setattr(Painted, "render", lambda self: None)
-    with pytest.raises(ConfigError, match=f"cannot be drawn{reason}: it must take render_mode=rgb_array, and"):
+    monkeypatch.setattr(Errand, "close", lambda self: closed.append(self))
+    with pytest.raises(ConfigError, match=rf"cannot be drawn{reason}: render\(\) must return a picture \[H, W, 3\]"):
         factory.make_drawn(factory.EnvConfig(env_name="own"), game)
+    # The one that tells the spaces, and the one to draw.
+    assert len(closed) == 2
+
+
+def test_a_game_whose_drawing_hangs_is_refused(monkeypatch):
+    goes_on = threading.Event()
+    monkeypatch.setattr(Painted, "render", lambda self: goes_on.wait())
+    with pytest.raises(ConfigError, match="env.timeout=0.2: drawing Painted takes longer, or hangs"):
+        factory.make_drawn(factory.EnvConfig(env_name="own", timeout=0.2), Painted)
+    goes_on.set()
+
+
+def test_a_game_with_pictures_needs_no_render_mode():
+    game = type("Plain", (Errand,), {"render": lambda self: np.zeros((4, 6, 3), np.uint8)})
+    assert factory.make_drawn(factory.EnvConfig(env_name="own"), game).scene().fps == 30
 
 
 def test_agents_act_by_their_part_of_a_vector():

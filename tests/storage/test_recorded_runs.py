@@ -22,7 +22,7 @@ from stoix_like.storage.recorded_runs import (
     settings,
 )
 from support.composed import compose_config
-from support.recorded import write_run
+from support.recorded import set_key, write_run
 
 
 def test_lists_of_callbacks_make_no_population(tmp_path):
@@ -31,6 +31,14 @@ def test_lists_of_callbacks_make_no_population(tmp_path):
     lines.append(json.dumps(json.loads(last) | {"my/list": [1.0, 2.0]}))
     (run_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     assert len(members(read_run(run_dir))) == 1
+
+
+def test_the_progress_of_a_search_is_no_setting(tmp_path):
+    run_dir, own = write_run(tmp_path / "run"), {"_target_": "my_module.Own"}
+    progress = {"_target_": "stoix_like.tuning.progress.TuningProgress", "stage": "search"}
+    for callbacks, left in (([own, progress], [own]), ([progress], []), (None, [])):
+        set_key(run_dir, "callbacks", callbacks)
+        assert settings(*members(read_run(run_dir)))["callbacks"] == left
 
 
 def test_runs_are_listed_with_their_status(tmp_path, capsys):

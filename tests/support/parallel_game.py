@@ -121,7 +121,7 @@ class Painted(Errand):
 
     def render(self):
         """Draw the game."""
-        return np.full((4, 6, 3), self.count, np.uint8) if self.render_mode == "rgb_array" else None
+        return np.full((4, 1280, 3), self.count, np.uint8) if self.render_mode == "rgb_array" else None
 
 
 class Alone(Errand):

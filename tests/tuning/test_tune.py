@@ -6,6 +6,7 @@ import math
 from types import SimpleNamespace
 from typing import ClassVar
 
+import numpy as np
 import optuna
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from optuna.distributions import FloatDistribution
 
 import stoix_like
 from stoix_like import cli
+from stoix_like.analysis.selection import read_selected
 from stoix_like.cli.process import REFUSED
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -51,7 +53,10 @@ SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
         ),
         (["probe/policy", "--space", "5", "--budget", "1e9"], "space=5 must be ranges by name"),
         pytest.param(
-            ["gymnasium/pendulum", "--system", "sac/ff_sac"], "run on the host, where members", marks=pytest.mark.slow
+            ["gymnasium/pendulum", "--system", "sac/ff_sac", "arch.seed=7"],
+            "tune needs an environment that is written in jax, and gymnasium/Pendulum-v1 steps on the host: use"
+            " stoix-like sweep system=sac/ff_sac env=gymnasium/pendulum arch.seed=7 'sweep.space={",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             ["probe/policy", "--slots", "1", "--budget", "1e9"], "slots=1 must be at least 2", marks=pytest.mark.slow
@@ -223,6 +228,21 @@ def test_the_best_trials_are_finalists_and_the_best_finalist_is_the_tuned_settin
     assert staged.trained == {"finalists": [0.05, 0.5, 0.4, 0.3], "fresh": [0.05, 0.5]}
     assert (found.params, found.improved) == ({"system.actor_lr": 0.5}, True)
     assert (found.fresh_returns, found.default_returns) == ([0.5] * 8, [0.05] * 8)
+
+
+def test_the_returns_that_selected_a_setting_are_written_beside_those_on_fresh_seeds(tmp_path):
+    study = optuna.create_study(direction="maximize")
+    ranges = {"distributions": {"system.actor_lr": FloatDistribution(0.0, 1.0)}}
+    study.add_trial(optuna.trial.create_trial(value=9.0, params={"system.actor_lr": 0.1}, **ranges))
+    told = Told(tmp_path, Request([], {}, "1e9"), parse_config(compose_config([])), BudgetStages(16, 2.0), [], {})
+    # The trial is number 0; the configured setting is none. Without a seed that learnt, it has no return.
+    for rate, selected, number in ((0.1, 5.0, 0), (0.9, -math.inf, None)):
+        found = TuneResult(tmp_path, study, {"system.actor_lr": rate}, True, selected, [3.0] * 8, [1.0] * 8)
+        told._write(found)
+        value = math.nan if number is None else selected
+        np.testing.assert_equal(
+            tuple(read_selected(tmp_path)), (1, number, value, {"system.actor_lr": rate}, [3.0] * 8)
+        )
 
 
 def test_yaml_files_of_a_directory_are_read(tmp_path):

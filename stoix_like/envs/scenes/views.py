@@ -148,8 +148,8 @@ def newest_views(views: Any, spaces: Mapping[str, ArraySpace], name: str) -> np.
         if {OWN, WORLD} <= views.keys() and name.partition(".")[0] not in (OWN, WORLD):
             return newest_views(views[OWN], spaces, name)
         found = entries(views)
-        # A view that was no dictionary has a name beside what a wrapper adds.
-        return np.asarray(found[name]) if name else newest_views(found[VIEW], spaces, name)
+        # A view that is no dictionary has a name beside what a wrapper adds.
+        return np.asarray(found[name]) if name in found else newest_views(found[VIEW], spaces, name)
     shape = spaces[name].shape
     if views.ndim - 1 == len(shape) > 1:
         return np.asarray(views[..., -shape[-1] :])

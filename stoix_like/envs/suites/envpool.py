@@ -110,6 +110,11 @@ def scenarios() -> list[str]:
     return sorted(envpool.list_all_envs())
 
 
+def is_atari(name: str) -> bool:
+    """Return whether an id is that of an Atari game."""
+    return bool(registry.specs[name][0] == "envpool.atari")
+
+
 def make(
     name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions | None = None
 ) -> VectorEnvironment:

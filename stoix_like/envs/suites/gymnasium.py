@@ -151,8 +151,28 @@ def _failures_explained(envs: VectorEnv[Any, Any, Any]) -> Iterator[None]:
 
 
 def scenarios() -> list[str]:
-    """List the ids that are registered in gymnasium."""
-    return sorted(name for name in gymnasium.registry if not name.startswith(("phys2d/", "tabular/")))
+    """List the ids that are registered in gymnasium; of Atari games, those that are preprocessed."""
+    names = (name for name in gymnasium.registry if not name.startswith(("phys2d/", "tabular/")))
+    return sorted(name for name in names if preprocessed_id(name) in ("", name))
+
+
+def preprocessed_id(name: str) -> str:
+    """Return the id under which an Atari game is preprocessed.
+
+    Args:
+        name: a registered id, or `module:id`.
+
+    Returns:
+        `ALE/Breakout-v5` for itself and for `BreakoutNoFrameskip-v4`; empty for what is no Atari game.
+    """
+    registered = name.rpartition(":")[2]
+    if registered.startswith(_ATARI):
+        return registered
+    spec = gymnasium.registry.get(registered)
+    if spec is None or not str(spec.entry_point).startswith("ale_py."):
+        return ""
+    games = {each.kwargs.get("game"): other for other, each in gymnasium.registry.items() if other.startswith(_ATARI)}
+    return games.get(spec.kwargs.get("game"), "")
 
 
 def make(
@@ -174,16 +194,15 @@ def make(
         MissingExtraError: if envpool is asked for and not installed.
     """
     options = options or HostOptions()
-    is_atari = _without_module(name).startswith(_ATARI)
+    is_atari = name.rpartition(":")[2].startswith(_ATARI)
     if options.vectorization == "envpool":
-        if is_atari:
-            game = _without_module(name).removeprefix(_ATARI)
+        if game := preprocessed_id(name).removeprefix(_ATARI):
             raise ConfigError(
-                f"env.vectorization=envpool: envpool has Atari games with options of its own: use env=envpool"
+                f"env.vectorization=envpool: envpool has Atari games with options of its own: use env=envpool/_atari"
                 f" env.scenario.name={game}, or env.vectorization=async"
             )
         envpool = load_suite("envpool", "env.vectorization=envpool")
-        pool: VectorEnvironment = envpool.make(_without_module(name), kwargs, params, options)
+        pool: VectorEnvironment = envpool.make(name.rpartition(":")[2], kwargs, params, options)
         return pool
     stacked = {**_ATARI_PARAMS, **params}["stack_num"] if is_atari else 1
     _check_registered(name)
@@ -377,7 +396,7 @@ def _close(env: gymnasium.Env[Any, Any], thread: CallThread, options: HostOption
 def _make_one(
     name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions
 ) -> gymnasium.Env[Any, Any]:
-    is_atari = _without_module(name).startswith(_ATARI)
+    is_atari = name.rpartition(":")[2].startswith(_ATARI)
     fitted = fit_params(_ATARI_PARAMS if is_atari else {}, params, name)
     # Preprocessing skips the frames itself.
     given = ({"frameskip": 1} if is_atari else {}) | dict(kwargs)
@@ -442,11 +461,6 @@ def _check_registered(name: str) -> None:
         raise ConfigError(
             f"env.scenario.name={name!r} is not an id of gymnasium ({first_line(error)}): {hint}"
         ) from error
-
-
-def _without_module(name: str) -> str:
-    """Return an id without the module that registers it, `module:id`."""
-    return name.rpartition(":")[2]
 
 
 def _preprocess(env: gymnasium.Env[Any, Any], params: dict[str, Any], evaluation: bool) -> gymnasium.Env[Any, Any]:

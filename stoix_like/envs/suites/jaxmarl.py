@@ -22,7 +22,7 @@ from stoix_like.envs.arguments import check_names, check_scenario, construct, fi
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.jaxmarl_interface import JaxMarlEnvironment, Rules, quiet
 from stoix_like.envs.lazy_imports import deferred
-from stoix_like.envs.scenes.base import ACCENT, DARK, from_pictures
+from stoix_like.envs.scenes.base import ACCENT, DARK, LIGHT, from_pictures
 from stoix_like.envs.scenes.circles import from_circles
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX
@@ -144,8 +144,9 @@ def _particles(cls: type, team_reward: bool = False, **arguments: Any) -> tuple[
     env: Any = cls(**arguments)
 
     def circles(state: Any) -> tuple[Any, ...]:
-        centres, colours = state.p_pos, [np.asarray(colour) / 255 for colour in env.colour]
-        return centres, np.asarray(env.rad), colours, np.ones(centres.shape[:2])
+        # The colours of simple_push have single numbers in place of those of its landmarks.
+        colours = [np.asarray(colour) / 255 if np.ndim(colour) else LIGHT for colour in env.colour[: env.num_entities]]
+        return state.p_pos, np.asarray(env.rad), colours, np.ones(state.p_pos.shape[:2])
 
     scene = partial(from_circles, circles, fps=10)
     return env, Rules(limit=env.max_steps + 1, team_reward=team_reward, scene=scene)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import jax
 
 from stoix_like.base_types import PyTree
-from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.environment import Environment, VectorEnvironment
+from stoix_like.envs.scenes.base import Scene
+from stoix_like.envs.scenes.views import find_scene
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.envs.wrappers.base import ObservationWrapper
 
@@ -21,6 +23,14 @@ class AddWorld(ObservationWrapper):
         super().__init__(env)
         space, keys = env.observation_space, jax.random.split(jax.random.key(0), env.num_agents)
         self.observation_space = world_space(space, jax.eval_shape(lambda: with_world(jax.vmap(space.sample)(keys))))
+
+    def scene(self) -> Scene | None:
+        """See `VectorEnvironment.scene`."""
+        drawn = getattr(type(getattr(self.unwrapped, "env", self.unwrapped)), "scene", None)
+        if drawn not in (Environment.scene, VectorEnvironment.scene):
+            return super().scene()
+        # The images of the observation, which may be flattened with the world.
+        return find_scene(self.observation_space)
 
     def view(self, view: PyTree) -> PyTree:
         """See `ObservationWrapper.view`."""

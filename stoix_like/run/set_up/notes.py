@@ -12,6 +12,7 @@ from stoix_like.config import RunConfig
 from stoix_like.envs.custom import unused_methods
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.factory import EnvConfig
+from stoix_like.envs.ids import preprocessed_id
 from stoix_like.envs.spaces import Box, Dict
 from stoix_like.envs.worlds import WORLD
 from stoix_like.networks.requirements import unused_dropout
@@ -28,6 +29,7 @@ def notes_on_parts(config: RunConfig, env: VectorEnvironment, networks: SimpleNa
     """
     yield from env.unwrapped.faults
     yield from unused_methods(env)
+    yield from _of_raw_games(config.env)
     yield from _of_worlds(config, env, networks)
     yield from _of_searches(config)
     for rate in unused_dropout(networks, config.system):
@@ -43,6 +45,14 @@ def notes_on_population(population: PopulationConfig) -> Iterator[str]:
             if value != getattr(default, key):
                 path = f"arch.population.{name}"
                 yield f"{path}.{key}={value} has no effect with {path}.{switch}=null"
+
+
+def _of_raw_games(env: EnvConfig) -> Iterator[str]:
+    """Yield a note where an Atari game is not preprocessed."""
+    name = env.scenario.name
+    game = preprocessed_id(name) if env.env_name == "gymnasium" else ""
+    if not name.endswith(game):
+        yield f"env.scenario.name={name} is the raw game: env={game} has the usual preprocessing of Atari"
 
 
 def _of_worlds(config: RunConfig, env: VectorEnvironment, networks: SimpleNamespace) -> Iterator[str]:

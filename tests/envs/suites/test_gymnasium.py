@@ -10,7 +10,7 @@ import pytest
 
 from stoix_like.envs import make
 from stoix_like.envs.host_batches import HostOptions
-from stoix_like.envs.suites.gymnasium import GymnasiumBatch, adopt, scenarios
+from stoix_like.envs.suites.gymnasium import GymnasiumBatch, adopt, preprocessed_id, scenarios
 from stoix_like.errors import ConfigError
 from support.conformance import NUM_ENVS, check, check_atari, env_config, rollout
 
@@ -75,6 +75,11 @@ def test_a_time_limit_counts_steps_in_addition_to_the_limit_of_the_environment(n
         ("ale_py:ALE/Pong-v5", {"params": {"frame_skip": 1.5}}, "is invalid for ale_py:ALE/Pong-v5"),
         ("ALE/Pong-v5", {"params": {"terminal_on_life_loss": "maybe"}}, "env.params.terminal_on_life_loss='maybe'"),
         ("ALE/Pong-v5", {"kwargs": {"mode": 77}}, "env.kwargs={'mode': 77} is invalid for ALE/Pong-v5: Invalid game"),
+        (
+            "PongNoFrameskip-v4",
+            {"vectorization": "envpool"},
+            "env.vectorization=envpool: .* use env=envpool/_atari env.scenario.name=Pong-v5, or",
+        ),
         ("Hopper-v5", {"kwargs": {"xml_file": "none.xml"}}, "'none.xml'} is invalid for Hopper-v5: .*does not exist"),
     ],
 )
@@ -93,6 +98,25 @@ def test_atari_games_are_preprocessed():
 
 def test_scenarios_are_ids():
     assert {"CartPole-v1", "LunarLander-v3", "HalfCheetah-v5", "ALE/Pong-v5"} <= set(scenarios())
+
+
+def test_every_raw_atari_game_has_a_preprocessed_one():
+    games = {name for name, spec in gymnasium.registry.items() if spec.entry_point == "ale_py.env:AtariEnv"}
+    raw = {name for name in games if not name.startswith("ALE/")}
+    assert {"BreakoutNoFrameskip-v4", "Breakout-v0"} <= raw
+    assert not raw & {*scenarios()}
+    # `Breakout` is the name of both.
+    for name in raw:
+        assert preprocessed_id(name) == f"ALE/{name.partition('-')[0].removesuffix('NoFrameskip')}-v5"
+    assert preprocessed_id("CartPole-v1") == preprocessed_id("NotRegistered-v0") == ""
+
+
+def test_a_raw_atari_game_stays_possible():
+    raw = make(env_config("gymnasium", "PongNoFrameskip-v4"))
+    preprocessed = make(env_config("gymnasium", "ALE/Pong-v5"))
+    assert (raw.observation_space.shape, preprocessed.observation_space.shape) == ((210, 160, 3), (84, 84, 4))
+    for env in (raw, preprocessed):
+        env.close()
 
 
 class Drawn(gymnasium.Env):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from stoix_like.run.training_loop import TrainingLoop
 from support.composed import compose_config
 from support.conformance import check_carry, check_elements, check_mask, env_config, player
 from support.lazily import Lazy
+from support.recordings import still
 from support.resumed import assert_resumed_equals_whole
 
 pytestmark = pytest.mark.slow
@@ -252,6 +254,16 @@ def test_particles_are_drawn_where_they_are_with_agents_on_top():
     for entry, state in enumerate(states):
         update(entry)
         np.testing.assert_allclose([shape.center for shape in shapes], state.p_pos)
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in LIMITED if name.startswith("MPE")])
+def test_all_particles_are_drawn_in_visible_colours(name):
+    """Landmarks of simple_crypto have transparent colours, and those of simple_push six numbers for two of them."""
+    env, rules = jaxmarl._SCENARIOS[name].build()
+    axes = Figure().add_subplot()
+    rules.scene().draw(axes, still(SimpleNamespace(p_pos=np.zeros((1, env.num_entities, 2)))))(0)
+    assert len(axes.patches) == env.num_entities
+    assert {shape.get_facecolor()[3] for shape in axes.patches} == {1.0}
 
 
 def test_units_fade_with_their_health():

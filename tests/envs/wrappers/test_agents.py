@@ -4,14 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from stoix_like.base_types import Observation
 from stoix_like.envs import Box, Dict, Vectorize, check, factory, wrappers
 from stoix_like.envs.environment import transition
+from stoix_like.envs.scenes.base import from_pictures
 from stoix_like.envs.wrappers.agents import where_rows
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from support.custom_envs import Corridor
 from support.games import Match, Steps, Wages
+from support.recordings import still
 
 GAMES = 3
 KEYS = jax.random.split(jax.random.key(0), 2 * GAMES)
@@ -68,6 +71,14 @@ def test_a_world_is_what_all_agents_of_a_game_observe():
     assert {name: space.shape for name, space in env.observation_space.spaces.items()} == {"own": (4,), "world": (6,)}
 
 
+@pytest.mark.parametrize(("base", "own", "world"), [(Steps, 2, 4), (Wages, 3, 9)])
+def test_a_constructor_that_passes_arguments_on_takes_a_world_if_a_base_names_it(base, own, world):
+    """Two agents observe two numbers each; three agents of wages three each, and a world of their own game."""
+    wide = type("Wide", (base,), {"__init__": lambda self, **kwargs: base.__init__(self, **kwargs)})
+    spaces = factory.make_eval(config(kwargs={"world": True}), wide).observation_space.spaces
+    assert (spaces["own"].shape, spaces["world"].shape) == ((own,), (world,))
+
+
 def test_a_world_of_images_has_the_channels_of_all_agents():
     class Looking(Match):
         observation_space = IMAGE
@@ -122,6 +133,23 @@ def test_numbers_of_agents_are_appended_to_nested_vectors():
     np.testing.assert_array_equal(view["place"][:, 3:], np.tile(np.eye(2), (GAMES, 1)))
     assert env.observation_space.spaces["cars"].spaces["place"].shape == (5,)
     assert view["map"].shape[1:] == (4, 4, 1)
+
+
+def test_an_agent_is_drawn_as_it_sees_also_where_the_world_is_flattened():
+    """A view has 16 numbers, and the world 32; of two stacked ones, the newest has a 1 in its first cell."""
+    env = factory.make_drawn(config(kwargs={"world": True}, flatten_observation=True), Cells(IMAGE))
+    view = np.zeros((1, 2 * 48))
+    view[0, 48] = 1
+    axes = Figure().add_subplot()
+    env.scene().draw(axes, still(None, view))(0)
+    bright = np.asarray(axes.images[0].get_array()).sum(-1) > 1
+    assert np.argwhere(bright).tolist() == [[0, 0]]
+
+
+def test_a_drawing_of_its_own_stays_that_of_a_game_with_a_world():
+    scene = from_pictures(lambda state: state, fps=3)
+    drawn = type("Drawn", (Cells,), {"scene": lambda self: scene})
+    assert wrappers.worlds.AddWorld(Vectorize(drawn(IMAGE))).scene() is scene
 
 
 @pytest.mark.parametrize("space", [IMAGE, Dict({"own": IMAGE, "world": VECTOR}), Dict({"own": Dict({"map": IMAGE})})])

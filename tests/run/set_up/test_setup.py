@@ -34,6 +34,15 @@ def test_observations_of_another_shape_than_declared_are_noted():
     assert any("returns observations of shape [1], but its observation_space has" in note for note in setup.plan.notes)
 
 
+def test_a_raw_atari_game_is_noted():
+    overrides = ["env=gymnasium", "env.scenario.name=PongNoFrameskip-v4", "network=cnn_large_shared"]
+    notes = set_up(parse_config(compose_config(overrides))).plan.notes
+    expected = (
+        "env.scenario.name=PongNoFrameskip-v4 is the raw game: env=ALE/Pong-v5 has the usual preprocessing of Atari"
+    )
+    assert [note for note in notes if "raw game" in note] == [expected]
+
+
 @pytest.mark.slow
 def test_systems_of_one_seat_refuse_self_play():
     overrides = ["env=pgx/tic_tac_toe", "+env.kwargs.opponent=self", "system=ppo/ff_ppo"]
