@@ -148,9 +148,9 @@ def _rows_of_parts(key: str, end: str, text: str) -> list[ForeignKey]:
         theirs = row.theirs.lower().removesuffix(f"={text}".lower()).split(".")
         pairs = zip(reversed(names), reversed(theirs), strict=False)
         shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if shared == 1 and names[-1] in AMBIGUOUS and key.lower() != row.theirs:
-            return 0, False, False
         is_inside = bool(group) and any(name.startswith(group) for name in row.ours)
+        if shared == 1 and names[-1] in AMBIGUOUS and key.lower() != row.theirs and not is_inside:
+            return 0, False, False
         return shared, is_inside, shared == len(theirs)
 
     if group == "network.":  # What stands directly below it is the name of a network.
@@ -162,7 +162,8 @@ def _rows_of_parts(key: str, end: str, text: str) -> list[ForeignKey]:
         return []
     # The name of a value in a group, `loss_scales.dyn`, is not that of the group `dyn`.
     whole, part = f".{key}.".lower(), f".{end}.".lower()
-    return [row for row in FOREIGN_KEYS if f".{row.theirs.lower()}." in (whole if "." in row.theirs else part)]
+    rows = [row for row in FOREIGN_KEYS if row.theirs not in AMBIGUOUS]
+    return [row for row in rows if f".{row.theirs.lower()}." in (whole if "." in row.theirs else part)]
 
 
 def _translation(

@@ -76,6 +76,8 @@ def test_every_name_is_answered_from_its_own_rows():
             ["system=dreamer/dreamer_v3", "network.world_model.dynamics.hidden=64"],
             "use network.world_model.dynamics.hi",
         ),
+        (["system=search/ff_az", "system.depth=3"], "did you mean 'system.max_depth'"),
+        (["system=dreamer/dreamer_v3", "network.world_model.dynamics.units=64"], "did you mean 'network.world_model"),
         (
             ["hidden=64"],
             "use network.actor_network.pre_torso.layer_sizes and network.critic_network.pre_torso.layer_si",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import os
+import resource
 from collections.abc import Iterator
 
 from stoix_like.aot.targets import Target
@@ -46,6 +48,20 @@ def prepare(target: Target) -> None:
     jax.config.update("jax_platforms", "cpu")
     # No process could read the programs.
     jax.config.update("jax_enable_compilation_cache", False)
+
+
+def stack_note(target: Target) -> str | None:
+    """Return what to do where the compiler of TPUs may overflow its stack: up to libtpu 0.0.42, on networks with atoms.
+
+    Args:
+        target: the devices, see `prepare`.
+    """
+    if target.platform != "tpu" or resource.getrlimit(resource.RLIMIT_STACK)[0] == resource.RLIM_INFINITY:
+        return None
+    installed = importlib.metadata.version("libtpu")
+    if tuple(map(int, installed.split(".")[:3])) > (0, 0, 42):
+        return None
+    return f"libtpu {installed} may end with SIGSEGV STACK OVERFLOW: call ulimit -s unlimited before"
 
 
 def _is_installed(module: str) -> bool:

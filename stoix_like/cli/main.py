@@ -202,6 +202,8 @@ def _compile_for(args: argparse.Namespace) -> None:
 
     target = targets.find_target(args.target)
     plugins.prepare(target)
+    if note := plugins.stack_note(target):
+        print(f"stoix-like: {note}", file=sys.stderr)
 
     from stoix_like.aot import report
 

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import resource
 import subprocess
 import sys
 
@@ -73,13 +74,19 @@ def test_programs_that_call_the_host_are_refused():
         report.compile_for(config, targets.find_target("h200"))
 
 
+def unlimited_stack():
+    """See `plugins.stack_note`."""
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
+
+
 def run_for(target, *overrides):
     """Compile a run in a process of its own."""
     if importlib.util.find_spec(COMPILERS[target[:2]]) is None:
         pytest.skip(f"{COMPILERS[target[:2]]} is not installed")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     command = [sys.executable, "-m", "stoix_like", "compile", *overrides, "--for", target]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=unlimited_stack)
 
 
 def compile_on(target, *overrides):
@@ -129,6 +136,9 @@ def test_learner_and_actors_of_sebulba_compile():
         ("ddpg/ff_ddpg env=gymnax/pendulum", "epoch", 2),
         ("sac/ff_sac env=gymnax/pendulum", "epoch", 2),
         ("mpo/ff_mpo", "epoch", 2),
+        ("spo/ff_spo", "epoch", 1),
+        ("search/ff_az", "epoch", 1),
+        ("search/ff_mz", "epoch", 1),
         ("reppo/ff_reppo env=gymnax/pendulum", "minibatch", 2),
         # The advantages, whose better half weighs, and the gradients.
         ("mpo/ff_vmpo", "minibatch", 2),
