@@ -190,7 +190,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("system.temperature.fixed_temperature", ("system.init_temperature",), "where it begins; it is learned"),
         ("system.temperature.adaptive", ("system.init_temperature",), "where it begins; it is learned always"),
         ("system.use_retrace", ("system.retrace_lambda",), "always Retrace"),
-        ("system.n_step_for_sequence_bootstrap", ("system.n_step", "system.gae_lambda"), "of V-MPO lambda"),
+        ("system.n_step_for_sequence_bootstrap", ("system.n_step", "system.gae_lambda"), "of V-MPO, lambda-returns"),
         ("system.use_n_step_bootstrap", ("system.gae_lambda",), "always returns of this lambda"),
         ("system.disco_hyperparams.pi_cost", ("system.policy_coef",), ""),
         ("system.disco_hyperparams.y_cost", ("system.y_coef",), ""),

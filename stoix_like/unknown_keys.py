@@ -95,7 +95,7 @@ def _hint(unknown: UnknownKey, systems: Sequence[str], environments: Sequence[st
         return f"did you mean {listed(inside, 'or')}?"
     # The row of a whole key, such as `system.n_steps`, may be about other algorithms.
     if not _existing(rows, prefix, known):
-        parts = _rows_of_parts(key, end, text)
+        parts = _rows_of_parts(key, end, text, known)
         rows = parts if not rows or _existing(parts, prefix, known) else rows
     rows.sort(key=lambda row: "=" not in row.theirs)  # a row of a value is about it
     if text.strip("'\"").lower() in _FALSE and any(row.is_switch for row in rows):
@@ -134,13 +134,14 @@ def _whole_rows(key: str, text: str) -> list[ForeignKey]:
     return [*rows_of(f"{key}={text}"), *rows_of(key)]
 
 
-def _rows_of_parts(key: str, end: str, text: str) -> list[ForeignKey]:
+def _rows_of_parts(key: str, end: str, text: str, known: Sequence[str]) -> list[ForeignKey]:
     """Return the rows that share most last parts with a key; if none shares one, those of a group that the key is in.
 
     Args:
         key: the whole key.
         end: the parts of it that do not exist.
         text: its value.
+        known: the keys that exist.
     """
     names, group = end.lower().split("."), key.removesuffix(end)
 
@@ -153,8 +154,9 @@ def _rows_of_parts(key: str, end: str, text: str) -> list[ForeignKey]:
             return 0, False, False
         return shared, is_inside, shared == len(theirs)
 
-    if group == "network.":  # What stands directly below it is the name of a network.
-        return [row for row in FOREIGN_KEYS if row.is_switch and row.theirs.lower() in names]
+    if group == "network.":  # What stands directly below it is the name of a network, which may be mistyped.
+        rows = [row for row in FOREIGN_KEYS if row.is_switch and row.theirs.lower() in names]
+        return [row for row in rows if not any(f".{row.theirs}." in name for name in known)]
     best = max(map(rank, FOREIGN_KEYS))
     if best[0]:
         return [row for row in FOREIGN_KEYS if rank(row) == best]

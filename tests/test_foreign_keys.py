@@ -76,6 +76,7 @@ def test_every_name_is_answered_from_its_own_rows():
             ["system=dreamer/dreamer_v3", "network.world_model.dynamics.hidden=64"],
             "use network.world_model.dynamics.hi",
         ),
+        (["system=ppo/rec_ppo", "network.actor.rnn_layer.cell_type=lstm"], "did you mean 'network.actor_network'"),
         (["system=search/ff_az", "system.depth=3"], "did you mean 'system.max_depth'"),
         (["system=dreamer/dreamer_v3", "network.world_model.dynamics.units=64"], "did you mean 'network.world_model"),
         (

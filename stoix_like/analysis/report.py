@@ -21,7 +21,7 @@ from stoix_like.analysis.dreams import draw_dream, dream_episode, has_world_mode
 from stoix_like.analysis.figures import as_data_url, as_svg
 from stoix_like.analysis.groups import AlgorithmRuns, common_tasks, read, sections
 from stoix_like.analysis.scores import keeps_last
-from stoix_like.analysis.selection import TUNE, describe_fresh, read_selected
+from stoix_like.analysis.selection import FRESH_RUNS, TUNE, describe_fresh, read_selected
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers.formats import center_name
 from stoix_like.loggers.points import describe
@@ -237,7 +237,9 @@ def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:
     name, lines = "eval/episode_return", []
     for run in _runs(algorithms):
         point, points = run.summary.get("population/best_point"), run.summary.get("population/points", ())
-        if not point or len(points) < 2:
+        # On fresh seeds, nothing is selected.
+        is_fresh = any(path.name == FRESH_RUNS and (path.parent / TUNE).exists() for path in run.directory.parents)
+        if not point or len(points) < 2 or is_fresh:
             continue
         ends = [point[f"{name}_{end}"] for end in ("ci_low", "ci_high")]
         interval = "" if None in ends else f" [{', '.join(map(_number, ends))}]"

@@ -165,8 +165,8 @@ def _parse(config: DictConfig, overrides: Sequence[str], extra: Sequence[str]) -
         return parse_config(config)
     except ConfigError as error:
         unknown = re.match(r"unknown key '([\w.]+)'", str(error))
-        if unknown and rows_of(unknown[1].rpartition(".")[2]):
-            composition.compose_config([re.sub(rf"^\+(?={unknown[1]}=)", "", one) for one in overrides], extra)
+        if unknown and (rows_of(unknown[1]) or rows_of(unknown[1].rpartition(".")[2])):
+            composition.compose_config([re.sub(rf"^\++(?={unknown[1]}=)", "", one) for one in overrides], extra)
         raise
 
 

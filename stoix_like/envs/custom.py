@@ -107,15 +107,16 @@ def make(
 
 def _set_aside(name: str, source: Any, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return an argument of this package, unless a constructor takes it itself, and the other arguments."""
-    if name not in kwargs or (is_constructor(source) and _takes(name, source)):
+    # A `world` of this package is true or false; another one is that of the constructor's `**kwargs`.
+    if name not in kwargs or (is_constructor(source) and _takes(name, source, kwargs[name])):
         return {}, dict(kwargs)
     return {name: kwargs[name]}, {key: value for key, value in kwargs.items() if key != name}
 
 
-def _takes(name: str, constructor: Any) -> bool:
+def _takes(name: str, constructor: Any, value: Any) -> bool:
     parameters = parameters_of(constructor)
     if any(entry.kind is entry.VAR_KEYWORD for entry in parameters):
-        if not _passes_on(name, constructor):
+        if not _passes_on(name, constructor) or (name == _WORLD and not isinstance(value, bool)):
             return True
         parameters = [entry for base in getattr(constructor, "__mro__", [constructor]) for entry in parameters_of(base)]
     return any(entry.name == name for entry in parameters)
