@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import platform
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -292,3 +294,9 @@ def _refuse(is_bad: Callable[[Any], Any], tree: PyTree, what: str) -> None:
             index = int(bad.reshape(len(leaf), -1).any(axis=1).argmax())
             value = "NaN" if np.isnan(leaf[index]).any() else leaf[index][bad[index]].flat[0]
             raise HostEnvironmentError(f"environment {index} of {len(leaf)} returned {value} in its {what}")
+
+
+def draw_without_windows() -> None:
+    """Let pygame draw into arrays alone: it starts SDL, whose Cocoa driver on macOS aborts outside the main thread."""
+    if platform.system() == "Darwin":
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

@@ -8,8 +8,6 @@ With a world, agents also observe the `state()` of a game where that is a vector
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -26,7 +24,7 @@ from stoix_like.envs.arguments import parameters_of
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment, HostSpec, as_spec
-from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep
+from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep, draw_without_windows
 from stoix_like.envs.spaces import Box, Dict, Discrete, Space, Tuple, first_choices
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError, first_line, nearest
@@ -266,9 +264,7 @@ def adopt(
 
 def _frames_per_second(constructor: Callable[[], Any], name: str, timeout: float) -> int:
     """Draw the start of a game, and return the frames per second."""
-    if platform.system() == "Darwin":
-        # pygame starts SDL even to draw into arrays, and the Cocoa driver of SDL aborts outside the main thread.
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    draw_without_windows()
     needs = "render() must return a picture [H, W, 3], with render_mode=rgb_array where the game takes one"
     try:
         picture, fps = CallThread().call(partial(_first_picture, constructor), timeout)

@@ -28,7 +28,7 @@ from stoix_like.envs.arguments import fit_params
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment, HostSpec
-from stoix_like.envs.host_batches import CLOSE_SECONDS, HostBatch, HostOptions, HostStep
+from stoix_like.envs.host_batches import CLOSE_SECONDS, HostBatch, HostOptions, HostStep, draw_without_windows
 from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, HostEnvironmentError, first_line, nearest
 from stoix_like.interpreter import RUN_AGAIN, UNGUARDED, exit_if_run_again
@@ -430,9 +430,7 @@ def _check_pictures(env: gymnasium.Env[Any, Any], name: str) -> int:
     if platform.system() == "Linux" and not os.environ.get("DISPLAY"):
         # MuJoCo environments would try a window first, which fails only once it is too late for another way.
         os.environ.setdefault("MUJOCO_GL", "egl")
-    if platform.system() == "Darwin":
-        # pygame starts SDL even to draw into arrays, and the Cocoa driver of SDL aborts outside the main thread.
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    draw_without_windows()
     try:
         env.reset(seed=0)
         picture: Any = env.render()
