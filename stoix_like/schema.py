@@ -290,7 +290,8 @@ def _convert_to_one(options: Sequence[Any], value: Any, key: str) -> Any:
     names = [str(name) for option in options for name in _names(option)]
     if isinstance(value, str) and names and bool in kinds.values():
         raise ConfigError(f"{key}={value} is not known: {nearest(value, ('true', 'false', *names))}")
-    raise refusals[0]
+    also = ", or true or false" if bool in kinds.values() and not isinstance(value, bool) else ""
+    raise ConfigError(f"{refusals[0]}{also}") from refusals[0]
 
 
 def _names(option: Any) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from stoix_like.composition import (
     run_dir_of,
 )
 from stoix_like.config import GROUPS, flatten, parse_config
+from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from support import composed, toys
 
@@ -445,6 +446,13 @@ def test_ids_of_gymnasium_select_a_suite(name, suite, said, capsys):
     assert (config.env.env_name, config.env.scenario.name) == (suite, name)
     compose_config([f"env={name}"])
     assert capsys.readouterr().err.count(said) == 1
+
+
+def test_nothing_is_said_of_an_id_that_does_not_exist(capsys):
+    config = parse_config(compose_config(["env=CartPol-v1"]))
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ConfigError, match=r"'CartPol-v1' is not an id of gymnasium: did you mean 'CartPole-v1' or "):
+        factory.make(config.env)
 
 
 def test_an_id_of_an_atari_game_is_the_task_of_its_file(capsys):

@@ -38,6 +38,7 @@ class Outer:
     options: dict[str, Any] = field(default_factory=dict)
     inner: Inner = field(default_factory=Inner)
     scope: bool | Annotated[str, one_of("all", "some")] = True
+    decay: Annotated[float, between(0.0, 1.0)] | bool = True
     width: Literal[1] = 1
 
 
@@ -81,6 +82,8 @@ def test_missing_fields_get_their_defaults_and_optional_ones_accept_none():
         ({"flag": 1}, "outer.flag=1 has the wrong type"),
         ({"scope": "none"}, "outer.scope=none is not known: did you mean 'some'"),
         ({"scope": "yes"}, "outer.scope=yes is not known: choose from all, false, some, true$"),
+        ({"decay": 2}, r"outer.decay=2.0 is out of range: it must be in \[0.0, 1.0\], or true or false$"),
+        ({"decay": "no"}, "outer.decay=no has the wrong type: it must be a number, or true or false$"),
         ({"scope": None}, "'outer.scope' is not set"),
         ({"names": "a"}, "outer.names=a has the wrong type: it must be a list"),
         ({"options": 3}, "outer.options=3 has the wrong type: it must be a mapping"),

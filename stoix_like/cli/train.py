@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 _SHOWN = ("system", "env", "network", "arch", "logger", "experiment", "search", "observations")
 _FEW = 12
+# The file of the keys that all choices of a group share.
+_COMMON = "_base"
+_EXTENDS = re.compile(r"^ *- (\S+)@_here_", re.MULTILINE)
 
 
 def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None:
@@ -211,7 +215,7 @@ def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:
     from stoix_like.run.set_up import resume_checks
     from stoix_like.storage.run_directory import RunDirectory
 
-    if (directory / resume_checks.MULTIRUN).is_file():
+    if os.path.isfile(directory / resume_checks.MULTIRUN):  # False where the directory may not be entered
         own = [override for override in overrides if not is_hydras(override)]
         resume_checks.check_same_sweep(directory, own)
         return
@@ -297,14 +301,22 @@ def _help(args: argparse.Namespace) -> str:
     ]
     files = {f"{composition.PRIMARY}.yaml": "every run"}
     for group in (*GROUPS, *composition.ADDED):
-        # Groups whose choices share their keys define them in `_base`.
         files |= {f"{group}/{choices.get(group)}.yaml": f"{group}={choices.get(group)}"}
-        files |= {f"{group}/_base.yaml": f"every {group}"}
+        files |= {f"{group}/{_COMMON}.yaml": f"every {group}"}
     for name, title in files.items():
-        paths = [directory / name for directory in (composition.config_dir(), *map(Path, extra))]
-        text = next((path.read_text(encoding="utf-8") for path in paths if path.exists()), None)
-        lines += [] if text is None else ["", f"[{title}]", text.strip()]
+        lines += _file(name, title, [composition.config_dir(), *map(Path, extra)])
     return "\n".join(lines)
+
+
+def _file(name: str, title: str, directories: Sequence[Path]) -> Iterator[str]:
+    """Yield the lines of a configuration file, if it exists, and of those whose keys it extends."""
+    text = next((path.read_text(encoding="utf-8") for path in (one / name for one in directories) if path.exists()), "")
+    group = name.partition("/")[0]
+    if text:
+        yield from ("", f"[{title}]", text.strip())
+    for base in (found.removeprefix(f"/{group}/") for found in _EXTENDS.findall(text)):
+        if base != _COMMON:
+            yield from _file(f"{group}/{base}.yaml", f"{group}={base}, which it extends", directories)
 
 
 def _summary(choices: Sequence[str]) -> str:

@@ -30,7 +30,8 @@ def with_id(name: str, directory: Path) -> list[str]:
         [f"env={suite}", f"env.scenario.name={name}"] for suite in (_suite_of(name, directory), "gymnasium")
     )
     other = ", on the host" if overrides == own else f"; gymnasium's own: {' '.join(own)}"
-    print(f"env={name} is {' '.join(overrides)}{other}", file=sys.stderr)
+    if overrides != own or _is_known(name):
+        print(f"env={name} is {' '.join(overrides)}{other}", file=sys.stderr)
     return overrides
 
 
@@ -59,6 +60,13 @@ def scenario_override(suite: str, name: str) -> str:
         return f"env={name}"
     is_atari = suite == "envpool" and load_suite(suite).is_atari(name)
     return f"env={suite}{'/_atari' * is_atari} env.scenario.name={name}"
+
+
+def _is_known(name: str) -> bool:
+    """Return whether gymnasium has an id, or the module before its colon may register it."""
+    with contextlib.suppress(MissingExtraError):
+        return ":" in name or name in load_suite("gymnasium").scenarios()
+    return False
 
 
 def _suite_of(name: str, directory: Path) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from stoix_like.assembly import SystemParts
-from stoix_like.config import RunConfig, parse_config, with_env
+from stoix_like.config import RunConfig, flatten, parse_config, with_env
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError, DamagedError
@@ -27,10 +27,11 @@ from stoix_like.run.host.saved_state import lacks_best, select_members
 from stoix_like.run.population.halving import seeds_of
 from stoix_like.run.population.returns import best_member, last_evaluation, returns_of
 from stoix_like.storage import checkpoint
-from stoix_like.storage.config_file import read_config
+from stoix_like.storage.config_file import plain_config, read_config
 from stoix_like.storage.contents import reading
 from stoix_like.storage.recorded_runs import TRIALS
 from stoix_like.storage.run_files import ENVIRONMENT, read_environment
+from stoix_like.storage.trust import record_trusted
 from stoix_like.user_code import refusing
 from stoix_like.utils.accelerate.packing import replace_fields
 
@@ -158,7 +159,7 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None, steps: b
     Args:
         run_dir: the directory of the run, or its address: on the Hugging Face Hub, `hf://owner/name`, or on an object
             store, `s3://bucket/run`.
-        trust: whether the configuration may name code outside this package.
+        trust: whether the configuration may name code outside this package, which is remembered.
         env: the environment of a run that was trained on an object passed from Python.
         steps: whether environments are stepped; False takes what the run says of them, where that is enough.
 
@@ -174,6 +175,9 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None, steps: b
     mesh, setup = make_mesh(find_devices(1)), set_up_inference(run, described)
     if steps and setup.env.on_host:
         check_host_calls(run.environment_name)
+    if trust:
+        # Once its code is imported, and with it the place of it known.
+        record_trusted(flatten(plain_config(directory)), sends=False)
     return TrainedRun(directory, setup, mesh)
 
 

@@ -65,9 +65,13 @@ def check_place(path: Path, option: str) -> None:
         ConfigError: names the path, and the reason.
     """
     present = path.absolute()
-    while not present.exists() and present != present.parent:
-        present = present.parent
     try:
+        # Unlike `exists`, it tells what is not there from what may not be looked at.
+        while present != present.parent:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                present.stat()
+                break
+            present = present.parent
         # Permissions alone do not reveal read-only and special file systems.
         tempfile.TemporaryDirectory(dir=present).cleanup()
     except OSError as error:

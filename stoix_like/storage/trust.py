@@ -55,10 +55,17 @@ _SYSTEMS = "stoix_like.systems"
 
 
 class _Record(NamedTuple):
-    """What is recorded of a trusted configuration: where its code is imported from, and digests of its modules."""
+    """What is recorded of a trusted configuration.
+
+    Attributes:
+        directories: where its code is imported from.
+        modules: digests of its modules.
+        sends: whether it may send data elsewhere.
+    """
 
     directories: list[str]
     modules: dict[str, str | None]
+    sends: bool = True
 
 
 def check_trusted(config: Iterable[tuple[str, Any]], where: str, overrides: Sequence[str] = ()) -> None:
@@ -78,15 +85,19 @@ def check_trusted(config: Iterable[tuple[str, Any]], where: str, overrides: Sequ
         return
     record = _recorded(pairs)
     doubt = None if record is None else _doubt(record)
-    if record is None or doubt is not None:
+    sent = None if record is None or record.sends else next(_destinations(dict(pairs), overrides), None)
+    if record is None or doubt is not None or sent is not None:
         because = "" if doubt is None else f"; {doubt}"
-        raise ConfigError(f"{where}: {refused}{because}: read it and, if you trust it, use --trust (trust=True)")
+        raise ConfigError(
+            f"{where}: {sent or refused}{because}: read it and, if you trust it, use --trust (trust=True); for a"
+            " command without it, evaluate the run with it once"
+        )
     # Code is imported from where it was imported in training, never from the working directory.
     sys.path += [directory for directory in record.directories if directory not in sys.path]
 
 
-def record_trusted(config: Iterable[tuple[str, Any]]) -> None:
-    """Record a configuration that this user has trained, so that its run can be loaded again.
+def record_trusted(config: Iterable[tuple[str, Any]], sends: bool = True) -> None:
+    """Record a configuration that this user has trained or trusted, so that its run can be loaded again.
 
     The record is a file in the user's own state directory, named by the digest of the configuration: a record in the
     run directory could be forged. It holds the directories that the code was imported from, and digests of the modules
@@ -94,16 +105,20 @@ def record_trusted(config: Iterable[tuple[str, Any]]) -> None:
 
     Args:
         config: pairs of a key and a plain value, as `check_trusted` will receive them.
+        sends: whether it may send data elsewhere, as this user's own runs may.
     """
     pairs = list(config)
     if next(_refusals(pairs), None) is None:
+        return
+    known = _recorded(pairs)
+    if known is not None and known.sends and _doubt(known) is None:
         return
     path = _record_of(pairs)
     # Home may not exist, or be read-only.
     with contextlib.suppress(OSError, RuntimeError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _is_own(path.parent):
-            write_text(path, json.dumps(_make_record(pairs)._asdict()), mode=0o600)
+            write_text(path, json.dumps(_make_record(pairs, sends)._asdict()), mode=0o600)
 
 
 def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -> Iterator[str]:
@@ -172,13 +187,13 @@ def _is_own(path: Path) -> bool:
     return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and status.st_mode & 0o022 == 0)
 
 
-def _make_record(pairs: Iterable[tuple[str, Any]]) -> _Record:
+def _make_record(pairs: Iterable[tuple[str, Any]], sends: bool) -> _Record:
     """Describe the code that a configuration names, as it is imported in this process."""
     files = {name: path for name in _modules(pairs) if (path := _file_of(name)) is not None}
     directories = {
         str(path.parents[name.count(".") + path.name.startswith("__init__.")]) for name, path in files.items()
     }
-    return _Record(sorted(directories), {name: _digest(path) for name, path in files.items()})
+    return _Record(sorted(directories), {name: _digest(path) for name, path in files.items()}, sends)
 
 
 def _doubt(record: _Record) -> str | None:

@@ -29,7 +29,13 @@ def ppo_state(*overrides):
         )
     )
     plan, config = setup.plan, setup.config.system
-    spec = ProgramSpec(1, plan.envs_per_shard, config.rollout_length)
+    spec = ProgramSpec(
+        1,
+        plan.envs_per_shard,
+        config.rollout_length,
+        most_truncations=setup.most_truncations,
+        lone_shards=setup.lone_shards,
+    )
     program = make_program(lambda hyperparams, inputs: setup.build_system(hyperparams), setup.env, setup.mesh, spec)
     state, interval = train(program, start(program, plan.num_shards), 3)
     return state, interval.metrics, interval.episodes

@@ -186,6 +186,22 @@ def test_help_of_an_experiment_shows_what_it_chooses_and_sets(capsys):
     assert "[experiment=sac_pendulum]\n# @package _global_\n# SAC on Pendulum-v1" in text
 
 
+@pytest.mark.parametrize(
+    ("word", "heading", "key"),
+    [
+        ("system=q_learning/ff_ddqn", "system=q_learning/ff_dqn, which it extends", "target_update_period"),
+        ("arch=offline", "arch=anakin, which it extends", "distributed: null"),
+        ("env=gymnasium/_atari", "env=gymnasium, which it extends", "env_name: gymnasium"),
+    ],
+)
+def test_help_shows_the_keys_of_files_that_another_one_extends_once(capsys, word, heading, key):
+    cli.main(["train", word, "--help"])
+    _, *titled = re.split(r"^\[(.+)\]$", capsys.readouterr().out, flags=re.MULTILINE)
+    headings = titled[::2]
+    assert key in dict(zip(headings, titled[1::2], strict=True))[heading]
+    assert len(set(headings)) == len(headings)
+
+
 def test_help_names_no_main_program_that_a_module_does_not_have(capsys, tmp_path):
     (tmp_path / "system").mkdir()
     (tmp_path / "system/toy.yaml").write_text("module: support.toys")

@@ -44,6 +44,8 @@ def test_what_cannot_be_written_is_refused_beforehand(tmp_path):
     check_place(tmp_path / "new/place", "sweep.dir")
     with pytest.raises(ConfigError, match=r"sweep.dir=.*/file/new cannot be written: .*/file: Not a directory"):
         check_place(tmp_path / "file/new", "sweep.dir")
+    with pytest.raises(ConfigError, match=r"sweep.dir=.* cannot be written: .*: File name too long"):
+        check_place(tmp_path / ("x" * 300) / "new", "sweep.dir")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

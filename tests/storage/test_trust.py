@@ -12,6 +12,7 @@ from stoix_like import cli
 from stoix_like.composition import group_choices
 from stoix_like.config import flatten, parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.inference.load import open_run
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
 from stoix_like.storage import config_file, trust
@@ -71,6 +72,19 @@ def test_a_run_that_sends_data_needs_a_word_unless_this_user_trained_it(tmp_path
         config_file.read_config(directory, [word])
     trust.record_trusted(flatten(config_file.plain_config(directory)))
     assert len(list(state.iterdir())) == 1
+    config_file.read_config(directory)
+
+
+def test_a_run_that_was_loaded_with_the_flag_needs_none_later_and_sends_nothing(tmp_path, state):
+    directory = tmp_path / "run"
+    pairs = configuration(directory, "logger.wandb.enabled=true")
+    open_run(directory, trust=True)
+    assert len(list(state.iterdir())) == 1
+    config_file.read_config(directory, ["logger.wandb.enabled=false"])
+    with pytest.raises(ConfigError, match="logger.wandb.enabled=true sends data"):
+        config_file.read_config(directory)
+    trust.record_trusted(pairs)
+    open_run(directory, trust=True)
     config_file.read_config(directory)
 
 

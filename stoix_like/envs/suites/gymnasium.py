@@ -456,9 +456,8 @@ def _check_registered(name: str) -> None:
         gymnasium.spec(registered)
     except gymnasium.error.Error as error:
         hint = nearest(registered, scenarios()) if registered else "for example CartPole-v1"
-        raise ConfigError(
-            f"env.scenario.name={name!r} is not an id of gymnasium ({first_line(error)}): {hint}"
-        ) from error
+        why = "" if hint.startswith("did you mean") else f" ({first_line(error)})"
+        raise ConfigError(f"env.scenario.name={name!r} is not an id of gymnasium{why}: {hint}") from error
 
 
 def _preprocess(env: gymnasium.Env[Any, Any], params: dict[str, Any], evaluation: bool) -> gymnasium.Env[Any, Any]:
