@@ -5,11 +5,11 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-# As the peers: rewards as they are.
-PPO = ("system=ppo/ff_ppo", "system.normalize_rewards=false")
+# As rejax: rewards as they are, and clipped values, for which minibatches are drawn from one array more.
+PPO = ("system=ppo/ff_ppo", "system.normalize_rewards=false", "system.clip_value=true")
 PPO_SMALL = (*PPO, "env=gymnax/cartpole", "network=mlp", "arch.total_num_envs=4")
 PPO_WIDE = (
-    *PPO_SMALL[:4],
+    *PPO_SMALL[:5],
     "arch.total_num_envs=512",
     "arch.total_timesteps=2e6",
     "system.num_minibatches=16",
@@ -293,7 +293,7 @@ SCENARIOS |= {
     for env, name in STEPPED.items()
 }
 # Training on the host's environments, which both sides step; and what a call costs beyond stepping 16 of them.
-HOST_PPO = (*PPO, *PPO_SMALL[3:], "arch.total_timesteps=50_000")
+HOST_PPO = (*PPO, *PPO_SMALL[4:], "arch.total_timesteps=50_000")
 HOST_SAC = (*SAC[:1], *SAC[2:], "arch.total_timesteps=10_000", "env=gymnasium/pendulum")
 HOSTS = {
     "host_ppo_sync": (*HOST_PPO, "env=gymnasium/cartpole"),
@@ -441,7 +441,7 @@ KERNEL_SCENARIOS = {
         peers={"rejax": rejax_settings(REJAX_SAC | {"num_envs": 256, "total_timesteps": 1_000_000}, "SAC")},
     ),
     "pqn": Scenario(KERNEL_PQN, peers={"rejax": rejax_settings(REJAX_PQN, "PQN")}),
-    "pixels": Scenario((*PPO_PIXELS[:4], *KERNEL_PPO)),
+    "pixels": Scenario((*PPO_PIXELS[:5], *KERNEL_PPO)),
 }
 KERNEL_GOALS = (
     *(
