@@ -156,7 +156,8 @@ def _rows_of_parts(key: str, end: str, text: str, known: Sequence[str]) -> list[
 
     if group == "network.":  # What stands directly below it is the name of a network, which may be mistyped.
         rows = [row for row in FOREIGN_KEYS if row.is_switch and row.theirs.lower() in names]
-        return [row for row in rows if not any(f".{row.theirs}." in name for name in known)]
+        rows = [row for row in rows if not any(f".{row.theirs}." in name for name in known)]
+        return rows or [row for row in rows_of(names[-1]) if row.ours[0].startswith(group)]
     best = max(map(rank, FOREIGN_KEYS))
     if best[0]:
         return [row for row in FOREIGN_KEYS if rank(row) == best]

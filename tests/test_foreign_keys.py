@@ -91,6 +91,7 @@ def test_every_name_is_answered_from_its_own_rows():
         (["norm_adv=true"], "use system.standardize_advantages=minibatch"),
         (["normalize_advantage=False"], "use system.standardize_advantages=false"),
         (["lr_schedule=null"], "use system.decay_learning_rates=false"),
+        (["network.units=64"], "use network.actor_network.pre_torso.layer_sizes and network.critic_network.pre_"),
         (["ddqn=false"], "use system=q_learning/ff_dqn"),
         (["verbose=0"], "use logger=silent"),
         (["track=false"], "leave it out: it is off by default"),
