@@ -24,7 +24,7 @@ def table(framework: str) -> str:
     lines = [f"| {framework} | stoix_like | |", "|---|---|---|"]
     for key in FOREIGN_KEYS:
         if key.framework == framework:
-            ours = ", ".join(f"`{name}`" for name in key.ours)
+            ours = ", ".join(f"`{name}`" for name in key.ours) or "–"
             lines.append(f"| `{key.theirs}` | {ours} | {key.note} |")
     return "\n".join(lines)
 

@@ -17,7 +17,8 @@ class ForeignKey(NamedTuple):
     Attributes:
         framework: one of `FRAMEWORKS`; empty for what people type without one in mind.
         theirs: their name, in the case that they write it in.
-        ours: keys, or overrides such as `logger=silent`; of several keys, a system has those of its algorithm.
+        ours: keys, or overrides such as `logger=silent`; of several keys, a system has those of its algorithm. Empty:
+            it has no counterpart, as the note explains.
         note: what differs in unit or meaning; may be empty.
     """
 
@@ -34,7 +35,7 @@ class ForeignKey(NamedTuple):
     @property
     def is_switch(self) -> bool:
         """Whether ours are overrides, which a true value of theirs selects."""
-        return self.ours not in (ENVIRONMENT, SYSTEM, NETWORK) and all("=" in name for name in self.ours)
+        return self.ours not in ((), ENVIRONMENT, SYSTEM, NETWORK) and all("=" in name for name in self.ours)
 
 
 _LEARNING_RATES = ("system.actor_lr", "system.critic_lr", "system.q_lr", "system.alpha_lr", "system.lr")
@@ -61,6 +62,9 @@ _RUN_DIR = "the directory of one run; of several, hydra.sweep.dir"
 _SIZES = "network=dreamer_xs, _s, _m and _l set all sizes"
 _CHANNELS = f"times 1, 2, 3, … in its convolutions, theirs times 2, 3, 4 and 4; {_SIZES}"
 _WIDTHS = f"a list of widths; {_SIZES}"
+_SOFTPLUS = "log(1 + exp(theirs)), which from 3 on is about theirs"
+_HALF_RANGE = "in units of half the action range"
+_DIVIDED = f"{_HALF_RANGE}, so theirs divided by it"
 _MINIBATCH = ("system.standardize_advantages=minibatch",)
 
 # Their names, our keys, a note.
@@ -93,10 +97,10 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("target_update_interval", ("system.target_update_period",), _TARGET_PERIOD),
         ("exploration_initial_eps", ("system.initial_epsilon",), ""),
         ("exploration_final_eps", ("system.training_epsilon",), ""),
-        ("action_noise", ("system.exploration_noise",), "a standard deviation"),
+        ("action_noise", ("system.exploration_noise",), f"a standard deviation, {_HALF_RANGE}"),
         ("policy_delay", ("system.policy_frequency",), ""),
-        ("target_policy_noise", ("system.policy_noise",), ""),
-        ("target_noise_clip", ("system.noise_clip",), ""),
+        ("target_policy_noise", ("system.policy_noise",), _HALF_RANGE),
+        ("target_noise_clip", ("system.noise_clip",), _HALF_RANGE),
         ("target_entropy", ("system.target_entropy_scale",), "times minus one nat per action dimension"),
         ("n_critics", ("system.num_critics", "system.num_target_critics"), "of SAC both, or targets draw two critics"),
         ("n_quantiles", ("system.num_quantiles",), ""),
@@ -146,17 +150,64 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
     STOIX: (
         ("arch.num_updates", ("arch.total_timesteps",), _BUDGET),
         ("arch.num_envs", ("arch.total_num_envs",), "over all devices"),
-        ("arch.num_absolute_metric_eval_episodes", ("arch.num_eval_episodes",), "the absolute metric takes ten times"),
+        ("arch.evaluator_device_id", (), "the devices of the learner share evaluations"),
+        ("arch.actor.log_frequency", ("logger.every_updates",), ""),
+        ("arch.learner.log_frequency", ("logger.every_updates",), ""),
         ("logger.use_console", ("logger.console.enabled",), ""),
         ("logger.use_tb", ("logger.tensorboard.enabled",), ""),
         ("logger.use_wandb", ("logger.wandb.enabled",), ""),
         ("logger.use_neptune", ("logger=wandb",), "or a custom logger"),
-        ("logger.use_json", ("hydra.run.dir",), "metrics.jsonl is always written to the run directory"),
+        ("logger.use_json", ("hydra.run.dir",), "metrics.jsonl is always written there; it is not marl-eval's form"),
+        ("logger.kwargs.json_path", ("hydra.run.dir",), "metrics.jsonl is always written there"),
+        ("logger.kwargs.upload_json_data", (), "metrics.jsonl stays in the run directory; W&B receives its records"),
+        ("logger.kwargs.detailed_logging", (), "means, deviations, minima and maxima of returns are always recorded"),
+        ("logger.kwargs.project", ("logger.wandb.project",), ""),
+        ("logger.kwargs.tags", ("logger.wandb.tags",), ""),
+        ("logger.kwargs.group_tag", ("logger.wandb.group",), ""),
+        ("logger.loggers.wandb.project", ("logger.wandb.project",), ""),
+        ("logger.loggers.wandb.tags", ("logger.wandb.tags",), ""),
+        ("logger.loggers.wandb.group_tag", ("logger.wandb.group",), ""),
         ("logger.base_exp_path", ("hydra.run.dir",), _RUN_DIR),
         ("logger.checkpointing.save_model", ("checkpoint.keep",), "checkpoints are written by default"),
         ("logger.checkpointing.load_model", ("arch.init_from",), "its parameters; arch.resume_from continues the run"),
+        ("logger.checkpointing.load_args.checkpoint_uid", ("arch.init_from",), "a run directory"),
+        ("logger.checkpointing.save_args.max_to_keep", ("checkpoint.keep",), ""),
+        ("logger.checkpointing.save_args.save_interval_steps", ("checkpoint.every_evals",), "in evaluations"),
         ("system.system_name", SYSTEM, _SYSTEMS),
-        ("env.solved_return_threshold", ("arch.stop_at_return",), "where set, the run stops there"),
+        (
+            "env.solved_return_threshold",
+            (),
+            "Stoix logs the share of episodes that reach it; arch.stop_at_return stops a run instead",
+        ),
+        ("env.eval_metric", (), "the metric of evaluations, sweeps and tune is the return"),
+        ("env.observation_attribute", (), "of a dictionary: +observations=… or a network's feature_name"),
+        (
+            "system.num_minibatches",
+            (),
+            "IMPALA takes one gradient step per update, and a system with a replay buffer system.epochs of them",
+        ),
+        (
+            "system.reward_eps",
+            (),
+            "system.normalize_rewards divides by a running deviation of the return, and subtracts no mean",
+        ),
+        ("system.max_abs_reward", ("env.reward_clip",), "in training alone"),
+        ("system.obs_norm_warmup_steps", (), "statistics of observations begin with those of the first update"),
+        ("system.actor_target_period", (), "V-MPO acts with, and is bounded by, the policy before each update"),
+        (
+            "system.stochastic_policy_eval",
+            (),
+            "values of successors are always means over system.num_samples actions of the target policy",
+        ),
+        ("system.use_online_policy_to_bootstrap", (), "values of successors are always those of the target policy"),
+        ("system.gae_lambda", (), "targets of AlphaZero and MuZero are returns of system.n_step steps"),
+        ("system.root_exploration_fraction", ("system.dirichlet_fraction",), "SPO adds no noise to its prior"),
+        ("system.root_exploration_dirichlet_alpha", ("system.dirichlet_alpha",), "SPO adds no noise to its prior"),
+        (
+            "system.root_exploration_dirichlet_fraction",
+            ("system.dirichlet_fraction",),
+            "SPO adds no noise to its prior",
+        ),
         ("system.n_steps", ("system.n_step",), ""),
         (
             "system.sample_sequence_length",
@@ -177,10 +228,10 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("system.resampling.mode", ("system.resampling",), ""),
         ("system.resampling.period", ("system.resample_period",), ""),
         ("system.resampling.ess_threshold", ("system.resample_threshold",), "a share of the particles"),
-        ("system.init_log_temperature", ("system.init_temperature",), "itself, in units of scaled reward"),
-        ("system.init_log_alpha", ("system.init_alpha",), "itself"),
-        ("system.init_log_alpha_mean", ("system.init_alpha_mean",), "itself"),
-        ("system.init_log_alpha_stddev", ("system.init_alpha_stddev",), "itself"),
+        ("system.init_log_temperature", ("system.init_temperature",), f"{_SOFTPLUS}, in units of scaled reward"),
+        ("system.init_log_alpha", ("system.init_alpha",), _SOFTPLUS),
+        ("system.init_log_alpha_mean", ("system.init_alpha_mean",), _SOFTPLUS),
+        ("system.init_log_alpha_stddev", ("system.init_alpha_stddev",), _SOFTPLUS),
         (
             "system.per_dim_constraining",
             ("system.epsilon_mean", "system.epsilon_stddev"),
@@ -190,8 +241,16 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("system.temperature.fixed_temperature", ("system.init_temperature",), "where it begins; it is learned"),
         ("system.temperature.adaptive", ("system.init_temperature",), "where it begins; it is learned always"),
         ("system.use_retrace", ("system.retrace_lambda",), "always Retrace"),
-        ("system.n_step_for_sequence_bootstrap", ("system.n_step", "system.gae_lambda"), "of V-MPO, lambda-returns"),
-        ("system.use_n_step_bootstrap", ("system.gae_lambda",), "always returns of this lambda"),
+        (
+            "system.n_step_for_sequence_bootstrap",
+            ("system.n_step", "system.gae_lambda"),
+            "of MPO n_step, the longest returns; of V-MPO gae_lambda, the lambda of returns",
+        ),
+        (
+            "system.use_n_step_bootstrap",
+            ("system.gae_lambda", "system.retrace_lambda"),
+            "always returns of this lambda",
+        ),
         ("system.disco_hyperparams.pi_cost", ("system.policy_coef",), ""),
         ("system.disco_hyperparams.y_cost", ("system.y_coef",), ""),
         ("system.disco_hyperparams.z_cost", ("system.z_coef",), ""),
@@ -227,6 +286,15 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("num_epochs", ("system.epochs",), ""),
         ("learning_rate", _LEARNING_RATES, ""),
         ("eval_freq", ("arch.num_evaluation",), _EVERY),
+        (
+            "skip_initial_evaluation",
+            (),
+            "the evaluation before the first update is always recorded, and never the best",
+        ),
+        ("exploration_noise", ("system.exploration_noise",), _DIVIDED),
+        ("target_noise", ("system.policy_noise",), _DIVIDED),
+        ("target_noise_clip", ("system.noise_clip",), _DIVIDED),
+        ("policy_delay", ("system.policy_frequency",), ""),
         ("fill_buffer", ("system.warmup_steps",), _WARMUP),
         ("buffer_size", ("system.total_buffer_size",), "over all environments"),
         ("batch_size", _BATCH, _BATCH_NOTE),
@@ -414,4 +482,15 @@ ALGORITHMS = {
     "sampledmuzero": "system=search/ff_sampled_mz",
     "td3bc": f"system=ddpg/ff_td3 system.bc_coef=0.4 {_OFFLINE}, with 0.4 divided by the entries of an action",
     "vdn": f"system=q_learning/ff_pqn_vdn {_SEVERAL}",
+}
+
+# Choices of other frameworks, by our group and their name, of suites without the environment: what to write.
+CHOICES = {
+    ("network", "mlp_noisy_dueling_c51"): "mlp_rainbow",
+    ("network", "mlp_td3"): "mlp_ddpg",
+    ("network", "mlp_mpo_continuous"): "mlp_mpo",
+    ("network", "mlp_resnet"): "mlp_simba",
+    ("env", "debug"): "probe",
+    ("env", "minigrid"): "xminigrid",
+    ("env", "popjym"): "memory",
 }

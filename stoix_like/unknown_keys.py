@@ -17,6 +17,7 @@ from stoix_like.errors import listed, nearest
 from stoix_like.foreign_keys import (
     ALGORITHMS,
     AMBIGUOUS,
+    CHOICES,
     ENVIRONMENT,
     FOREIGN_KEYS,
     SWITCHED_OFF,
@@ -28,6 +29,7 @@ from stoix_like.foreign_keys import (
 # `CartPole-v1`, `ALE/Pong-v5`, `my_package:MyEnv-v0`; not the choices of a suite of this package.
 GYMNASIUM_ID = re.compile(rf"(?!({'|'.join(SUITES)})/)[\w.:/-]+-v\d+")
 _MOST_ENVIRONMENTS = 3
+_TRANSLATED = tuple(row for row in FOREIGN_KEYS if row.ours)
 _FALSE = ("false", "0", "none", "null", "disabled")
 
 
@@ -79,15 +81,13 @@ def refusal(unknown: Sequence[UnknownKey], systems: Sequence[str], environments:
 
 def _hint(unknown: UnknownKey, systems: Sequence[str], environments: Sequence[str]) -> str:
     key, missing, parent, text = unknown
-    if renamed := renamed_keys.hint(key, text):
-        return renamed
+    rows = _whole_rows(key, text)
+    if answer := renamed_keys.hint(key, text) or _without_counterpart(missing, rows):
+        return answer
     path = missing.rpartition(".")[0]
     prefix = f"{path}." if path else ""
-    if missing.endswith(".input_layer"):
-        return f"networks take the agent_view by default: write '+{missing}={{_target_: …}}' for another input layer"
     known = [f"{prefix}{name}" for name in flatten(OmegaConf.to_container(parent)) if not name.startswith("hydra")]
     siblings = [name for name in known if name.rpartition(".")[0] == path]
-    rows = _whole_rows(key, text)
     if not siblings and not rows:
         return f"write +{key}=… to add it to {path}"
     end = key.removeprefix(prefix)
@@ -110,6 +110,13 @@ def _hint(unknown: UnknownKey, systems: Sequence[str], environments: Sequence[st
     names = end.lower().split(".")
     elsewhere = [] if path else [name for name in known if name.rpartition(".")[2] == names[-1]]
     return nearest(names[-1], elsewhere) if elsewhere else nearest(key, siblings)
+
+
+def _without_counterpart(missing: str, rows: Sequence[ForeignKey]) -> str:
+    """Return what to write or know in place of a key that nothing replaces; empty if something may."""
+    if missing.endswith(".input_layer"):
+        return f"networks take the agent_view by default: write '+{missing}={{_target_: …}}' for another input layer"
+    return f"it has no counterpart here: {rows[0].note}" if rows and not any(row.ours for row in rows) else ""
 
 
 def _further_inside(missing: str, end: str, known: Sequence[str]) -> list[str]:
@@ -157,15 +164,15 @@ def _rows_of_parts(key: str, end: str, text: str, known: Sequence[str]) -> list[
     if group == "network.":  # What stands directly below it is the name of a network, which may be mistyped.
         rows = [row for row in FOREIGN_KEYS if row.is_switch and row.theirs.lower() in names]
         rows = [row for row in rows if not any(f".{row.theirs}." in name for name in known)]
-        return rows or [row for row in rows_of(names[-1]) if row.ours[0].startswith(group)]
-    best = max(map(rank, FOREIGN_KEYS))
+        return rows or [row for row in rows_of(names[-1]) if any(name.startswith(group) for name in row.ours)]
+    best = max(map(rank, _TRANSLATED))
     if best[0]:
-        return [row for row in FOREIGN_KEYS if rank(row) == best]
+        return [row for row in _TRANSLATED if rank(row) == best]
     if "agent" in names:  # the group of DreamerV3 whose own groups, such as `policy`, no other framework has
         return []
     # The name of a value in a group, `loss_scales.dyn`, is not that of the group `dyn`.
     whole, part = f".{key}.".lower(), f".{end}.".lower()
-    rows = [row for row in FOREIGN_KEYS if row.theirs not in AMBIGUOUS]
+    rows = [row for row in _TRANSLATED if row.theirs not in AMBIGUOUS]
     return [row for row in rows if f".{row.theirs.lower()}." in (whole if "." in row.theirs else part)]
 
 
@@ -219,12 +226,20 @@ def choice_refusal(override: Override, choices: Sequence[str]) -> str:
     given = str(value) if isinstance(value, str) else (override.input_line or "").partition("=")[2]
     if key == "system" and (algorithm := ALGORITHMS.get(bare_name(given))):
         return f"{key}={given} is not known: use {algorithm}"
-    alike = [choice for choice in choices if bare_name(choice) == bare_name(given)]
+    suite, slash, name = given.partition("/")
+    if translated := CHOICES.get((key, suite)):
+        inside = [choice for choice in choices if choice.startswith(f"{translated}/")]
+        hint = (
+            nearest(f"{translated}/{name.removeprefix(f'{suite}_')}", inside) if inside else f"use {key}={translated}"
+        )
+        return f"{key}={given} is not known: {hint}"
+    # Stoix has two systems where one takes both kinds of actions.
+    bare = bare_name(given.removesuffix("_continuous") if key == "system" else given)
+    alike = [choice for choice in choices if bare_name(choice) == bare]
     if key == "network" and not alike:  # The start names the kind of network, the end the algorithm.
         ends = given.partition("_")[0], given.rpartition("_")[2]
         alike = [choice for choice in choices if (choice.partition("_")[0], choice.rpartition("_")[2]) == ends]
     hint = nearest(given, alike or choices)
-    suite, slash, _ = given.partition("/")
     suites = {choice.partition("/")[0] for choice in choices}
     if key == "env" and isinstance(value, str) and suite not in suites and (slash or hint.startswith("choose from")):
         return f"{key}={given}: '{suite}' is not a known suite of environments: {nearest(suite, suites)}"
