@@ -1,5 +1,6 @@
 """Scripts: the benchmark measures speed and writes the tables of the documentation."""
 
+import dataclasses
 import importlib
 import importlib.metadata
 import json
@@ -81,6 +82,17 @@ def test_the_benchmark_compares_a_run_with_another_framework(benchmark, tmp_path
     assert "old" not in text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["env_only", "net_only", "evaluation", "unroll_gru", "steps_gymnax", "search_cartpole", "host_bridge_sync"]
+)
+def test_every_measure_runs(benchmark, monkeypatch, name):
+    scenario = dataclasses.replace(benchmark.scenarios.SCENARIOS[name].scaled(0.001), peers={})
+    monkeypatch.setitem(benchmark.scenarios.SCENARIOS, "tiny", scenario)
+    (row,) = benchmark.runner.measure("tiny", {}, repeats=1)
+    assert row.get("value", row.get("cpu")) > 0.0
+
+
 def test_a_trial_has_fewer_environments_members_and_steps(benchmark):
     scenario = benchmark.scenarios.SCENARIOS["population_256"].scaled(0.01)
     # 4 environments are few already, 256 x 0.01 = 2.56, and 1,000 steps too few.
@@ -131,6 +143,13 @@ def test_a_count_that_has_risen_is_named(benchmark):
         "h200, sac: launches per update: 211, was 200",
         "h200, sac: step of the rollout: 3, was 0",
     ]
+
+
+def test_the_recorded_counts_are_those_of_todays_scenarios(benchmark):
+    recorded = json.loads(benchmark.kernels.RECORD.read_text())
+    for target in benchmark.kernels.TARGETS:
+        for name, scenario in benchmark.scenarios.KERNEL_SCENARIOS.items():
+            assert recorded[target][name]["stoix_like"]["settings"] == list(scenario.overrides), (target, name)
 
 
 def test_rejax_is_counted_again_when_its_settings_have_changed(benchmark, monkeypatch, tmp_path):

@@ -76,7 +76,8 @@ def main() -> None:
     found: dict[str, Any] = {}
     for target, name in itertools.product(TARGETS, asked.scenarios or KERNEL_SCENARIOS):
         print(f"{name} on {target} …", file=sys.stderr, flush=True)
-        counts = found.setdefault(target, {})[name] = {OURS: count_ours(name, find_target(target))}
+        ours = count_ours(name, find_target(target)) | {"settings": list(KERNEL_SCENARIOS[name].overrides)}
+        counts = found.setdefault(target, {})[name] = {OURS: ours}
         if asked.check:
             continue
         before = recorded.setdefault(target, {}).get(name, {})
@@ -99,7 +100,7 @@ def main() -> None:
         write_into(asked.into, "kernels", f"jax {jax}.\n\n{tables}")
 
 
-def count_ours(name: str, target: Target) -> dict[str, float]:
+def count_ours(name: str, target: Target) -> dict[str, Any]:
     """Compile our training program in a process of its own, and return its counts."""
     overrides = KERNEL_SCENARIOS[name].overrides
     return read(_run([sys.executable, str(SCRIPTS / "kernels_ours.py"), target.name, *overrides]), target)
@@ -192,8 +193,9 @@ def find_rises(found: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
         for name, counts in scenarios.items()
         if (known := recorded.get(target, {}).get(name, {}).get(OURS))
         for row, value in counts[OURS].items()
+        if row != "settings"
         # Loops that a program does not have are not recorded.
-        if value > LARGEST_RISE * (before := known.get(row, 0))
+        and value > LARGEST_RISE * (before := known.get(row, 0))
     ]
 
 

@@ -219,11 +219,11 @@ def bridge(overrides: list[str]) -> tuple[Run, float]:
 def net_only(overrides: list[str]) -> tuple[Run, float]:
     """Time a gradient step of actor and critic on every minibatch of a run: a lower bound on the cost of updates."""
     setup = _set_up(overrides)
-    plan, system, networks = setup.plan, setup.config.system, setup.spec.networks
+    plan, minibatches, networks = setup.plan, setup.config.system.minibatches, setup.spec.networks
     actor_parts, critic_parts = networks.actor_network, networks.critic_network
     actor = FeedForwardActor(actor_parts.action_head, actor_parts.pre_torso, actor_parts.input_layer)
     critic = FeedForwardCritic(critic_parts.critic_head, critic_parts.pre_torso, critic_parts.input_layer)
-    size = plan.envs_per_shard * system.rollout_length // system.num_minibatches
+    size = plan.envs_per_shard * setup.config.system.rollout_length // minibatches.num_minibatches
 
     @jax.jit
     def program(key: jax.Array) -> jax.Array:
@@ -238,7 +238,7 @@ def net_only(overrides: list[str]) -> tuple[Run, float]:
             return jax.tree.map(lambda x, gradient: x - 1e-3 * gradient, params, jax.grad(loss)(params)), None
 
         params = (actor.init(key, observation), critic.init(key, observation))
-        steps = plan.num_updates * system.epochs * system.num_minibatches
+        steps = plan.num_updates * minibatches.gradient_steps
         return loss(jax.lax.scan(body, params, None, steps)[0])
 
     return _time_program(program, plan.num_updates * plan.steps_per_update)

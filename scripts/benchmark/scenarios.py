@@ -5,7 +5,8 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-# As rejax: rewards as they are, and clipped values, for which minibatches are drawn from one array more.
+# As rejax: rewards as they are, and clipped values, for which minibatches are drawn from one array more. sbx does not
+# clip values.
 PPO = ("system=ppo/ff_ppo", "system.normalize_rewards=false", "system.clip_value=true")
 PPO_SMALL = (*PPO, "env=gymnax/cartpole", "network=mlp", "arch.total_num_envs=4")
 PPO_WIDE = (
@@ -63,6 +64,7 @@ def recurrent_ppo(network: str, *names: str) -> tuple[str, ...]:
     return (
         *("system=ppo/rec_ppo", "env=gymnax/cartpole", f"network={network}", "arch.total_num_envs=4"),
         *("arch.total_timesteps=5e4", "system.num_minibatches=4", "system.normalize_rewards=false"),
+        "system.clip_value=true",
         *(f"network.{name}_network.{part}" for name in names for part in parts),
     )
 
@@ -234,6 +236,14 @@ SCENARIOS = {
     "dqn": Scenario(DQN, peers={"rejax": rejax_settings(REJAX_DQN, "DQN"), "sbx": SBX_DQN}, goal=Goal("cpu", 2.0)),
     "sac": Scenario(SAC, peers={"rejax": rejax_settings(REJAX_SAC, "SAC"), "sbx": SBX_SAC}, goal=Goal("cpu", 1.15)),
     # Sections of the page name these, and those of pixels.
+    # As JaxMARL's ippo_ff_mpe.py.
+    "several_agents": Scenario(
+        (
+            *(*PPO, "env=jaxmarl/simple_spread", "network=mlp", "arch.total_num_envs=16", "arch.total_timesteps=4e5"),
+            *("system.actor_lr=2.5e-4", "system.critic_lr=2.5e-4", "system.standardize_advantages=minibatch"),
+        ),
+        on_cpu=False,
+    ),
     "rec_ppo": Scenario(REC_PPO, on_cpu=False),
     "rec_ppo_shared": Scenario(recurrent_ppo("rnn_shared", "actor"), on_cpu=False),
     "unroll_gru": Scenario(REC_PPO, "unroll", on_cpu=False),
@@ -293,7 +303,7 @@ SCENARIOS |= {
     for env, name in STEPPED.items()
 }
 # Training on the host's environments, which both sides step; and what a call costs beyond stepping 16 of them.
-HOST_PPO = (*PPO, *PPO_SMALL[4:], "arch.total_timesteps=50_000")
+HOST_PPO = (*PPO[:2], *PPO_SMALL[4:], "arch.total_timesteps=50_000")
 HOST_SAC = (*SAC[:1], *SAC[2:], "arch.total_timesteps=10_000", "env=gymnasium/pendulum")
 HOSTS = {
     "host_ppo_sync": (*HOST_PPO, "env=gymnasium/cartpole"),

@@ -122,6 +122,11 @@ _ADDED = re.compile(
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
 
 
+def has_costs(text: str) -> bool:
+    """Return whether the compiler predicts what kernels cost, in an optimised HLO module as text."""
+    return _COST.search(text) is not None
+
+
 def read_program(text: str, bandwidth: float = 0.0) -> Body:
     """Read the optimised HLO of a program.
 

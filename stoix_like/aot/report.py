@@ -1,4 +1,4 @@
-"""What a run needs on devices that are not in the machine, as text."""
+"""Reports of what a run needs on devices that are not in the machine, as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from stoix_like.aot.kernels import Body, read_program
+from stoix_like.aot.kernels import Body, has_costs, read_program
 from stoix_like.aot.operations import count_flops
 from stoix_like.aot.targets import Target
 from stoix_like.aot.topology import compile_with_costs, set_up_for
@@ -27,7 +27,7 @@ from stoix_like.utils.replay import BufferConfig
 
 LAUNCH = 2.2
 """Microseconds that the launch of a kernel takes on a GPU: a usual figure, which was not measured here."""
-_DEAREST = 5
+_MOST_EXPENSIVE = 5
 # Bodies of loops, by the scope that the loop is traced in.
 _BODIES = {
     "rollout": "step of the rollout",
@@ -48,15 +48,17 @@ class CompiledProgram(NamedTuple):
         compiled: jax's compiled program.
         body: what it runs.
         flops: floating-point operations of one device.
+        modelled: whether the compiler predicts what its kernels cost.
     """
 
     compiled: Any
     body: Body
     flops: int
+    modelled: bool
 
 
 class Report(NamedTuple):
-    """What a run needs.
+    """Report of a run.
 
     Attributes:
         target: the devices.
@@ -90,7 +92,7 @@ class Report(NamedTuple):
 
     @property
     def step(self) -> str:
-        """Which of both `steps_per_update` counts."""
+        """Kind of steps that `steps_per_update` counts."""
         return "gradient step" if isinstance(self.setup.config.arch, OfflineConfig) else "environment step"
 
     def check(self) -> None:
@@ -116,10 +118,12 @@ class Report(NamedTuple):
         if self.setup.env.on_host:
             yield "evaluate calls environments on the host, and was not compiled"
         yield ""
-        bodies = _with_names(update, "update", setup.config.system.rollout_length)
+        bodies = [*_with_names(update, "update", setup.config.system.rollout_length)]
         yield from columns([("loop body", "times", "kernels", "collectives", "host transfers"), *map(_row, bodies)])
         inside, whose = self.programs[self.training], " of the learner" if self.training == "learn" else ""
         waiting = sum(body.transfers for body in update.all())
+        if any(body.trips is None for _, body in bodies[1:]):
+            yield "loops marked ? end by a condition on data, and count once: launches, bytes and time are lower bounds"
         yield (
             f"{update.launches:,} launches per update{whose}, {update.launches / self.steps_per_update:.3g} per"
             f" {self.step}; {_count(waiting, 'host transfer')}"
@@ -133,7 +137,7 @@ class Report(NamedTuple):
         yield from self._room()
 
     def _prediction(self) -> Iterator[str]:
-        """Yield the predicted time of an update and its dearest kernels; nothing where the compiler predicts none."""
+        """Yield the predicted time of an update and its most expensive kernels, if the compiler predicts any."""
         update = self.update
         if not update.cost:
             return
@@ -148,17 +152,19 @@ class Report(NamedTuple):
                 f" {_milliseconds(launching)} of launches at {LAUNCH} µs;"
                 f" {self.steps_per_update / total * 1e6:.3g} {self.step}s per second"
             )
+            if not self.programs[self.training].modelled:
+                yield "by the bytes of kernels alone: the compiler has no cost model of this device"
         cost: defaultdict[str, float] = defaultdict(float)
         runs = Counter[str]()
         for times, kernel in update.repeated():
             cost[kernel.origin] += kernel.cost
             runs[kernel.origin] += times
-        dearest = sorted(cost, key=lambda origin: -cost[origin])[:_DEAREST]
+        most = sorted(cost, key=lambda origin: -cost[origin])[:_MOST_EXPENSIVE]
         rows = [
             (f"{cost[origin] / update.cost:.1%}", f"{runs[origin]:,}", origin.removeprefix("update/"))
-            for origin in dearest
+            for origin in most
         ]
-        yield from columns([("of the kernels", "launches", "dearest origins"), *rows])
+        yield from columns([("of the kernels", "launches", "most expensive origins"), *rows])
 
     def _room(self) -> Iterator[str]:
         """Yield how many environments or members fit, as far as memory tells."""
@@ -220,8 +226,9 @@ def compile_for(config: RunConfig, target: Target) -> Report:
                 compiled = compile_with_costs(traced.lower(), config.arch.deterministic)
             except jax.errors.JaxRuntimeError as error:
                 raise _refusal(error, setup, target, name) from error
+            text = compiled.as_text()
             programs[name] = CompiledProgram(
-                compiled, read_program(compiled.as_text(), target.bandwidth), count_flops(traced.jaxpr.jaxpr)
+                compiled, read_program(text, target.bandwidth), count_flops(traced.jaxpr.jaxpr), has_costs(text)
             )
             state = args[0] if name in ("train", "learn") else state
     finally:

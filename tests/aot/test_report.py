@@ -17,7 +17,7 @@ from support.composed import compose_config
 from support.toy_runs import TOY_RUN
 
 TINY = ["network.actor_network.pre_torso.layer_sizes=[8]", "network.critic_network.pre_torso.layer_sizes=[8]"]
-COMPILERS = {"h2": "jax_plugins", "v5": "libtpu"}
+GPUS = [name for name in targets.names() if targets.find_target(name).platform != "tpu"]
 
 
 @pytest.fixture
@@ -43,6 +43,7 @@ def test_a_report_tells_memory_and_kernels_of_every_program():
     # The kernels of a CPU have no cost but by the bandwidth of the target.
     update = compiled.update
     assert f"{update.cost / 1e3:.3g} of kernels and {2.2e-3 * update.launches:.3g} of launches at 2.2 µs;" in text
+    assert "\nby the bytes of kernels alone: the compiler has no cost model of this device\n" in text
     assert len(re.findall(r"^[\d.]+% +[\d,]+ +\S", text, re.MULTILINE)) == 5
     assert re.search(r"memory for about [\d,]+ environments \(arch.total_num_envs\), or for [\d,]+ members", text)
 
@@ -82,8 +83,9 @@ def unlimited_stack():
 
 def run_for(target, *overrides):
     """Compile a run in a process of its own."""
-    if importlib.util.find_spec(COMPILERS[target[:2]]) is None:
-        pytest.skip(f"{COMPILERS[target[:2]]} is not installed")
+    compiler = "jax_plugins" if target in GPUS else "libtpu"
+    if importlib.util.find_spec(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     command = [sys.executable, "-m", "stoix_like", "compile", *overrides, "--for", target]
     return subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=unlimited_stack)
@@ -103,6 +105,12 @@ def test_a_run_compiles_for_an_accelerator_that_is_not_there(target):
     assert {"init", "train", "evaluate", "select", "update", "epoch", "minibatch"} <= set(rows)
     assert any("of the rollout" in name for name in rows)
     assert rows["minibatch"][-2:] == ["0" if target == "h200" else "1", "0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", GPUS)
+def test_every_gpu_is_compiled_for(target):
+    assert "launches per update" in run_for(target, *TINY).stdout
 
 
 @pytest.mark.slow
