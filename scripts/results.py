@@ -56,7 +56,7 @@ _BUDGET = ("total_timesteps", "num_evaluation")
 
 
 class Start(NamedTuple):
-    """How a run was started: its overrides without seed and logger, and those of the budget it was resumed with."""
+    """Start of a run: its overrides without seed and logger, and those of the budget it was resumed with."""
 
     overrides: tuple[str, ...]
     resumed: tuple[str, ...]
@@ -347,7 +347,7 @@ def _verdict(returns: str, published: Published) -> str:
     if final >= published.episode_return:
         return "reached"
     inside = bool(interval) and interval[-1] >= published.episode_return
-    return f"{'within the interval:' if inside else '**lower**'} {published.note}".strip().rstrip(":")
+    return f"{'within the interval' if inside else '**lower**'}: {published.note}".strip().rstrip(":")
 
 
 def _row(rows: Sequence[Member], references: References | None) -> dict[str, str]:

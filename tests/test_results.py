@@ -274,7 +274,7 @@ def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(t
     assert [(row["published"], row[""]) for row in equal] == [
         ("440 (me)", "reached"),
         ("480 (me)", "within the interval: of two seeds."),
-        ("500 (me)", "**lower** its seeds are the best of ten."),
+        ("500 (me)", "**lower**: its seeds are the best of ten."),
     ]
     with pytest.raises(SystemExit, match="published.*: give --reference"):
         results.main([str(tmp_path / "ppo"), "--into", str(page)])

@@ -21,8 +21,8 @@ from stoix_like.systems.disco_rl.meta_network import LSTMState, Pair
 from stoix_like.utils.replay import Step
 from support.composed import compose_config
 
-# The published weights, which are no part of the package.
-PUBLISHED = Path(__file__).parents[2].parent / "shared/data/disco_103.npz"
+# The published weights, which are not part of the package: `stoix-like fetch disco103` puts them there.
+PUBLISHED = weights.default_path()
 T, B, A = 5, 3, 4
 
 
