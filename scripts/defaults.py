@@ -47,7 +47,7 @@ STEPS = {
 
 
 class Task(NamedTuple):
-    """What the defaults of a system are measured on."""
+    """Environment and budget on which the defaults of a system are measured."""
 
     environment: str
     steps: int

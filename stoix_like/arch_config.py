@@ -23,7 +23,7 @@ class PBTConfig:
         every_evals: evaluations between two selections; None: none are made.
         fraction: share of the members that are replaced, and of those that they copy.
         perturbation: relative change of the values of a copy; of a uniform range, in units of its width.
-        resample_probability: probability that a value of a copy is drawn anew instead.
+        resample_probability: probability that a value of a copy is drawn again instead.
         bounds: ranges by name; those of `hyperparams` by default.
     """
 
@@ -40,7 +40,7 @@ class HalvingConfig:
 
     Attributes:
         rounds: length of the run, in whole trials per slot; None: off.
-        eta: of the trials at a rung, the best 1/eta go on.
+        eta: of the trials at a rung, the best 1/eta continue.
         rungs: number of rungs; the last one is 1/eta of a trial, and each other one 1/eta of the next.
         bounds: distributions of later trials by name; those of `hyperparams` by default.
     """
@@ -75,17 +75,17 @@ class PopulationConfig:
 
     @property
     def evolves(self) -> bool:
-        """Whether members are replaced between evaluations."""
+        """True if members are replaced between evaluations."""
         return self.pbt.every_evals is not None
 
     @property
     def halves(self) -> bool:
-        """Whether trials that lose make room for others."""
+        """True if trials that lose make room for others."""
         return self.halving.rounds is not None
 
     @property
     def is_paired(self) -> bool:
-        """Whether every hyperparameter setting has the same seeds."""
+        """True if every hyperparameter setting has the same seeds."""
         if not self.hyperparams:
             return False
         if self.paired is None:
@@ -115,13 +115,13 @@ class ArchConfig(ABC):
         population: members trained in parallel.
         init_from: directory or address of a run whose parameters and statistics a new run starts from.
         stop_at_return: mean episode return of an evaluation at which the run stops; None spends the whole budget.
-        profile: trace one update and one evaluation, and measure the time of rollouts alone.
+        profile: trace one update and one evaluation, and measure the time of rollouts on their own.
         compute_dtype: dtype in which torsos compute; parameters, heads and losses are float32.
         deterministic: let GPUs compute the same bits in every run, which other devices do anyway.
         matmul_precision: precision of products of matrices; None: jax's default, but see `RunConfig.matmul_precision`.
         step_unit: what `total_timesteps` counts.
         keeps_last: whether the last parameters count as the best ones: choosing among those of several evaluations
-            would use episodes that learning from data alone does not have.
+            would use episodes that learning only from data does not have.
     """
 
     step_unit: ClassVar[str] = "env steps"

@@ -1,4 +1,4 @@
-"""What a system is built with, to train it and to act with what it learned."""
+"""Assembly of systems, for training and for acting with trained parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stoix_like.systems.parts.resets import with_resets
 
 
 class SystemParts(NamedTuple):
-    """What a policy acts with, apart from its parameters: the configuration, the spaces and the networks of a run.
+    """Parts of a policy apart from its parameters: the configuration, the spaces and the networks of a run.
 
     Attributes:
         config: the typed configuration.

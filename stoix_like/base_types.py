@@ -28,7 +28,7 @@ Metrics = dict[str, jax.Array]
 Loss = tuple[jax.Array, Metrics]
 """A loss, and metrics by name."""
 Acted = tuple[PyTree, jax.Array, PyTree]
-"""What `System.act` returns: the carry, the actions, and the extras, which the update needs to know."""
+"""Result of `System.act`: the carry, the actions, and the extras, which the update needs to know."""
 PartT = TypeVar("PartT", bound=Part)
 
 
@@ -94,7 +94,7 @@ class TimeStep(NamedTuple):
 
     @property
     def starts_episode(self) -> jax.Array:
-        """Whether `observation` is the first of its episode: `[N]` bool."""
+        """True where `observation` is the first of its episode: `[N]` bool."""
         return self.terminated | self.truncated | (self.episode.episode_length == 0)
 
 
@@ -108,7 +108,7 @@ class Transition(NamedTuple):
         terminated: `[N]` bool, see `TimeStep`.
         truncated: `[N]` bool, see `TimeStep`.
         next_observation: the true successor, see `TimeStep`; of a whole rollout, `[S, N, ...]` for
-            `utils.accelerate.successors.successor_values` where the system needs values alone.
+            `utils.accelerate.successors.successor_values` where the system needs only values.
         is_first: `[N]` bool, whether `observation` is the first of its episode, where a recurrent state is reset.
         extras: the extras returned by the system's `act`, such as log-probabilities.
     """
@@ -169,7 +169,7 @@ class LastAction(NamedTuple):
 
 
 class Distribution(Protocol):
-    """What a policy head returns for a batch, a distribution over actions; see `networks.distributions`."""
+    """Output of a policy head for a batch, a distribution over actions; see `networks.distributions`."""
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -192,7 +192,7 @@ class Distribution(Protocol):
 
 
 class NetworkOutputs(NamedTuple):
-    """What the networks of a system compute for observations `[B, ...]`, each the first of its episode.
+    """Outputs of the networks of a system for observations `[B, ...]`, each the first of its episode.
 
     Attributes:
         policy: the distribution over actions, without exploration that is no part of it; None without a policy.
@@ -248,14 +248,14 @@ class Model(NamedTuple):
 
 
 class SearchOutput(NamedTuple):
-    """What a search found out about the actions of N environments.
+    """Result of a search over the actions of N environments.
 
     Attributes:
         action: `[N, ...]`, the actions chosen.
         candidates: `[N, K, ...]`, the actions considered; None for all discrete ones, K = A.
         prior: `[N, K]`, their probabilities before the search.
         weights: `[N, K]`, their probabilities after it, the target of the policy.
-        visits: `[N, K]`, the simulations, or particles, that began with each of them.
+        visits: `[N, K]`, the simulations, or particles, that started with each of them.
         action_values: `[N, K]`, their values; NaN without a visit.
         prior_value: `[N]`, the values of the states before the search.
         value: `[N]`, the values of the states after it.
@@ -272,7 +272,7 @@ class SearchOutput(NamedTuple):
 
 
 class Dream(NamedTuple):
-    """What a learned model predicts along T steps of B episodes, from their first observations and all actions.
+    """Predictions of a learned model along T steps of B episodes, from their first observations and all actions.
 
     Attributes:
         view: like `Observation.agent_view`, `[T, B, ...]` floats in its units (uint8 images: 0 … 255).
@@ -353,7 +353,7 @@ class SystemConfig:
         annealed: names of hyperparameters with a second one, `final_*`: the value at the end of the run, or None.
         has_mode: whether the policy has a mode; without one, evaluations sample too.
         mode_hyperparams: hyperparameters with which a greedy `eval_act` takes the mode of the policy.
-        policy_hyperparams: hyperparameters with which `eval_act` acts on observations alone, without a search.
+        policy_hyperparams: hyperparameters with which `eval_act` acts only on observations, without a search.
         needs_model: whether the system plans with the environments as a model.
         needs_successors: whether the system reads the true successor of every step, and not only its value.
         stores_raw_rewards: whether the replay buffer holds rewards that `reward_scale` has not multiplied.
@@ -386,17 +386,17 @@ class SystemConfig:
 
     @property
     def has_replay(self) -> bool:
-        """Whether `Agent.local` holds a replay buffer, which `checkpoint.replay=false` leaves out of checkpoints."""
+        """True if `Agent.local` holds a replay buffer, which `checkpoint.replay=false` leaves out of checkpoints."""
         return any(part.is_replay for part in self.parts)
 
     @property
     def reads_successors(self) -> bool:
-        """Whether `needs_successors`, or a part does."""
+        """True if `needs_successors` is set, or a part reads successors."""
         return self.needs_successors or any(part.reads_successors for part in self.parts)
 
     @property
     def ignores_lag(self) -> bool:
-        """Whether losses take a rollout for one of the current policy, although that of Sebulba may be older."""
+        """True if losses treat rollouts as those of the current policy, although that of Sebulba may be older."""
         return not self.has_replay
 
     @property

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stoix_like.policies.policy import Policy
 
 Response = Mapping[str, Any] | Literal[False] | None
-"""What `on_evaluation` returns: False stops the run, a mapping adds metrics to the record."""
+"""Result of `on_evaluation`: False stops the run, a mapping adds metrics to the record."""
 
 
 class Callback:
@@ -111,7 +111,7 @@ class StopWithoutImprovement(Callback):
         self._best, self._waited = -math.inf, 0
 
     def on_start(self, info: RunInfo) -> None:
-        """Start anew with each run that does not resume."""
+        """Start from scratch with each run that does not resume."""
         if not info.history:
             self._best, self._waited = -math.inf, 0
 
@@ -162,7 +162,7 @@ class EvaluatePolicy(Callback):
         self._function, self._every, self._number = _imported(function), int(every_evals), 0
 
     def on_start(self, info: RunInfo) -> None:
-        """Start anew with each run that does not resume."""
+        """Start from scratch with each run that does not resume."""
         if not info.history:
             self._number = 0
 

@@ -1,4 +1,4 @@
-"""How Hydra composes the configuration."""
+"""Composition of the configuration by Hydra."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _package_choices() -> list[Path]:
 
 
 def with_search(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> list[str]:
-    """Let Hydra find YAML files in further directories, beside those of an override of `hydra.searchpath`.
+    """Let Hydra find YAML files in further directories, in addition to those of an override of `hydra.searchpath`.
 
     Args:
         overrides: Hydra overrides.
@@ -199,8 +199,8 @@ def resolve_globs(overrides: Sequence[str], config_dirs: Sequence[str | Path] = 
 def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> list[str]:
     """Add what Hydra needs.
 
-    `experiment=…` means `+experiment=…`, before other groups that are added; `env._target_=…` alone means `env=own`
-    too, and `env=CartPole-v1`, an id of gymnasium, a suite and its scenario.
+    `experiment=…` means `+experiment=…`, before other groups that are added; `env._target_=…` alone also means
+    `env=own`, and `env=CartPole-v1`, an id of gymnasium, a suite and its scenario.
 
     Args:
         overrides: Hydra overrides.
@@ -257,7 +257,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             raise ConfigError(f"{unread} cannot be read: {_reading_advice(unread, error)}") from error
         hint = words and unknown_keys.word_hint(words[0], group_choices("system"), group_choices("env"))
         raise ConfigError(
-            f"'{words[0]}' is no override: {hint}" if hint else f"{first_line(error)} (write an override as key=value)"
+            f"'{words[0]}' is not an override: {hint}" if hint else f"{first_line(error)} (write it as key=value)"
         ) from error
 
 

@@ -113,7 +113,7 @@ class RunConfig(NamedTuple):
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the best parameters of each member are kept beside the last ones."""
+        """True if the best parameters of each member are kept in addition to the last ones."""
         return bool(self.arch.absolute_metric or self.checkpoint.keep_best)
 
     @property
@@ -255,7 +255,7 @@ def _entry(converted: Any, key: str) -> Any:
 
 
 def _fit_to_arch(system: SystemConfig, arch: ArchConfig, name: str) -> SystemConfig:
-    """Return the hyperparameters with which a system learns from data alone, if the architecture has nothing else."""
+    """Return the hyperparameters with which a system learns only from data, if the architecture has nothing else."""
     if not isinstance(arch, OfflineConfig):
         return system
     data = system.find_part(DataConfig)

@@ -1,4 +1,4 @@
-"""How the interpreter behaves: garbage collection, and where it looks for the user's own modules."""
+"""Settings of the interpreter: garbage collection, and where it looks for the user's own modules."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def to_overrides(overrides: Overrides) -> list[str]:
         return [f"{_key(key)}={_value(key, value)}" for key, value in overrides.items()]
     for override in overrides:
         if not isinstance(override, str):
-            raise ConfigError(f"overrides: {override!r} is no string: write 'key=value', or pass a dictionary")
+            raise ConfigError(f"overrides: {override!r} is not a string: write 'key=value', or pass a dictionary")
     return list(overrides)
 
 

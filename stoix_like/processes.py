@@ -1,8 +1,8 @@
 """The processes of a run on several hosts, and what they agree on.
 
 Every process runs the same loop on the host, so that all of them call the same compiled programs in the same order.
-What could differ between them is agreed on here: decisions that depend on time, signals, and the outcome of what one
-process alone does with files.
+What could differ between them is agreed on here: decisions that depend on time, signals, and the outcome of what only
+one process does with files.
 
 Orbax writes checkpoints together: each process writes its part of the arrays. How many processes there are is not
 recorded, so a run may resume with another number of them, as long as the number of shards stays the same. If a process
@@ -58,7 +58,7 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process logs and owns the run directory."""
+        """True if this process logs and owns the run directory."""
         return self.index == 0
 
     def say(self, text: str, file: TextIO | None = None) -> None:
@@ -102,7 +102,7 @@ class Processes:
 
     @contextlib.contextmanager
     def in_first(self, context: Callable[[], AbstractContextManager[T]]) -> Iterator[T | None]:
-        """Enter a context in the first process alone; the others wait until it is entered, and until it is left.
+        """Enter a context only in the first process; the others wait until it is entered, and until it is left.
 
         Args:
             context: returns the context.

@@ -84,16 +84,16 @@ def one_of(*names: str) -> Choices:
 class Part:
     """Base class of parts: frozen dataclasses of the keys of an option, with all that a configuration asks of it.
 
-    A part is a field of a larger dataclass, which has its keys beside its own: with a field `target: SoftTarget`, the
-    key `system.tau` sets `config.target.tau`.
+    A part is a field of a larger dataclass, which has its keys in addition to its own: with a field
+    `target: SoftTarget`, the key `system.tau` sets `config.target.tau`.
     """
 
     is_replay: ClassVar[bool] = False
-    """Whether the option is a replay buffer, see `SystemConfig.has_replay`."""
+    """True if the option is a replay buffer, see `SystemConfig.has_replay`."""
 
     @property
     def reads_successors(self) -> bool:
-        """Whether the option reads the true successor of every step, see `SystemConfig.needs_successors`."""
+        """True if the option reads the true successor of every step, see `SystemConfig.needs_successors`."""
         return False
 
     @property
@@ -168,14 +168,14 @@ def _places(schema: Any) -> dict[str, tuple[str, Any]]:
     own = {} if "__dataclass_fields__" in vars(schema) else inspect.get_annotations(schema)
     if lost := [key for key in own if typing.get_origin(hints[key]) is not ClassVar]:
         raise ConfigError(
-            f"{name} has annotations that are no fields, {', '.join(lost)}: decorate it with"
+            f"{name} has annotations that are not fields, {', '.join(lost)}: decorate it with"
             " @dataclass(frozen=True, kw_only=True)"
         )
     places: dict[str, tuple[str, Any]] = {}
     for field in dataclasses.fields(schema):
         hint = hints[field.name]
         if _is_part(hint) and any(map(_is_part, hints_of(hint).values())):
-            raise TypeError(f"{schema.__name__}.{field.name} is a part that has parts: list them beside each other")
+            raise TypeError(f"{schema.__name__}.{field.name} is a part that has parts: list them side by side")
         found = {key: (field.name, inner) for key, inner in flat_hints(hint).items()} if _is_part(hint) else {}
         found = found or {field.name: ("", hint)}
         if twice := places.keys() & found.keys():
@@ -191,7 +191,7 @@ def _is_part(hint: Any) -> bool:
 def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
     """Fill a dataclass from a plain mapping.
 
-    Integers may be written as floats (`1e6`). Fields with a default may be missing. Keys of parts stand beside others.
+    Integers may be written as floats (`1e6`). Fields with a default may be missing. Keys of parts stand next to others.
 
     Args:
         schema: a dataclass; its fields may be int, float, bool, str, literals, lists, mappings, nested dataclasses, or

@@ -39,7 +39,7 @@ def import_object(path: Any, key: str, wanted: str) -> Any:
     """
     module, _, name = str(path).rpartition(".")
     if not module:
-        raise ConfigError(f"{key}={path} is no import path: {wanted}")
+        raise ConfigError(f"{key}={path} is not an import path: {wanted}")
     with refusing(f"{key}={path} cannot be imported", wanted):
         return getattr(importlib.import_module(module), name)
 

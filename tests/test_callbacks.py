@@ -68,7 +68,7 @@ def test_a_callback_starts_anew_with_each_run_that_does_not_resume():
 @pytest.mark.parametrize("arguments", [{"callbacks": StopAtReturn(1.0)}, {"loggers": StopAtReturn(1.0)}])
 def test_a_lone_callback_or_logger_is_no_list(tmp_path, arguments):
     (name,) = arguments
-    with pytest.raises(ConfigError, match=rf"{name}=StopAtReturn is no list: pass {name}=\[…\]"):
+    with pytest.raises(ConfigError, match=rf"{name}=StopAtReturn is not a list: pass {name}=\[…\]"):
         stoix_like.train("ppo/ff_ppo", RUN, run_dir=tmp_path, **arguments)
 
 

@@ -54,7 +54,7 @@ def test_list_is_unchanged():
     ("overrides", "message"),
     [
         ("arch.seed=1", r"overrides='arch.seed=1' is a string: pass a list, \['arch.seed=1'\], or a dictionary"),
-        ([("arch.seed", 1)], r"\('arch.seed', 1\) is no string"),
+        ([("arch.seed", 1)], r"\('arch.seed', 1\) is not a string"),
         ({"arch.seed": object}, r"arch.seed=<class 'object'> is a type"),
         ({"arch.seed=1": 1}, "the key 'arch.seed=1' must be a string without '='"),
         ({"env.kwargs": {"a:b": 1}}, "env.kwargs: an override cannot have the key 'a:b'"),

@@ -245,6 +245,6 @@ class WithoutFields(Learner):
 
 
 def test_a_class_with_annotations_of_its_own_is_decorated():
-    with pytest.raises(ConfigError, match=r"test_schema.Undecorated has annotations that are no fields, lr: decorate"):
+    with pytest.raises(ConfigError, match=r"test_schema.Undecorated has annotations that are not fields, lr: decorate"):
         flat_hints(Undecorated)
     assert flat_hints(WithoutFields) == flat_hints(Learner)

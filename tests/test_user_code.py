@@ -42,13 +42,13 @@ def module(request, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        (".", "is no import path"),
+        (".", "is not an import path"),
         (".envs.Env", "cannot be imported (TypeError: the 'package' argument is required"),
-        ("", "is no import path"),
-        ("Env", "is no import path"),
+        ("", "is not an import path"),
+        ("Env", "is not an import path"),
         ("json.", "cannot be imported (AttributeError: module 'json' has no attribute ''"),
         ("absent.Env", "cannot be imported (No module named 'absent'"),
-        (None, "is no import path"),
+        (None, "is not an import path"),
     ],
 )
 def test_paths_that_name_nothing(path, reason):

@@ -1,4 +1,4 @@
-"""What all recorders share: random weights, and files of arrays with the versions of what made them."""
+"""Code that all recorders share: random weights, and files of arrays with the versions of what made them."""
 
 import importlib.metadata
 import sys

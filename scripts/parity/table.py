@@ -23,7 +23,7 @@ def largest(text):
 
 
 def fill(page, rows):
-    """Return a page with the differences in the rows of its table that begin with their names.
+    """Return a page with the differences in the rows of its table that start with their names.
 
     Raises:
         ValueError: a name has no row.

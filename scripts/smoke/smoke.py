@@ -108,7 +108,7 @@ def try_system(system: str, kinds: Sequence[str]) -> list[Outcome]:
         choices = tuple(commands(system, kind))
         if not choices:
             continue
-        # A system for continuous actions alone has the same vectors in two kinds.
+        # A system only for continuous actions has the same vectors in two kinds.
         run = tuple(" ".join(words) for words in choices)
         outcome = runs[run]._replace(kind=kind, seconds=0.0) if run in runs else attempt(system, kind, choices, full)
         runs[run] = outcome

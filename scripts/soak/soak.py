@@ -141,7 +141,7 @@ def attempt(worker: Worker, kind: str, index: int, seed: int, scratch: Path, ref
     bench = Bench(worker, directory, references, seed)
     try:
         outcome = importlib.import_module(kind).attempt(bench, random.Random(f"{seed} {kind} {index}"), index)
-    except Exception as error:  # The soak itself failed; the other tries go on.
+    except Exception as error:  # The soak itself failed; the other tries continue.
         reason = traceback.format_exception_only(error)[-1].strip()
         outcome = Outcome(kind, [f"the try failed: {reason}"], bench.commands)
     shutil.rmtree(directory, ignore_errors=True)

@@ -11,7 +11,7 @@ STEPS = 64
 
 
 def offline(system: str) -> bool:
-    """Return whether a system learns from data, or from a teacher, alone."""
+    """Return whether a system learns only from data, or only from a teacher."""
     return system.startswith("offline/")
 
 

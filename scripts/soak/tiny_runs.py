@@ -183,7 +183,7 @@ def _virtual_memory() -> int:
 
 
 class Bench:
-    """What a try works with: a worker, directories, and uninterrupted runs to compare with.
+    """Tools of a try: a worker, directories, and uninterrupted runs to compare with.
 
     Args:
         worker: runs the processes.

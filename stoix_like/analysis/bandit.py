@@ -53,7 +53,7 @@ def selection_curves(
     recorded episode returns. Source: Jackson et al. 2025, "A clean slate for offline reinforcement learning".
 
     Args:
-        paths: run directories or directories that contain runs; members that differ in their seeds alone are a setting.
+        paths: run directories or directories that contain runs; members that differ only in their seeds are a setting.
         options: `score`, `final` for the last parameters of each policy or `best` for the best ones, and `level`.
         by: dotted keys whose values make an algorithm, which has a bandit of its own; by default the system.
         episodes: N, the number of episodes to play.

@@ -98,7 +98,7 @@ class Test(NamedTuple):
 
     @property
     def is_tested(self) -> bool:
-        """Whether there is a p-value: of several seeds of both, that are not equal, and for a t-test with spread."""
+        """True if there is a p-value: of several seeds of both, that are not equal, and for a t-test with spread."""
         return not math.isnan(self.p_value)
 
     def verdict(self, level: float) -> str:
@@ -175,12 +175,12 @@ class Comparison(NamedTuple):
 
     @property
     def is_grid(self) -> bool:
-        """Whether there are so many algorithms that the best one alone is compared with each other one."""
+        """True if there are so many algorithms that only the best one is compared with each other one."""
         return len(self.algorithms) > MAX_ALL_PAIRS
 
     @property
     def test_title(self) -> str:
-        """What was tested, and how."""
+        """Names and settings of the tests, as a title."""
         settings = self.settings
         names = dict.fromkeys(_test_title(test, settings.test) for test in self.tests if test.is_tested)
         corrected = "" if settings.correction == "none" else f", corrected by {settings.correction}"
@@ -351,7 +351,7 @@ def _algorithms(
     algorithms = [item for item in given if isinstance(item, AlgorithmRuns)]
     directories = [item for item in given if not isinstance(item, AlgorithmRuns)]
     if algorithms and directories:
-        raise ConfigError(f"{directories[0]} is no algorithm, unlike others: read all paths by analysis.read first")
+        raise ConfigError(f"{directories[0]} is not an algorithm, unlike others: read all paths by analysis.read first")
     return algorithms or read(directories, by)
 
 

@@ -124,7 +124,7 @@ def member_curve(member: Member, metric: str, x: str) -> MemberCurve:
     series = member.run.series(metric)
     points = series.env_steps if x == "env_steps" else series.wall_seconds
     if None in points:
-        raise ConfigError(f"x={x}: the records of {metric} have env_steps alone: use x=env_steps")
+        raise ConfigError(f"x={x}: the records of {metric} only have env_steps: use x=env_steps")
     values = np.asarray(list(map(member.number, series.values)), np.float64)
     finite, is_last = np.isfinite(values), metric in _RETURNS and bool(member.failure)
     if not finite.any() and not (is_last and len(values)):

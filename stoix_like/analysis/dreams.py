@@ -1,4 +1,4 @@
-"""Pictures of dreams: what a world model predicts of an episode, beside what happened."""
+"""Pictures of dreams: what a world model predicts of an episode, next to what happened."""
 
 from __future__ import annotations
 

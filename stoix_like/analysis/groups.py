@@ -236,7 +236,7 @@ def check_keys(by: Sequence[str], runs: Sequence[Run]) -> None:
     parents = {key.rsplit(".", depth)[0] for key in known for depth in range(1, key.count(".") + 1)}
     for key in by:
         if key not in known | parents:
-            raise ConfigError(f"--by {key} is no key of these runs: {nearest(key, known | parents)}")
+            raise ConfigError(f"--by {key} is not a key of these runs: {nearest(key, known | parents)}")
 
 
 def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dict[int, Member]]]) -> list[str]:

@@ -349,7 +349,7 @@ def _colour_actions(axes: Axes, taken: Slice, actions: np.ndarray) -> None:
 
 
 def _legend(axes: Axes, **options: Any) -> None:
-    """Draw the legend beside the axes, where it covers nothing."""
+    """Draw the legend next to the axes, where it covers nothing."""
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize="small", title_fontsize="small", **options)
 
 

@@ -134,7 +134,7 @@ def draw_memory(
     known = {name for member in members for name, _ in flatten(member.run.config)}
     for option, name in [("--x", key)] * (key is not None) + [("--by", name) for name in by]:
         if name not in known:
-            raise ConfigError(f"{option} {name} is no key of these runs: {nearest(str(name), known)}")
+            raise ConfigError(f"{option} {name} is not a key of these runs: {nearest(str(name), known)}")
     key = key or varied_length(members)
     tasks = returns_over_lengths(members, key, kind, by)
     figure = Figure(figsize=(_WIDTH * len(tasks), _HEIGHT), layout="constrained")

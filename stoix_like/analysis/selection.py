@@ -85,7 +85,7 @@ def one_stage(runs: Sequence[Run]) -> list[Run]:
         if is_sweep and any(search in own and fresh not in own for own in parents):
             left_out[fresh] = "fresh seeds do not count with those that selected their setting"
     for directory, reason in left_out.items():
-        print(f"leaving out {directory}: {reason}; give this directory alone", file=sys.stderr)
+        print(f"leaving out {directory}: {reason}; pass only this directory to see it", file=sys.stderr)
     return [run for run, own in zip(runs, parents, strict=True) if not own & left_out.keys()]
 
 

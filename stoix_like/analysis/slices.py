@@ -31,7 +31,7 @@ View = dict[str, np.ndarray]
 
 
 class Slice(NamedTuple):
-    """What a policy and its critic say over a line or a plane of observations.
+    """Outputs of a policy and its critic over a line or a plane of observations.
 
     Attributes:
         features: the features that vary, one or two.

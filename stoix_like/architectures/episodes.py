@@ -27,7 +27,7 @@ EPISODE_STATISTICS = (
     "episode_return_max",
     "episode_length_mean",
 )
-"""Names of what is logged of the episodes of training, beside their measures; metrics of systems have others."""
+"""Names of the logged metrics of training episodes, besides their measures; metrics of systems have others."""
 
 
 def no_episodes(measures: Iterable[str] = ()) -> EpisodeSums:

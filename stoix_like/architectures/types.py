@@ -17,7 +17,7 @@ Given = Mapping[str, jax.Array]
 
 
 class Inputs(NamedTuple):
-    """What a run learns from beside its environments: arguments of its programs, the same for all members and shards.
+    """Inputs of a run besides its environments: arguments of its programs, the same for all members and shards.
 
     Attributes:
         data: recorded data, see `utils.replay.data`; None without any.
@@ -45,7 +45,7 @@ class ProgramSpec(NamedTuple):
         most_truncations: see `rollout.rollout`.
         lone_shards: whether each device has a single shard, so that the axis over its shards is omitted.
         diagnostics: whether a call diagnoses the networks after its last update, see `systems.diagnostics`.
-        offline: whether the agent learns from recorded data alone, and no environment is stepped.
+        offline: whether the agent learns only from recorded data, and no environment is stepped.
     """
 
     num_members: int

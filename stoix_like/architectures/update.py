@@ -87,7 +87,7 @@ class ShardProgram(NamedTuple):
     def init_learner(self, key: jax.Array, shard_key: jax.Array, update: Update) -> LearnerState:
         """Initialise one shard whose rollouts, or data, come from elsewhere; its environments are never called.
 
-        Statistics of recorded data alone are those of all of them.
+        Without rollouts, statistics are those of all recorded data.
 
         Args:
             key: key of the agent, the same for every shard.
@@ -352,7 +352,7 @@ class ShardProgram(NamedTuple):
 def make_update(
     build: Build, env: VectorEnvironment, axes: Axes, spec: ProgramSpec
 ) -> Callable[[Hyperparams, Inputs], Update]:
-    """Return the update of a shard, which is traced once, although every program traces all of its functions anew.
+    """Return the update of a shard, which is traced once, although every program traces all of its functions again.
 
     Args:
         build: see `anakin.make_program`.
@@ -384,7 +384,7 @@ def _check_metrics(metrics: Metrics, measures: Iterable[str]) -> None:
         if name in EPISODE_STATISTICS:
             raise ConfigError(f"metric {name}: train/{name} is a statistic of finished episodes: use another name")
         if not jax.tree_util.all_leaves([value]):
-            raise ConfigError(f"metric {name} is a {type(value).__name__}: return scalars, each by a name of its own")
+            raise ConfigError(f"metric {name} is a {type(value).__name__}: return scalars, each under its own name")
         if jnp.ndim(value):
             raise ConfigError(f"metric {name} is {value.dtype}{list(value.shape)}: return its mean")
 

@@ -45,7 +45,7 @@ _NO_EFFECT = re.compile(
     r"(logger|checkpoint|hydra)\..*|system\.(name|module)|env\.(scenario\.task_name|vectorization|timeout|assets)|"
     r"arch\.(absolute_metric|on_nan|profile|compile_cache|deterministic|distributed|resume_from)"
 )
-# Nothing is logged or copied, so that a run of somebody else needs no trust for it.
+# Nothing is logged or copied, so that the run of another user needs no trust for it.
 _NOWHERE = ("logger=silent", "+checkpoint.mirror=null")
 _SAME = {"arch.num_devices": (None, 1)}
 # Values that switch to what the files do not have.
@@ -79,7 +79,7 @@ def eject(source: str, overrides: Sequence[str], out: Path | None = None) -> str
     if out is not None:
         check_writable(out, "--out")
         try:
-            # Never the file that somebody has edited since.
+            # Never a file that has been edited since.
             with open(out, "x", encoding="utf-8") as file:
                 file.write(text)
         except FileExistsError as error:
@@ -187,7 +187,7 @@ def _check_others(system: str, ours: Mapping[str, Any], plain: Mapping[str, Any]
             continue
         if key == "env.env_name":
             raise ConfigError(
-                f"env={value}: the single file of {system} has {default} alone: use env={default}/cartpole"
+                f"env={value}: the single file of {system} has only {default}: use env={default}/cartpole"
             )
         raise ConfigError(f"{key}={_shown(value)}: the single file of {system} has only {_shown(default)}: use that")
 
@@ -224,7 +224,7 @@ def _check_environment(run: RunConfig, script: ModuleType, config: Any) -> None:
     env = factory.make_eval(run.env)
     kind = "continuous" if space is Box else "discrete"
     if not isinstance(env.action_space, space):
-        raise ConfigError(f"env.scenario.name={name}: the single file of {run.system_name} has {kind} actions alone")
+        raise ConfigError(f"env.scenario.name={name}: the single file of {run.system_name} has only {kind} actions")
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
     shape = jax.eval_shape(script.make_env(name, config.max_episode_steps).reset, keys)[1].shape[1:]
     vectors = isinstance(env.observation_space, Box) and env.observation_space.shape == shape and len(shape) == 1

@@ -108,7 +108,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     checking.set_defaults(run=_check_env)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
         hint = nearest(_USUAL_NAMES.get(words[0], words[0]), commands.choices)
-        raise ConfigError(f"'{words[0]}' is no command: {hint}")
+        raise ConfigError(f"'{words[0]}' is not a command: {hint}")
     known, rest = parser.parse_known_args(words)
     if known.command in ("resume", "compile", "check-env", "eject", "tune", "sweep") and not any(
         word.startswith("-") for word in rest
@@ -145,7 +145,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
         " evaluations)",
     )
     parser.add_argument(
-        "--simulations", type=int, help="of systems that search: simulations per step; 0: the policy network alone"
+        "--simulations", type=int, help="of systems that search: simulations per step; 0: only the policy network"
     )
     parser.add_argument("--render", type=Path, metavar="OUT.gif|OUT.mp4", help="render one more episode to this file")
     parser.add_argument("--trust", action="store_true", help=TRUST)

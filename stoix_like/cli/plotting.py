@@ -54,7 +54,7 @@ def plot(words: Sequence[str]) -> str:
     parser = argparse.ArgumentParser(
         f"stoix-like plot --kind {known.kind}",
         description=f"Plot {kind.about}.",
-        epilog="\n".join(["kinds, each with options of its own (stoix-like plot --kind KIND --help):", *_list_kinds()]),
+        epilog="\n".join(["kinds, each with its own options (stoix-like plot --kind KIND --help):", *_list_kinds()]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kind.add(parser)

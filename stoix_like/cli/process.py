@@ -137,7 +137,7 @@ def _has_others() -> bool:
 
 
 def _leave_others() -> NoReturn:
-    """End this process alone; at a regular exit, jax would wait for the others, which wait for this one."""
+    """End only this process; at a regular exit, jax would wait for the others, which wait for this one."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(FAILED)

@@ -44,7 +44,7 @@ _FORM = {
 
 @dataclass(frozen=True, kw_only=True)
 class DataHeader:
-    """What a data set is, as recorded in its file.
+    """Description of a data set, as recorded in its file.
 
     Attributes:
         format: number of the format.

@@ -29,7 +29,7 @@ from stoix_like.errors import ConfigError, reason
 from stoix_like.storage.files import replaced
 
 KEY = "system.data"
-"""What names a data set in messages, unless a function is told another name."""
+"""Name of a data set in messages, unless a function is told another name."""
 _HEADER = "header"
 _OTHERS = {"ogbench": layouts.read_ogbench, "d4rl": layouts.read_d4rl, "minari": layouts.read_minari}
 _USE = "use an .npz file of `stoix-like collect` or of OGBench, a file of D4RL, or a directory of Minari"

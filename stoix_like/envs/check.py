@@ -55,12 +55,12 @@ class CheckedRollout(NamedTuple):
 
     @property
     def ended(self) -> np.ndarray:
-        """Whether a step ended its episode, `[T, N]` bool."""
+        """True where a step ended its episode, `[T, N]` bool."""
         return np.asarray(self.steps.terminated | self.steps.truncated)
 
 
 class Checked(NamedTuple):
-    """What was checked without a fault."""
+    """Result of a check that found no faults."""
 
     num_envs: int
     num_steps: int
@@ -356,7 +356,7 @@ def _carry_faults(name: str, before: PyTree, after: PyTree, strict: bool) -> Ite
 
 
 class _Programs:
-    """Programs that were traced anew for every call, and compiled unless they equal an earlier one."""
+    """Programs that were traced for every call, and compiled unless they equal an earlier one."""
 
     def __init__(self) -> None:
         self._compiled: dict[str, Any] = {}

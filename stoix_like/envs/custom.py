@@ -80,14 +80,14 @@ def make(
         raise ConfigError(f"env.kwargs={dict(kwargs)}: {_name(source)} is built already: pass its class, env=MyEnv")
     if opponent and not _is_a(source, _GAME):
         raise ConfigError(
-            f"env.kwargs.opponent={name_of(opponent[_OPPONENT])}: {_name(source)} is no game of pgx: leave it out"
+            f"env.kwargs.opponent={name_of(opponent[_OPPONENT])}: {_name(source)} is not a pgx game: leave it out"
         )
     adds_world = _adds_world(source, world)
     if params and (_is_of_gymnasium(source) or _is_parallel(source)):
         raise ConfigError(f"env.params={dict(params)}: {_name(source)} has no parameters: use env.kwargs")
     if _is_of_gymnasium(source):
         suite = load_suite("gymnasium")
-        with refusing(f"{_name(source)} is no environment of gymnasium", "see the guide on environments of your own"):
+        with refusing(f"{_name(source)} is not a gymnasium environment", "see the guide Bring your own environment"):
             adopted: VectorEnvironment = suite.adopt(source, constructor, _name(source), options or HostOptions())
         return join_actions(adopted)
     if _is_parallel(source):
@@ -141,7 +141,7 @@ def _adds_world(env: Any, world: Mapping[str, Any]) -> bool:
         return False
     value, is_custom = world[_WORLD], isinstance(env, Environment | VectorEnvironment)
     if not (_is_of_jaxmarl(env) or _is_parallel(env) or (is_custom and env.num_agents > 1)):
-        raise ConfigError(f"env.kwargs.world={value}: {_name(env)} is no game of several agents: leave it out")
+        raise ConfigError(f"env.kwargs.world={value}: {_name(env)} is not a game of several agents: leave it out")
     if not isinstance(value, bool):
         raise ConfigError(f"env.kwargs.world={value!r} is invalid for {_name(env)}: it must be true or false")
     return value
@@ -167,7 +167,7 @@ def adapt(env: Any, params: Mapping[str, Any], world: bool = False) -> VectorEnv
     if _is_of_jaxmarl(env):
         return _adapt_jaxmarl(env, params, world)
     if not isinstance(env, Environment | VectorEnvironment):
-        raise FaultyEnvironmentError([f"{_name(env)} is no environment in JAX: {_advice(env)}"])
+        raise FaultyEnvironmentError([f"{_name(env)} is not an environment in JAX: {_advice(env)}"])
     if params:
         raise ConfigError(f"env.params={dict(params)}: {_name(env)} has no parameters: use env.kwargs")
     for name in ("observation_space", "action_space"):

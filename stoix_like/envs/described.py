@@ -146,7 +146,7 @@ def _plain(space: Any) -> dict[str, Any]:
             bounds = {"low": _plain_bound(space.low), "high": _plain_bound(space.high)}
             form = {"shape": [*map(int, space.shape)], "dtype": str(jnp.dtype(space.dtype)), "stacked": space.stacked}
             return {"kind": "Box", **bounds, **form}
-    raise TypeError(f"{type(space).__name__} is no space that a file describes")
+    raise TypeError(f"{type(space).__name__} is not a space that a file can describe")
 
 
 def _plain_bound(bound: Any) -> Any:
@@ -175,7 +175,7 @@ def _space_of(plain: dict[str, Any]) -> Any:
             shape, dtype = tuple(map(int, plain["shape"])), jnp.dtype(plain["dtype"])
             low, high = (_bound_of(plain[end], sign * np.inf, shape, dtype) for end, sign in (("low", -1), ("high", 1)))
             return Box(low, high, shape, dtype, int(plain["stacked"]))
-    raise ValueError(f"kind={plain['kind']!r} is no space")
+    raise ValueError(f"kind={plain['kind']!r} is not a kind of space")
 
 
 def _bound_of(plain: Any, infinity: float, shape: tuple[int, ...], dtype: Any) -> Any:

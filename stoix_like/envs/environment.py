@@ -86,11 +86,11 @@ class VectorEnvironment(ABC):
     observation_space: ObservationSpace
     """The space of `Observation.agent_view` in one environment, without the axis N."""
     keeps_parameters: bool = False
-    """Whether the state of an environment holds parameters that the next episode keeps."""
+    """True if the state of an environment holds parameters that the next episode keeps."""
     action_space: Any
     """The space of the action in one environment, without the axis N: `Space`; of unwrapped ones, `ActionSpace`."""
     on_host: bool = False
-    """Whether the environments run on the host: they reset themselves, and a checkpoint cannot hold their state."""
+    """True if the environments run on the host: they reset themselves, and a checkpoint cannot hold their state."""
 
     @abstractmethod
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
@@ -219,7 +219,7 @@ class VectorEnvironment(ABC):
 
     @property
     def team_reward(self) -> bool:
-        """Whether the agents of an environment have one reward `[N]` in common, and not one each `[N, A]`."""
+        """True if the agents of an environment have one reward `[N]` in common, and not one each `[N, A]`."""
         return False
 
     @property

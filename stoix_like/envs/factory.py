@@ -426,7 +426,7 @@ def _hide(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
 def make_scenario(
     config: EnvConfig, custom_env: Any = None, evaluation: bool = False, drawn: bool = False
 ) -> VectorEnvironment:
-    """Build environments with the custom wrappers alone.
+    """Build environments with only the custom wrappers.
 
     Args:
         config: the environment.

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class HostSpec(NamedTuple):
-    """What a program must know of environments on the host.
+    """Specification of environments on the host.
 
     Attributes:
         name: suite and scenario, for messages.

@@ -28,7 +28,7 @@ _SIGNAL_SECONDS = 10.0
 
 
 class HostOptions(NamedTuple):
-    """How a suite builds environments on the host.
+    """Options for building environments on the host.
 
     Attributes:
         vectorization: how N environments are stepped together, `env.vectorization`.
@@ -297,6 +297,6 @@ def _refuse(is_bad: Callable[[Any], Any], tree: PyTree, what: str) -> None:
 
 
 def draw_without_windows() -> None:
-    """Let pygame draw into arrays alone: it starts SDL, whose Cocoa driver on macOS aborts outside the main thread."""
+    """Let pygame draw only into arrays: it starts SDL, whose Cocoa driver on macOS aborts outside the main thread."""
     if platform.system() == "Darwin":
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

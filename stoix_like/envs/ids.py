@@ -70,7 +70,7 @@ def _is_known(name: str) -> bool:
 
 
 def _suite_of(name: str, directory: Path) -> str:
-    """Return the choice of `env` for an id: gymnax, if it has the id, or the suite of whose files one alone has it."""
+    """Return the choice of `env` for an id: gymnax, if it has the id, or a suite with a file for it."""
     if name.startswith("ALE/"):
         return "gymnasium/_atari"
     with contextlib.suppress(MissingExtraError):

@@ -33,7 +33,7 @@ _SILENCE = threading.RLock()
 
 
 class Rules(NamedTuple):
-    """What the interface leaves open about an environment.
+    """Rules of an environment that the interface does not specify.
 
     Attributes:
         limit: the steps after which an episode is truncated; None: never.

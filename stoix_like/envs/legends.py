@@ -74,7 +74,7 @@ class Feature(NamedTuple):
 
 
 class Legend(NamedTuple):
-    """What an environment observes and does.
+    """Description of the observations and actions of an environment.
 
     Attributes:
         features: named features of the observation, those that tell most first.
@@ -146,7 +146,7 @@ def find_feature(name: str, features: Sequence[Feature], space: ObservationSpace
     shape = leaves[leaf].shape
     if len(place) != len(shape) or any(at >= size for at, size in zip(place, shape, strict=True)):
         last = path + (f"[{','.join(str(size - 1) for size in shape)}]" if shape else "")
-        raise ConfigError(f"feature {name} is no entry of an array of shape {list(shape)}: the last one is {last}")
+        raise ConfigError(f"feature {name} is not an entry of an array of shape {list(shape)}: the last one is {last}")
     return _entry(leaf, place, leaves[leaf])
 
 

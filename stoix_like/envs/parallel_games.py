@@ -193,7 +193,7 @@ class ParallelBatch(HostBatch):
         left = [agent for agent in game.agents if agent not in done]
         self._steps[number] += 1
         seen = {agent: each for agent, each in observations.items() if agent in before or agent in left}
-        # The values of a truncated game are those of agents that would go on.
+        # The values of a truncated game are those of agents that would continue.
         view = form.view(seen, infos, left or before, game)
         limited = self._options.time_limit is not None and self._steps[number] >= self._options.time_limit
         ended = not left
@@ -271,7 +271,7 @@ def _frames_per_second(constructor: Callable[[], Any], name: str, timeout: float
     except NoAnswerError as error:
         raise ConfigError(f"env.timeout={timeout:g}: drawing {name} takes longer, or hangs") from error
     except Exception as error:
-        # Games are code of anybody, and drawing may lack anything on this machine.
+        # Games are third-party code, and drawing may lack anything on this machine.
         raise ConfigError(f"{name} cannot be drawn ({first_line(error)}): {needs}") from error
     if np.ndim(picture) != 3:
         raise ConfigError(f"{name} cannot be drawn: {needs}")

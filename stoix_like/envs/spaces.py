@@ -110,7 +110,7 @@ class Box:
 
     @property
     def bounded(self) -> bool:
-        """Whether all bounds are finite; the largest float32 counts as infinite."""
+        """True if all bounds are finite; the largest float32 counts as infinite."""
         return bool(np.all(_is_finite(self.low)) and np.all(_is_finite(self.high)))
 
     @property
@@ -384,7 +384,7 @@ ArraySpace = Discrete | MultiDiscrete | Box
 Space = ArraySpace | Mixed
 ObservationSpace = ArraySpace | Dict
 ActionSpace = Space | Dict | Tuple
-"""What environments declare; wrappers and policies see a `Mixed` space instead of a `Dict` or a `Tuple`."""
+"""Declared action space; wrappers and policies see a `Mixed` space instead of a `Dict` or a `Tuple`."""
 
 
 def entries(nest: Any, name: str = "") -> dict[str, Any]:

@@ -37,7 +37,7 @@ _STREAM = 0xDA7A
 
 
 class _Behaviour(NamedTuple):
-    """Which parameters act, whether by the mode of their policy (None: as in evaluations), and how often at random."""
+    """Parameters that act, whether by the mode of the policy (None: as in evaluations), and share of random actions."""
 
     which: str
     greedy: bool | None

@@ -22,8 +22,8 @@ from stoix_like.utils.replay.frames import FrameReplayState
 # Of rewards that were scaled, and scaled back.
 _ROUNDING = 1e-5
 _INFERRED = (
-    "the buffer does not say which steps were truncated: those whose successor is not the next observation are taken"
-    " for it, and an episode goes on where the next one starts with its last successor"
+    "the buffer does not say which steps were truncated: those whose successor is not the next observation count as"
+    " truncated, and an episode continues where the next one starts with its last successor"
 )
 
 
@@ -51,7 +51,7 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
             " sac/ff_sac, ddpg/ff_td3 or q_learning/ff_dqn"
         )
     if stored.only_data:
-        raise ConfigError(f"replay=True: the run learned from its data alone: use system.data={stored.data}")
+        raise ConfigError(f"replay=True: the run learned only from its data: use system.data={stored.data}")
     labels = config.system.find_part(TeacherConfig)
     if labels is not None and labels.teacher is not None and not isinstance(labels, Kickstarting):
         raise ConfigError(

@@ -58,7 +58,7 @@ def with_simulations(config: RunConfig, simulations: int | None) -> RunConfig:
     if not keys:
         raise ConfigError(f"simulations={simulations} has no effect: system={config.system_name} does not search")
     if simulations < 0:
-        raise ConfigError(f"simulations={simulations} is negative: use at least 0, for the policy alone")
+        raise ConfigError(f"simulations={simulations} is negative: use at least 0, for only the policy")
     return config._replace(system=replace_values(config.system, dict.fromkeys(keys, simulations)))
 
 

@@ -99,7 +99,7 @@ class LoggerSettings:
 
     @property
     def sends_data(self) -> bool:
-        """Whether the logger sends data to other machines."""
+        """True if the logger sends data to other machines."""
         return False
 
     def check(self) -> None:

@@ -25,7 +25,7 @@ class JsonlLogger:
     reported once and written together with the next one; no torn line stays.
 
     Args:
-        path: the metrics file; `updates.jsonl` beside it takes the records between evaluations.
+        path: the metrics file; `updates.jsonl` next to it takes the records between evaluations.
     """
 
     name = "jsonl"
@@ -46,7 +46,7 @@ class JsonlLogger:
             try:
                 self._updates.keep(_size_up_to(self._updates.path, info.env_steps))
             except OSError as error:
-                _report(f"cannot read {self._updates.path} ({error}): it starts anew")
+                _report(f"cannot read {self._updates.path} ({error}): starting a new file")
                 self._updates.start("")
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ class _Lines:
 
     @property
     def started(self) -> bool:
-        """Whether `start` or `keep` was called since `close`."""
+        """True if `start` or `keep` was called since `close`."""
         return self._begin is not None or self._descriptor is not None
 
     def start(self, head: str) -> None:

@@ -26,7 +26,7 @@ class LoggerConfig:
     The metrics file is always written, without keys.
 
     Attributes:
-        every_updates: updates between two records of training metrics; None records those of evaluations alone.
+        every_updates: updates between two records of training metrics; None records only those of evaluations.
         diagnostics: whether every evaluation records dormant units, ranks and norms of the networks.
     """
 

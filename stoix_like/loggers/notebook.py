@@ -20,7 +20,7 @@ _MAX_LINES = 20
 
 
 class NotebookLogger:
-    """A learning curve that is drawn anew after evaluations, between the header and the summary of another logger.
+    """A learning curve that is drawn again after evaluations, between the header and the summary of another logger.
 
     Args:
         texts: the logger of header and summary.

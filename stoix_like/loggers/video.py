@@ -9,7 +9,7 @@ from typing import Annotated
 from stoix_like.schema import INT32_MAX, between, one_of
 
 DREAM = "dream"
-"""What the file of a dream is called after its number: `videos/640_dream.gif`."""
+"""Suffix of the file name of a dream: `videos/640_dream.gif`."""
 
 
 def kind_of(path: pathlib.Path) -> str:

@@ -189,7 +189,7 @@ class WandbLogger:
         self._log({kind_of(path): wandb.Video(str(path)), "env_steps": env_steps})
 
     def _log(self, row: dict[str, Any]) -> None:
-        # A video that was being drawn when later updates were logged is in the run directory alone.
+        # A video that was being drawn when later updates were logged is only in the run directory.
         if self._run is not None and row["env_steps"] >= self._logged:
             self._run.log(row)
 

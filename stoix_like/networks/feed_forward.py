@@ -43,7 +43,7 @@ class Network(nn.Module):
 
 
 class _FeedForward(Network):
-    """What a policy and a value function have before their heads."""
+    """Base class of policies and value functions: the layers before their heads."""
 
     def embed(
         self: Any, observation: Any, input_kwargs: Kwargs | None = None, torso_kwargs: Kwargs | None = None

@@ -1,4 +1,4 @@
-"""Maps of samples to the range of an action, which leave the density alone.
+"""Maps of samples to the range of an action, which do not change the density.
 
 For a policy whose log-probabilities are needed, use a distribution on the range itself, such as
 `distributions.AffineTanhTransformedDistribution`.

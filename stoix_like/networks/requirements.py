@@ -1,4 +1,4 @@
-"""What a system needs of its networks, so that a network of another family is refused by name."""
+"""Requirements of systems on networks, so that a network of another family is refused by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DISCOVERED_PREDICTIONS = "the predictions of a discovered update rule"
 # Attributes of heads whose values belong to the system: they determine what the network learns.
 _HYPERPARAMETERS = ("num_atoms", "vmin", "vmax", "num_quantiles", "num_cosines", "sigma_zero")
 
-# The parts of a network before its head, and those that recurrent networks have besides.
+# The parts of a network before its head, and those that recurrent networks have in addition.
 _OTHER_PARTS = ("input_layer", "pre_torso")
 _RECURRENT_PARTS = ("rnn_layer", "post_torso")
 
@@ -48,7 +48,7 @@ class MisfitError(ConfigError):
 
 
 class HeadRequirement(NamedTuple):
-    """What a system needs of one head, and of the torsos before it.
+    """Requirements of a system on one head, and on the torsos before it.
 
     Attributes:
         outputs: what the head computes, as heads declare it in their class variable `outputs`.

@@ -1,6 +1,6 @@
 """Records of what the units of networks compute, for diagnostics.
 
-Torsos declare their hidden units by `declare`, which costs nothing unless somebody listens.
+Torsos declare their hidden units by `declare`, which costs nothing unless the units are recorded.
 """
 
 from __future__ import annotations

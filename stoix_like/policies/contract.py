@@ -1,4 +1,4 @@
-"""The description of an exported policy: a small JSON file beside it."""
+"""The description of an exported policy: a small JSON file next to it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def read(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"path={path}: cannot read {error.filename}: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"path={path}: {path_of(path).name} is no description of a policy: {error}") from error
+        raise ConfigError(f"path={path}: {path_of(path).name} does not describe a policy: {error}") from error
     if not isinstance(described, dict) or described.get("sha256") != digest:
         raise ConfigError(f"path={path} is not the file that {path_of(path).name} describes: export the policy again")
     return dict(described)

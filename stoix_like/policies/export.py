@@ -1,4 +1,4 @@
-"""Export of policies to files: StableHLO, ONNX, and arrays for numpy, each with a description in JSON beside it."""
+"""Export of policies to files: StableHLO, ONNX, and arrays for numpy, each with a description in JSON next to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the formats of exported policies need of a policy."""
+"""Interface of exportable policies."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from stoix_like.policies.policy import Policy
 
 
 class FeedForwardPolicy(Policy):
-    """A trained policy whose actions depend on the current observation alone: `action = policy(observation)`."""
+    """A trained policy whose actions depend only on the current observation: `action = policy(observation)`."""
 
     def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
         """Choose actions.
@@ -64,7 +64,7 @@ class FeedForwardPolicy(Policy):
             observation: `[..., *shape]`, as a suite on the host returns it: an image of an Atari game has its frames
                 first, an integer of gymnasium is not one-hot, and that of a game is by agent; the run's wrappers apply,
                 as far as they are functions of one observation. Of other suites, and in other forms, as in `__call__`.
-                The policy of one agent returns its action alone.
+                The policy of one agent returns only its action.
             state: None, since the policy has no recurrent state; as is `episode_start`.
             episode_start: ignored.
             deterministic: must agree with `greedy`; by default, it does.

@@ -1,4 +1,4 @@
-"""What all trained policies share; `feed_forward` and `recurrent` say how they are called."""
+"""Base class of trained policies; `feed_forward` and `recurrent` say how they are called."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NUM_SAMPLES = 256
 
 
 class Inspection(NamedTuple):
-    """What the networks say about observations, with their batch axes.
+    """Outputs of the networks for observations, with their batch axes.
 
     Attributes:
         action: `[..., *action]`, modes of the policy in the units of the suite.
@@ -177,7 +177,7 @@ class Policy(Exportable):
         if episodes < 1:
             raise ConfigError(f"episodes={episodes} must be at least 1")
         if self.agent is not None:
-            raise ConfigError(f"this is the policy of agent {self.agent} alone: load it without agent to play games")
+            raise ConfigError(f"this is only the policy of agent {self.agent}: load it without agent to play games")
         check_seed(seed)
         return play(self._built_env, self._system, self._shared, episodes, self._config.arch.max_eval_steps, seed)
 
@@ -208,7 +208,7 @@ class Policy(Exportable):
 
     @functools.cached_property
     def _built_env(self) -> VectorEnvironment:
-        """The environments of evaluation, of which a policy from a directory may know the description alone."""
+        """The environments of evaluation, of which a policy from a directory may know only the description."""
         if not isinstance(self._env.unwrapped, DescribedEnvironment):
             return self._env
         return factory.make_eval(self._config.env, self._config.custom_env, self._config.matmul_precision)

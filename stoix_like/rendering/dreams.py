@@ -1,4 +1,4 @@
-"""Dreams: episodes beside what the learned model of a system predicts of them, and their animation.
+"""Dreams: episodes next to what the learned model of a system predicts of them, and their animation.
 
 Images of the observation are drawn as colours, numbers as lines.
 """
@@ -240,7 +240,7 @@ def draw_line(axes: Axes, line: Line, context: int) -> Callable[[int], None]:
         context: number of observations that the model saw, which are shaded.
 
     Returns:
-        A function that shows the dream up to a step alone.
+        A function that shows the dream only up to a step.
     """
     steps = np.arange(len(line.truth))
     axes.axvspan(0, context - 0.5, color=LIGHT, alpha=0.25, linewidth=0)
@@ -263,7 +263,7 @@ def draw_line(axes: Axes, line: Line, context: int) -> Callable[[int], None]:
 
 
 def write_dream(path: Path, episode: DreamedEpisode, stopped: Callable[[], bool] = lambda: False) -> int:
-    """Write an animation of an episode beside its dream.
+    """Write an animation of an episode next to its dream.
 
     Args:
         path: path of the file, see `write_animation`.

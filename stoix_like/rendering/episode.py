@@ -24,7 +24,7 @@ _CHUNK = 256
 
 
 class Snapshot(NamedTuple):
-    """What is kept of one step; the fields of `RecordedEpisode`."""
+    """Record of one step; the fields of `RecordedEpisode`."""
 
     states: Any
     views: PyTree

@@ -29,7 +29,7 @@ P = ParamSpec("P")
 class Callbacks:
     """The callbacks of a run as one; an exception of one of them ends the run with its name.
 
-    Of a run on several hosts, the first process alone calls them, and tells the others what they ask for.
+    Of a run on several hosts, only the first process calls them, and tells the others what they ask for.
 
     Args:
         setup: the run.
@@ -44,7 +44,7 @@ class Callbacks:
         self._has_state = True
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any."""
         return bool(self._callbacks)
 
     def start(self, info: RunInfo) -> None:

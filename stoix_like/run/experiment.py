@@ -264,7 +264,7 @@ def _complete_result(setup: RunSetup, directory: RunDirectory, host_state: dict[
     elif summary:
         raise ConfigError(f"{directory.path} is complete, but has no checkpoint to continue from: start a new run")
     else:
-        say(f"{directory.path} has no checkpoint yet: the run starts from the beginning")
+        say(f"{directory.path} has no checkpoint yet: the run starts from step 0")
     return complete
 
 
@@ -305,7 +305,7 @@ def _train(setup: RunSetup, directory: RunDirectory, start_mirror: Callable[[], 
     """Train in a directory that this process owns; the mirror starts after all checks have passed."""
     path, keep, processes = directory.path, setup.config.checkpoint.keep, setup.processes
     writer = checkpoint.Writer(path, keep, processes) if keep else None
-    # Of several processes, the first one alone logs.
+    # Of several processes, only the first one logs.
     logger = make_logger(setup.config.logger, path, setup.loggers) if processes.is_first else MultiLogger([])
     videos = Videos(setup, path) if setup.drawn_env is not None and processes.is_first else None
     callbacks = Callbacks(setup)

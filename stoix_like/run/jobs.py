@@ -24,7 +24,7 @@ from stoix_like.signals import received
 from stoix_like.storage.files import write_text
 from stoix_like.storage.run_files import FAILURE, holds_run
 
-# What submitit raises for a job whose process ended, and the lines that say which job and why, beside the last one:
+# What submitit raises for a job whose process ended, and the lines that say which job and why, besides the last one:
 # that of the job, or its log.
 _OF_SUBMITIT = {"FailedJobError": slice(-4, -3), "UncompletedJobError": slice(2)}
 # Those of joblib and Ray start with what happened.

@@ -48,7 +48,7 @@ class Learner:
 
     @property
     def has_started(self) -> bool:
-        """Whether there is a state."""
+        """True if there is a state."""
         return self._state is not None
 
     def start(self, given: Given | None = None, warm_up: bool = True) -> LearnerState:
@@ -56,7 +56,7 @@ class Learner:
 
         Args:
             given: what the warm-up plays with, in place of a new agent.
-            warm_up: False starts episodes alone.
+            warm_up: False only starts episodes.
         """
         if self._state is None:
             differs = self._setup.config.system.warmup_steps and (given or not warm_up)
@@ -93,7 +93,7 @@ class Learner:
         self.population, self.hyperparams = population, traced_hyperparams(population)
 
     def restart(self, state: LearnerState, population: Population, members: Sequence[int]) -> LearnerState:
-        """Start some members of a population anew, a few at a time."""
+        """Start some members of a population from scratch, a few at a time."""
         assert self.programs.restart is not None
         size = restart_size(self._setup)
         for first in range(0, len(members), size):
@@ -160,7 +160,7 @@ class Learner:
 
     @property
     def _saves_local(self) -> bool:
-        """Whether checkpoints hold the local state; other than a replay buffer, it is small."""
+        """True if checkpoints hold the local state; other than a replay buffer, it is small."""
         return self._setup.config.checkpoint.replay or not self._setup.config.system.has_replay
 
     def _check(self, env: VectorEnvironment) -> None:

@@ -153,7 +153,7 @@ def timing(seconds: dict[str, float], elapsed: float, updates: int, profile: Pro
 
     Returns:
         Seconds by phase; `total` is their sum, apart from `LOGGING_MEANWHILE`, `ENVIRONMENT` and `LEARNING`, which
-        are parts of `training`. The last two are estimates, for a run with a profile alone.
+        are parts of `training`. The last two are estimates, only for a run with a profile.
     """
     total = seconds["startup"] + elapsed
     counted = sum(value for phase, value in seconds.items() if phase != LOGGING_MEANWHILE)

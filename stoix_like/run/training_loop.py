@@ -138,7 +138,7 @@ class TrainingLoop:
 
         Args:
             checkpoint: has the items of `targets`; without `local`, a new warm-up fills the replay buffer and restarts
-                the episodes. Environments on the host start new episodes, without a warm-up beside a buffer.
+                the episodes. Environments on the host start new episodes, without a warm-up where there is a buffer.
         """
         items, host_state = checkpoint.items, checkpoint.host_state
         self.notes = tuple(host_state.get("notes", ()))
@@ -149,13 +149,13 @@ class TrainingLoop:
         has_replay = "local" in items or not jax.tree.leaves(local)
         missing = {
             "its replay buffer": not has_replay,
-            "the episodes of its environments, which start anew": self.setup.steps_on_host,
+            "the episodes of its environments, which restart": self.setup.steps_on_host,
         }
         self.missing = tuple(name for name, is_missing in missing.items() if is_missing)
         rest = items["rollout_state"]
         if self.missing:
             self._learner.take_new_starts(self.progress.updates)
-            # Beside a replay buffer, the steps of a warm-up would be lost, and its episodes would seem the old ones.
+            # With a replay buffer, the steps of a warm-up would be lost, and its episodes would seem the old ones.
             self._learner.start(named(items["shared"]), warm_up=not has_replay)
             # Trials of successive halving have a share of data of their own, from the start of each.
             updates = 0 if isinstance(self._selection, Halving) else self.progress.updates

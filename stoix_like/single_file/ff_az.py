@@ -52,7 +52,7 @@ class Config:
 
     num_simulations: int = 16  # simulations per step of training
     evaluation_simulations: int = 16  # simulations per step of evaluations, at least one
-    num_considered_actions: int = 16  # actions of the root that simulations begin with
+    num_considered_actions: int = 16  # actions of the root that simulations start with
     gumbel_scale: float = 1.0  # scale of the noise that selects them in training
     value_scale: float = 0.1  # weight of values against the prior
     maxvisit_init: float = 50.0  # visits added to those of the most visited action in this weight
@@ -172,7 +172,7 @@ def two_hot(target: jax.Array, atoms: jax.Array) -> jax.Array:
 
 
 class Found(NamedTuple):
-    """What a search found, `[N, ...]`."""
+    """Results of a search, `[N, ...]`."""
 
     action: jax.Array
     probs: jax.Array  # of all actions, which the policy learns

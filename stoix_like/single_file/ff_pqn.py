@@ -169,7 +169,7 @@ class Transition(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What minibatches are drawn from, `[T * N, ...]`."""
+    """Data from which minibatches are drawn, `[T * N, ...]`."""
 
     obs: jax.Array
     action: jax.Array

@@ -157,7 +157,7 @@ class Writer:
 
     @property
     def usable(self) -> bool:
-        """Whether there is a complete checkpoint, and none is known to be unreadable."""
+        """True if there is a complete checkpoint, and none is known to be unreadable."""
         return self.newest is not None and self._usable is not False
 
     def _open(self, num_bytes: int = 0) -> ocp.CheckpointManager:
@@ -351,7 +351,7 @@ def read(
         if damaged:
             raise _damaged(run_dir, step, f"{damaged[0]} differs from what was written")
 
-    # A replicated array may be read wrongly by one process alone.
+    # A replicated array may be read wrongly by only one process.
     processes.together(report)
     return Checkpoint(step, items, text[HOST_STATE])
 

@@ -27,7 +27,7 @@ _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 def user_cache() -> Path:
-    """Return the directory of the user's caches, which is created for this user alone if it can be."""
+    """Return the directory of the user's caches, which is created for only this user if it can be."""
     try:
         path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoix_like"
     except RuntimeError as error:  # neither HOME nor an entry of the user
@@ -237,7 +237,7 @@ def _way_out(lock: filelock.BaseFileLock, path: Path) -> str:
 
 
 def scratch_name(name: str) -> str:
-    """Return a name beside a file for what is to replace it; names of this form are left out of copies, and cleaned up.
+    """Return a name next to a file for its replacement; names of this form are left out of copies, and cleaned up.
 
     Args:
         name: that of the file.

@@ -193,7 +193,7 @@ class Mirror:
             yield name, version, copy
 
     def _can_wait(self, name: str) -> bool:
-        """Whether a large file is up to a tenth longer than its recent copy: a store takes files as a whole."""
+        """Return whether a large file is up to a tenth longer than its recent copy: a store takes files as a whole."""
         size, copied = (
             sum(size for size, _ in (found or {}).values()) for found in (self._version(name), self._copied.get(name))
         )

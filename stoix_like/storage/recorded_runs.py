@@ -321,8 +321,8 @@ def samples(run: Run) -> list[Member]:
         run: the run, finished or not.
 
     Returns:
-        Its members; where selections change them, as in population-based training, the best one of the last
-        evaluation alone, with the seed of the run.
+        Its members; where selections change them, as in population-based training, only the best one of the
+        last evaluation, with the seed of the run.
     """
     found = members(run)
     if not evolves(run):

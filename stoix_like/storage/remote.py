@@ -38,7 +38,7 @@ _OF_ONE_RUN = (CONFIG, ENVIRONMENT, UPDATES, SUMMARY, FAILURE)
 _ATTEMPTS = 3
 
 Wanted = Callable[[str], bool]
-"""Whether to copy a file, by its name in the run directory, such as `checkpoints/512/host_state/metadata`."""
+"""Predicate of the files to copy, by name in the run directory, such as `checkpoints/512/host_state/metadata`."""
 
 
 class OtherRunError(ConfigError):
@@ -224,7 +224,7 @@ def _fetch_checkpoints(store: Store, target: Path, wanted: Wanted) -> set[int]:
     found = {step for step, marker in stored.items() if marker is not None} - failed
     incomplete = [step for step, marker in stored.items() if marker is None]
     damaged = sorted(failed.union(step for step in incomplete if store.exists(marker_name(step))))
-    # A command that reads records alone wants no checkpoint.
+    # A command that only reads records wants no checkpoint.
     if not found and any(wanted(f"{CHECKPOINTS}/{step}/host_state") for step in damaged):
         raise ConfigError(
             f"every checkpoint of {store.address} is damaged or keeps changing: {', '.join(map(str, damaged))}: try"

@@ -43,7 +43,7 @@ _FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, "multirun.yaml")
 
 
 def by_first(method: Callable[P, T]) -> Callable[P, T]:
-    """Let the first process alone call a method of `RunDirectory`, with its result and its errors in all of them.
+    """Let only the first process call a method of `RunDirectory`, with its result and its errors in all of them.
 
     Args:
         method: returns JSON values.
@@ -78,7 +78,7 @@ class RunDirectory:
         self.path, self.processes = Path(processes.first(lambda: str(own))), processes
 
     def resumed(self, resume_from: str | None, address: str | None) -> RunDirectory | None:
-        """Return the directory of the run to resume, copied from its store if it is there alone.
+        """Return the directory of the run to resume, copied from its store if it is only there.
 
         Args:
             resume_from: `arch.resume_from`: a directory, or an address. If it is this directory and holds no run, or an

@@ -23,7 +23,7 @@ LOCK = ".lock"
 LAYOUT_NUMBER = 2
 """The form of the files of a run, see `config.LAYOUT`."""
 ENVIRONMENT = "environment.json"
-"""What policies know of the environments, see `envs.described`; missing where they need more."""
+"""Description of the environments for policies, see `envs.described`; missing where they need more."""
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
 UPDATES = "updates.jsonl"
@@ -121,7 +121,7 @@ def is_locked(run_dir: Path) -> bool:
 
 
 def _is_locked_by_another_user(path: Path) -> bool:
-    """Return whether a lock file that can be read alone is locked; False where that cannot be known."""
+    """Return whether a lock file that can only be read is locked; False where that cannot be known."""
     try:
         import fcntl  # which Windows does not have
 

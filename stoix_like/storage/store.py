@@ -173,7 +173,7 @@ class Store:
         if not self._renames:
             self._answered(lambda: put(path), size)
             return
-        # Of an own name: a call that was given up may go on, and write another one's file.
+        # With its own name: a call that was given up may continue, and write another one's file.
         place, _, file = path.rpartition("/")
         part = f"{place}/{scratch_name(file)}"
         try:
@@ -194,7 +194,7 @@ class Store:
 
         def say(elapsed: float) -> None:
             nonlocal words
-            # The thread of a mirror keeps nobody waiting.
+            # No user waits for the thread of a mirror.
             is_awaited = threading.current_thread() is threading.main_thread()
             if is_awaited and elapsed >= (words + 1) * _SECONDS_BETWEEN_WORDS:
                 words += 1
@@ -245,7 +245,7 @@ def _checked(name: str) -> str:
     """Refuse a name that leads out of its directory: stores accept any text."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts or "\\" in name:
-        raise ConfigError(f"the store holds {name!r}, which is no name of a file in a run directory")
+        raise ConfigError(f"the store holds {name!r}, which is not a valid run file name")
     return name
 
 

@@ -55,7 +55,7 @@ _SYSTEMS = "stoix_like.systems"
 
 
 class _Record(NamedTuple):
-    """What is recorded of a trusted configuration.
+    """Record of a trusted configuration.
 
     Attributes:
         directories: where its code is imported from.
@@ -182,7 +182,7 @@ def _record_of(pairs: Iterable[tuple[str, Any]]) -> Path:
 
 
 def _is_own(path: Path) -> bool:
-    """Return whether this user owns a path, which nobody else may write."""
+    """Return whether this user owns a path, which no other user may write."""
     status = path.lstat()
     return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and status.st_mode & 0o022 == 0)
 

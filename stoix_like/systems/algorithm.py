@@ -98,7 +98,7 @@ def make_system(algorithm: Algorithm, spec: SystemSpec) -> System:
 
 
 class EntryPoints(NamedTuple):
-    """What a system's module is used by.
+    """Entry points of a system's module.
 
     Attributes:
         build: `(config, spec) -> System`.

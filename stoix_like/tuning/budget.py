@@ -53,7 +53,7 @@ class Budget(NamedTuple):
 
 
 class BudgetStages(NamedTuple):
-    """How a budget is spent.
+    """Plan of a search within a budget.
 
     Attributes:
         slots: settings that train at a time.
@@ -67,7 +67,7 @@ class BudgetStages(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What training a population costs.
+    """Time that training a population takes.
 
     Attributes:
         start: seconds until the first evaluation is done, compilation included.

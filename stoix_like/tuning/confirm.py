@@ -36,7 +36,7 @@ def train_again(
     first_seed: int,
     objective: str,
 ) -> list[list[float]]:
-    """Train settings on other seeds; those that differ in traced hyperparameters alone are one population.
+    """Train settings on other seeds; those that differ only in traced hyperparameters are one population.
 
     Args:
         runner: where the runs train; they are resumed if they were interrupted, and read if they are complete.

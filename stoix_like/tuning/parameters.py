@@ -43,12 +43,12 @@ class Parameter(NamedTuple):
 
     @property
     def is_log(self) -> bool:
-        """Whether the range is logarithmic."""
+        """True if the range is logarithmic."""
         return bool(getattr(self.distribution, "log", False))
 
     @property
     def is_numeric(self) -> bool:
-        """Whether the values are numbers of a range, rather than choices."""
+        """True if the values are numbers of a range, rather than choices."""
         return not isinstance(self.distribution, CategoricalDistribution)
 
     def grid(self, points: int) -> list[Any]:
@@ -114,7 +114,7 @@ def _parameter(name: str, given: Any, known: Collection[str], floats: Collection
         rows = [row for row in rows_of(name) if {*row.ours} & {*known}]
         ours = sorted({one.removeprefix("system.") for row in rows for one in row.ours if one in known})
         hint = f"use {listed(ours, 'or')}{rows[0].remark}" if ours else nearest(name, names)
-        raise ConfigError(f"{KEY}.{name} is no key of the configuration: {hint}")
+        raise ConfigError(f"{KEY}.{name} is not a key of the configuration: {hint}")
     key = name if name in groups else key
     where = f"{KEY}.{name}={given}"
     if not isinstance(given, Mapping) or len(given) != 1 or next(iter(given)) not in FORMS:

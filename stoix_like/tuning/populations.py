@@ -1,4 +1,4 @@
-"""The search by Optuna: batches of populations, whose trials differ in traced hyperparameters alone."""
+"""The search by Optuna: batches of populations, whose trials differ only in traced hyperparameters."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Populations:
         ]
         if self._traced and name != "grid" and len(populations) > 1 and trials % self._size:
             notes.append(
-                f"sweep.trials={trials} is no multiple of {self._size}: the last population has {trials % self._size}"
-                f" trial(s), and so its own program; use {trials - trials % self._size} or"
+                f"sweep.trials={trials} is not a multiple of {self._size}: the last population has"
+                f" {trials % self._size} trial(s), and so its own program; use {trials - trials % self._size} or"
                 f" {trials - trials % self._size + self._size}"
             )
         if self._runner.launcher is not None and self._traced and self._size == parallel > 1:

@@ -87,7 +87,7 @@ def check_set_up(overrides: Sequence[str]) -> RunSetup:
 
 
 class Runner(NamedTuple):
-    """Where and how the runs of a sweep train.
+    """Runner of a sweep, which trains its runs.
 
     Attributes:
         directory: the directory of the sweep.
@@ -193,7 +193,7 @@ class Runner(NamedTuple):
         """
         summary = read_summary(self.directory / run)
         with contextlib.suppress(ConfigError):  # of a configuration that cannot be read
-            # Without any checkpoint, the run could not go on.
+            # Without any checkpoint, the run could not continue.
             return bool(summary) and (
                 summary.get("checkpoint/env_steps") is None or read_run(self.directory / run).status == FINISHED
             )
@@ -243,7 +243,7 @@ class Runner(NamedTuple):
         except ProcessLostError:
             raise  # No other run can start without that process.
         except (TrainingError, jax.errors.JaxRuntimeError, MemoryError) as error:
-            # The others go on, also after one that exhausts the memory.
+            # The others continue, also after one that exhausts the memory.
             _check_devices()
             print(f"{run_dir}: {error}", file=sys.stderr)
 

@@ -107,7 +107,7 @@ def unfinished(study: optuna.Study) -> list[list[FrozenTrial]]:
 
 
 class Sampling(NamedTuple):
-    """What is drawn, and how.
+    """Parameters to sample, and the sampler.
 
     Attributes:
         parameters: what varies.

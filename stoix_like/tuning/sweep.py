@@ -51,7 +51,7 @@ _DRAWING = 0.02
 
 
 class SweepSearch(Protocol):
-    """What a sweep trains next, and what it learns from that."""
+    """Search of a sweep, which proposes runs and learns from their results."""
 
     def notes(self) -> list[str]:
         """Return lines for the user before anything trains: the first one says how many programs compile."""
@@ -405,7 +405,7 @@ class Sweep:
         while (start := len(found)) < self.config.fresh_seeds:
             begun = self.directory.glob(f"{FRESH_RUNS}/{number:05d}-{start}-*")
             stops = {int(part.name.rpartition("-")[2]): any(part.glob(f"*/{METRICS}")) for part in begun}
-            # What was begun is read or resumed, but for more seeds than are needed of which none was evaluated.
+            # Started runs are read or resumed, except those for more seeds than are needed of which none was evaluated.
             wanted = self.config.fresh_seeds
             stop = min([stop for stop, evaluated in stops.items() if evaluated or stop <= wanted] or [wanted])
             name, first = f"{FRESH_RUNS}/{number:05d}-{start}-{stop}", self.seed + FRESH + start

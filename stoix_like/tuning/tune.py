@@ -54,7 +54,7 @@ _SIGNIFICANT = 0.05
 
 
 class TuneResult(NamedTuple):
-    """What `tune` found.
+    """Result of `tune`.
 
     Attributes:
         directory: its directory.
@@ -86,7 +86,7 @@ class TuneResult(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What is tuned.
+    """Request to `tune`.
 
     Attributes:
         overrides: Hydra overrides of all trials.
@@ -124,7 +124,7 @@ def tune(
         budget: wall time, `"10min"`, or environment steps of the whole search, `5e7`; with `arch=offline`, gradient
             steps.
         overrides: Hydra overrides of all trials; hyperparameters that are given there are not searched.
-        space: ranges by name, in place of those of the default space or beside them; None as a range removes one.
+        space: ranges by name, in place of or in addition to those of the default space; None as a range removes one.
         slots: settings that train at a time; by default 16, or 8 where the budget needs it.
         directory: where to write; what was interrupted there continues. By default `sweeps/tune/<system>/<env>`.
         config_dir: directory of your YAML files, laid out like the package's `configs`.
@@ -364,7 +364,7 @@ def _parameters(config: RunConfig, ranges: Mapping[str, Any]) -> list[Parameter]
     for parameter in parameters:
         if not parameter.traced or not parameter.is_numeric:
             raise ConfigError(
-                f"space.{parameter.field}: one program varies ranges of floats alone: use stoix-like sweep"
+                f"space.{parameter.field}: one program varies only ranges of floats: use stoix-like sweep"
             )
         if get_value(config.system, parameter.field) is None:
             raise ConfigError(f"space.{parameter.field}: {parameter.key} is null: set it to a number")

@@ -377,7 +377,7 @@ def apply_where(condition: jax.Array, step: Callable[[Any], Any], operand: Any) 
     """Take a step where a condition holds.
 
     Over a vmapped axis, such as a population, the step is computed for all entries if the condition holds for one of
-    them, and changes that one alone; `jax.lax.cond` would compute it in any case.
+    them, and changes only that one; `jax.lax.cond` would compute it in any case.
 
     Args:
         condition: a scalar.

@@ -40,7 +40,7 @@ def elo_intervals(outcomes: list[tuple[int, int, np.ndarray]], num_players: int,
     """Compute 95 % percentile bootstrap intervals of ratings, resampling the pairs of games of each match.
 
     Pairs that all have one score s say nothing about their spread: the score of such a match is drawn from the Bayesian
-    bootstrap, with half a pair lost and half a pair won beside its G pairs.
+    bootstrap, with half a pair lost and half a pair won in addition to its G pairs.
 
         w_s s + w_1,   (w_s, w_0, w_1) ~ Dirichlet(G, 1/2, 1/2)
 

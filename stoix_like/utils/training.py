@@ -220,7 +220,7 @@ def advance_schedules(opt_states: PyTree[Any], steps: jax.Array) -> PyTree[Any]:
         steps: number of steps, int32 scalar.
 
     Returns:
-        The states, which differ in the counts of schedules alone.
+        The states, which differ only in the counts of schedules.
     """
 
     def advance(state: Any) -> Any:

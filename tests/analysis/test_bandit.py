@@ -145,7 +145,7 @@ def test_what_cannot_be_chosen_from_is_refused(tmp_path):
         (tmp_path, {}, "ppo/ff_ppo is a single setting, .*: give runs of several ones"),
         (tmp_path, {"episodes": 0}, "episodes=0 must be at least 1: use 200"),
         (tmp_path, {"seed": -1}, "seed=-1 must be at least 0"),
-        (tmp_path, {"by": ["system.actor"]}, "--by system.actor is no key"),
+        (tmp_path, {"by": ["system.actor"]}, "--by system.actor is not a key"),
     ):
         with pytest.raises(ConfigError, match=problem):
             analysis.selection_curves(path, **options)

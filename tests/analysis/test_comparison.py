@@ -394,7 +394,7 @@ def test_algorithms_of_one_label_and_paths_beside_algorithms_are_refused(tmp_pat
     (first,), (second,) = analysis.read(tmp_path / "a"), analysis.read(tmp_path / "b")
     with pytest.raises(ConfigError, match="two algorithms are called ppo/ff_ppo: read their runs together"):
         analysis.compare([first, second])
-    with pytest.raises(ConfigError, match="b is no algorithm, unlike others: read all paths by analysis.read first"):
+    with pytest.raises(ConfigError, match="b is not an algorithm, unlike others: read all paths by analysis.read"):
         analysis.compare([first, tmp_path / "b"])
     assert len(analysis.compare([first, second._replace(label="again")]).rows) == 2
     with pytest.raises(ConfigError, match="no runs are given"):

@@ -75,7 +75,7 @@ def test_each_cell_is_a_line_over_lengths_with_a_band_over_seeds(sweep):
         (["--out", "x.gif"], "the ending must be one of .png"),
         (["--out", "x.png", "--x", "env.kwargs.lenght"], "did you mean 'env.kwargs.length'"),
         (["--out", "x.png", "--x", "system.name"], "--x system.name: "),
-        (["--out", "x.png", "--by", "system.lr"], "--by system.lr is no key of these runs"),
+        (["--out", "x.png", "--by", "system.lr"], "--by system.lr is not a key of these runs"),
         (["--out", "x.png", "--score", "last"], "--score last is unknown"),
         (["--out", "x.png", "--x", "env.kwargs.penalty"], "occurs twice with env.kwargs.penalty=0.1"),
     ],

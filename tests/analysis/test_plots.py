@@ -28,7 +28,7 @@ def test_metrics_between_evaluations_are_loaded_and_drawn(tmp_path):
     first = members(read_run(run))[:1]
     steps, values = plots.curve(first, "updates/loss")
     assert (steps.tolist(), values.tolist()) == ([10.0, 20.0], [[1.0, 2.0]])
-    with pytest.raises(ConfigError, match="the records of updates/loss have env_steps alone"):
+    with pytest.raises(ConfigError, match="the records of updates/loss only have env_steps"):
         plots.curve(first, "updates/loss", "wall_seconds")
     with pytest.raises(ConfigError, match="no value of updates/los: did you mean 'updates/loss'"):
         plots.curve(first, "updates/los")

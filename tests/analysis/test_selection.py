@@ -37,8 +37,8 @@ def test_of_tune_only_the_last_stage_counts(tmp_path, capsys):
         assert [member.score("final") for member in algorithm.members] == [value]
         said = capsys.readouterr().err.splitlines()
         assert said == [
-            f"leaving out {tmp_path / 'tuned' / one}: what it selected trains again in {stage}/; give this directory"
-            " alone"
+            f"leaving out {tmp_path / 'tuned' / one}: what it selected trains again in {stage}/; pass only this"
+            " directory to see it"
             for one in before
         ]
         before.append(stage)

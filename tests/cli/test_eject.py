@@ -83,7 +83,7 @@ def test_without_a_file_the_script_is_printed(capsys):
 @pytest.mark.parametrize(
     ("source", "override", "names"),
     [
-        (PPO, "env=probe/value", "env=probe: the single file of ppo/ff_ppo has gymnax alone"),
+        (PPO, "env=probe/value", "env=probe: the single file of ppo/ff_ppo has only gymnax"),
         (PPO, "env=gymnax/pendulum", "env.scenario.name=Pendulum-v1"),
         (PPO, "env=gymnax/breakout", "env.scenario.name=Breakout-MinAtar"),
         (PPO, "env=gymnax/frozen_lake", "env.scenario.name=FrozenLake-misc"),

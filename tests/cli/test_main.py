@@ -69,8 +69,8 @@ def test_a_target_that_is_empty_is_refused(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["learn"], "'learn' is no command: did you mean 'train'?"),
-        (["evalute", "runs/a"], "'evalute' is no command: did you mean 'evaluate'?"),
+        (["learn"], "'learn' is not a command: did you mean 'train'?"),
+        (["evalute", "runs/a"], "'evalute' is not a command: did you mean 'evaluate'?"),
         (["list", "envs", "memory"], "usage: stoix-like list"),
     ],
 )

@@ -135,8 +135,8 @@ dm_env_like = type("Environment", (), {"__module__": "dm_env.environment"})()
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (dm_env_like, "no environment in JAX: it has the interface of dm_env, .*: wrap it as a gymnasium.Env"),
-        (object(), "object is no environment in JAX: subclass stoix_like.envs.Environment"),
+        (dm_env_like, "not an environment in JAX: it has the interface of dm_env, .*: wrap it as a gymnasium.Env"),
+        (object(), "object is not an environment in JAX: subclass stoix_like.envs.Environment"),
         (Spaceless(), "Spaceless has no observation_space: set it to a space of stoix_like.envs"),
     ],
 )
@@ -176,11 +176,11 @@ class Raising(custom_envs.GymnaxWalk):
 @pytest.mark.parametrize(
     ("env", "kwargs", "params", "message"),
     [
-        (Unfinished, {}, {}, "Unfinished is no environment of gymnasium"),
+        (Unfinished, {}, {}, "Unfinished is not a gymnasium environment"),
         (Raising, {}, {}, "Raising does not follow the interface of gymnax .*lost"),
-        (Counting, {"opponent": "self"}, {}, "Counting is no game of pgx: leave it out"),
-        (Counting, {"world": True}, {}, "world=True: Counting is no game of several agents: leave it out"),
-        (custom_envs.Corridor, {"world": True}, {}, "world=True: Corridor is no game of several agents: leave it out"),
+        (Counting, {"opponent": "self"}, {}, "Counting is not a pgx game: leave it out"),
+        (Counting, {"world": True}, {}, "world=True: Counting is not a game of several agents: leave it out"),
+        (custom_envs.Corridor, {"world": True}, {}, "Corridor is not a game of several agents: leave it out"),
         (Match, {"world": 1}, {}, "env.kwargs.world=1 is invalid for Match: it must be true or false"),
         (Counting, {}, {"gravity": 3}, "Counting has no parameters: use env.kwargs"),
     ],
@@ -229,7 +229,7 @@ def test_training_refuses_an_environment_whose_interface_is_wrong():
 
 
 def test_a_class_without_a_signature_is_refused_as_no_environment():
-    with pytest.raises(FaultyEnvironmentError, match="dict is no environment in JAX"):
+    with pytest.raises(FaultyEnvironmentError, match="dict is not an environment in JAX"):
         make(composed("env._target_=builtins.dict").env)
 
 

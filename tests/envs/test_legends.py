@@ -37,8 +37,8 @@ def test_entries_of_integers_have_the_range_of_their_space():
     ("name", "message"),
     [
         ("arm.joint[0,0]", r"feature arm.joint\[0,0\] is unknown: did you mean 'arm.joints\[0,0\]'"),
-        ("arm.joints[2,0]", r"is no entry of an array of shape \[2, 3\]: the last one is arm.joints\[1,2\]"),
-        ("arm.joints", r"is no entry of an array of shape \[2, 3\]"),
+        ("arm.joints[2,0]", r"is not an entry of an array of shape \[2, 3\]: the last one is arm.joints\[1,2\]"),
+        ("arm.joints", r"is not an entry of an array of shape \[2, 3\]"),
         ("observation[0]", "is unknown"),
     ],
 )

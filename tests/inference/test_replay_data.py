@@ -129,7 +129,7 @@ def test_runs_without_steps_to_take_are_refused(tmp_path_factory):
         (["system=offline/bc", "system.teacher=runs/teacher"], "what the teacher would have done"),
         (
             ["system=offline/bc", "arch=offline", "system.data=x.npz"],
-            "learned from its data alone: use system.data=x.npz",
+            "learned only from its data: use system.data=x.npz",
         ),
     ],
 )

@@ -71,7 +71,7 @@ def test_contract_describes_the_exported_file(policy, tmp_path):
     with pytest.raises(ConfigError, match=r"is not the file that policy\.npz\.json describes"):
         contract.read(path)
     path.with_name("policy.npz.json").write_text("[" * 100_000)
-    with pytest.raises(ConfigError, match=r"policy\.npz\.json is no description of a policy"):
+    with pytest.raises(ConfigError, match=r"policy\.npz\.json does not describe a policy"):
         contract.read(path)
 
 

@@ -279,7 +279,7 @@ def test_own_networks_export_one_agent_at_a_time(tmp_path):
     stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run")
     policy = stoix_like.load_policy(tmp_path / "run", trust=True, agent=1)
     policy.export(tmp_path / "policy.stablehlo")
-    with pytest.raises(ConfigError, match="the policy of agent 1 alone: load it without agent to play games"):
+    with pytest.raises(ConfigError, match="this is only the policy of agent 1: load it without agent to play games"):
         policy.play(1)
     together = stoix_like.load_policy(tmp_path / "run", trust=True)
     assert policy(jax.tree.map(lambda x: x[1], AGENTS)) == together(AGENTS)[1]

@@ -235,7 +235,7 @@ def test_exploration_has_no_effect_where_nothing_acts(tmp_path):
 def test_a_varied_share_of_data_has_no_effect_offline(tmp_path):
     data = write_cartpole(tmp_path / "data.npz")
     with pytest.raises(
-        ConfigError, match=r"hyperparams.data_fraction has 1, with which a run alone has no replay buffer"
+        ConfigError, match=r"hyperparams.data_fraction has 1, with which a single run has no replay buffer"
     ):
         setup_of(
             "system=q_learning/ff_dqn",
@@ -328,4 +328,4 @@ def test_actions_and_returns_of_the_data_are_those_that_the_agent_learns(tmp_pat
     np.testing.assert_array_equal(found.action[:, 0], [1, -0.5, 0, 0, 0.5, -1, 0])
     np.testing.assert_array_equal(found.returns, [9, 12, 12, *[-np.inf] * 4])
     online = setup_of(*words[1:], *calibrated, f"system.data={tmp_path}/data.npz")
-    assert any("bounds values on recorded steps alone" in note for note in online.plan.notes)
+    assert any("bounds values only on recorded steps" in note for note in online.plan.notes)

@@ -164,7 +164,7 @@ def test_a_recurrent_actor_learns_with_a_feed_forward_critic(system):
     ("overrides", "message"),
     [
         (["network.observations.critic=agent_view.privileged"], "feature_name=agent_view.privileged is not part"),
-        (["+network.observations.critics=agent_view"], "network.observations.critics is no role: .*'critic'"),
+        (["+network.observations.critics=agent_view"], "network.observations.critics is not a role: .*'critic'"),
         (["network.observations=agent_view"], "network.observations=agent_view must be a mapping"),
         (["network=mlp_shared"], "observations.critic=.* network.critic_network shares its torso"),
         (["network.critic_network=null"], "there is no network.critic_network or network.q_network"),

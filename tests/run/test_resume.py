@@ -405,7 +405,7 @@ def test_a_run_without_checkpoints_starts_again_only_with_its_own_configuration(
         stoix_like.resume(run_dir, trust=True)
     (run_dir / "summary.json").unlink()
     stoix_like.resume(run_dir, trust=True)
-    assert "the run starts from the beginning" in capsys.readouterr().err
+    assert "the run starts from step 0" in capsys.readouterr().err
     assert metrics(run_dir) == metrics(toy_run)
 
 

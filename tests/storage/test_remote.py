@@ -79,7 +79,7 @@ def test_a_store_cannot_write_outside_of_the_copy(tmp_path, run, store, name):
     marker = json.loads(store["/bucket/run/checkpoints/128.complete"].getvalue())
     content = json.dumps({**marker, "files": {name: 1}}).encode()
     fsspec.filesystem("faulty").pipe_file("/bucket/run/checkpoints/128.complete", content)
-    with pytest.raises(ConfigError, match="is no name of a file in a run directory"):
+    with pytest.raises(ConfigError, match="is not a valid run file name"):
         remote.fetch(ADDRESS, tmp_path / "copy")
 
 

@@ -66,7 +66,7 @@ def _is_grid(space: ArraySpace) -> bool:
 
 
 def _is_image(space: ArraySpace) -> bool:
-    """Whether larger arrays are pixels: bytes, or floats from 0 to 1."""
+    """Return whether larger arrays are pixels: bytes, or floats from 0 to 1."""
     if not isinstance(space, Box) or len(space.shape) not in (2, 3) or min(space.shape[:2]) < _MIN_SIDE:
         return False
     return space.dtype == np.uint8 or bool(np.all(space.low == 0.0) and np.all(space.high == 1.0))
@@ -148,7 +148,7 @@ def newest_views(views: Any, spaces: Mapping[str, ArraySpace], name: str) -> np.
         if {OWN, WORLD} <= views.keys() and name.partition(".")[0] not in (OWN, WORLD):
             return newest_views(views[OWN], spaces, name)
         found = entries(views)
-        # A view that is no dictionary has a name beside what a wrapper adds.
+        # A view that is no dictionary has a name next to what a wrapper adds.
         return np.asarray(found[name]) if name in found else newest_views(found[VIEW], spaces, name)
     shape = spaces[name].shape
     if views.ndim - 1 == len(shape) > 1:

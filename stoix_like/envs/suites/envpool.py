@@ -52,7 +52,7 @@ class EnvpoolBatch(HostBatch):
         time_limit: steps after which an episode is truncated; None: no limit but the pool's own. The pool
             reports a termination in the last step of its own limit as a truncation.
         resets: whether to reset environments whose episode ended; without, their last state can be drawn.
-        keeps_games: whether episodes end with a life, after which the game goes on.
+        keeps_games: whether episodes end with a life, after which the game continues.
     """
 
     def __init__(

@@ -410,13 +410,13 @@ def _make_one(
             f"env.scenario.name={name!r}: {first_line(error)}; the extras stoix_like[box2d], [mujoco] and [atari]"
             " install what gymnasium's environments need"
         ) from error
-    except user_errors() as error:  # constructors are code of anybody
+    except user_errors() as error:  # constructors are third-party code
         settings = f"env.kwargs={dict(kwargs)}" + (f", env.params={dict(params)}" if params else "")
         raise ConfigError(f"{settings} is invalid for {name}: {first_line(error)}") from error
 
 
 def _specification(env: gymnasium.Env[Any, Any], time_limit: int | None) -> EnvSpec:
-    """Return what builds the environment anew, with a time limit in addition to its own."""
+    """Return what builds the environment again, with a time limit in addition to its own."""
     spec = copy.deepcopy(env.spec)
     assert spec is not None
     if time_limit is not None:

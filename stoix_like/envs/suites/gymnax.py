@@ -159,7 +159,7 @@ def adapt(env: Any, params: Mapping[str, Any], name: str) -> VectorEnvironment:
     fitted = fit_params(known, params, name)
     fitted = _derived(name, known, fitted)
     built = GymnaxEnvironment(env, dataclasses.replace(defaults, **fitted), name)
-    # Those of a user may matter to spaces alone.
+    # Those of a user may matter only to spaces.
     given = params if name in gymnax.registered_envs else {}
     if given and (unread := sorted(given.keys() - _read(name, env, built.params, given))):
         raise ConfigError(f"env.params.{unread[0]}={params[unread[0]]}: {name} does not read it: leave it out")
@@ -167,7 +167,7 @@ def adapt(env: Any, params: Mapping[str, Any], name: str) -> VectorEnvironment:
 
 
 def _derived(name: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters with those that gymnax declares beside the ones that they follow from."""
+    """Return parameters with those that gymnax declares in addition to the ones that they follow from."""
     if name != "CartPole-v1":
         return dict(given)
     pole = {**known, **given}

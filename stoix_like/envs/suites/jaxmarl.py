@@ -67,7 +67,7 @@ _OPTIONAL = ("agent_view_size", "hand_size")
 
 
 class _Scenario(NamedTuple):
-    """How a scenario is built.
+    """Construction of a scenario.
 
     Attributes:
         build: `(**arguments) -> (env, rules)`.

@@ -194,7 +194,7 @@ def _own(part: Any, agent: jax.Array, num_agents: int) -> Any:
 
 
 def _own_first(part: Any, agent: jax.Array, num_agents: int) -> Any:
-    """Return the rows of all agents, beginning with that of the agent itself."""
+    """Return the rows of all agents, starting with that of the agent itself."""
     del num_agents
     return jax.tree.map(lambda leaf: jnp.roll(leaf, -agent, axis=0), part)
 

@@ -54,7 +54,7 @@ _NOT_DRAWN = frozenset({"shogi"})
 _PRESETS = {"go_9x9": {"size": 9, "komi": 7.5}, "go_19x19": {"size": 19, "komi": 7.5}}
 
 
-# The opponent with which actions are moves of both players, which training alone knows.
+# The opponent with which actions are moves of both players, which only training knows.
 _SELF = "self"
 _KEY = "env.kwargs.opponent"
 

@@ -94,7 +94,7 @@ class PhysicsEnvironment(Environment):
         """See `Environment.scene`."""
         if self._model is None:
             return views.find_scene(self.observation_space)
-        # A package of these suites alone.
+        # A package of only these suites.
         from stoix_like.envs.scenes import bodies
 
         return bodies.find_scene(self._model, self._pose, float(self._env.dt))

@@ -23,7 +23,7 @@ from stoix_like.envs.wrappers import RepeatActions, TimeLimit
 from stoix_like.errors import ConfigError, first_line
 
 _POSITIVE = ("episode_length", "ctrl_dt", "sim_dt")
-# What cannot be changed in a task's configuration, beside groups of values and lists: `env.action_repeat` does what the
+# What a task's configuration cannot change, besides groups of values and lists: `env.action_repeat` does what the
 # wrappers of the suite do, and the rest belongs to the implementation in Warp, which needs a GPU of NVIDIA.
 _FIXED = ("action_repeat", "impl", "naccdmax", "naconmax", "njmax", "vision")
 _REPOSITORY = "https://github.com/google-deepmind/mujoco_menagerie"
@@ -88,7 +88,7 @@ def _load_robot(name: str, overrides: dict[str, Any], assets: str | None) -> Any
     """Build a task whose models are in a checkout of mujoco_menagerie, without downloading one."""
     directory = Path(_MODELS.MENAGERIE_PATH) if assets is None else Path(assets).expanduser()
     if not directory.is_dir():
-        what = f"env.scenario.name={name} needs models" if assets is None else f"env.assets={assets} is no directory"
+        what = f"env.scenario.name={name} needs models" if assets is None else f"env.assets={assets} is not a directory"
         raise ConfigError(
             f"{what} of mujoco_menagerie, which no run downloads: git clone {_REPOSITORY} PATH, git -C PATH checkout"
             f" {_MODELS.MENAGERIE_COMMIT_SHA}, and set env.assets=PATH"

@@ -43,7 +43,7 @@ class AgentRows(Wrapper):
         self._sums = team_reward and not env.team_reward
         self._ids = agent_ids == "one_hot"
         if self._ids:
-            # Actors may see their own view alone.
+            # Actors may see only their own view.
             entries = env.observation_space.spaces if isinstance(env.observation_space, Dict) else {}
             if not _has_vector(entries[OWN] if {OWN, WORLD} <= entries.keys() else env.observation_space):
                 raise ConfigError(f"{_KEY}=one_hot appends to vectors of floats, and the agents observe none: use none")

@@ -1,4 +1,4 @@
-"""Base classes of wrappers: what is forwarded, what is counted, and what maps observations or rewards alone."""
+"""Base classes of wrappers: what is forwarded, what is counted, and what maps only observations or rewards."""
 
 from __future__ import annotations
 

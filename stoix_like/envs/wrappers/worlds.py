@@ -1,4 +1,4 @@
-"""What all agents of a game see, beside what each of them does."""
+"""Observations of all agents of a game, in addition to each agent's own."""
 
 from __future__ import annotations
 

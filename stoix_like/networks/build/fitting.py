@@ -49,8 +49,8 @@ def fit_input(group: dict[str, Any], space: ObservationSpace, key: str) -> dict[
     """Let the input layer of a network return what its torso takes.
 
     Torsos declare the numbers of axes that they take in the class variable `view_dims`; before those that take vectors,
-    views are flattened and the entries of dictionaries concatenated. Beside the last action and reward of
-    `wrappers.ObserveLastStep`, other torsos take the view alone.
+    views are flattened and the entries of dictionaries concatenated. Besides the last action and reward of
+    `wrappers.ObserveLastStep`, other torsos take only the view.
 
     Args:
         group: the parts of the network by name.

@@ -69,7 +69,7 @@ def choices(kind: str) -> dict[str, Any]:
 
 
 class Context(NamedTuple):
-    """What networks are built for; None for networks that do not depend on it.
+    """Inputs to the construction of networks; None where networks do not depend on them.
 
     Attributes:
         action: the action space of the environment.
@@ -138,7 +138,7 @@ def _select_observations(config: Any, space: ObservationSpace | None, key: str) 
     selected = {name: node for name, node in config.items() if name != _OBSERVATIONS}
     for role, feature in chosen.items():
         if role not in _ROLES:
-            raise ConfigError(f"{key}.{role} is no role: {nearest(str(role), _ROLES)}")
+            raise ConfigError(f"{key}.{role} is not a role: {nearest(str(role), _ROLES)}")
         # `state` is `agent_view.state`.
         is_entry = isinstance(space, Dict) and feature.partition(".")[0] in space.spaces
         layer = {"_target_": _FEATURE_INPUT, "feature_name": f"agent_view.{feature}" if is_entry else feature}
@@ -151,7 +151,7 @@ def _select_observations(config: Any, space: ObservationSpace | None, key: str) 
             others = [
                 one for one, names in _ROLES.items() if any(isinstance(selected.get(name), Mapping) for name in names)
             ]
-            hint = f": use +{key}.{others[0]}=… alone" if others else ""
+            hint = f": use only +{key}.{others[0]}=…" if others else ""
             raise ConfigError(f"{key}.{role}={feature}: there is no network.{' or network.'.join(_ROLES[role])}{hint}")
     return selected
 

@@ -21,7 +21,7 @@ Sizes = tuple[Any, ...]
 
 
 def batch_grid(batch_shape: tuple[int, ...], index: Any) -> tuple[np.ndarray, ...]:
-    """Expand an index of the batch axes into one integer array per axis, which leaves the axes after them alone."""
+    """Expand an index of the batch axes into one integer array per axis, which keeps the axes after them."""
     np.broadcast_to(False, batch_shape)[index]  # raises IndexError where the index is out of range
     return tuple(np.asarray(axis[index]) for axis in np.indices(batch_shape))
 

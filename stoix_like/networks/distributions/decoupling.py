@@ -15,7 +15,7 @@ from stoix_like.networks.distributions.normal import MultivariateNormalDiag
 
 
 def decouple(pi: Any, b_pi: Any) -> dict[str, Any]:
-    """Return a policy with each of its parts alone, the others taken from another policy.
+    """Return for each part of a policy one with only this part, the others taken from another policy.
 
     Source: Abdolmaleki et al. 2018, "Relative entropy regularized policy iteration", section 4.2.2.
 

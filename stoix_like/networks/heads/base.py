@@ -37,8 +37,8 @@ class PolicyHead:
         needs_bounds: whether the head supports a `Box` only with finite bounds.
         within_bounds: whether no sample leaves the bounds, as those of squashed policies.
         takes_action_mask: whether `__call__` takes `action_mask`, True where an action is legal. Where it is False, a
-            head for discrete actions raises a ValueError for observations with an action mask, and a head for `Box`
-            alone ignores the mask.
+            head for discrete actions raises a ValueError for observations with an action mask, and a head only
+            for `Box` ignores the mask.
         outputs: what the head computes, such as "a policy" or "action values"; systems compare it with what they need,
             see `networks.requirements`. None is compared with nothing.
     """
@@ -58,7 +58,7 @@ def mask_argument(head: nn.Module, action_mask: Any) -> dict[str, Any]:
         action_mask: True where an action is legal; None where all are legal.
 
     Returns:
-        `{"action_mask": action_mask}`; `{}` where the mask is None or the head is for `Box` alone.
+        `{"action_mask": action_mask}`; `{}` where the mask is None or the head is only for `Box`.
 
     Raises:
         ValueError: a head for discrete actions does not declare `takes_action_mask`.

@@ -21,7 +21,7 @@ from stoix_like.utils.jax_utils import prepend_dims
 
 
 class Predictions(NamedTuple):
-    """What an agent of a discovered update rule predicts.
+    """Predictions of an agent of a discovered update rule.
 
     Attributes:
         policy: distribution over actions, of logits `[..., A]`.

@@ -64,7 +64,7 @@ class ImplicitQuantileCriticHead(nn.Module):
 
     Source: Dabney et al., Implicit Quantile Networks for Distributional Reinforcement Learning (2018), equation 4;
     i starts at zero, as in the text of the paper. f are dense layers, of which all but the last have an activation:
-    with the last alone, the quantiles of all inputs would be combinations of the same functions of the level.
+    with only the last, the quantiles of all inputs would be combinations of the same functions of the level.
 
     Attributes:
         num_quantiles: number of levels where none are passed.

@@ -89,7 +89,7 @@ def _unroll_gru_backward(residuals: tuple[Array, ...], d_states: Array) -> tuple
     from_inputs, kernel, bias, state, keep, states = residuals
     before = jnp.where(keep, jnp.concatenate([state[None], states[:-1]]), 0.0)
     _, pull_back = jax.vjp(gru_gates, before, from_inputs, _affine(before, kernel, bias))
-    # A unit of the next state depends on the same unit of each argument alone: the gates' Jacobians are diagonal.
+    # A unit of the next state depends only on the same unit of each argument: the gates' Jacobians are diagonal.
     by_state, by_input, by_product = pull_back(jnp.ones_like(states))
     inputs = (d_states, keep * by_state, keep.astype(kernel.dtype) * by_product)
 

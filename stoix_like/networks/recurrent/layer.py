@@ -154,7 +154,7 @@ class ScannedRNN(Network):
 
     @property
     def has_large_states(self) -> bool:
-        """Whether the state after each step is not computed unless it is asked for; see `ParallelCell`."""
+        """True if the state after each step is not computed unless it is asked for; see `ParallelCell`."""
         return issubclass(parse_rnn_cell(self.cell_type), ParallelCell)
 
     @nn.nowrap

@@ -80,7 +80,7 @@ class LinearCell(nn.Module):
 
 
 class MinGRUCell(LinearCell):
-    """A gated recurrent unit whose gate depends on the input alone.
+    """A gated recurrent unit whose gate depends only on the input.
 
         z_t = sigmoid(W_z x_t),   h_t = (1 - z_t) h_{t-1} + z_t W_h x_t
 

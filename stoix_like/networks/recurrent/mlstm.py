@@ -50,7 +50,7 @@ class _Steps(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What queries find in the memory.
+    """Results of queries to the memory.
 
     Attributes:
         value: C q, `[..., T, d]`.
@@ -64,7 +64,7 @@ class _Read(NamedTuple):
 
 
 class _Weights(NamedTuple):
-    """What the memory after steps consists of.
+    """Weights of steps in the memory after each step.
 
     Attributes:
         steps: `[..., R, T]`, the weight of each step in the memory after step r.

@@ -239,7 +239,7 @@ class StatelessCritic(FeedForwardCritic):
 
 
 def same_body(actor: RecurrentActor, critic: RecurrentCritic | StatelessCritic) -> bool:
-    """Return whether two recurrent networks differ in their heads alone."""
+    """Return whether two recurrent networks differ only in their heads."""
     if units.is_recording() or not isinstance(critic, RecurrentCritic):
         return False
     return all(repr(getattr(actor, name)) == repr(getattr(critic, name)) for name in _Recurrent.__annotations__)

@@ -1,4 +1,4 @@
-"""What cells have in common that compute sequences in parallel and whose states are larger than their outputs."""
+"""Base class of cells that compute sequences in parallel and whose states are larger than their outputs."""
 
 from __future__ import annotations
 

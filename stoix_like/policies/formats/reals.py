@@ -18,7 +18,7 @@ class _Complex(NamedTuple):
     imag: jax.Array
 
 
-# Primitives that act on each part alone.
+# Primitives that act on each part on its own.
 _LINEAR = frozenset(
     {
         *("add", "sub", "neg", "select_n", "where", "copy", "stop_gradient", "optimization_barrier"),

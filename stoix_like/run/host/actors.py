@@ -33,7 +33,7 @@ class ActingPolicy(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """How a rollout came about.
+    """Timing of a rollout.
 
     Attributes:
         updates: of the behaviour policy.
@@ -185,7 +185,7 @@ class Pipeline:
     """The actors and the learner.
 
     Rollout `k` of every actor is acted by the policy after `k - lag` updates, and `lag + 1` rollouts by the first one,
-    whatever the threads' timing: results depend on the seed alone. The policies in the actors' queues bound the number
+    whatever the threads' timing: results depend only on the seed. The policies in the actors' queues bound the number
     of rollouts under way, so that neither side can run ahead of the other.
 
     Args:

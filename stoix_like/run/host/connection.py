@@ -80,7 +80,7 @@ def _own_gpus() -> list[int] | None:
 
 
 class _Waiting:
-    """What this process waits for, which it says from time to time.
+    """Wait for the other processes, which is reported from time to time.
 
     Args:
         distributed: `arch.distributed`.

@@ -88,7 +88,7 @@ def connect(arch: ArchConfig) -> Processes:
         arch: the architecture.
 
     Returns:
-        The processes; one alone without `arch.distributed`.
+        The processes; only one without `arch.distributed`.
 
     Raises:
         ConfigError: the processes of `arch.distributed` cannot be found.
@@ -314,7 +314,7 @@ def _written_by_others(directory: Path) -> str | None:
     above, status = directory.parent.stat(), directory.stat()
     if above.st_uid not in (0, os.getuid()) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
         return str(directory.parent)
-    # Entries have the modes that a umask left; nobody else reaches those of a directory that is not searchable.
+    # Entries have the modes that a umask left; no other user reaches those of a directory that is not searchable.
     modes = 0o022 if status.st_mode & 0o011 else 0
     entries = [Path(root, name) for root, folders, names in os.walk(directory) for name in (*folders, *names)]
     for path, forbidden in ((directory, 0o022), *((entry, modes) for entry in entries)):

@@ -19,7 +19,7 @@ import time
 
 from stoix_like.processes import Processes
 
-# Counted in a loop, because a job that a scheduler suspends as a whole has lost nobody.
+# Counted in a loop, because a job that a scheduler suspends as a whole has lost no process.
 _SECONDS_OF_SILENCE = 60
 # A process that ends in time with the others does not report them.
 _SECONDS_TO_END = 10.0
@@ -70,7 +70,7 @@ def _greet(processes: Processes, connection: socket.socket, token: str) -> None:
 
 
 def _join(processes: Processes, address: tuple[str, int], token: str) -> None:
-    """Watch the first process; where its port is closed to others, jax alone does."""
+    """Watch the first process; where its port is closed to others, only jax does."""
     with contextlib.suppress(OSError), socket.create_connection(address, _SECONDS_TO_CONNECT) as connection:
         connection.sendall(f"{token} {processes.index}\n".encode())
         _watch(processes, connection, 0)

@@ -291,7 +291,7 @@ def _replay_notes(config: RunConfig, rows_per_shard: int, num_shards: int, num_a
     if buffer is None:
         return ()
     if buffer.only_data:
-        uniform = "batches of data alone are drawn uniformly: system.prioritised=true has no effect"
+        uniform = "system.prioritised=true has no effect: batches of only recorded data are drawn uniformly"
         return (uniform,) if getattr(buffer, "prioritised", False) else ()
     steps = rows_per_shard // num_agents * num_shards * config.system.rollout_length
     notes: tuple[str, ...] = ()

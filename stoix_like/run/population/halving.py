@@ -2,7 +2,7 @@
 
 Seeds and hyperparameters of members are arguments of the compiled programs, so a new trial compiles nothing: the
 program that initialises a few members runs with the new seeds and settings, as often as it takes, and puts them in the
-places of the others. Decisions depend on the records of the run alone (`run.population.trials`), and the setting of a
+places of the others. Decisions depend only on the records of the run (`run.population.trials`), and the setting of a
 trial on `arch.seed` and its number.
 """
 
@@ -26,7 +26,7 @@ from stoix_like.run.population.trials import Rules, Trials, interquartile_means
 from stoix_like.storage.recorded_runs import TRIALS
 
 Restart = Callable[[LearnerState, Population, Sequence[int]], LearnerState]
-"""`(state, population, members) -> state`, in which some members of a population start anew; donates the state."""
+"""`(state, population, members) -> state`, in which some members start from scratch; donates the state."""
 
 _HALVING = f"{KEY}.halving"
 
@@ -37,7 +37,7 @@ class Halving:
     Args:
         run: the typed configuration; `arch.population.halving.rounds` is set.
         plan: sizes of the run.
-        restart: starts members anew.
+        restart: starts members from scratch.
     """
 
     entry = "population/next_trials"
@@ -143,7 +143,7 @@ def draw_setting(run: RunConfig, number: int) -> dict[str, float]:
 
 
 def check(run: RunConfig, population: Population, plan: Plan, on_host: bool) -> None:
-    """Refuse settings with which trials could not be compared, or not start anew.
+    """Refuse settings with which trials could not be compared, or not start from scratch.
 
     Args:
         run: the typed configuration.
@@ -176,8 +176,8 @@ def check(run: RunConfig, population: Population, plan: Plan, on_host: bool) -> 
         raise ConfigError(f"{rounds} needs several trials at a time: set {KEY}.size={8 * run.arch.population.seeds}")
     if on_host:
         raise ConfigError(
-            f"{rounds}: the environments of {run.environment_name} run on the host, where members cannot start anew one"
-            " by one: use an environment that is written in jax"
+            f"{rounds}: the environments of {run.environment_name} run on the host, where members cannot restart one by"
+            " one: use an environment that is written in jax"
         )
     if run.arch.stop_at_return is not None:
         raise ConfigError(

@@ -116,7 +116,7 @@ def spaces(run: RunConfig) -> dict[str, Space]:
         kinds = list(space) if isinstance(space, Mapping) else []
         if kinds not in (["uniform"], ["log_uniform"]):
             raise ConfigError(
-                f"{key}={space} is no range to explore: set {KEY}.pbt.bounds.{name} to {{uniform: [low, high]}} or"
+                f"{key}={space} is not a range to explore: set {KEY}.pbt.bounds.{name} to {{uniform: [low, high]}} or"
                 " {log_uniform: [low, high]}"
             )
         is_log = kinds == ["log_uniform"]

@@ -1,4 +1,4 @@
-"""How the members of a checkpoint did, and which of them is the best."""
+"""Returns of the members of a checkpoint, and which of them is the best."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stoix_like.storage.recorded_runs import RETURN, TRIALS
 
 
 class Returns(NamedTuple):
-    """How the members of a checkpoint did in the evaluations of their parameters.
+    """Returns of the members of a checkpoint in the evaluations of their parameters.
 
     Attributes:
         returns: `[]` or `[P]` mean evaluation return; NaN where the parameters were not evaluated.

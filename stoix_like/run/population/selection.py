@@ -29,11 +29,11 @@ class Selected(NamedTuple):
 
 
 class Selection(Protocol):
-    """A decision about the members after an evaluation, which depends on the history of the run and its seed alone.
+    """A decision about the members after an evaluation, which depends only on the history of the run and its seed.
 
     Attributes:
         entry: an entry that every selection adds to the record of its evaluation, so that none is made twice.
-        restarts: whether members start anew, so that a run continues even if all of them diverged.
+        restarts: whether members start from scratch, so that a run continues even if all of them diverged.
     """
 
     entry: str

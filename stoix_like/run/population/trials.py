@@ -1,4 +1,4 @@
-"""The trials of successive halving, and which of them go on: a function of the history of a run.
+"""The trials of successive halving, and which of them continue: a function of the history of a run.
 
 A trial is one hyperparameter setting, trained by the members of one slot. At a rung, a number of evaluations, it
 continues if it is among the best 1/eta of all trials that have reached that rung so far: the stopping rule of
@@ -23,12 +23,12 @@ from stoix_like.storage.recorded_runs import TRIALS
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What decides about trials.
+    """Rules of successive halving.
 
     Attributes:
         evaluations: evaluations of a whole trial.
         seeds: members that train a trial.
-        eta: the share of trials that go on at a rung is 1/eta.
+        eta: the share of trials that continue at a rung is 1/eta.
         rungs: number of rungs.
     """
 
@@ -133,13 +133,13 @@ class Trials:
 
         def loses(trial: Trial) -> bool:
             score = trial.scores[-1]
-            # Equal results go on together: they are no reason to stop either of them.
+            # Trials with equal results continue together: these are no reason to stop either of them.
             return len(trial.scores) in least and (score == -math.inf or score < least[len(trial.scores)])
 
         return [trial.slot for trial in current if trial.diverged or self.is_complete(trial) or loses(trial)]
 
     def _least(self, level: int) -> float:
-        """Return the least result at a rung with which a trial goes on."""
+        """Return the least result at a rung with which a trial continues."""
         results = sorted(self._results[level], reverse=True)
         return results[max(1, len(results) // self.rules.eta) - 1]
 

@@ -168,7 +168,7 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
 
 
 def restart_size(setup: RunSetup) -> int:
-    """Return how many members start anew at a time: few, so that most of their initialisation is used."""
+    """Return how many members start from scratch at a time: few, so that most of their initialisation is used."""
     devices, num_members = setup.mesh.shape[POPULATION_AXIS], setup.population.num_members
     # A multiple of the devices, over which they are sharded; a lone member would have no population axis.
     return max(2 if devices == 1 else 1, -(-num_members // (8 * devices))) * devices

@@ -1,4 +1,4 @@
-"""A profile of a run: a trace of one update and one evaluation, and the speed of rollouts alone."""
+"""A profile of a run: a trace of one update and one evaluation, and the speed of rollouts on their own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Profile:
 
     @property
     def pending(self) -> bool:
-        """Whether the trace is still to be written: until then, each call of the program is one update."""
+        """True if the trace is still to be written: until then, each call of the program is one update."""
         return self.trace is None
 
     def measure_rollouts(self, rollouts: Callable[[int], Any]) -> None:

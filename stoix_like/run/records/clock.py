@@ -1,4 +1,4 @@
-"""Where the time of a run goes."""
+"""Clock of the phases of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 
 class Clock:
-    """Seconds by phase; phases do not overlap, apart from those that pass beside another."""
+    """Seconds by phase; phases do not overlap, apart from those that run in parallel with another."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What a run has done and recorded, and what of it the loggers have yet to receive."""
+"""Progress and records of a run, and which of these the loggers have yet to receive."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Recording:
             self._videos.log(self._logger)
 
     def pass_on_blocks(self) -> None:
-        """Log the blocks of updates alone."""
+        """Log only the blocks of updates."""
         for record in self._blocks:
             self._logger.log_updates(record)
         self._blocks.clear()

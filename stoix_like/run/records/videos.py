@@ -40,7 +40,7 @@ class Videos:
     """Videos in the directory of a run; one that fails is reported, and no more are recorded.
 
     An episode is played between two intervals, with keys of its own. A thread draws it while training continues. Where
-    the system has a world model, a dream of another episode is recorded beside each video, and may fail by itself.
+    the system has a world model, a dream of another episode is recorded with each video, and may fail by itself.
 
     Args:
         setup: the run; `logger.video.every_evals` is positive.

@@ -26,7 +26,7 @@ def as_tuple(name: str, given: Any) -> tuple[Any, ...]:
     try:
         return tuple(given)
     except TypeError:
-        raise ConfigError(f"{name}={type(given).__name__} is no list: pass {name}=[…]") from None
+        raise ConfigError(f"{name}={type(given).__name__} is not a list: pass {name}=[…]") from None
 
 
 def make_callbacks(config: RunConfig) -> list[Callback]:

@@ -1,4 +1,4 @@
-"""What the varied hyperparameters of a population act on, by the data flow of its traced functions.
+"""Influence of the varied hyperparameters of a population, by the data flow of its traced functions.
 
 A hyperparameter that nothing depends on makes equal members: the exponent of priorities without priorities, the
 constant of an optimiser that is not chosen, the bound of the other action space.
@@ -56,7 +56,7 @@ class Influence(NamedTuple):
         critic = getattr(networks, "critic_network", None)
         if "vf_coef" in names and critic is not None and not shares_torso(critic):
             notes.append(
-                f"{key}.vf_coef acts through system.max_grad_norm and the constant of the optimiser alone: actor and"
+                f"{key}.vf_coef acts only through system.max_grad_norm and the constant of the optimiser: actor and"
                 " critic share no parameters, and the optimiser ignores the scale of a loss"
             )
         return tuple(notes)
@@ -76,9 +76,9 @@ class Influence(NamedTuple):
             elif name in self.updates:
                 continue
             elif name in self.init:
-                reason = "acts on the initial state alone, and a copy continues from that of another member"
+                reason = "acts only on the initial state, and a copy continues from that of another member"
             elif name in self.evaluation:
-                reason = "acts on evaluations alone, whose returns select the members"
+                reason = "acts only on evaluations, whose returns select the members"
             else:
                 reason = "has no effect in this configuration"
             raise ConfigError(f"{KEY}.hyperparams.{name} {reason}: omit it, or set {KEY}.pbt.every_evals=null")

@@ -61,7 +61,7 @@ def _of_worlds(config: RunConfig, env: VectorEnvironment, networks: SimpleNamesp
     has_critic = not {"critic_network", "q_network"}.isdisjoint(vars(networks))
     space = env.observation_space
     world = space.spaces.get(WORLD) if isinstance(space, Dict) else None
-    # Numbers of agents are appended to vectors of floats alone.
+    # Numbers of agents are appended only to vectors of floats.
     vector = isinstance(world, Box) and len(world.shape) == 1 and np.issubdtype(world.dtype, np.floating)
     numbered = config.env.agent_ids != "none" and vector
     apart = env.team_reward or not config.share_networks or numbered

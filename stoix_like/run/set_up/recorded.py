@@ -83,7 +83,7 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
     shares = hyperparams.get("data_fraction")
     if isinstance(shares, Sequence) and 1.0 in shares and len(shares) > 1:
         raise ConfigError(
-            "arch.population.hyperparams.data_fraction has 1, with which a run alone has no replay buffer, but members"
+            "arch.population.hyperparams.data_fraction has 1, with which a single run has no replay buffer, but members"
             " that differ in it have one: use smaller shares, or train it with system.data_fraction=1"
         )
     path, file = part.data, open_data(part.data)
@@ -108,7 +108,7 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
     if returns is not None and not found.terminated.any():
         notes.append("system.calibrated=true has no effect: no episode of the data terminated, so no return is known")
     elif returns is not None and get_value(config.system, "data_fraction") != 1:
-        notes.append("system.calibrated=true bounds values on recorded steps alone: on others, the penalty is CQL's")
+        notes.append("system.calibrated=true bounds values only on recorded steps: on others, the penalty is CQL's")
     data = Data(
         _observed(found.observation, env, path),
         _agent_actions(env, found.action),
@@ -206,7 +206,7 @@ def _notes(header: DataHeader, config: RunConfig) -> Iterator[str]:
 
 
 def notes_on_arguments(what: str, arguments: Mapping[str, Any], config: RunConfig) -> Iterator[str]:
-    """Yield where an environment was set up in another way than that of the run, apart from training alone.
+    """Yield where an environment was set up differently from that of the run, apart from keys that only training uses.
 
     Args:
         what: for example `the data were recorded`.

@@ -103,12 +103,12 @@ class RunSetup(NamedTuple):
 
     @property
     def steps_on_host(self) -> bool:
-        """Whether training steps environments on the host."""
+        """True if training steps environments on the host."""
         return _steps_on_host(self.config, self.env)
 
     @property
     def parts(self) -> SystemParts:
-        """What a policy of the run acts with."""
+        """Parts of a policy of the run."""
         return SystemParts(self.config, self.eval_env, self.spec)
 
     def build_system(
@@ -177,7 +177,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
 
 
 class _Place(NamedTuple):
-    """Where a run trains: its devices, its sizes, and how many members there are."""
+    """Devices, sizes and number of members of a run."""
 
     mesh: Mesh
     plan: Plan
@@ -197,7 +197,7 @@ class _Environments(NamedTuple):
 
 
 class _LearnedFrom(NamedTuple):
-    """What a run learns from beside its environments, the hashes of that by key, and notes for the user."""
+    """Inputs of a run besides its environments, the hashes of these by key, and notes for the user."""
 
     data: Data | None
     teacher: Teacher | None
@@ -299,7 +299,7 @@ def _make_members(config: RunConfig, place: _Place, parts: SystemParts, env: Vec
 
 
 def _shared_by_processes(config: RunConfig) -> dict[str, str]:
-    """Return by key what all processes of a run must agree on; the first one alone logs, and calls callbacks."""
+    """Return by key what all processes of a run must agree on; only the first one logs, and calls callbacks."""
     logger = config.logger
     # What the programs record, and when all processes read arrays for a video.
     recorded = {"every_updates": logger.every_updates, "diagnostics": logger.diagnostics}

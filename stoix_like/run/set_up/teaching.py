@@ -52,7 +52,7 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Taught:
     if part is None or part.teacher is None:
         return Taught(None)
     if isinstance(config.arch, OfflineConfig):
-        raise ConfigError(f"{KEY}={part.teacher} has no effect with arch=offline, where nobody acts: use arch=anakin")
+        raise ConfigError(f"{KEY}={part.teacher} has no effect with arch=offline, which never acts: use arch=anakin")
     with naming(KEY):
         run = open_run(part.teacher, steps=False)
         chosen = load_member(run, "best", None)

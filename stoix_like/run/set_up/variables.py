@@ -23,7 +23,7 @@ _STATISTICS_ADVICE = (
 
 
 def check_variables(shared: Any, config: RunConfig) -> None:
-    """Refuse networks with collections beside `params`, such as constants, that an optimiser would change.
+    """Refuse networks with collections besides `params`, such as constants, that an optimiser would change.
 
     Systems that declare `batch_norm` in `HeadRequirement` update running statistics themselves.
 

@@ -24,7 +24,7 @@ from stoix_like.utils.jax_utils import named
 
 # Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.
 _FIELDS = ("params", "slow_critic", "statistics", "return_statistics", "return_scale")
-# What some systems learn besides: the temperature and multipliers of V-MPO, the weight of PPO's penalty. They come from
+# What some systems also learn: the temperature and multipliers of V-MPO, the weight of PPO's penalty. They come from
 # a run that has them, and start afresh after one of another system.
 _LEARNED = ("own.duals", "own.kl_coef")
 KEY = "arch.init_from"

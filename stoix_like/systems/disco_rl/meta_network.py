@@ -43,7 +43,7 @@ class Pair(NamedTuple):
 
 
 class RuleInputs(NamedTuple):
-    """What the meta-network reads. Where it reads predictions, those of the current parameters and of the target ones.
+    """Inputs of the meta-network. It reads the predictions of the current and of the target parameters.
 
     Attributes:
         online: `Pair` of `networks.heads.Predictions` of the current parameters.
@@ -152,7 +152,7 @@ def _embed(weights: Weights, scope: str, inputs: RuleInputs) -> tuple[Float[Arra
 
 
 def _backwards(weights: Weights, x: Float[Array, "T B F"], ended: jax.Array) -> Float[Array, "T B H"]:
-    """Apply the LSTM of the rule to trajectories, from the last step to the first, starting anew in each episode."""
+    """Apply the LSTM of the rule to trajectories, from the last step to the first, starting again in each episode."""
     start = LSTMState(*(jnp.zeros((x.shape[1], _HIDDEN)) for _ in LSTMState._fields))
 
     def step(state: LSTMState, inputs: tuple[jax.Array, jax.Array]) -> tuple[LSTMState, jax.Array]:

@@ -45,7 +45,7 @@ class StoredLatent(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What a world model makes of sequences.
+    """Latent states of sequences that a world model has observed.
 
     Attributes:
         latent: `[T, B]`, after each observation.

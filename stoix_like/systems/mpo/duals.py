@@ -1,4 +1,4 @@
-"""What MPO and V-MPO share: bounds on divergences, with learned temperature and Lagrange multipliers.
+"""Bounds of MPO and V-MPO on divergences, with learned temperature and Lagrange multipliers.
 
 `networks.distributions.decouple` splits a normal policy, squashed or not, into its means and its standard deviations,
 which have bounds of their own in each dimension; a categorical policy is bounded as a whole, a Beta policy, or one of
@@ -114,10 +114,10 @@ def constrained_policy_loss(
 
         L = sum_parts [L_pi(part) + sum_d alpha_d KL_d(b_pi || part) + alpha_d (epsilon - KL_d)]
 
-    where the second term has a gradient of the policy alone, and the third of the multipliers alone. `decouple` returns
+    where the second term has a gradient of only the policy, and the third of only the multipliers. `decouple` returns
     the parts.
     Source: Abdolmaleki et al. 2018, "Relative entropy regularized policy iteration", section 4.2; Song et al. 2020
-    (V-MPO), equation 5, which decouples the divergence alone, and here the policy loss as well, as in MPO.
+    (V-MPO), equation 5, which decouples only the divergence, and here the policy loss as well, as in MPO.
 
     Args:
         config: hyperparameters.

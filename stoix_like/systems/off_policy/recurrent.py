@@ -166,7 +166,7 @@ ConfigT = TypeVar("ConfigT", bound=RecurrentActorAndCritics)
 
 
 class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
-    """What a recurrent system overrides of its feed-forward one, whose losses take sequences as they are.
+    """Base class of recurrent systems, combined with a feed-forward one, whose losses take sequences as they are.
 
     The carry of `act` is the state of the policy. That of the critics, in `Agent.local`, follows each rollout in one
     pass.

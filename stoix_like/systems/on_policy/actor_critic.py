@@ -65,11 +65,11 @@ class ActorAndCritic(Descends, Protocol):
 
     @property
     def normalize_rewards(self) -> bool:
-        """Whether rewards are divided by the running standard deviation of the discounted return."""
+        """True if rewards are divided by the running standard deviation of the discounted return."""
 
     @property
     def normalize_observations(self) -> bool:
-        """Whether observations are normalised by their running mean and standard deviation."""
+        """True if observations are normalised by their running mean and standard deviation."""
 
     @property
     def standardize_advantages(self) -> bool | str:

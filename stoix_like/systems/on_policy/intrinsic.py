@@ -128,7 +128,7 @@ class _Vector(nn.Module):
 
 
 class _Sample(NamedTuple):
-    """What the networks of an intrinsic reward learn from, `[B, ...]`: steps of the environment, and value targets."""
+    """Data for the networks of an intrinsic reward, `[B, ...]`: steps of the environment, and value targets."""
 
     observation: Observation
     next_observation: Observation
@@ -234,7 +234,7 @@ class _RND(_Bonus):
 
         r_t = mean (f_hat(o_{t+1}) - f(o_{t+1}))^2
 
-    Its returns go on beyond the end of episodes. Unlike in the paper, both networks have one architecture, the
+    Its returns continue beyond the end of episodes. Unlike in the paper, both networks have one architecture, the
     predictor learns from every step, intrinsic advantages weigh as much as those of the task, not half as much, and
     images are not normalised, as integers and booleans are not.
 

@@ -68,7 +68,7 @@ class ActorCriticNetworks:
 
     @property
     def shared(self) -> bool:
-        """Whether the critic is applied with the torso of the actor, or its cells."""
+        """True if the critic is applied with the torso of the actor, or its cells."""
         return self.pair is not None
 
     def init(self, key: jax.Array, observation: Observation) -> ActorCriticParams:

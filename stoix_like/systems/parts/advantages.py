@@ -1,4 +1,4 @@
-"""Advantages and value targets of rollouts, as functions that are handed to on-policy algorithms."""
+"""Advantages and value targets of rollouts, as functions that are passed to on-policy algorithms."""
 
 from __future__ import annotations
 

@@ -32,13 +32,13 @@ class BehaviourDistance(Part):
         """Refuse distances to actions that are not known; see `Part.check`."""
         if self.critic_bc_coef is not None and not (config.replay.only_data and config.replay.n_step == 1):
             raise ConfigError(
-                f"system.critic_bc_coef={self.critic_bc_coef} needs the action after every step, which data alone hold:"
+                f"system.critic_bc_coef={self.critic_bc_coef} needs the action after every step, which only data hold:"
                 " use arch=offline system.n_step=1, or null"
             )
 
 
 class Behaviour(NamedTuple):
-    """How a policy stays near the actions of the data; the identity where it does not.
+    """Regularisation towards the actions of the data; the identity without it.
 
     Attributes:
         actor_loss: `(q [B], action [B, ...], batch) -> loss`, of the values and the actions of the policy.

@@ -1,4 +1,4 @@
-"""What the critics of on-policy systems compute: a value, or its distribution, learned from the same targets."""
+"""Outputs of the critics of on-policy systems: a value, or its distribution, learned from the same targets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stoix_like.utils.scales import two_hot
 
 
 class CriticOutput(NamedTuple):
-    """How the output of a critic is read and learned.
+    """Value, loss and metrics of the output of a critic.
 
     Attributes:
         value: `(output) -> values [...]`.

@@ -69,7 +69,7 @@ class AtomsConfig(Part):
 
 
 class Reduction(NamedTuple):
-    """What the policy maximises, and what the critics learn, where there are several.
+    """Objective of the policy and targets of the critics, where there are several critics.
 
     Attributes:
         value: `(q [B, C]) -> q [B]`, what the policy maximises.
@@ -98,7 +98,7 @@ class CategoricalCriticsConfig(AtomsConfig):
 
     @property
     def reduction(self) -> Reduction:
-        """What the policy maximises, and what the critics learn."""
+        """Objective of the policy and targets of the critics."""
         return REDUCTIONS[self.critic_reduction]
 
 

@@ -14,7 +14,7 @@ from stoix_like.schema import Part, between
 
 # Arguments of a head for the policy without exploration.
 GREEDY = {"epsilon": 0.0}
-# Hyperparameters with which an evaluation takes the greedy action alone.
+# Hyperparameters with which an evaluation takes only the greedy action.
 NEVER_RANDOM = {"evaluation_epsilon": 0.0}
 
 

@@ -1,4 +1,4 @@
-"""Exploration by noise that may persist in time, as functions handed to algorithms.
+"""Exploration by noise that may persist in time, as functions passed to algorithms.
 
 Noise persists as its key: the same key draws the same noise again.
 """
@@ -19,7 +19,7 @@ from stoix_like.utils.jax_utils import Scalar
 
 
 class Exploration(NamedTuple):
-    """How actions are drawn from a policy.
+    """Functions that sample actions from a policy.
 
     Attributes:
         init_carry: `(num_envs) -> carry`, the carry of `act` at the start of an episode.

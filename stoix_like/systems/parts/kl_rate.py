@@ -1,4 +1,4 @@
-"""Learning rates that follow the divergence from the behaviour policy, as functions that are handed to PPO."""
+"""Learning rates that follow the divergence from the behaviour policy, as functions that are passed to PPO."""
 
 from __future__ import annotations
 

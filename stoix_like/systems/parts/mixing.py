@@ -20,7 +20,7 @@ _ENTRY = "mixer"
 
 @dataclass(frozen=True)
 class Mixing(Part):
-    """How the values of agents are mixed.
+    """Mixing of the values of agents.
 
     Attributes:
         mixer: `sum`, or `qmix`: a monotonic network whose weights depend on the state.

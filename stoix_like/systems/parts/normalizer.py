@@ -24,7 +24,7 @@ MAX_ABS_VALUE = 10.0
 MIN_STD = 1e-6
 """The smallest deviation that observations are divided by."""
 MIN_STD_OF_DATA = 1e-3
-"""That of systems that may learn from data alone: what hardly varies there may vary in evaluations, and statistics of
+"""That of systems that may learn only from data: what hardly varies there may vary in evaluations, and statistics of
 data never learn of it. Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, add it to the deviations."""
 
 
@@ -77,7 +77,7 @@ def make_normalizer(
 class RewardNormalizer(NamedTuple):
     """Division of rewards by the running standard deviation of the discounted return.
 
-    The return of a step is that of the rewards up to it, `g_t = gamma g_{t-1} + r_t`, and starts anew with each
+    The return of a step is that of the rewards up to it, `g_t = gamma g_{t-1} + r_t`, and starts again with each
     episode, terminated or truncated. Rewards keep their sign: no mean is subtracted.
 
     Attributes:
@@ -209,7 +209,7 @@ def make_return_scaler(
         gamma: discount per step; it may be traced.
         reward_scale: factor of the rewards in the buffer; it may be traced.
         axes: the mapped axes that a batch is spread over.
-        data: recorded data that are replayed beside rollouts, from whose returns the statistics start.
+        data: recorded data that are replayed in addition to rollouts, from whose returns the statistics start.
 
     Returns:
         The functions of the scaler.

@@ -39,7 +39,7 @@ _LEARNED = ("params", *_OPTIMISERS, "lifetime", "moments")
 
 @dataclass(frozen=True, kw_only=True)
 class PeriodicResets(Part):
-    """When networks are reset.
+    """Periodic resets of networks.
 
     Attributes:
         reset_every: gradient steps between two resets; None for no resets.
@@ -55,7 +55,7 @@ class PeriodicResets(Part):
             raise ConfigError(f"system.reset={self.reset} has no effect: set system.reset_every to gradient steps")
         if self.reset_every is not None and self.reset_every <= (steps := config.gradient_steps):
             raise ConfigError(
-                f"system.reset_every={self.reset_every} would start each update, of {steps} gradient step(s), anew: use"
+                f"system.reset_every={self.reset_every} would reset in each update of {steps} gradient step(s): use"
                 f" more than {steps}"
             )
 

@@ -1,4 +1,4 @@
-"""Slowly updated copies of parameters, as functions that are handed to algorithms."""
+"""Slowly updated copies of parameters, as functions that are passed to algorithms."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class TeacherConfig(Part):
     """A teacher.
 
     Attributes:
-        teacher: directory or address of a run, whose best policy teaches; None: nobody does.
+        teacher: directory or address of a run, whose best policy teaches; None: no teacher.
     """
 
     teacher: str | None = None
@@ -31,7 +31,7 @@ class TeacherConfig(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Kickstarting(TeacherConfig):
-    """Hyperparameters of a policy that learns from a teacher beside its rewards.
+    """Hyperparameters of a policy that learns from a teacher in addition to its rewards.
 
     Attributes:
         teacher_coef: weight of the cross-entropy of the teacher's actions, in nats, in the first update.
@@ -82,7 +82,7 @@ class Teacher(NamedTuple):
 
 
 class Lessons(NamedTuple):
-    """What a policy is taught; the identity without a teacher.
+    """Lessons of a teacher; the identity without one.
 
     Attributes:
         init: `() -> count`, of updates.

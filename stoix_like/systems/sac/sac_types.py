@@ -28,7 +28,7 @@ class SACOptStates(NamedTuple):
 
 
 class Ensemble(NamedTuple):
-    """Which critics a target and the policy use, of values `[B, C]`, one per critic; they use the minimum.
+    """Selection of critics for targets and for the policy, of values `[B, C]`, one per critic; both use the minimum.
 
     Attributes:
         target: `(q, key) -> q`, for a target.

@@ -20,7 +20,7 @@ from stoix_like.envs.spaces import Box, Discrete, Space
 
 
 class Found(NamedTuple):
-    """What a search found in a state, of which the networks learn.
+    """Result of a search in a state, from which the networks learn.
 
     Attributes:
         candidates: `[..., K, *action]`, the actions considered; None for all discrete ones.

@@ -1,4 +1,4 @@
-"""What AlphaZero and MuZero share beside their updates: searches, and a replay buffer of what these found."""
+"""Base class of AlphaZero and MuZero: searches, and a replay buffer of their results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Plans(Protocol):
 
     @property
     def normalize_observations(self) -> bool:
-        """Whether observations are normalised by their running mean and standard deviation."""
+        """True if observations are normalised by their running mean and standard deviation."""
 
 
 ConfigT = TypeVar("ConfigT", bound=Plans)

@@ -25,7 +25,7 @@ _LARGEST_CPU_ROW = 2
 
 
 class Expansion(NamedTuple):
-    """What networks say about the state of a new node.
+    """Outputs of the networks for the state of a new node.
 
     Attributes:
         prior_logits: `[N, K]`, of the lowest finite number where an action is illegal.

@@ -35,7 +35,7 @@ class SearchConfig(Part):
         max_depth: largest depth of a simulation, in actions; None: as deep as the simulations reach.
         search_method: `gumbel` (Danihelka et al. 2022, openreview.net/forum?id=bERaNdoegnO) or `puct` (Schrittwieser et
             al. 2020, arXiv:1911.08265).
-        num_considered_actions: actions of the root that simulations begin with (Gumbel).
+        num_considered_actions: actions of the root that simulations start with (Gumbel).
         gumbel_scale: scale of the noise that selects them; greedy evaluations have none (Gumbel).
         value_scale: weight of values against the prior (Gumbel, sigma's c_scale).
         maxvisit_init: visits added to those of the most visited action in this weight (Gumbel, sigma's c_visit).

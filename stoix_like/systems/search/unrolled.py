@@ -1,4 +1,4 @@
-"""What a learned model learns in the latent states of an unrolled sequence.
+"""Targets and losses of a learned model in the latent states of an unrolled sequence.
 
 Shape letters: W steps per sequence, B sequences, K unrolled steps.
 """

@@ -44,7 +44,7 @@ class SMCConfig(Part):
 
     @property
     def resamples(self) -> bool:
-        """Whether particles can ever be resampled before the last step."""
+        """True if particles can ever be resampled before the last step."""
         return self.resampling == "ess" or self.resample_period < self.search_depth
 
 
@@ -95,7 +95,7 @@ class Particles(NamedTuple):
 
 
 class SearchedStep(NamedTuple):
-    """What a search found in N states, of which the policy and the temperature learn.
+    """Results of a search in N states, from which the policy and the temperature learn.
 
     Attributes:
         candidates: `[N, K, ...]`, the first actions.

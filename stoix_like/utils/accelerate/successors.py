@@ -27,7 +27,7 @@ def count_truncations(length: int, truncates_after: int | None) -> int | None:
         truncates_after: L, see `VectorEnvironment.truncates_after`.
 
     Returns:
-        M; None if it is unknown, or if it saves too little to store these successors alone.
+        M; None if it is unknown, or if it saves too little to store only these successors.
     """
     if truncates_after is None:
         return None

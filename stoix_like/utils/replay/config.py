@@ -108,7 +108,7 @@ class ReplayConfig(BufferConfig):
 
     @property
     def prioritised(self) -> bool:
-        """Whether windows are sampled by priority."""
+        """True if windows are sampled by priority."""
         return False
 
     @property
@@ -128,7 +128,7 @@ class ReplayConfig(BufferConfig):
 
     @property
     def per_env_rows(self) -> bool:
-        """Whether the buffer stores steps in order, in one row per environment."""
+        """True if the buffer stores steps in order, in one row per environment."""
         return self.window > 1 or self.prioritised or self.whole_windows
 
     @property
@@ -222,7 +222,7 @@ class PrioritisedReplayConfig(ReplayConfig):
         Source: Schaul et al. 2016, section 3.3, with the loss in place of the absolute error.
 
         Args:
-            losses: `[B]`, with `loss` in its own units; it is negative by rounding alone.
+            losses: `[B]`, with `loss` in its own units; it is negative only by rounding.
             weights: `[B]`, the weights of the batch.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Recorded data beside a replay buffer, or in its place.
+"""Recorded data in addition to a replay buffer, or in its place.
 
 An episode of T steps has T + 1 rows: a row holds an observation, the action taken there, and the reward and the flags
 of that step; of the last row of an episode only the observation counts, the true successor of the step before. So each
@@ -40,7 +40,7 @@ class DataFile(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(DataFile):
-    """Hyperparameters of recorded data beside a replay buffer.
+    """Hyperparameters of recorded data in addition to a replay buffer.
 
     Attributes:
         data_fraction: share of each batch that comes from the data; at 1 there is no replay buffer.
@@ -53,7 +53,7 @@ class DataConfig(DataFile):
 
     @property
     def only_data(self) -> bool:
-        """Whether the data take the place of a replay buffer."""
+        """True if the data take the place of a replay buffer."""
         shares = self.data_fraction, self.final_data_fraction
         return self.data is not None and all(
             isinstance(share, float | None) and share in (1.0, None) for share in shares
@@ -63,7 +63,7 @@ class DataConfig(DataFile):
         """Refuse data for a system that cannot learn from them.
 
         Args:
-            has_all: whether it learns from observations, actions and rewards alone, in targets or sequences.
+            has_all: whether it learns only from observations, actions and rewards, in targets or sequences.
 
         Raises:
             ConfigError: it does not.
@@ -198,7 +198,7 @@ def with_data(
         config: checked hyperparameters; floats may be traced.
         spec: the data and sizes.
         replay: the functions of the replay buffer, of which `sample` returns a tuple with `indices`.
-        draw: `(key) -> batch`, a batch of data alone; its `indices` are those that the replay buffer ignores, or None.
+        draw: `(key) -> batch`, a batch of only data; its `indices` are those that the replay buffer ignores, or None.
         axes: for each entry of a batch, the axis of its samples.
 
     Returns:

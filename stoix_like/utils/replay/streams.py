@@ -275,7 +275,7 @@ def make_stream_replay(
         # Behind the newest entry is the oldest one, or none.
         blocks = jnp.where(behind == state.position[row][None], num_entries // period, blocks)
         values = jax.tree.map(lambda x: x[period - 1 :: period], latents)
-        # A diverged member may go on from the parameters of another: unknown latents are zero, as in recorded data.
+        # A diverged member may continue from the parameters of another: unknown latents are zero, as in recorded data.
         values = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)), values)
         blocks = _last_of_equal(blocks, num_entries // period)
         return state._replace(latents=_write(state.latents, blocks, _flatten(values, latent)))

@@ -1,4 +1,4 @@
-"""What replay buffers store and return.
+"""Types that replay buffers store and return.
 
 Shape letters: N environments per shard, W steps per window, B windows per batch.
 """

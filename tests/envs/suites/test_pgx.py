@@ -159,7 +159,7 @@ def test_self_play_is_evaluated_against_an_opponent():
     _, same_actions, same_steps = rollout(bare, 12, num_envs=6)
     np.testing.assert_array_equal(actions, same_actions)
     jax.tree.map(np.testing.assert_array_equal, steps, same_steps)
-    with pytest.raises(ConfigError, match=r"env.eval_opponent=nobody is no import path.*must be random or"):
+    with pytest.raises(ConfigError, match=r"env.eval_opponent=nobody is not an import path.*must be random or"):
         make_eval(env_config("pgx", "hex", **{**play, "eval_opponent": "nobody"}))
 
 
@@ -280,9 +280,9 @@ def test_what_is_no_game_for_two_has_no_opponent():
         make(EnvConfig("own", ScenarioConfig("Backgammon"), kwargs={"opponent": "self"}), pgx.make("backgammon"))
     with pytest.raises(ConfigError, match="Duel has 3 players, and at most two are supported"):
         make(EnvConfig("own", ScenarioConfig("Duel"), kwargs={"players": 3}), Duel)
-    with pytest.raises(ConfigError, match="env.kwargs.opponent=self: Corridor is no game of pgx: leave it out"):
+    with pytest.raises(ConfigError, match="env.kwargs.opponent=self: Corridor is not a pgx game: leave it out"):
         make(EnvConfig("own", ScenarioConfig("Corridor"), kwargs={"opponent": "self"}), custom_envs.Corridor())
-    with pytest.raises(ConfigError, match="env.kwargs.opponent=self: Corridor is no game of pgx: leave it out"):
+    with pytest.raises(ConfigError, match="env.kwargs.opponent=self: Corridor is not a pgx game: leave it out"):
         make(EnvConfig("own", ScenarioConfig("Corridor"), kwargs={"opponent": "self"}), custom_envs.Corridor)
 
 
@@ -303,7 +303,7 @@ def leaves(key, game):
         ("go_9x9", {"kwargs": {"size": 0}}, "env.kwargs={'size': 0} is invalid for go_9x9"),
         ("go_9x9", {"kwargs": {"komi": float("nan")}}, "env.kwargs.komi=nan is invalid for go_9x9"),
         ("go_9x9", {"kwargs": {"opponent": "go_9x9_v0"}}, "env.kwargs.opponent=go_9x9_v0.*download"),
-        ("hex", {"kwargs": {"opponent": "nobody"}}, "opponent=nobody is no import path.*must be random, self, or"),
+        ("hex", {"kwargs": {"opponent": "nobody"}}, "opponent=nobody is not an import path.*must be random, self, or"),
         ("hex", {"kwargs": {"opponent": "numpy.pi"}}, "env.kwargs.opponent=numpy.pi is not a function"),
         (
             "hex",

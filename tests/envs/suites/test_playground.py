@@ -135,7 +135,7 @@ def test_models_that_are_missing_raise_and_nothing_is_downloaded(tmp_path):
     name, clone = "Go1JoystickFlatTerrain", "which no run downloads: git clone https://.*/mujoco_menagerie PATH, git -C"
     with pytest.raises(ConfigError, match=f"env.scenario.name={name} needs models of mujoco_menagerie, {clone}"):
         make(config(name))
-    with pytest.raises(ConfigError, match=f"env.assets={tmp_path}/none is no directory of mujoco_menagerie, {clone}"):
+    with pytest.raises(ConfigError, match=f"{tmp_path}/none is not a directory of mujoco_menagerie, {clone}"):
         make(config(name, assets=f"{tmp_path}/none"))
     with pytest.raises(ConfigError, match=f"env.assets={tmp_path} does not fit {name}: .*at commit [0-9a-f]{{40}}"):
         make(config(name, assets=str(tmp_path)))

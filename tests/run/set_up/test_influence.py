@@ -65,7 +65,7 @@ def test_what_nothing_depends_on_is_noted():
 def test_the_weight_of_a_loss_of_its_own_is_noted(network, noted):
     vf_coef = "arch.population.hyperparams={vf_coef: [0.5, 5.0]}"
     notes = set_up_small(PPO, f"network={network}", vf_coef).plan.notes
-    assert any("vf_coef acts through system.max_grad_norm and" in note for note in notes) == noted
+    assert any("vf_coef acts only through system.max_grad_norm and" in note for note in notes) == noted
 
 
 def test_settings_of_selections_that_are_not_made_are_noted():
@@ -94,10 +94,10 @@ def test_only_what_is_in_the_buffer_counts_as_stored():
     ("system", "name", "reason"),
     [
         (DQN, "reward_scale", "acts on what the replay buffer stores"),
-        (DQN, "evaluation_epsilon", "acts on evaluations alone"),
+        (DQN, "evaluation_epsilon", "acts only on evaluations"),
         (DQN, "priority_exponent", "has no effect"),
-        pytest.param(MPO, "init_temperature", "acts on the initial state alone", marks=pytest.mark.slow),
-        ("ppo/ff_ppo_penalty", "kl_coef", "acts on the initial state alone"),
+        pytest.param(MPO, "init_temperature", "acts only on the initial state", marks=pytest.mark.slow),
+        ("ppo/ff_ppo_penalty", "kl_coef", "acts only on the initial state"),
     ],
 )
 def test_what_copies_would_not_learn_with_is_refused(tmp_path, system, name, reason):

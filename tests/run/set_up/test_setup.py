@@ -110,7 +110,7 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
     ("overrides", "message"),
     [
         # 8 environments make 8 gradient steps per update.
-        ([*DQN, "system.reset_every=8"], "system.reset_every=8 would start each update, of 8 gradient step(s), anew"),
+        ([*DQN, "system.reset_every=8"], "system.reset_every=8 would reset in each update of 8 gradient step(s)"),
         (
             ["system.desired_kl=0.01", "system.decay_learning_rates=false", "system.actor_lr=1e-6"],
             "system.actor_lr=1e-06",

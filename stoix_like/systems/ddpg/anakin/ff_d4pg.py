@@ -45,7 +45,7 @@ class D4PG(ff_ddpg.DDPG[ConfigT]):
 
     @property
     def reduction(self) -> Reduction:
-        """What the policy maximises, and what the critics learn."""
+        """Objective of the policy and targets of the critics."""
         return MEAN
 
     def critic_loss(self, q_params: PyTree, params: DDPGParams, batch: Batch, key: jax.Array) -> Loss:

@@ -59,7 +59,7 @@ class TD3(ff_ddpg.DDPG[Config]):
 
     @property
     def behaviour(self) -> Behaviour:
-        """How the policy stays near the actions of data."""
+        """Regularisation towards the actions of the data."""
         return make_behaviour(self.config.behaviour, self.actions.unit, self.axes)
 
     def critic_loss(self, q_params: PyTree, params: DDPGParams, batch: Batch, key: jax.Array) -> Loss:

@@ -46,7 +46,7 @@ class CategoricalTD3(ff_d4pg.D4PG[Config]):
 
     @property
     def reduction(self) -> Reduction:
-        """What the policy maximises, and what the critics learn."""
+        """Objective of the policy and targets of the critics."""
         return self.config.atoms.reduction
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:

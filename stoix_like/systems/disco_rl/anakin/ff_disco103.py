@@ -2,7 +2,7 @@
 
 A meta-network, whose weights were learned on many tasks, reads replayed trajectories with the agent's predictions, and
 returns targets for its policy and for predictions whose meaning the rule discovered. The agent learns them by
-cross-entropy, besides action values by Retrace, which the meta-network reads, and the policy one step ahead.
+cross-entropy, in addition to action values by Retrace, which the meta-network reads, and the policy one step ahead.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from stoix_like.utils.replay import SequenceBatch, SequenceReplay, StepSequenceC
 
 @dataclass(frozen=True, kw_only=True)
 class AdamGradients(Gradients):
-    """As `Gradients`, with Adam alone, which decays no weights."""
+    """As `Gradients`, with only Adam, which decays no weights."""
 
     optimiser: Annotated[str, one_of("adam")] = "adam"
     weight_decay: Literal[0] = 0

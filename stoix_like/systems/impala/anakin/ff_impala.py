@@ -22,7 +22,7 @@ from stoix_like.systems.vpg.anakin import ff_a2c
 
 @dataclass(frozen=True, kw_only=True)
 class RMSPropGradients(Gradients):
-    """As `Gradients`, with RMSProp besides.
+    """As `Gradients`, and RMSProp.
 
     Attributes:
         optimiser: by default RMSProp, as in the paper.

@@ -73,7 +73,7 @@ class BaseConfig(SystemConfig):
     normalize_observations: bool
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse a run without anybody to imitate; see `SystemConfig.check`."""
+        """Refuse a run without a policy to imitate; see `SystemConfig.check`."""
         replay: Any = self.find_part(ReplayConfig)
         if not replay.only_data and self.labels.teacher is None:
             raise ConfigError(

@@ -1,7 +1,7 @@
-"""Implicit Q-learning (Kostrikov, Nair & Levine 2021, arXiv:2110.06169): values of actions of the data alone.
+"""Implicit Q-learning (Kostrikov, Nair & Levine 2021, arXiv:2110.06169): values only of actions in the data.
 
 Actions are continuous, or discrete, which the critics take one-hot. State values, critics and policy are updated from
-the same parameters; the authors' code updates the state values first, and decays the policy's learning rate alone, by a
+the same parameters; the authors' code updates the state values first, and decays only the policy's learning rate, by a
 cosine. Its normal policy has one deviation for all states, of at least 0.007; here it depends on the state, and
 `network.actor_network.action_head.min_scale` bounds it, by default at a tenth of half the range.
 """

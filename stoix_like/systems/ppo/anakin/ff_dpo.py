@@ -16,7 +16,7 @@ from stoix_like.utils.loss import approximate_kl_per_example, dpo_loss_per_examp
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_ppo.Config):
-    """Hyperparameters of DPO; `clip_eps` limits the value change alone.
+    """Hyperparameters of DPO; `clip_eps` limits only the value change.
 
     Attributes:
         alpha: width of the drift for positive advantages, in the unit of the advantages.

@@ -66,7 +66,7 @@ class Config(SystemConfig):
         ent_coef: weight of the entropy bonus.
         final_ent_coef: weight of the entropy bonus at the end of the run; None keeps it constant.
         vf_coef: weight of the value loss.
-        normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
+        normalize_rewards: divide rewards by the running standard deviation of the discounted return.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation.
         standardize_advantages: whether advantages are standardised to mean 0 and deviation 1: over the whole batch

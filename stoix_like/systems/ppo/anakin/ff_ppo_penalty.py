@@ -24,7 +24,7 @@ MIN_KL_COEF, MAX_KL_COEF = 1e-4, 1e4
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_ppo.Config):
-    """Hyperparameters of PPO with a KL penalty; `clip_eps` limits the value change alone.
+    """Hyperparameters of PPO with a KL penalty; `clip_eps` limits only the value change.
 
     Attributes:
         kl_coef: weight of the divergence, in the unit of the advantages per nat; the initial one if it adapts.

@@ -203,7 +203,7 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
     def losses(self, params: OnlineAndTarget, batch: PyTree, key: jax.Array) -> Losses:
         """Compute the losses `[B]`, and by name metrics `[B]`: `q_value`, the values of the actions.
 
-        The metric `penalty` is what a loss has beside the error; no priorities come from it.
+        The metric `penalty` is what a loss has in addition to the error; no priorities come from it.
         """
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:

@@ -52,7 +52,7 @@ class Config(SystemConfig):
         gradients: gradient descent.
         gamma: discount per step.
         reward_scale: factor by which rewards are multiplied.
-        normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
+        normalize_rewards: divide rewards by the running standard deviation of the discounted return.
         q_lr: learning rate.
         q_lambda: mixing parameter of n-step returns.
     """

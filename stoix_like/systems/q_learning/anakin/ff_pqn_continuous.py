@@ -67,7 +67,7 @@ class Config(SystemConfig):
         gradients: gradient descent.
         gamma: discount per step.
         reward_scale: factor by which rewards are multiplied.
-        normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
+        normalize_rewards: divide rewards by the running standard deviation of the discounted return.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation.
         actor_lr: learning rate of the policy.

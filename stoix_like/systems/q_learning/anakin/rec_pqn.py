@@ -1,7 +1,7 @@
 """Parallelised Q-networks with recurrent networks (Gallici et al. 2024, arXiv:2407.04811, section 4).
 
 Lambda-returns are computed once per update, as by the feed-forward system. The authors' recurrent one computes them in
-every gradient step, from the current parameters, lets sequences begin with a window of earlier steps, and reads the
+every gradient step, from the current parameters, lets sequences start with a window of earlier steps, and reads the
 last action, as with `env.observe_last_action=true`.
 """
 

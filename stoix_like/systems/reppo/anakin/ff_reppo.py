@@ -61,7 +61,7 @@ class Config(SystemConfig):
         gradients: gradient descent.
         gamma: discount per step.
         reward_scale: factor by which rewards are multiplied.
-        normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
+        normalize_rewards: divide rewards by the running standard deviation of the discounted return.
         actor_lr: Adam learning rate of the policy.
         q_lr: Adam learning rate of the critic.
         dual_lr: Adam learning rate of the logarithms of the temperature and the multiplier.

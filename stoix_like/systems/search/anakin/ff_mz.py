@@ -1,7 +1,7 @@
 """MuZero with feed-forward networks (Schrittwieser et al. 2020, arXiv:1911.08265), by Gumbel search.
 
 It is AlphaZero with a learned model: searches start from the latent state of an observation, and step it by the
-dynamics. Illegal actions are masked at the root alone, because the model does not know them elsewhere; the policy
+dynamics. Illegal actions are masked only at the root, because the model does not know them elsewhere; the policy
 learns that they have no weight. The model learns nothing of time limits, either: behind a truncated step, its latent
 state has the value of the true successor.
 """
@@ -184,7 +184,7 @@ class MuZero(AlphaZero[ConfigT]):
         first = self.normalizer.apply(statistics, jax.tree.map(lambda x: x[0], observation))
         latent = self.unroll(params, first, batch.steps.action[:num_unrolled])
         targets, found = self.targets(batch), jax.tree.map(lambda x: x[: num_unrolled + 1], batch.steps.extras)
-        # As in the search, the mask of legal actions is known at the root alone.
+        # As in the search, the mask of legal actions is known only at the root.
         mask = None if observation.action_mask is None else observation.action_mask.at[1:].set(True)
         pi, value = self.model.policy_at(params, latent, mask), self.model.value_at(params, latent[:1])
         # Equation 1, where the loss of each unrolled step has the weight 1 / K (appendix G).
