@@ -63,8 +63,7 @@ _SIZES = "network=dreamer_xs, _s, _m and _l set all sizes"
 _CHANNELS = f"times 1, 2, 3, … in its convolutions, theirs times 2, 3, 4 and 4; {_SIZES}"
 _WIDTHS = f"a list of widths; {_SIZES}"
 _SOFTPLUS = "log(1 + exp(theirs)), which from 3 on is about theirs"
-_HALF_RANGE = "in units of half the action range"
-_DIVIDED = f"{_HALF_RANGE}, so theirs divided by it"
+_HALF_RANGE = "in units of half the action range, as SB3's and CleanRL's; rejax's divided by it"
 _MINIBATCH = ("system.standardize_advantages=minibatch",)
 
 # Their names, our keys, a note.
@@ -97,7 +96,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("target_update_interval", ("system.target_update_period",), _TARGET_PERIOD),
         ("exploration_initial_eps", ("system.initial_epsilon",), ""),
         ("exploration_final_eps", ("system.training_epsilon",), ""),
-        ("action_noise", ("system.exploration_noise",), f"a standard deviation, {_HALF_RANGE}"),
+        ("action_noise", ("system.exploration_noise",), _HALF_RANGE),
         ("policy_delay", ("system.policy_frequency",), ""),
         ("target_policy_noise", ("system.policy_noise",), _HALF_RANGE),
         ("target_noise_clip", ("system.noise_clip",), _HALF_RANGE),
@@ -128,6 +127,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("clip_coef", ("system.clip_eps",), ""),
         ("clip_vloss", ("system.clip_value",), ""),
         ("policy_lr", ("system.actor_lr",), ""),
+        ("exploration_noise", ("system.exploration_noise",), _HALF_RANGE),
         ("alpha", ("system.ent_coef",), "SAC: with system.autotune=false"),
         ("policy_frequency", ("system.policy_frequency",), "of TD3; SAC: 1, since theirs repeats the policy's steps"),
         ("buffer_size", ("system.total_buffer_size",), "over all environments"),
@@ -184,7 +184,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         (
             "system.num_minibatches",
             (),
-            "IMPALA takes one gradient step per update, and a system with a replay buffer system.epochs of them",
+            "this system takes one gradient step per update, or, with a replay buffer, system.epochs of them",
         ),
         (
             "system.reward_eps",
@@ -200,7 +200,6 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
             "values of successors are always means over system.num_samples actions of the target policy",
         ),
         ("system.use_online_policy_to_bootstrap", (), "values of successors are always those of the target policy"),
-        ("system.gae_lambda", (), "targets of AlphaZero and MuZero are returns of system.n_step steps"),
         ("system.root_exploration_fraction", ("system.dirichlet_fraction",), "SPO adds no noise to its prior"),
         ("system.root_exploration_dirichlet_alpha", ("system.dirichlet_alpha",), "SPO adds no noise to its prior"),
         (
@@ -291,9 +290,9 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
             (),
             "the evaluation before the first update is always recorded, and never the best",
         ),
-        ("exploration_noise", ("system.exploration_noise",), _DIVIDED),
-        ("target_noise", ("system.policy_noise",), _DIVIDED),
-        ("target_noise_clip", ("system.noise_clip",), _DIVIDED),
+        ("exploration_noise", ("system.exploration_noise",), _HALF_RANGE),
+        ("target_noise", ("system.policy_noise",), _HALF_RANGE),
+        ("target_noise_clip", ("system.noise_clip",), _HALF_RANGE),
         ("policy_delay", ("system.policy_frequency",), ""),
         ("fill_buffer", ("system.warmup_steps",), _WARMUP),
         ("buffer_size", ("system.total_buffer_size",), "over all environments"),

@@ -153,7 +153,7 @@ class Report(NamedTuple):
                 f" {self.steps_per_update / total * 1e6:.3g} {self.step}s per second"
             )
             if not self.programs[self.training].modelled:
-                yield "by the bytes of kernels alone: the compiler has no cost model of this device"
+                yield "only by the bytes of kernels: the compiler predicts no costs for this device"
         cost: defaultdict[str, float] = defaultdict(float)
         runs = Counter[str]()
         for times, kernel in update.repeated():

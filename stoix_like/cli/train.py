@@ -27,7 +27,7 @@ _SHOWN = ("system", "env", "network", "arch", "logger", "experiment", "search", 
 _FEW = 12
 # The file of the keys that all choices of a group share.
 _COMMON = "_base"
-_EXTENDS = re.compile(r"^ *- (\S+)@_here_", re.MULTILINE)
+_EXTENDS = re.compile(r"^ *- (\S+?)(?:@_here_)?$", re.MULTILINE)
 
 
 def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None:

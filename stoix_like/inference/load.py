@@ -176,7 +176,6 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None, steps: b
     if steps and setup.env.on_host:
         check_host_calls(run.environment_name)
     if trust:
-        # Once its code is imported, and with it the place of it known.
         record_trusted(flatten(plain_config(directory)), sends=False)
     return TrainedRun(directory, setup, mesh)
 

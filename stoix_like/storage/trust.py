@@ -88,9 +88,10 @@ def check_trusted(config: Iterable[tuple[str, Any]], where: str, overrides: Sequ
     sent = None if record is None or record.sends else next(_destinations(dict(pairs), overrides), None)
     if record is None or doubt is not None or sent is not None:
         because = "" if doubt is None else f"; {doubt}"
+        sends = next(_destinations(dict(pairs), overrides), None) is not None
+        elsewhere = "" if sends else "; for a command without it, evaluate the run with it once"
         raise ConfigError(
-            f"{where}: {sent or refused}{because}: read it and, if you trust it, use --trust (trust=True); for a"
-            " command without it, evaluate the run with it once"
+            f"{where}: {sent or refused}{because}: read it and, if you trust it, use --trust (trust=True){elsewhere}"
         )
     # Code is imported from where it was imported in training, never from the working directory.
     sys.path += [directory for directory in record.directories if directory not in sys.path]
@@ -113,12 +114,15 @@ def record_trusted(config: Iterable[tuple[str, Any]], sends: bool = True) -> Non
     known = _recorded(pairs)
     if known is not None and known.sends and _doubt(known) is None:
         return
-    path = _record_of(pairs)
+    record, path = _make_record(pairs, sends), _record_of(pairs)
+    roots, found = ({name.partition(".")[0] for name in names} for names in (_modules(pairs), record.modules))
+    if not sends and roots - found:
+        return  # other code of that name could be imported later
     # Home may not exist, or be read-only.
     with contextlib.suppress(OSError, RuntimeError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _is_own(path.parent):
-            write_text(path, json.dumps(_make_record(pairs, sends)._asdict()), mode=0o600)
+            write_text(path, json.dumps(record._asdict()), mode=0o600)
 
 
 def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -> Iterator[str]:
@@ -151,6 +155,10 @@ def _destinations(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterat
     mirror = config.get(_MIRROR)
     if mirror is not None and not given & {"checkpoint", _MIRROR}:
         yield f"{_MIRROR}={mirror} copies the run elsewhere (use {_MIRROR}={mirror} to allow it, =null to do without)"
+    if "logger" not in given:
+        for key, value in config.items():
+            if key.startswith("logger.") and key.endswith("._target_"):
+                yield f"{key}={value} may send data to another machine (use logger=silent to do without)"
     for name in sending_loggers(config):
         key = f"logger.{name}.enabled"
         if not given & {"logger", key, f"logger.{name}.mode"}:

@@ -88,6 +88,16 @@ def test_a_run_that_was_loaded_with_the_flag_needs_none_later_and_sends_nothing(
     config_file.read_config(directory)
 
 
+def test_loading_records_no_code_that_is_missing_and_lets_no_logger_send(state):
+    trust.record_trusted([("env._target_", "ghost_module.Env")], sends=False)
+    assert not state.exists()
+    logger = [("logger.mine._target_", "support.toys.Logger")]
+    trust.record_trusted(logger, sends=False)
+    with pytest.raises(ConfigError, match=r"logger.mine._target_=.* may send data .*\(trust=True\)$"):
+        trust.check_trusted(logger, "config.yaml")
+    trust.check_trusted(logger, "config.yaml", ["logger=silent"])
+
+
 def test_a_record_is_private_whatever_the_umask(tmp_path, state):
     umask = os.umask(0)
     try:

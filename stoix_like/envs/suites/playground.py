@@ -23,8 +23,8 @@ from stoix_like.envs.wrappers import RepeatActions, TimeLimit
 from stoix_like.errors import ConfigError, first_line
 
 _POSITIVE = ("episode_length", "ctrl_dt", "sim_dt")
-# What a task's configuration cannot change, besides groups of values and lists: `env.action_repeat` does what the
-# wrappers of the suite do, and the rest belongs to the implementation in Warp, which needs a GPU of NVIDIA.
+# What users cannot change in a task's configuration, besides groups of values and lists: `env.action_repeat` does
+# what the wrappers of the suite do, and the rest belongs to the implementation in Warp, which needs a GPU of NVIDIA.
 _FIXED = ("action_repeat", "impl", "naccdmax", "naconmax", "njmax", "vision")
 _REPOSITORY = "https://github.com/google-deepmind/mujoco_menagerie"
 # Tasks whose steps call functions of jax by arguments that newer versions do not have.
