@@ -85,13 +85,13 @@ def check_trusted(config: Iterable[tuple[str, Any]], where: str, overrides: Sequ
         return
     record = _recorded(pairs)
     doubt = None if record is None else _doubt(record)
-    sent = None if record is None or record.sends else next(_destinations(dict(pairs), overrides), None)
-    if record is None or doubt is not None or sent is not None:
+    sent = next(_destinations(dict(pairs), overrides), None)
+    if record is None or doubt is not None or (sent is not None and not record.sends):
         because = "" if doubt is None else f"; {doubt}"
-        sends = next(_destinations(dict(pairs), overrides), None) is not None
-        elsewhere = "" if sends else "; for a command without it, evaluate the run with it once"
+        elsewhere = "; for a command without it, evaluate the run with it once" if sent is None else ""
+        what = refused if record is None or record.sends else sent or refused
         raise ConfigError(
-            f"{where}: {sent or refused}{because}: read it and, if you trust it, use --trust (trust=True){elsewhere}"
+            f"{where}: {what}{because}: read it and, if you trust it, use --trust (trust=True){elsewhere}"
         )
     # Code is imported from where it was imported in training, never from the working directory.
     sys.path += [directory for directory in record.directories if directory not in sys.path]
