@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 INSTALLED := $(VENV)/.installed
+# With its bytecode, also where the environment keeps none: the tests are compiled once, not in every run and process.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest
 # Test processes.
 JOBS ?= 2
 ARGS ?=
@@ -42,10 +44,10 @@ train: $(CORE) ## train PPO on CartPole-v1; ARGS="env=gymnax/acrobot arch.seed=1
 install: $(INSTALLED) ## create the development environment, .venv, with all extras
 
 test: $(INSTALLED) ## run the quick tests; ARGS=tests/utils for some, ARGS=--cov for their coverage
-	$(BIN)/pytest -n $(JOBS) --dist loadscope -m 'not slow' $(ARGS)
+	$(PYTEST) -n $(JOBS) --dist loadscope -m 'not slow' $(ARGS)
 
 test-slow: $(INSTALLED) ## run the other tests, hours; PART=learn, suites or clusters for those alone, PART=rest for all others
-	$(BIN)/pytest -n $(JOBS) --dist loadscope --durations=10 -m "slow$(if $(PART), and $(or $(SLOW_$(PART)),$(PART)))" $(ARGS)
+	$(PYTEST) -n $(JOBS) --dist loadscope --durations=10 -m "slow$(if $(PART), and $(or $(SLOW_$(PART)),$(PART)))" $(ARGS)
 
 smoke: $(INSTALLED) ## two updates of every system on every kind of environment, in an hour; ARGS="--systems sac/ff_sac"
 	$(BIN)/python scripts/smoke --jobs $(JOBS) $(ARGS)

@@ -14,6 +14,7 @@ def test_a_call_returns_or_raises_in_the_caller():
     thread.close()
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_is_left_and_later_ones_wait_for_it(monkeypatch):
     monkeypatch.setattr(call_thread, "_SECONDS_BETWEEN_CHECKS", 0.05)
     thread, gate, waited = CallThread(), threading.Event(), []

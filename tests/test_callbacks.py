@@ -17,6 +17,7 @@ def train(run_dir, *overrides, callbacks=()):
     return stoix_like.train("ppo/ff_ppo", [*RUN, *overrides], run_dir=run_dir, callbacks=callbacks)
 
 
+@pytest.mark.slow
 def test_a_return_that_is_reached_stops_the_run(tmp_path):
     result = train(tmp_path, "arch.stop_at_return=-1e6")
     assert (result.summary["env_steps"], result.summary["stopped_by"]) == (0, "StopAtReturn")

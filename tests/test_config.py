@@ -164,3 +164,20 @@ def test_a_network_of_ones_own_extends_a_preset_and_replaces_a_block(tmp_path):
     assert run.resolved["network"] == run.network | {"share": True}
     with pytest.raises(ConfigError, match="network.actor_network._replace_=3 must be a mapping"):
         parse_config(compose_config(["+network.actor_network._replace_=3"]))
+
+
+def test_physics_computes_in_full_precision_unless_told_otherwise():
+    def parsed(*overrides):
+        return parse_config(compose_config(overrides))
+
+    physics = parsed("env=brax/ant")
+    assert physics.matmul_precision == "highest"
+    assert parsed("env=brax/ant", "arch.matmul_precision=default").matmul_precision == "default"
+    assert parsed("env=gymnax/cartpole").matmul_precision is None
+    # The key itself stays as it was given, so that runs from before it was introduced can be resumed.
+    assert physics.resolved["arch"]["matmul_precision"] is None
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(ConfigError, match="arch.matmul_precision"):
+        parse_config(compose_config(["arch.matmul_precision=exact"]))

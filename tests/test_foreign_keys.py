@@ -1,12 +1,8 @@
-import re
-
 import pytest
 from omegaconf import OmegaConf
 
-from stoix_like import unknown_keys
-from stoix_like.composition import compose_config, config_dir, group_choices, parse_overrides
-from stoix_like.errors import ConfigError
-from stoix_like.foreign_keys import FOREIGN_KEYS, FRAMEWORKS, SWITCHED_OFF, rows_of
+from stoix_like.composition import compose_config, config_dir, group_choices
+from stoix_like.foreign_keys import FOREIGN_KEYS, FRAMEWORKS, SWITCHED_OFF
 
 
 @pytest.fixture(scope="module")
@@ -31,86 +27,6 @@ def test_every_name_has_one_row_and_leads_to_keys_and_choices_that_exist(framewo
         elif key not in hyperparameters:
             path, _, name = key.rpartition(".")
             assert name in OmegaConf.select(composed, path), key
-
-
-def test_every_name_is_answered_from_its_own_rows():
-    composed = compose_config([], return_hydra_config=True)
-    for row in FOREIGN_KEYS:
-        line = row.theirs if "=" in row.theirs else f"{row.theirs}=x"
-        unknown = unknown_keys.find(parse_overrides([line]), composed)
-        # SB3's `env` is a group of ours, and PPO has the other key.
-        assert bool(unknown) == (row.theirs not in ("env", "system.num_minibatches"))
-        answer = unknown_keys.refusal(unknown, [], []) if unknown else ""
-        # PPO has no `system.n_step`, but what others call `n_steps`.
-        rows = rows_of("n_steps" if row.theirs == "system.n_steps" else row.theirs)
-        own = {name for one in rows for name in one.ours}
-        others = {name for one in FOREIGN_KEYS for name in one.ours} - own
-        if not own:
-            assert not unknown or answer.endswith(f": it has no counterpart here: {row.note}")
-            continue
-        words = re.findall(r"[\w./=]+", answer.partition(" (")[0].partition(": ")[2])
-        assert not unknown or own & {word.removesuffix("=x") for word in words}, answer
-        assert not others & {*words}, answer
-
-
-@pytest.mark.parametrize(
-    ("overrides", "answer"),
-    [
-        (["system=dreamer/dreamer_v3", "agent.opt.agc=0.3"], "use system.max_relative_norm=0.3"),
-        (["system=dreamer/dreamer_v3", "agent.imag_loss.lam=0.9"], "use system.gae_lambda=0.9"),
-        (
-            ["system=dreamer/dreamer_v3", "agent.dyn.rssm.deter=512"],
-            "use network.world_model.dynamics.deterministic_size (network=dreamer_xs, _s, _m and _l set all sizes)",
-        ),
-        (
-            ["system=dreamer/dreamer_v3", "agent.enc.simple.depth=16"],
-            "use network.world_model.encoder.channels (times 1, 2, 3, … in its convolutions, theirs times 2, 3",
-        ),
-        (
-            ["system=dreamer/dreamer_v3", "agent.policy.units=64"],
-            "use network.actor_network.pre_torso.layer_sizes (a list",
-        ),
-        # `dyn` and `policy` are groups here: neither the weight of a loss, nor the policy of Stable-Baselines3.
-        (["system=dreamer/dreamer_v3", "agent.dyn.rssm.act=silu"], "choose from arch, "),
-        (["system=dreamer/dreamer_v3", "dyn.rssm.act=silu"], "choose from arch, "),
-        (["system=dreamer/dreamer_v3", "agent.policy.minstd=0.1"], "choose from arch, "),
-        # A name that several frameworks have leads into the group that it is in.
-        (
-            ["system=dreamer/dreamer_v3", "network.world_model.dynamics.hidden=64"],
-            "use network.world_model.dynamics.hi",
-        ),
-        (["system=ppo/rec_ppo", "network.actor.rnn_layer.cell_type=lstm"], "did you mean 'network.actor_network'"),
-        (["system=search/ff_az", "system.depth=3"], "did you mean 'system.max_depth'"),
-        (["system=dreamer/dreamer_v3", "network.world_model.dynamics.units=64"], "did you mean 'network.world_model"),
-        (
-            ["hidden=64"],
-            "use network.actor_network.pre_torso.layer_sizes and network.critic_network.pre_torso.layer_si",
-        ),
-        (["system=search/ff_mz", "system.n_steps=5"], "use system.n_step=5"),
-        (["system=search/ff_mz", "lr=1e-3"], "use system.lr=1e-3"),
-        (["system=spo/ff_spo", "system.resampling.mode=ess"], "use system.resampling=ess"),
-        (["system=spo/ff_spo", "system.resampling.ess_threshold=0.3"], "use system.resample_threshold ("),
-        (["log_dir=here"], "use hydra.run.dir (the directory of one run; of several, hydra.sweep.dir)"),
-        (["norm_adv=true"], "use system.standardize_advantages=minibatch"),
-        (["normalize_advantage=False"], "use system.standardize_advantages=false"),
-        (["lr_schedule=null"], "use system.decay_learning_rates=false"),
-        (["logger.kwargs.project=p"], "use logger.wandb.project=p"),
-        (["env.eval_metric=solve_rate"], "it has no counterpart here: the metric of evaluations"),
-        (["system=impala/ff_impala", "system.num_minibatches=4"], "it has no counterpart here: this system takes one"),
-        (["NUM_MINIBATCHES=4"], "did you mean 'system.num_minibatches'"),
-        (["network=mlp_td3"], "use network=mlp_ddpg"),
-        (["system=ppo/ff_dpo_continuous"], "did you mean 'ppo/ff_dpo'?"),
-        (["env=minigrid/minigrid_doorkey_5x5"], "did you mean 'xminigrid/door_key_5x5'"),
-        (["network.units=64"], "use network.actor_network.pre_torso.layer_sizes and network.critic_network.pre_"),
-        (["ddqn=false"], "use system=q_learning/ff_dqn"),
-        (["verbose=0"], "use logger=silent"),
-        (["track=false"], "leave it out: it is off by default"),
-    ],
-)
-def test_a_name_is_answered_by_its_whole_key_and_its_value(overrides, answer):
-    with pytest.raises(ConfigError) as raised:
-        compose_config(overrides)
-    assert f": {answer}" in str(raised.value)
 
 
 def test_switches_are_off_by_default_or_have_an_override_that_exists(hyperparameters):

@@ -4,6 +4,8 @@ Imports for types alone and those inside functions count, too.
 """
 
 import ast
+import fnmatch
+import functools
 import graphlib
 import importlib
 import re
@@ -63,6 +65,7 @@ def module_name(path):
 MODULES = {module_name(path): path for path in ROOT.rglob("*.py")}
 
 
+@functools.cache
 def imports(path):
     """Return the modules of the package that a file imports, anywhere in it."""
     names = []
@@ -122,6 +125,24 @@ def test_hyperparameters_come_from_the_page_and_at_most_one_other():
         config = getattr(importlib.import_module(f"stoix_like.{page}"), "Config", SystemConfig)
         ours = [base for base in config.__mro__ if base.__module__.startswith("stoix_like.")]
         assert len(ours) <= 3, (page, ours)
+
+
+def test_long_modules_have_a_test_file_of_their_name():
+    """In the folder that mirrors theirs; algorithms stand beside what their family shares, without `anakin`."""
+    without = []
+    for path in MODULES.values():
+        folders = [name for name in path.relative_to(ROOT).parent.parts if name != "anakin"]
+        test = Path(__file__).parent.joinpath(*folders, f"test_{path.stem.lstrip('_')}.py")
+        # `__init__` only lists names.
+        if path.name != "__init__.py" and len(path.read_text().splitlines()) > 100 and not test.exists():
+            without.append(path.relative_to(ROOT).as_posix())
+    assert without == []
+
+
+def test_every_folder_of_tests_is_collected(pytestconfig):
+    patterns = pytestconfig.getini("norecursedirs")
+    folders = {path.parent.name for path in Path(__file__).parent.rglob("test_*.py")}
+    assert not [name for name in folders for pattern in patterns if fnmatch.fnmatch(name, pattern)]
 
 
 def test_files_are_short():

@@ -22,6 +22,7 @@ def test_the_names_of_the_package_are_listed_before_their_first_use():
     assert {*distributions.__all__} <= {*dir(distributions)}
 
 
+@pytest.mark.slow
 def test_help_on_the_package_needs_no_extra():
     code = (
         "import sys, pydoc; sys.modules['optuna'] = None; import stoix_like; print(len(pydoc.render_doc(stoix_like)))"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -18,7 +17,6 @@ import numpy as np
 import pytest
 
 from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
 from support import scripted
 from support.composed import compose_config
 
@@ -292,20 +290,6 @@ def test_what_does_not_fit_is_refused_by_all_processes(
     assert [code for code, _ in found] == [2, 2], found
     assert all(message in output for _, output in found)
     assert not (run_dir / "config.yaml").exists()
-
-
-@pytest.mark.parametrize(
-    ("distributed", "message"),
-    [
-        ("automatic", "arch.distributed=automatic is not known"),
-        ("{coordinator: host, num_processes: 2, process_id: 0}", "must be an address and a port"),
-        ("{coordinator: 'host:1', num_processes: 2, process_id: 2}", "arch.distributed.process_id=2 must be less than"),
-        ("{coordinator: 'host:1', num_processes: 2}", "'arch.distributed.process_id' is not set"),
-    ],
-)
-def test_wrong_processes_are_refused(distributed: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        parse_config(compose_config([f"arch.distributed={distributed}"]))
 
 
 def test_how_processes_are_started_is_not_recorded() -> None:

@@ -351,6 +351,7 @@ def test_a_page_without_both_markers_is_not_changed(text, tmp_path):
     assert page.read_text() == text
 
 
+@pytest.mark.slow
 def test_the_table_of_defaults_reads_finished_runs_and_says_which_seeds_learned(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts")
     defaults = importlib.import_module("defaults")
@@ -383,6 +384,7 @@ def test_the_table_of_defaults_shows_what_diverged_and_no_earlier_row(tmp_path, 
     assert [results.format_run(tmp_path / name) for name in (system, lost)] == ["–", "–"]
 
 
+@pytest.mark.slow
 def test_defaults_of_systems_whose_runs_failed_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(ROOT / "scripts")
     defaults = importlib.import_module("defaults")
@@ -404,6 +406,7 @@ def test_a_table_of_defaults_without_runs_is_refused(tmp_path, monkeypatch):
         importlib.import_module("defaults").main([str(tmp_path), "--systems", "ppo/ff_ppo", "--table"])
 
 
+@pytest.mark.slow
 def test_tables_resume_runs_with_checkpoints_and_repeat_others_that_are_unfinished(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts")
     defaults, commands = importlib.import_module("defaults"), []

@@ -346,6 +346,7 @@ def plans(cases):
     return {name: make_plan(config, config.arch.num_devices) for name, config in configs.items()}
 
 
+@pytest.mark.slow
 def test_the_byte_check_has_sizes_that_fit_in_every_layout(byte_check, monkeypatch):
     monkeypatch.setattr(byte_check, "random_data", lambda env: f"/{env[4:]}.npz")
     systems = ("search/ff_mz", "dreamer/dreamer_v3")

@@ -85,6 +85,7 @@ with Signals(owns_process=True):
 """
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_ends_a_program_although_exceptions_are_swallowed():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=dict(os.environ))
     assert (done.returncode, done.stdout, done.stderr) == (130, "recorded\n", "")
@@ -99,6 +100,7 @@ with Signals(owns_process=True), Signals():
 """
 
 
+@pytest.mark.slow
 def test_signals_are_acknowledged_while_no_handler_runs_and_a_second_interrupt_ends_the_program():
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=-1, stderr=-1, text=True, env=dict(os.environ)) as done:
         assert done.stdout.readline() == "busy\n"

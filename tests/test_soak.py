@@ -142,6 +142,7 @@ def test_planting_a_trap_does_no_harm_itself(modules, tmp_path):
         assert hostile.harm(outside) == [], name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "system",
     select(
@@ -157,6 +158,7 @@ def test_overrides_fit_systems_with_and_without_their_keys(modules, system):
         assert config.arch.architecture_name == ("sebulba" if on_host else "anakin")
 
 
+@pytest.mark.slow
 def test_a_wrong_value_goes_to_every_key_in_turn(modules, monkeypatch):
     fuzz = modules["fuzz"]
     monkeypatch.setattr(composition, "group_choices", SOME.get)

@@ -165,6 +165,7 @@ def test_networks_that_raise_anything_are_refused(monkeypatch, error, message, w
         set_up(parse_config(compose_config(["env=probe/policy", *torso])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [SystemExit(0), pytest.param(KeyError("lost"), marks=pytest.mark.slow)])
 def test_callbacks_that_raise_anything_end_a_run_that_is_saved(tmp_path, error):
     class Failing(callbacks.Callback):

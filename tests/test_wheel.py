@@ -44,6 +44,7 @@ def environment(tmp_path_factory):
     return path / "bin"
 
 
+@pytest.mark.slow
 def test_the_wheel_contains_the_launcher_for_ray(wheel):
     assert "hydra_plugins/stoix_like_ray/__init__.py" in zipfile.ZipFile(wheel).namelist()
 

@@ -2,7 +2,10 @@ import sys
 
 import pytest
 
+from support.lazily import Lazy
 from support.recorded import write_run
+
+known_policies = Lazy("support.known_policies")
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +30,18 @@ def two(tmp_path):
     for seed, value in enumerate((10.0, 12.0, 14.0, 16.0, 18.0)):
         write_run(tmp_path / f"dqn/{seed}", (value,), seed=seed, system="q_learning/ff_dqn")
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def pendulum():
+    return known_policies.known_pendulum()
+
+
+@pytest.fixture(scope="module")
+def visits(pendulum):
+    return pendulum.play(episodes=3)
+
+
+@pytest.fixture(scope="module")
+def cartpole():
+    return known_policies.untrained_cartpole()

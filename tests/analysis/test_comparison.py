@@ -351,6 +351,7 @@ def test_unknown_settings_are_refused(two, settings, message):
         analysis.compare(two, analysis.Settings(**settings))
 
 
+@pytest.mark.slow
 def test_algorithms_without_a_common_environment_are_compared_apart(tmp_path):
     write_run(tmp_path / "a", (1.0, 2.0))
     write_run(tmp_path / "b", (3.0, 4.0), env="Acrobot-v1", actor_lr=0.01)

@@ -17,6 +17,7 @@ analysis, figures, report = map(
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
+@pytest.mark.slow
 def test_figures_as_files(two, tmp_path):
     for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".html", b"<!doctype html>"), (".pdf", b"%PDF")):
         path = tmp_path / f"curves{suffix}"
@@ -27,6 +28,7 @@ def test_figures_as_files(two, tmp_path):
     assert "<script" not in page
 
 
+@pytest.mark.slow
 def test_populations_that_vary_other_hyperparameters_have_panels_of_their_own(tmp_path):
     write_run(tmp_path / "a", (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]})
     write_run(tmp_path / "b", (3.0, None, 5.0), varied={"gamma": [0.9, 0.9, 0.8]})

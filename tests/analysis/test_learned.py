@@ -9,41 +9,11 @@ import pytest
 from stoix_like import cli
 from stoix_like.base_types import NetworkOutputs
 from stoix_like.errors import ConfigError
-from stoix_like.networks.distributions import MultivariateNormalDiag
-from stoix_like.policies.make import make_policy
 from support.lazily import Lazy
-from support.trained_runs import SMALL, train_pendulum
-from support.untrained import untrained
+from support.trained_runs import train_pendulum
 
 analysis, slices = map(Lazy, ("stoix_like.analysis", "stoix_like.analysis.slices"))
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def pendulum():
-    """A policy whose torque is 2 clip(0.1 velocity, -1, 1) with deviation 0.2, and a critic cos(angle)."""
-    setup, shared = untrained(*SMALL, "env=gymnax/pendulum", "env.time_limit=20")
-
-    def inspect(shared, observation):
-        view = observation.agent_view
-        return NetworkOutputs(MultivariateNormalDiag(0.1 * view[:, 2:], jnp.full(1, 0.1)), view[:, 0])
-
-    class Known(type(setup)):
-        def build_system(self, *args, **kwargs):
-            return super().build_system(*args, **kwargs)._replace(inspect=inspect)
-
-    return make_policy(Known(*setup), shared, {})
-
-
-@pytest.fixture(scope="module")
-def visits(pendulum):
-    return pendulum.play(episodes=3)
-
-
-@pytest.fixture(scope="module")
-def cartpole():
-    small = "network.actor_network.pre_torso.layer_sizes=[8]"
-    return make_policy(*untrained("system=q_learning/ff_dqn", "env=gymnax/cartpole", small), {})
 
 
 def test_a_plane_shows_a_known_policy_and_critic(pendulum, visits):
@@ -68,18 +38,6 @@ def test_a_line_shows_the_action_with_its_band(pendulum, visits):
     assert len(axes.collections) == 1
 
 
-def test_other_features_are_fixed_typical_or_averaged(pendulum, visits):
-    def values(**options):
-        return analysis.take_slice(pendulum, ["angular_velocity"], visits=visits, points=2, **options).found.value
-
-    np.testing.assert_allclose(values(fixed={"angle": 1.0}), np.cos([1.0, 1.0]), rtol=1e-5)
-    cosine = visits.observation.agent_view[:, 0]
-    assert values()[0] in cosine
-    # 32 of 60 states: their mean, not that of one of them.
-    rows = np.random.default_rng(0).permutation(60)[:32]
-    np.testing.assert_allclose(values(others="sampled"), [cosine[rows].mean()] * 2, rtol=1e-4)
-
-
 def test_a_slice_is_what_the_policy_does(cartpole):
     """The greedy action and its value, in every point of the plane."""
     taken = analysis.take_slice(cartpole, ["cart_position", "pole_angle"], fixed={"pole_velocity": 0.3}, points=7)
@@ -93,13 +51,6 @@ def test_a_slice_is_what_the_policy_does(cartpole):
     lines = analysis.critic_slice(analysis.take_slice(cartpole, ["pole_angle"], visits=taken.visits)).lines
     assert [line.get_label() for line in lines] == ["left", "right", "largest"]
     np.testing.assert_array_equal(np.maximum(*(line.get_ydata() for line in lines[:2])), lines[2].get_ydata())
-
-
-def test_an_entry_of_a_varied_feature_is_neither_held_nor_fixed(cartpole):
-    taken = analysis.take_slice(cartpole, ["observation[2]"], points=3)
-    assert sorted(taken.held) == ["cart_position", "cart_velocity", "pole_velocity"]
-    with pytest.raises(ConfigError, match="pole_angle is fixed and varies"):
-        analysis.take_slice(cartpole, ["observation[2]"], fixed={"pole_angle": 0.1}, visits=taken.visits)
 
 
 def test_probabilities_and_illegal_actions(cartpole, monkeypatch):
@@ -124,22 +75,6 @@ def test_probabilities_and_illegal_actions(cartpole, monkeypatch):
     monkeypatch.setattr(cartpole, "_system", cartpole._system._replace(inspect=None))
     with pytest.raises(ConfigError, match="the system has no `inspect`"):
         analysis.take_slice(cartpole)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"features": ["angel"]}, "feature angel is unknown: did you mean 'angle'"),
-        ({"features": ["angle"] * 2}, "holds one twice"),
-        ({"features": ["angle", "angular_velocity", "observation[0]"]}, "are too many: choose at most 2"),
-        ({"points": 1}, "points=1 must be at least 2"),
-        ({"fixed": {"angle": 0.0}}, "angle is fixed and varies"),
-        ({"others": "mean"}, "others=mean is unknown"),
-    ],
-)
-def test_slices_that_make_no_sense_are_refused(pendulum, visits, options, message):
-    with pytest.raises(ConfigError, match=message):
-        analysis.take_slice(pendulum, visits=visits, **options)
 
 
 def test_episodes_and_histograms(pendulum, visits):

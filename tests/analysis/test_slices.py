@@ -1,60 +1,45 @@
-"""Slices, heat maps and lineages of populations."""
-
-import json
+"""The observations of a slice: features that vary, and the others."""
 
 import numpy as np
 import pytest
 
 from stoix_like.errors import ConfigError
-from stoix_like.storage.recorded_runs import members, read_run
 from support.lazily import Lazy
-from support.recorded import set_key, write_run
 
-analysis, population_plots, report, statistics = map(
-    Lazy,
-    ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("population_plots", "report", "statistics"))),
+analysis = Lazy("stoix_like.analysis")
+pytestmark = pytest.mark.slow
+
+
+def test_other_features_are_fixed_typical_or_averaged(pendulum, visits):
+    def values(**options):
+        return analysis.take_slice(pendulum, ["angular_velocity"], visits=visits, points=2, **options).found.value
+
+    np.testing.assert_allclose(values(fixed={"angle": 1.0}), np.cos([1.0, 1.0]), rtol=1e-5)
+    cosine = visits.observation.agent_view[:, 0]
+    assert values()[0] in cosine
+    # 32 of 60 states: their mean, not that of one of them.
+    rows = np.random.default_rng(0).permutation(60)[:32]
+    np.testing.assert_allclose(values(others="sampled"), [cosine[rows].mean()] * 2, rtol=1e-4)
+
+
+def test_an_entry_of_a_varied_feature_is_neither_held_nor_fixed(cartpole):
+    taken = analysis.take_slice(cartpole, ["observation[2]"], points=3)
+    assert sorted(taken.held) == ["cart_position", "cart_velocity", "pole_velocity"]
+    with pytest.raises(ConfigError, match="pole_angle is fixed and varies"):
+        analysis.take_slice(cartpole, ["observation[2]"], fixed={"pole_angle": 0.1}, visits=taken.visits)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": ["angel"]}, "feature angel is unknown: did you mean 'angle'"),
+        ({"features": ["angle"] * 2}, "holds one twice"),
+        ({"features": ["angle", "angular_velocity", "observation[0]"]}, "are too many: choose at most 2"),
+        ({"points": 1}, "points=1 must be at least 2"),
+        ({"fixed": {"angle": 0.0}}, "angle is fixed and varies"),
+        ({"others": "mean"}, "others=mean is unknown"),
+    ],
 )
-
-
-pytestmark = pytest.mark.usefixtures("few_resamples")
-
-
-def test_slices_and_heat_maps_of_a_population(tmp_path):
-    varied = {"actor_lr": [1e-4, 1e-4, 1e-2, 1e-2], "gamma": [0.9, 0.99, 0.9, 0.99]}
-    write_run(tmp_path / "a", (1.0, 3.0, 5.0, 7.0), varied=varied)
-    own = members(read_run(tmp_path / "a"))
-    axes = analysis.hyperparameter_slices(own, "actor_lr")
-    assert axes.get_xscale() == "log"
-    assert axes.lines[0].get_ydata().tolist() == [2.0, 6.0]
-    image = analysis.heat_map(own, "actor_lr", "gamma").images[0]
-    assert image.get_array().tolist() == [[1.0, 5.0], [3.0, 7.0]]
-    with pytest.raises(ConfigError, match="clip_eps does not vary"):
-        analysis.hyperparameter_slices(own, "clip_eps")
-
-
-def test_diverged_members_count_as_the_lowest(tmp_path):
-    varied = {"actor_lr": [1e-4, 1e-4, 1e-2, 1e-2], "gamma": [0.9, 0.9, 0.9, 0.99]}
-    own = members(read_run(write_run(tmp_path / "a", (1.0, 3.0, None, 7.0), varied=varied)))
-    assert analysis.hyperparameter_slices(own, "actor_lr").lines[0].get_ydata().tolist() == [2.0, 4.0]
-    table = analysis.heat_map(own, "actor_lr", "gamma").images[0].get_array()
-    assert table.filled(np.nan).tolist()[0] == [2.0, 1.0]
-
-
-def test_a_lineage_shows_each_interval_and_each_replacement(tmp_path):
-    write_run(tmp_path / "run", curves=[[0.0, 0.0], [1.0, 5.0], [6.0, 4.0]])
-    run = read_run(tmp_path / "run")
-    values = [[0.1, 0.2], [0.1, 0.2], [0.3, 0.2]]
-    records = [{**record, "hyperparams/lr": row} for record, row in zip(run.history, values, strict=True)]
-    records[1]["population/continues"] = [1, 1]
-    (run.directory / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    run = read_run(run.directory)
-    replacements, intervals = population_plots.lineage(run, "lr").collections
-    # Member 0 continues member 1, whose rate was 0.2, with 0.3.
-    np.testing.assert_array_equal(replacements.get_segments(), [[[100, 0.2], [100, 0.3]]])
-    assert [segment[0].tolist() for segment in intervals.get_segments()] == [[0, 0.1], [0, 0.2], [100, 0.3], [100, 0.2]]
-    np.testing.assert_array_equal(intervals.get_array(), [1.0, 5.0, 6.0, 4.0])
-    with pytest.raises(ConfigError, match="has no rate over time"):
-        population_plots.lineage(run, "rate")
-    assert population_plots.lineage(run, "lr").get_xlabel() == "environment steps"
-    set_key(run.directory, "arch.architecture_name", "offline")
-    assert population_plots.lineage(read_run(run.directory), "lr").get_xlabel() == "gradient steps"
+def test_slices_that_make_no_sense_are_refused(pendulum, visits, options, message):
+    with pytest.raises(ConfigError, match=message):
+        analysis.take_slice(pendulum, visits=visits, **options)

@@ -174,8 +174,12 @@ def test_cases_without_spread():
     assert statistics.seeds_needed(same, other, "permutation") == 4
     assert statistics.seeds_needed(same, other, "permutation", level=0.01) == 5
     assert statistics.seeds_needed(same, other, "permutation", paired=True) == 6
-    assert statistics.seeds_needed(same, other, "permutation", level=1e-9) is None
     assert statistics.seeds_needed(same, other, "mann_whitney") <= 5
+
+
+@pytest.mark.slow
+def test_a_level_below_that_of_all_permutations_is_reached_by_no_number_of_seeds():
+    assert statistics.seeds_needed(np.full(3, 500.0), np.full(3, 400.0), "permutation", level=1e-9) is None
 
 
 def test_correction_of_several_tests():

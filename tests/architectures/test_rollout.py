@@ -120,6 +120,7 @@ def test_wrappers_bound_the_steps_before_a_truncation():
     assert [RandomStarts(env, steps).truncates_after for steps in (2, 5)] == [3, None]
 
 
+@pytest.mark.slow
 def test_the_successors_that_are_kept_have_the_values_of_all():
     # Of 10 steps, at most two are truncated. Episodes of one environment start in the middle of the rollout.
     env = FreshReset(RecordEpisode(Vectorize(Limited())))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from stoix_like.architectures import update
-from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
+from stoix_like.architectures.episodes import no_episodes
 from stoix_like.architectures.sums import FloatSum
 from stoix_like.architectures.types import NO_INPUTS, Inputs, ProgramSpec
-from stoix_like.base_types import Axes, EpisodeMetrics
+from stoix_like.base_types import Axes
 from stoix_like.errors import ConfigError
 from support import recorder
 from support.recorder import recorder_program, start, train
@@ -100,34 +100,6 @@ def test_warm_up_plays_with_the_leaves_that_are_given(population):
     state = program.init({}, keys, shard_keys, NO_INPUTS, {"updates": updates})
     assert state.shards.local.acted_after.ravel().tolist() == updates.ravel().tolist()
     assert np.all(state.shared["reward"] == 0.0)
-
-
-def test_episode_sums_include_only_finished_episodes():
-    episodes = EpisodeMetrics(
-        episode_return=jnp.asarray([[1.0, 5.0], [2.0, 7.0]]),
-        episode_length=jnp.asarray([[1, 5], [2, 7]]),
-        finished=jnp.asarray([[False, True], [True, False]]),
-    )
-    sums = reduce_episodes(add_episodes(no_episodes(), episodes), Axes())
-    assert (sums.number.value, sums.return_sum.total, sums.length_sum.value) == (2, 7.0, 7)
-    assert (sums.return_min, sums.return_max) == (2.0, 5.0)
-
-
-def test_a_window_of_ten_billion_steps_loses_no_step_and_no_return():
-    # 10,000 rollouts in which 1,000 environments finish an episode of 999,999 steps: 32-bit counters of steps would
-    # wrap in the fifth rollout.
-    episodes = EpisodeMetrics(
-        episode_return=jnp.full((1, 1000), 0.1),
-        episode_length=jnp.full((1, 1000), 999_999),
-        finished=jnp.ones((1, 1000), bool),
-    )
-    rollouts = 10_000
-    sums = jax.jit(
-        lambda: jax.lax.fori_loop(0, rollouts, lambda _, sums: add_episodes(sums, episodes), no_episodes())
-    )()
-    assert sums.number.value == rollouts * 1000
-    assert sums.length_sum.value == rollouts * 1000 * 999_999
-    np.testing.assert_allclose(sums.return_sum.total, rollouts * 100.0, rtol=1e-6)
 
 
 def test_non_finite_metric_is_reported_and_excluded_from_the_average():

@@ -14,6 +14,7 @@ from stoix_like import cli
 from stoix_like.cli import eject
 from stoix_like.composition import compose_config
 from support.recorded import write_config
+from support.selections import first
 
 PPO = "ppo/ff_ppo"
 DQN = "q_learning/ff_dqn"
@@ -30,7 +31,7 @@ def run(*words):
     return exit_info.value.code
 
 
-@pytest.mark.parametrize("system", eject.SCRIPTS)
+@pytest.mark.parametrize("system", first(2, [*eject.SCRIPTS]))
 def test_defaults_of_the_files_are_those_of_the_systems(system):
     first, _, text = eject.eject(system, []).partition("\n")
     assert first.startswith(f"# Written by `stoix-like eject {system}` of stoix_like ")
@@ -82,36 +83,43 @@ def test_without_a_file_the_script_is_printed(capsys):
 
 @pytest.mark.parametrize(
     ("source", "override", "names"),
-    [
-        (PPO, "env=probe/value", "env=probe: the single file of ppo/ff_ppo has only gymnax"),
-        (PPO, "env=gymnax/pendulum", "env.scenario.name=Pendulum-v1"),
-        (PPO, "env=gymnax/breakout", "env.scenario.name=Breakout-MinAtar"),
-        (PPO, "env=gymnax/frozen_lake", "env.scenario.name=FrozenLake-misc"),
-        (PPO, "env=gymnax/discounting_chain", "env.scenario.name=DiscountingChain-bsuite"),
-        (PPO, "env.frame_stack=4", "env.frame_stack=4"),
-        (PPO, "+env.params.gravity=1.0", "env.params.gravity=1.0"),
-        (PPO, "+env.params.max_steps_in_episode=1000000", "at arch.max_eval_steps=100000: use at most 100000"),
-        (PPO, "network=cnn", "network.actor_network.pre_torso._target_="),
-        (PPO, "network=mlp_shared", "network.critic_network.pre_torso."),
-        (PPO, "network.critic_network.pre_torso.layer_sizes=[8]", "network.critic_network.pre_torso.layer_sizes=[8]"),
-        (PPO, "system.target_kl=0.01", "system.target_kl=0.01"),
-        (PPO, "system.max_grad_norm=null", "system.max_grad_norm=null"),
-        (PPO, "system.decay_learning_rates=0.5", "system.decay_learning_rates=0.5"),
-        (PPO, "system.clip_eps=-1", "system.clip_eps"),
-        (PPO, "system.num_minibatches=7", "system.num_minibatches=7 must divide"),
-        (PPO, "arch.total_timesteps=100", "arch.total_timesteps=100 is too small for one update"),
-        (DQN, f"{TORSO}.activation=sin", f"{TORSO}.activation=sin: the single file of q_learning/ff_dqn takes"),
-        (DQN, f"{TORSO}.layer_sizes=[1.5,64]", f"{TORSO}.layer_sizes=[1.5, 64]"),
-        (DQN, "system.warmup_steps=10", "system.warmup_steps=10 must be a multiple of system.rollout_length"),
-        (PPO, "arch.population.size=2", "arch.population.size=2"),
-        (PPO, "arch=sebulba", "arch.architecture_name="),
-        ("search/ff_az", "system.search_method=puct", 'system.search_method="puct"'),
-        ("search/ff_az", "system.evaluation_simulations=0", "system.evaluation_simulations=0"),
-        ("sac/ff_sac", "env=gymnax/cartpole", "env.scenario.name=CartPole-v1"),
-        ("mpo/ff_mpo", "arch.seed=1", "system=mpo/ff_mpo has no single file"),
-        ("ppo/ff_pppo", "arch.seed=1", "did you mean 'ppo/ff_ppo'"),
-        (".", "arch.seed=1", "it has no config.yaml"),
-    ],
+    first(
+        10,
+        [
+            (PPO, "env=probe/value", "env=probe: the single file of ppo/ff_ppo has only gymnax"),
+            (PPO, "env=gymnax/pendulum", "env.scenario.name=Pendulum-v1"),
+            (PPO, "env=gymnax/frozen_lake", "env.scenario.name=FrozenLake-misc"),
+            (PPO, "env.frame_stack=4", "env.frame_stack=4"),
+            (PPO, "network=cnn", "network.actor_network.pre_torso._target_="),
+            (PPO, "network=mlp_shared", "network.critic_network.pre_torso."),
+            (PPO, "system.clip_eps=-1", "system.clip_eps"),
+            (PPO, "system.num_minibatches=7", "system.num_minibatches=7 must divide"),
+            (DQN, f"{TORSO}.activation=sin", f"{TORSO}.activation=sin: the single file of q_learning/ff_dqn takes"),
+            (DQN, "system.warmup_steps=10", "system.warmup_steps=10 must be a multiple of system.rollout_length"),
+            (PPO, "arch.population.size=2", "arch.population.size=2"),
+            (PPO, "arch=sebulba", "arch.architecture_name="),
+            ("sac/ff_sac", "env=gymnax/cartpole", "env.scenario.name=CartPole-v1"),
+            ("mpo/ff_mpo", "arch.seed=1", "system=mpo/ff_mpo has no single file"),
+            ("ppo/ff_pppo", "arch.seed=1", "did you mean 'ppo/ff_ppo'"),
+            (".", "arch.seed=1", "it has no config.yaml"),
+            (PPO, "env=gymnax/breakout", "env.scenario.name=Breakout-MinAtar"),
+            (PPO, "env=gymnax/discounting_chain", "env.scenario.name=DiscountingChain-bsuite"),
+            (PPO, "+env.params.gravity=1.0", "env.params.gravity=1.0"),
+            (PPO, "+env.params.max_steps_in_episode=1000000", "at arch.max_eval_steps=100000: use at most 100000"),
+            (
+                PPO,
+                "network.critic_network.pre_torso.layer_sizes=[8]",
+                "network.critic_network.pre_torso.layer_sizes=[8]",
+            ),
+            (PPO, "system.target_kl=0.01", "system.target_kl=0.01"),
+            (PPO, "system.max_grad_norm=null", "system.max_grad_norm=null"),
+            (PPO, "system.decay_learning_rates=0.5", "system.decay_learning_rates=0.5"),
+            (PPO, "arch.total_timesteps=100", "arch.total_timesteps=100 is too small for one update"),
+            (DQN, f"{TORSO}.layer_sizes=[1.5,64]", f"{TORSO}.layer_sizes=[1.5, 64]"),
+            ("search/ff_az", "system.search_method=puct", 'system.search_method="puct"'),
+            ("search/ff_az", "system.evaluation_simulations=0", "system.evaluation_simulations=0"),
+        ],
+    ),
 )
 def test_refusals_name_the_key_in_one_line(source, override, names, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -130,6 +138,7 @@ def play(path, *words):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "system", [system if system == PPO else pytest.param(system, marks=pytest.mark.slow) for system in eject.SCRIPTS]
 )

@@ -18,6 +18,7 @@ from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make, make_scenar
 from stoix_like.envs.suites import probes
 from stoix_like.errors import FaultyEnvironmentError
 from support import custom_envs, scripted
+from support.selections import select
 
 NARROW = r"GymnaxNarrow returns observations of shape \[1\], but its observation_space has the shape \[2\]: make"
 
@@ -234,7 +235,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("env", FAULTS, ids=lambda env: env.__name__)
+@pytest.mark.parametrize("env", select(FAULTS, quick={*FAULTS} - {ImpureBehindACallback}), ids=lambda env: env.__name__)
 def test_each_fault_is_one_sentence(env):
     with pytest.raises(FaultyEnvironmentError, match=FAULTS[env]) as refused:
         check_environment(env(), num_steps=40)
@@ -296,6 +297,7 @@ def test_sound_environments_pass(env):
     assert "no faults in 3 environments × 40 random steps" in str(checked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_environments_on_the_host_play_their_own_episodes(fails):
     scripted.Scripted.open_environments = 0

@@ -232,6 +232,7 @@ def nim(**changes):
     return EnvConfig("own", ScenarioConfig("Nim"), _target_="support.nim.Nim", **changes)
 
 
+@pytest.mark.slow
 def test_self_play_is_evaluated_against_an_opponent():
     """The opponent takes single stones: of four, the agent takes 1 and 2 if it starts, and else 1 and 1."""
     env, against = make(nim()), make_eval(nim())

@@ -117,6 +117,7 @@ def test_a_time_limit_truncates():
     env.close()
 
 
+@pytest.mark.slow
 def test_nested_maps_have_environments_of_their_own():
     # Two devices, each with two vmapped batches of three environments, whose calls interleave.
     env = make(config())

@@ -90,6 +90,7 @@ def test_an_exit_in_an_environment_that_no_program_calls_is_an_error_of_it(fault
     env.close()
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_the_program_is_no_error_of_the_environment():
     """Ctrl-C while the main thread waits for a step, as it does while an episode is rendered."""
     env = make(config(kwargs={"fail_at": 1, "fault": "hang"}, timeout=8.0))
@@ -128,6 +129,7 @@ def test_a_batch_that_is_built_too_late_is_closed():
     assert closed.wait(10)
 
 
+@pytest.mark.slow
 def test_a_signal_shortens_a_call_that_hangs(monkeypatch):
     """Some time after the signal, however long the call took before it."""
     monkeypatch.setattr(host_batches, "_SIGNAL_SECONDS", 0.4)
@@ -161,6 +163,7 @@ def test_a_signal_shortens_a_call_that_hangs(monkeypatch):
     assert killed.is_set()
 
 
+@pytest.mark.slow
 def test_an_example_that_hangs_is_left():
     env = make(config(kwargs={"close_hangs": True}, timeout=0.2))
     env.close()

@@ -207,6 +207,7 @@ def test_legal_actions_stand_beside_observations_by_name():
     assert mask.tolist() == [[True, True, False], [False, True, False]]
 
 
+@pytest.mark.slow
 def test_the_policy_of_one_agent_predicts_its_action_alone():
     setup, shared = untrained("system=ppo/ff_ppo", "env=own", "env._target_=support.parallel_game.Errand", OWN)
     game, policies = Errand().reset()[0], [make_policy(*_of_agent(setup, shared, agent), {}) for agent in range(2)]

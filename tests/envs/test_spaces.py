@@ -125,6 +125,7 @@ def test_mixed_vectors_hold_the_parts_in_the_order_of_jax():
     np.testing.assert_array_equal(narrower.low, [-1, -1, 0, 0, 0])
 
 
+@pytest.mark.slow
 def test_mixed_samples_choose_legal_options():
     mixed = Mixed(ARM)
     mask = jnp.array([False, True, False, *[False, False, True, True], True, False])

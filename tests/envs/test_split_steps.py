@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from stoix_like.envs import EnvConfig, ScenarioConfig, make
 from stoix_like.envs.split_steps import SplitSteps
@@ -9,6 +10,7 @@ from stoix_like.envs.split_steps import SplitSteps
 ENVS = 4
 
 
+@pytest.mark.slow
 def test_a_split_step_equals_the_step_of_the_environment():
     changes = {"sticky_actions": 0.5, "frame_stack": 2, "step_count": True, "reward_clip": 10.0}
     env = make(EnvConfig("gymnasium", ScenarioConfig("support.scripted:Scripted-v0"), **changes))

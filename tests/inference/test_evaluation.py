@@ -132,6 +132,7 @@ def test_members_share_start_states_and_best_selects_one(members, monkeypatch):
     assert best["path"].name == "last-member2-seed0-6episodes.json"
 
 
+@pytest.mark.slow
 def test_members_that_diverged_count_as_the_lowest_of_the_others(members, tmp_path, monkeypatch):
     run_dir = shutil.copytree(members, tmp_path / "run")
     (path,) = run_dir.glob("checkpoints/128/host_state/metadata")

@@ -102,6 +102,7 @@ def test_push_refuses_links_which_the_client_would_follow(tmp_path, monkeypatch,
         hub.push(run_dir, "me/policy")
 
 
+@pytest.mark.slow
 def test_push_replaces_the_files_of_another_run(tmp_path, monkeypatch):
     """Its description of the environments would be read as that of the new run; what the owner added stays."""
     (tmp_path / "checkpoints/1000/best").mkdir(parents=True)

@@ -30,6 +30,7 @@ def run(tmp_path_factory):
     return train(tmp_path_factory)
 
 
+@pytest.mark.slow
 def test_checkpoints_are_rated_by_their_games(run, capsys):
     """Of four stones, or three or two after a random move, perfect play wins from both seats against single stones."""
     record = ladder(run, 40, openings=1, trust=True)

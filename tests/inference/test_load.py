@@ -52,6 +52,7 @@ def test_a_run_whose_configuration_is_another_ones_is_refused(members, tmp_path)
         load_policy(edited)
 
 
+@pytest.mark.slow
 def test_a_policy_needs_no_environment_until_it_plays(pendulum, tmp_path):
     """The scenario of the copy exists nowhere."""
     alone = shutil.copytree(pendulum, tmp_path / "alone")

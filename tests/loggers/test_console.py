@@ -218,6 +218,7 @@ def test_characters_outside_the_encoding_raise_no_error(tmp_path, variables):
     assert b"\x1b" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_broken_pipe_stops_only_the_console(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", program(tmp_path, pause=0.2)],

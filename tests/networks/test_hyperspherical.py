@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from stoix_like.networks.hyperspherical import Scaler, UnitDense, UnitOutput, project_weights, to_sphere
-from stoix_like.networks.torso import SimBaV2Torso
 from stoix_like.utils.accelerate import packing
 from support.compiled import run
 from support.platforms import take_accelerator_forms
@@ -63,23 +62,6 @@ def test_scaler_and_output_match_hand_computed_values():
 def test_units_start_with_weights_of_norm_one(features):
     kernel = UnitDense(features).init(KEY, jnp.ones(4))["params"]["unit_kernel"]
     np.testing.assert_allclose(jnp.linalg.norm(kernel, axis=0), jnp.ones(features), rtol=1e-5)
-
-
-def test_torso_matches_hand_computed_output():
-    """An observation of 4 with shift 3 becomes (0.8, 0.6), which W = I keeps at any scale.
-
-    The block: W_1 = I, all units active, and W_2 swaps the units: (0.6, 0.8). With one block, the step is a half of the
-    way, (0.7, 0.7), which has the direction (1, 1) / sqrt(2).
-    """
-    torso = SimBaV2Torso(2, 1, 1)
-    params = torso.init(KEY, jnp.ones(1))["params"]
-    # Learned with the scale 1 / sqrt(2), whose initial effect is 1 / 2.
-    np.testing.assert_allclose(params["Scaler_2"]["scale"], [0.5**0.5] * 2, rtol=1e-6)
-    for i, kernel in enumerate(([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]])):
-        params[f"UnitDense_{i}"]["unit_kernel"] = jnp.asarray(kernel)
-    np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([4.0])), [0.5**0.5] * 2, rtol=1e-5)
-    params["UnitDense_2"]["unit_kernel"] = jnp.eye(2)
-    np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([4.0])), [0.8, 0.6], rtol=1e-5)
 
 
 def test_parameters_stay_float32_where_numbers_are_float64():

@@ -8,6 +8,7 @@ from stoix_like.networks.inputs import (
     ArrayInput,
     DictInput,
     EmbeddingActionInput,
+    EmbeddingActionOnehotInput,
     FeatureInput,
     FlattenInput,
     StepCountInput,
@@ -76,3 +77,19 @@ def test_normalisation_changes_floats_only():
     np.testing.assert_array_equal(view["grid"], VIEW["grid"])
     assert view["grid"].dtype == jnp.uint8
     assert view["agent"]["armed"].dtype == bool
+
+
+def test_flatten_input_returns_vectors_of_floats():
+    flatten = FlattenInput(ArrayInput(), 3)
+    image = jnp.full((2, 2, 2, 1), 255, jnp.uint8).at[0].set(0)
+    np.testing.assert_array_equal(run(flatten.apply, {}, image), [[0.0] * 4, [1.0] * 4])
+    assert run(flatten.apply, {}, image).dtype == run(flatten.apply, {}, image.astype(bool)).dtype == jnp.float32
+    assert run(flatten.apply, {}, image.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_pixels_next_to_an_action_are_scaled():
+    pixels, action = jnp.asarray([[0, 51, 255]], jnp.uint8), jnp.asarray([[3.0]])
+    joined = run(EmbeddingActionInput().apply, {}, pixels, action)
+    np.testing.assert_allclose(joined, [[0.0, 0.2, 1.0, 3.0]])
+    one_hot = run(EmbeddingActionOnehotInput(2).apply, {}, pixels, jnp.asarray([1]))
+    np.testing.assert_allclose(one_hot, [[0.0, 0.2, 1.0, 0.0, 1.0]])

@@ -10,13 +10,6 @@ import numpy as np
 import pytest
 
 from stoix_like.errors import ConfigError
-from stoix_like.inference.load import load_policy
-from stoix_like.policies import contract
-
-
-@pytest.fixture(scope="module")
-def sampling(pendulum):
-    return load_policy(pendulum, "last", greedy=False)
 
 
 @pytest.mark.parametrize("name", ["policy.mlir", "policy.v2.PT"])
@@ -55,24 +48,6 @@ def test_exported_policy_needs_only_jax(sampling, tmp_path):
     command = [sys.executable, "-I", "-c", textwrap.dedent(LOAD), path, tmp_path / "given.npz"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("equal\n", 0), done.stderr
-
-
-def test_contract_describes_the_exported_file(policy, tmp_path):
-    path = policy.export(tmp_path / "policy.npz")
-    described = contract.read(path)
-    assert described["outputs"] == [
-        {"name": "action", "shape": ["batch", 1], "dtype": "float32", "low": -2.0, "high": 2.0}
-    ]
-    assert [(entry["name"], entry["shape"]) for entry in described["inputs"]] == [("agent_view", ["batch", 3])]
-    assert (described["system"], described["environment"]) == ("ppo/ff_ppo", "gymnax/Pendulum-v1")
-    assert (described["env_steps"], described["step_unit"]) == (policy.env_steps, "env steps")
-    assert (described["member"], described["agent"]) == (0, None)
-    path.write_bytes(path.read_bytes() + b"0")
-    with pytest.raises(ConfigError, match=r"is not the file that policy\.npz\.json describes"):
-        contract.read(path)
-    path.with_name("policy.npz.json").write_text("[" * 100_000)
-    with pytest.raises(ConfigError, match=r"policy\.npz\.json does not describe a policy"):
-        contract.read(path)
 
 
 @pytest.mark.parametrize("format", ["onnx", "npz"])

@@ -25,11 +25,7 @@ def members(tmp_path_factory):
     return train_members(tmp_path_factory)
 
 
-@pytest.fixture(scope="module")
-def sampling(pendulum):
-    return load_policy(pendulum, "last", greedy=False)
-
-
+@pytest.mark.slow
 def test_a_policy_with_another_state_keeps_nothing_of_the_first_one(pendulum):
     first = load_policy(pendulum, "last")
     parameter = weakref.ref(jax.tree.leaves(first.params)[0])
@@ -79,51 +75,10 @@ def test_policy_normalises_observations(policy):
     assert abs(policy(view) - policy._compiled(shifted, Observation(view[None]), jax.random.key(0))[0]) > 1e-3
 
 
-def test_policy_accepts_any_batch_axes(policy):
-    view = np.asarray(policy.random_observations(jax.random.key(0), 3).agent_view)
-    many = policy(view)
-    assert many.shape == (3, 1)
-    assert policy(view[0]).shape == (1,)
-    np.testing.assert_allclose(policy(view[0]), many[0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(policy(view.reshape(3, 1, 3)), many.reshape(3, 1, 1))
-    np.testing.assert_array_equal(policy(Observation(view)), many)
-    np.testing.assert_allclose(jax.jit(policy)(view), many, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(policy(view.astype(np.float64)), many)
-
-
-def test_sampling_policy_needs_a_key(policy, sampling):
-    view = np.zeros((3, 3), np.float32)
-    with pytest.raises(ValueError, match="key=None, .* pass a key, or load it with greedy=True"):
-        sampling(view)
-    keys = jax.random.split(jax.random.key(0))
-    first, second = (np.asarray(sampling(view, key)) for key in keys)
-    assert len(np.unique([first, second])) == 6
-    np.testing.assert_array_equal(sampling(view, keys[0]), first)
-    assert policy.greedy
-    np.testing.assert_array_equal(policy(view), policy(view, keys[1]))
-
-
-def test_predict_returns_what_calls_return(pendulum, policy, sampling):
-    observations = np.asarray([[1.0, 0.0, 0.5], [0.0, -1.0, -2.0]], np.float32)
-    for given in (observations, observations[0]):
-        actions, state = policy.predict(given, deterministic=True)
-        assert (type(actions), state) == (np.ndarray, None)
-        np.testing.assert_array_equal(actions, policy(given))
-    drawn = [sampling.predict(observations)[0] for _ in range(2)]
-    assert not np.array_equal(*drawn)
-    again = load_policy(pendulum, "last", greedy=False)
-    np.testing.assert_array_equal([again.predict(observations, deterministic=False)[0] for _ in range(2)], drawn)
-
-
-def test_predict_says_how_to_load_the_other_kind_of_policy(policy, sampling):
-    for one, other in ((policy, False), (sampling, True)):
-        with pytest.raises(ValueError, match=f"load it with greedy={other}"):
-            one.predict(np.zeros(3, np.float32), deterministic=other)
-
-
 HOST = [*SMALL, "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "+env.kwargs.as_dict=true"]
 
 
+@pytest.mark.slow
 def test_predict_applies_the_wrappers_of_environments_on_the_host():
     """Of `[9, -1, 3, -9]`, the mask leaves `[9, 3, -9]`, clipped `[5, 3, -5]`; noise is the environment's own."""
     keys = ["env.flatten_observation=true", "env.observation_mask=['1']", "env.observation_clip=5"]
@@ -157,19 +112,6 @@ def test_greedy_policy_is_the_mode_where_evaluation_explores():
         sampling(observation)
     # Before the first update, epsilon is 1.
     assert (sampling(observation, jax.random.key(5)) != mode).sum() > 20
-
-
-def test_parameters_are_public(policy):
-    """Actions are a function of `params` and the observation, with gradients."""
-    view = np.asarray(policy.random_observations(jax.random.key(0), 3).agent_view)
-    np.testing.assert_array_equal(policy.apply(policy.params, view), policy(view))
-    doubled = jax.tree.map(lambda leaf: 2 * leaf, policy.params)
-    assert (policy.apply(doubled, view) != policy(view)).any()
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), policy.params, doubled)
-    both = jax.vmap(policy.apply, (0, None))(stacked, view)
-    np.testing.assert_allclose(both[1], policy.apply(doubled, view), rtol=1e-5, atol=1e-6)
-    grads = jax.grad(lambda params: policy.apply(params, view).sum())(policy.params)
-    assert any((leaf != 0).any() for leaf in jax.tree.leaves(grads.actor_params))
 
 
 def test_a_policy_takes_shared_states_that_are_dataclasses():
@@ -227,12 +169,7 @@ def test_flattened_and_stacked_images():
     assert policy(np.zeros((5, 100), np.float32)).shape == (5,)
 
 
-def test_scales_of_exploration_noise_are_no_recurrent_state():
-    setup, shared = untrained("system=ddpg/ff_td3", "env=gymnax/pendulum", "system.max_exploration_noise=0.8")
-    policy = make_policy(setup, shared, {}, greedy=True)
-    assert policy(np.zeros((5, 3), np.float32)).shape == (5, 1)
-
-
+@pytest.mark.slow
 def test_a_policy_that_maps_noise_to_actions_has_no_mode(tmp_path):
     setup, shared = untrained("system=offline/ff_fql", "env=gymnax/pendulum")
     policy = make_policy(setup, shared, {})

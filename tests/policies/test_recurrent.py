@@ -62,6 +62,7 @@ def test_a_recurrent_policy_continues_from_its_state(overrides, tmp_path):
     assert np.abs(found[1] - again).max() > 1e-5
 
 
+@pytest.mark.slow
 def test_a_recurrent_policy_refuses_other_states():
     policy, *_ = recurrent_policy(*cell("gru"), greedy=False)
     view = np.zeros((3, 3), np.float32)

@@ -35,6 +35,7 @@ def test_gifs_are_animations(cart_pole, tmp_path):
 
 
 # After the first of 61 entries, 60 follow: 60 * 50 / 60 = 50 and 60 * 50 / 125 = 24 frames.
+@pytest.mark.slow
 @pytest.mark.parametrize(("fps", "count"), [(60, 51), (125, 25)])
 def test_fast_gifs_keep_the_time_at_a_delay_that_browsers_play(fps, count, tmp_path):
     steps = np.arange(61)

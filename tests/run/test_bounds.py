@@ -132,6 +132,7 @@ def test_a_run_that_cannot_fit_is_refused_with_the_size_that_fits(monkeypatch, n
         set_up(parse_config(compose_config([*kept, f"{key}={more}"])))
 
 
+@pytest.mark.slow
 def test_tens_of_thousands_of_members_are_set_up_within_seconds():
     started = time.process_time()
     setup = set_up(

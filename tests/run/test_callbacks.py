@@ -80,6 +80,7 @@ def train(run_dir, *overrides, callbacks=()):
     return stoix_like.train("ppo/ff_ppo", [*RUN, *overrides], run_dir=run_dir, callbacks=callbacks)
 
 
+@pytest.mark.slow
 def test_callbacks_receive_the_policy_of_a_recurrent_run(tmp_path):
     """Each action of the toy system adds one to its state."""
     state = EvaluatePolicy(lambda policy: {"own": float(policy(np.zeros(1), policy.initial_state())[1])})

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from stoix_like import config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import evaluations
@@ -16,6 +15,7 @@ from support.composed import compose_config
 POPULATION = ["env=probe/discount", "arch.total_timesteps=32", "arch.num_evaluation=1", "arch.population.size=2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "stored"), [(9, 4), (1, 1), (1000, 30)])
 def test_a_summary_stores_a_limited_number_of_episode_returns(limit, stored, monkeypatch):
     """Over all members: with two of them and ten times three episodes, four are left of nine."""
@@ -33,12 +33,3 @@ def test_a_summary_stores_a_limited_number_of_episode_returns(limit, stored, mon
     assert np.shape(loop.summary()["absolute_episode_returns"]) == (2, stored)
     # Before and after training, and ten times the best parameters: no two have the same start states.
     assert len(numbers) == len(set(numbers)) == 2 + evaluations.ABSOLUTE_FACTOR
-
-
-def test_a_summary_has_the_precision_of_networks_and_that_of_environments(monkeypatch):
-    """Physics computes in float32 beside networks of jax's default."""
-    monkeypatch.setattr(config, "PHYSICS_SUITES", ("probe",))
-    loop = TrainingLoop(set_up(parse_config(compose_config([*toys.overrides(), *POPULATION]))), MultiLogger([]))
-    loop.train()
-    summary = loop.summary()
-    assert (summary["matmul_precision"], summary["environment_matmul_precision"]) == ("default", "highest")

@@ -169,6 +169,7 @@ def test_a_diverged_run_stops_and_names_the_metric_and_the_last_good_checkpoint(
     assert math.isnan(member.score("final"))
 
 
+@pytest.mark.slow
 def test_a_diverged_run_continues_with_on_nan_ignore(tmp_path):
     done = toy(tmp_path, "arch.on_nan=ignore", rollout_length=32, nan_at=20)
     assert done.summary["updates"] == 39
@@ -214,6 +215,7 @@ def test_resume_from_the_own_directory_starts_resumes_and_leaves_alone(tmp_path,
         toy(tmp_path, f"arch.resume_from={tmp_path}/elsewhere", rollout_length=32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("population", [(), pytest.param(("arch.population.size=2",), marks=pytest.mark.slow)])
 def test_a_finished_run_without_checkpoints_is_left_alone(tmp_path, capsys, population):
     own = [f"arch.resume_from={tmp_path}/run", "checkpoint.keep=0", *population]

@@ -68,6 +68,7 @@ def test_each_agent_is_an_episode_of_recorded_data(match):
     assert "games of 2 agents, of which each episode is what one observed, did and earned" in header.notes[0]
 
 
+@pytest.mark.slow
 def test_returns_of_training_are_those_of_samples_and_evaluations_are_greedy(tmp_path):
     """A team that learns nothing samples each pair of actions alike, for 3 a step; its mode always pays the same."""
     overrides = [*SMALL, *MATCH, *PPO[3:], "arch.total_timesteps=1920", "system.epochs=1", "system.actor_lr=1e-12"]
@@ -134,6 +135,7 @@ def test_agents_start_with_different_networks_of_their_own(wages):
     assert all((kernel[0] != kernel[1]).any() for kernel in kernels)
 
 
+@pytest.mark.slow
 def test_policies_of_own_networks_are_those_of_each_agent_apart(wages):
     """Log-probabilities, entropies and modes of rows `[T, N * A]` are those of one agent with its parameters."""
     algorithm, _, params = wages
@@ -151,6 +153,7 @@ def test_policies_of_own_networks_are_those_of_each_agent_apart(wages):
         close(policy.mode()[:, agent::3], one.mode())
 
 
+@pytest.mark.slow
 def test_the_values_of_a_team_are_sums_over_its_agents():
     """Value decomposition: wages of 1 + 2 + 3 per step are worth 12 to the team."""
     setup, state = train([*SMALL, *WAGES, "system=q_learning/ff_pqn_vdn", *PQN, *HALF[:2], *BUDGET])
@@ -203,6 +206,7 @@ def test_the_critic_of_a_game_of_your_own_sees_what_all_agents_do():
     assert inputs == [{2}, {4}]
 
 
+@pytest.mark.slow
 def test_policies_of_games_know_wrappers_that_draw_for_each_row():
     config = parse_config(compose_config([*PPO, *MATCH, "env.observation_noise=0.1", "arch.num_devices=1"]))
     setup = set_up_inference(config)

@@ -1,6 +1,5 @@
 """Runs that learn from data alone: their budget, what they refuse, and how they resume."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -16,47 +15,18 @@ import pytest
 
 import stoix_like
 from stoix_like.aot import report, targets, topology
-from stoix_like.base_types import Observation
 from stoix_like.callbacks import Callback
 from stoix_like.config import parse_config
-from stoix_like.data.dataset import DataHeader, DataSet
-from stoix_like.data.files import read_data, write_data
 from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.run.programs.compile import size_keys
 from stoix_like.run.set_up import warm_start
 from stoix_like.run.set_up.influence import find_influence
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.storage import checkpoint
 from support.comparisons import recorded
 from support.composed import compose_config
+from support.offline_runs import SMALL, setup_of, write_cartpole
 
 COMMAND = str(Path(sys.executable).parent / "stoix-like")
-SMALL = [
-    *("arch=offline", "env=gymnax/cartpole", "arch.num_eval_episodes=4", "arch.num_evaluation=8", "logger=silent"),
-    *("network.actor_network.pre_torso.layer_sizes=[8]", "system.total_batch_size=32", "arch.num_devices=1"),
-    *("checkpoint.every_evals=1", "checkpoint.keep=9"),
-]
-
-
-def write_cartpole(path, episodes=20, seed=0):
-    """Write episodes of ten random steps, of which every other one terminates."""
-    rng, rows = np.random.default_rng(seed), 11 * episodes
-    number, row = np.divmod(np.arange(rows), 11)
-    data = DataSet(
-        DataHeader(environment="gymnax/CartPole-v1"),
-        Observation(rng.normal(size=(rows, 4)).astype(np.float32)),
-        rng.integers(0, 2, rows).astype(np.int32),
-        np.where(row < 10, 1.0, 0.0).astype(np.float32),
-        (row == 9) & (number % 2 == 0),
-        (row == 9) & (number % 2 == 1),
-        row < 10,
-    )
-    write_data(path, data.with_statistics())
-    return f"system.data={path}"
-
-
-def setup_of(*overrides):
-    return set_up(parse_config(compose_config(overrides)))
 
 
 REFUSED = {
@@ -70,54 +40,6 @@ REFUSED = {
 def test_runs_that_cannot_learn_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         setup_of("arch=offline", "env=gymnax/cartpole", *overrides)
-
-
-def test_recorded_rewards_are_scaled_and_clipped_as_those_of_training(tmp_path):
-    words = ["system=q_learning/ff_dqn", *SMALL, write_cartpole(tmp_path / "data.npz")]
-    data = setup_of(*words, "env.reward_scale=0.1").spec.data
-    np.testing.assert_allclose(np.unique(data.reward), [0.0, 0.1], rtol=1e-6)
-    data = setup_of(*words, "env.reward_scale=3", "env.reward_clip=0.5").spec.data
-    np.testing.assert_array_equal(np.unique(data.reward), [0.0, 0.5])
-
-
-def test_a_task_has_the_data_of_its_scenario(tmp_path, monkeypatch):
-    """CartPole without velocities has a name of its own, and data of CartPole-v1; `~` is the home directory."""
-    write_cartpole(tmp_path / "data.npz")
-    data = read_data(tmp_path / "data.npz")
-    write_data(tmp_path / "seen.npz", data._replace(observation=Observation(data.observation.agent_view[:, ::2])))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    words = ["env=gymnax/cartpole_no_velocity", "system.data='~/seen.npz'"]
-    config = parse_config(compose_config(["system=q_learning/ff_dqn", *SMALL, *words]))
-    assert config.environment_name == "gymnax/CartPole-v1-no-velocity"
-    assert set_up(config).spec.data.observation.agent_view.shape == (220, 2)
-    # The file may also have the name of the task, as those of others do.
-    seen, header = (
-        read_data(tmp_path / "seen.npz"),
-        dataclasses.replace(data.header, environment="CartPole-v1-no-velocity"),
-    )
-    write_data(tmp_path / "named.npz", seen._replace(header=header))
-    words = [*words[:1], f"system.data={tmp_path / 'named.npz'}"]
-    assert set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *SMALL, *words]))).spec.data is not None
-
-
-def test_data_of_environments_that_were_set_up_in_another_way(tmp_path):
-    """Data with longer steps are refused; other differences are said."""
-    write_cartpole(tmp_path / "data.npz")
-    data = read_data(tmp_path / "data.npz")
-
-    def rewrite(name, **arguments):
-        header = dataclasses.replace(data.header, run="0" * 64, arguments=arguments)
-        write_data(tmp_path / name, data._replace(header=header))
-        return setup_of(
-            "system=q_learning/ff_dqn", *SMALL, f"system.data={tmp_path / name}", "env.time_limit=20"
-        ).plan.notes
-
-    notes = rewrite("sticky.npz", sticky_actions=0.25, reward_scale=0.5, time_limit=20)
-    assert [note for note in notes if "recorded with" in note] == [
-        "the data were recorded with env.sticky_actions=0.25, and the run has 0.0"
-    ]
-    with pytest.raises(ConfigError, match=r"env.action_repeat=4, and the run has 1: use env.action_repeat=4"):
-        rewrite("repeated.npz", action_repeat=4)
 
 
 def test_returns_of_the_data_bound_values_of_one_discount_and_one_scale():
@@ -173,6 +95,7 @@ def test_messages_name_gradient_steps(tmp_path, capsys):
     assert source.note.endswith(" parameters, trained for 64 gradient steps")
 
 
+@pytest.mark.slow
 def test_a_report_for_other_devices_counts_gradient_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(topology, "find_devices", lambda target, count: jax.local_devices())
     words = ["system=offline/bc", *SMALL, write_cartpole(tmp_path / "data.npz")]
@@ -197,18 +120,6 @@ def test_the_sizes_of_a_run_depend_on_what_it_samples_and_whether_it_acts():
     assert size_keys(parse_config(compose_config([]))) == acting
 
 
-def test_sizes_of_the_data_are_compared_with_those_of_the_run(tmp_path):
-    data = write_cartpole(tmp_path / "data.npz", episodes=1)
-    short = "10 steps are fewer than the 11 of a sequence, system.burn_in_length=3 and system.sequence_length=8: record"
-    sizes = ["system.sequence_length=8", "system.burn_in_length=3"]
-    with pytest.raises(ConfigError, match=short):
-        setup_of("system=offline/rec_bc", "arch=offline", "env=gymnax/cartpole", data, *sizes)
-    with pytest.raises(ConfigError, match=r"needs .* on every device, but only 0.000191 MiB is available"):
-        set_up(parse_config(compose_config(["system=offline/bc", *SMALL, data])), device_memory=200)
-    with pytest.raises(ConfigError, match=r"the data have no step_count, which the run observes"):
-        setup_of("system=offline/bc", "arch=offline", "env=gymnax/cartpole", data, "env.step_count=true")
-
-
 def test_batches_of_data_may_be_larger_than_the_buffer_that_is_not_there(tmp_path):
     data, sizes = write_cartpole(tmp_path / "data.npz"), ["system.total_buffer_size=1", "system.n_step=3"]
     setup = setup_of("system=q_learning/ff_dqn", *SMALL, data, *sizes, "system.final_data_fraction=0.2")
@@ -230,22 +141,6 @@ def test_exploration_has_no_effect_where_nothing_acts(tmp_path):
     data = write_cartpole(tmp_path / "data.npz")
     setup = setup_of("system=q_learning/ff_dqn", *SMALL, data)
     assert find_influence(setup.parts, setup.env, ["training_epsilon", "q_lr"]).updates == {"q_lr"}
-
-
-def test_a_varied_share_of_data_has_no_effect_offline(tmp_path):
-    data = write_cartpole(tmp_path / "data.npz")
-    with pytest.raises(
-        ConfigError, match=r"hyperparams.data_fraction has 1, with which a single run has no replay buffer"
-    ):
-        setup_of(
-            "system=q_learning/ff_dqn",
-            *SMALL,
-            "arch=anakin",
-            data,
-            "arch.population.hyperparams={data_fraction:[0.5,1]}",
-        )
-    with pytest.raises(ConfigError, match=r"arch.population.hyperparams.data_fraction has no effect with arch=offline"):
-        setup_of("system=q_learning/ff_dqn", *SMALL, data, "arch.population.hyperparams={data_fraction:[0.1,0.2]}")
 
 
 @pytest.mark.slow
@@ -307,25 +202,3 @@ def test_an_offline_run_goes_on_online_with_its_data(tmp_path):
     result = stoix_like.train("q_learning/ff_dqn", words, run_dir=tmp_path / "two")
     first = result.history[0]["env_steps"]
     assert (first, result.history[-1]["env_steps"]) == (1024, 3968)
-
-
-def test_actions_and_returns_of_the_data_are_those_that_the_agent_learns(tmp_path):
-    """Torques are rescaled; with gamma = 1/2: 3 (1 + 2/2 + 4/4), 3 (2 + 4/2) and 3 * 4; none where it was truncated."""
-    rows = np.arange(7)
-    data = DataSet(
-        DataHeader(environment="gymnax/Pendulum-v1"),
-        Observation(np.zeros((7, 3), np.float32)),
-        np.array([2, -1, 0, 0, 1, -2, 0], np.float32)[:, None],
-        np.array([1, 2, 4, 0, 8, 16, 0], np.float32),
-        rows == 2,
-        rows == 5,
-        ~np.isin(rows, (3, 6)),
-    )
-    write_data(tmp_path / "data.npz", data.with_statistics())
-    words = ["arch=offline", "arch.num_devices=1", "env=gymnax/pendulum", "system=sac/ff_sac", "system.gamma=0.5"]
-    calibrated = ["system.cql_coef=1", "system.calibrated=true", "env.reward_scale=3"]
-    found = setup_of(*words, *calibrated, f"system.data={tmp_path}/data.npz").spec.data
-    np.testing.assert_array_equal(found.action[:, 0], [1, -0.5, 0, 0, 0.5, -1, 0])
-    np.testing.assert_array_equal(found.returns, [9, 12, 12, *[-np.inf] * 4])
-    online = setup_of(*words[1:], *calibrated, f"system.data={tmp_path}/data.npz")
-    assert any("bounds values only on recorded steps" in note for note in online.plan.notes)

@@ -34,6 +34,7 @@ PRESETS = {
 CONTINUOUS = ("cnn_ddpg", "cnn_sac")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", select(PRESETS, quick=("cnn_ddpg", "cnn_rnn")))
 def test_a_preset_for_images_fits_its_system(network):
     """Setting up a run traces the initialisation of the networks and their first actions."""

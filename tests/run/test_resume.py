@@ -297,6 +297,7 @@ def test_a_run_that_sends_data_is_refused_unless_the_command_line_asks_for_it(tm
         stoix_like.resume(run_dir)
 
 
+@pytest.mark.slow
 def test_a_larger_budget_continues_the_run_in_the_same_files(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     # A killed process may leave a line after the last checkpoint, and a partial one.
@@ -311,6 +312,7 @@ def test_a_larger_budget_continues_the_run_in_the_same_files(tmp_path, toy_run):
     assert OmegaConf.load(run_dir / "config.yaml").arch.total_timesteps == 640
 
 
+@pytest.mark.slow
 def test_the_summary_has_the_notes_of_all_processes_of_a_run(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     for budget in (336, 352):

@@ -196,6 +196,7 @@ def test_a_checkpoint_of_an_evaluation_replaces_an_earlier_one_at_the_same_step(
     assert "steps_per_second" not in history[-1]  # Nothing of the interval was left to train.
 
 
+@pytest.mark.slow
 @pytest.mark.optimized
 def test_a_diverged_run_names_its_last_good_checkpoint(tmp_path):
     overrides = [*toys.overrides(rollout_length=4, nan_at=13), *TOY_RUN[2:]]
@@ -248,7 +249,8 @@ def test_a_directory_that_is_deleted_while_its_run_trains_is_written_again(tmp_p
     assert result.history[-1]["env_steps"] == 320
 
 
-@pytest.mark.parametrize(("evaluations", "expected"), [(4, [0, 5, 10, 15, 20]), (1, [0, 5, 10, 20])])
+@pytest.mark.slow
+@pytest.mark.parametrize(("evaluations", "expected"), [(1, [0, 5, 10, 20]), (4, [0, 5, 10, 15, 20])])
 def test_an_evaluation_that_failed_comes_first_under_any_schedule(tmp_path, monkeypatch, evaluations, expected):
     """An environment fails in the evaluation after update 10 of 20; what is left of the budget is trained."""
     loop, evaluate = toy_loop(tmp_path), TrainingLoop.evaluate

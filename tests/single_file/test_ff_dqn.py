@@ -24,6 +24,7 @@ def pairs(shared, learner):
     return tuple(shared.params), (learner.params, learner.target_params)
 
 
+@pytest.mark.slow
 def test_parameters_after_ten_updates_are_those_of_the_system():
     assert_same_bits(*pairs(*train_both(SYSTEM, "DQN", SMALL)))
 

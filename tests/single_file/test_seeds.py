@@ -11,9 +11,10 @@ import pytest
 
 from stoix_like.cli import eject
 from stoix_like.run.programs.functions import make_keys
+from support.selections import select
 
 
-@pytest.mark.parametrize("system", eject.SCRIPTS)
+@pytest.mark.parametrize("system", select(eject.SCRIPTS, quick=["ppo/ff_ppo"]))
 def test_initial_weights_are_decomposed_for_one_seed_at_a_time(system, monkeypatch):
     """Batches of QR decompositions block each other for ever on a CPU with two cores (jax 0.10)."""
     script = eject.script_of(system)

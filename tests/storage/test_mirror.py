@@ -121,6 +121,7 @@ def test_checkpoints_stay_on_the_store_until_a_later_one_is_complete_there(run, 
     assert [name for name in names(store) if name.endswith(".complete")] == ["checkpoints/256.complete"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["put_file", "pipe_file", "rm_file"])
 def test_a_request_that_hangs_is_reported_and_tried_again_on_another_connection(run, store, monkeypatch, capsys, name):
     """The first file system blocks for ever from its first upload, or removal, on."""

@@ -239,6 +239,7 @@ def test_nothing_of_a_failed_copy_stays(tmp_path, run, store, monkeypatch):
     assert not list(target.glob(".*.partial"))
 
 
+@pytest.mark.slow
 def test_a_store_that_never_answers_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(store_module, "SECONDS_TO_ANSWER", 1.2)
     monkeypatch.setattr(store_module, "_SECONDS_BETWEEN_WORDS", 0.6)

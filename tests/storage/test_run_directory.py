@@ -147,6 +147,7 @@ def test_a_run_whose_policies_need_more_keeps_no_description(tmp_path):
         assert (tmp_path / "environment.json").exists() == expected
 
 
+@pytest.mark.slow
 def test_results_are_written_once_more_and_never_lost_in_silence(tmp_path, monkeypatch):
     (tmp_path / "summary.json").mkdir()
     assert RunDirectory(tmp_path).write_summary({"seed": 1}).startswith("the results were not written: ")

@@ -1,9 +1,14 @@
 """The cases of a parametrised test that the quick tests run."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
+
+
+def first(quick: int, cases: Sequence[Any]) -> list[Any]:
+    """Mark all cases but the first ones as slow: those of the same kind, in other words."""
+    return [*cases[:quick], *map(_mark_slow, cases[quick:])]
 
 
 def select(cases: Iterable[Any], quick: Collection[Any] = ()) -> list[Any]:
@@ -12,8 +17,8 @@ def select(cases: Iterable[Any], quick: Collection[Any] = ()) -> list[Any]:
     if unknown:
         raise ValueError(f"{sorted(unknown)} are not cases of this test: choose from {cases}")
 
-    def mark(case: Any) -> Any:
-        values = case if isinstance(case, tuple) else (case,)
-        return case if case in quick else pytest.param(*values, marks=pytest.mark.slow)
+    return [case if case in quick else _mark_slow(case) for case in cases]
 
-    return [mark(case) for case in cases]
+
+def _mark_slow(case: Any) -> Any:
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)

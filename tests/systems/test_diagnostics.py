@@ -75,6 +75,7 @@ def test_scores_of_units():
     np.testing.assert_allclose(scores, [0.75, 2.25, 0.0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_diagnostics_of_a_critic():
     """Of two units, the second is off for both observations, and the features are (1, 0) and (2, 0), of rank one.
 
@@ -109,6 +110,7 @@ def test_diagnostics_of_a_critic():
     assert {name: float(value) for name, value in found.items()} == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps_first", [True, False])
 def test_features_are_those_of_all_steps_and_environments(steps_first):
     """Each of 16 environments, or of 16 steps, has a direction of its own; 256 of 4,096 rows have some 16 of each.
@@ -144,6 +146,7 @@ def primitives(jaxpr, inside_loop=False):
     return counts
 
 
+@pytest.mark.slow
 def test_updates_cost_no_more_with_diagnostics():
     counts = {}
     for setting in ("false", "true"):

@@ -142,7 +142,7 @@ def batch_of(mask, inflation):
     )
 
 
-@pytest.mark.parametrize("name", select(Q_LEARNING, quick=["ff_c51", "ff_dqn", "ff_iqn"]))
+@pytest.mark.parametrize("name", select(Q_LEARNING, quick=["ff_c51", "ff_dqn"]))
 def test_values_of_illegal_actions_do_not_count_in_the_target(name):
     dqn = algorithm(f"q_learning/{name}", Shown(name))
 
@@ -173,7 +173,7 @@ READ = {name: {(ONLINE, NOW), (TARGET, THEN)} for name in Q_LEARNING} | {
 }
 
 
-@pytest.mark.parametrize("name", select(Q_LEARNING, quick=["ff_ddqn", "ff_mdqn", "ff_rainbow"]))
+@pytest.mark.parametrize("name", select(Q_LEARNING, quick=["ff_ddqn", "ff_mdqn"]))
 def test_losses_read_the_parameters_of_their_paper(name):
     dqn = algorithm(f"q_learning/{name}", Table(name))
     online, target, other = jax.random.normal(jax.random.key(0), (3, 2, B, A, ATOMS))

@@ -42,6 +42,7 @@ def test_every_range_is_that_of_a_hyperparameter():
         assert set(yaml.safe_load(path.read_text())) <= known, path
 
 
+@pytest.mark.slow
 def test_what_is_fixed_or_off_or_without_effect_is_not_searched():
     setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", "system.gamma=0.5"])))
     space = default_space(setup, fixed=["gamma"])

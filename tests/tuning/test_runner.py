@@ -44,6 +44,7 @@ def test_returns_are_those_of_the_objective(objective, returns, tmp_path):
     assert Runner(tmp_path, []).returns(Job("run", []), 1, 2, objective) == returns
 
 
+@pytest.mark.slow
 def test_a_run_that_exhausts_the_memory_or_has_no_results_costs_no_other_its_own(tmp_path, monkeypatch):
     """As of a disk that takes no summary, or a job that was killed: neither says how it failed."""
 

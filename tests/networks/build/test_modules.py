@@ -14,8 +14,8 @@ from stoix_like.base_types import Observation
 from stoix_like.composition import config_dir
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
-from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
-from stoix_like.networks.build.modules import build_networks, choices, instantiate
+from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, chained_torsos
+from stoix_like.networks.build.modules import build_networks, choices
 from stoix_like.networks.heads import (
     BetaDistributionHead,
     CategoricalHead,
@@ -23,9 +23,7 @@ from stoix_like.networks.heads import (
     NormalAffineTanhDistributionHead,
 )
 from stoix_like.networks.inputs import DictInput, EmbeddingActionInput, TorsoInput
-from stoix_like.networks.recurrent import MinGRUCell
 from stoix_like.networks.torso import MLPTorso
-from stoix_like.networks.utils import parse_activation_fn, parse_initializer, parse_rnn_cell
 from support.network_files import config
 
 KEY = jax.random.key(0)
@@ -169,88 +167,9 @@ def test_errors_name_the_key(changes, message):
     assert "\n" not in str(caught.value)
 
 
-class TestNames:
-    def test_activations_of_jax_are_known(self):
-        not_activations = {"dot_product_attention", "get_scaled_dot_general_config", "initializers", "log1mexp"}
-        not_activations |= {"logmeanexp", "logsumexp", "one_hot", "scaled_dot_general", "scaled_matmul"}
-        public = {name for name in dir(jax.nn) if not name.startswith("_")} - not_activations
-        for name in public:
-            assert callable(parse_activation_fn(name)), name
-        assert parse_activation_fn("relu") is jax.nn.relu
-        assert parse_activation_fn("none")(1.5) == 1.5
-
-    def test_initialisers_are_found_by_name(self):
-        for name in ("orthogonal", "orthogonal(1.41)", "lecun_normal", "zeros", "ones", "truncated_normal(0.1)"):
-            assert parse_initializer(name)(KEY, (3, 4), jnp.float32).shape == (3, 4)
-        np.testing.assert_allclose(parse_initializer("constant(2)")(KEY, (2,), jnp.float32), 2.0)
-        assert parse_initializer(jax.nn.initializers.zeros) is jax.nn.initializers.zeros
-
-    @pytest.mark.parametrize("name", ["orthogonl", "orthogonal(x)", "normal(1, 2, 3, 4, 5)", "", "orthogonal(1"])
-    def test_invalid_initialisers_are_refused(self, name):
-        with pytest.raises(ConfigError, match="initialiser"):
-            parse_initializer(name)
-
-    def test_recurrent_cells_are_found_by_name(self):
-        assert parse_rnn_cell("mingru") is MinGRUCell
-        with pytest.raises(ConfigError, match="'gru'"):
-            parse_rnn_cell("grru")
-
-
-TORSO, CRITIC = "actor_network__pre_torso__", "critic_network__critic_head__"
-
-
 def test_lists_of_convolutions_must_have_the_same_length():
     with pytest.raises(ConfigError, match=r"network\.actor_network\.pre_torso=.*strides=\[1\]: use lists of the same"):
-        build_networks(config("cnn", **{f"{TORSO}strides": [1]}), DISCRETE)
-
-
-@pytest.mark.parametrize(
-    ("cell", "width", "message"),
-    [
-        ("s5", 10**9, "cell_kwargs.states=null is half of hidden_state_dim=1000000000: set network.cell_kwargs.states"),
-        ("s5", 10**4, "cell_kwargs.states=null is half of hidden_state_dim=10000: set network.cell_kwargs.states to"),
-        (
-            "gtrxl",
-            10**9,
-            "cell_kwargs.window=32 times hidden_state_dim=1000000000 numbers are the state of a cell: use",
-        ),
-    ],
-)
-def test_widths_at_which_the_host_computes_for_minutes_are_refused(cell, width, message):
-    node = {"_target_": "stoix_like.networks.base.ScannedRNN", "cell_type": cell, "hidden_state_dim": width}
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        instantiate(node)
-
-
-def test_shapes_of_a_wide_cell_take_no_time():
-    """The check of the memory, which follows, refuses what does not fit."""
-    kwargs = {"states": 8}
-    node = {"_target_": "stoix_like.networks.base.ScannedRNN", "cell_type": "s5", "hidden_state_dim": 10**9}
-    rnn = instantiate({**node, "cell_kwargs": kwargs})
-    inputs = jnp.zeros((1, 1, 4)), jnp.zeros((1, 1), bool)
-    shapes = jax.eval_shape(rnn.init, jax.random.key(0), rnn.initialize_carry(1), inputs)
-    assert max(leaf.size for leaf in jax.tree.leaves(shapes)) == 10**18
-
-
-@pytest.mark.parametrize(
-    ("cell", "kwargs", "message"),
-    [
-        ("gtrxl", {"windw": 4}, "cell_kwargs.windw is not an option of cell_type=gtrxl: did you mean 'window'"),
-        ("gtrxl", {"window": 0}, "cell_kwargs.window=0 is out of range"),
-        ("mlstm", {"num_heads": 3}, "cell_kwargs.num_heads=3 must divide hidden_state_dim=8: use a divisor"),
-        ("mlstm", {"forget_gate": "tanh"}, "cell_kwargs.forget_gate=tanh is not known"),
-        ("gru", {"window": 4}, "cell_kwargs.window is not an option of cell_type=gru: it has none"),
-        ("gru", 3, "cell_kwargs=3 must be options by name: use network.cell_kwargs={name: value}, or null"),
-        ("s5", "states", "cell_kwargs=states must be options by name"),
-        ("s5", {"features": 4}, "cell_kwargs.features is not an option of cell_type=s5"),
-        ("s5", {"dt_min": 1.0}, r"cell_kwargs.dt_min=1.0 must not exceed dt_max=0.1: use a smaller dt_min"),
-    ],
-)
-def test_options_that_cells_do_not_have_are_refused(cell, kwargs, message):
-    node = {"_target_": "stoix_like.networks.base.ScannedRNN", "cell_type": cell, "hidden_state_dim": 8}
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        instantiate({**node, "cell_kwargs": kwargs})
-    assert instantiate({**node, "cell_kwargs": {}}).initialize_carry(2) is not None
+        build_networks(config("cnn", actor_network__pre_torso__strides=[1]), DISCRETE)
 
 
 class Custom(nn.Module):
@@ -283,3 +202,19 @@ def test_a_network_that_is_missing_is_answered_with_those_that_are_there():
     with pytest.raises(AttributeError, match="no q_network in network, only actor_network, critic_network: choose"):
         _ = networks.q_network
     assert not hasattr(networks, "q_network")
+
+
+def test_chained_torsos_accept_modules_and_configs():
+    config = {"_target_": "stoix_like.networks.torso.MLPTorso", "layer_sizes": [7]}
+    network = chained_torsos([config, MLPTorso((3,))], activation="tanh")
+    assert network.layers[0].activation == "tanh"
+    assert jax.jit(network.init_with_output)(KEY, jnp.ones((2, 3, 5)))[0].shape == (2, 3, 3)
+    for configs in (OmegaConf.create([config, {**config, "layer_sizes": [3]}]), [OmegaConf.create(config)]):
+        network = chained_torsos(configs, activation="tanh")
+        assert network.layers[0].layer_sizes == (7,)
+        hash(network)
+        assert jax.jit(network.init_with_output)(KEY, jnp.ones((2, 3, 5)))[0].shape == (
+            2,
+            3,
+            3 if len(configs) == 2 else 7,
+        )

@@ -62,6 +62,7 @@ class TestMask:
             # The row has a legal action, but none for the second sub-action.
             legal_actions(jnp.asarray([[True, False, False]]), (2, 1))
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("without_type_checks")
     def test_masks_that_would_broadcast_are_refused(self):
         """Logits [2, 3] with a mask [2, 1, 3] would give [2, 2, 3]."""

@@ -1,17 +1,22 @@
 """What all heads have in common."""
 
+import inspect
+
 import distrax
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
+from stoix_like.networks import heads
 from stoix_like.networks.heads import MultivariateNormalDiagHead, NormalAffineTanhDistributionHead
 from support.compiled import run
 from support.every_head import HEADS, KEY, parts_of
 from support.selections import select
 
+CLASSES = [value for value in vars(heads).values() if isinstance(value, type) and issubclass(value, nn.Module)]
 MASKED = (
     "categorical",
     "q",
@@ -92,6 +97,7 @@ def test_heads_mask_illegal_actions(name):
     assert (mode != 1).all()
 
 
+@pytest.mark.slow
 def test_parameters_and_actions_stay_float32_where_numbers_are_float64():
     free = {
         name: (head(2, **{"state_dependent_scale": False} | bounds), [(2,)])
@@ -127,3 +133,10 @@ def test_wrong_shapes_are_refused(name, wrong):
     x = jnp.ones((4, 6))
     with pytest.raises((TypeCheckError, TypeError, ValueError)):
         head.init(KEY, x, **wrong)
+
+
+@pytest.mark.parametrize("head", CLASSES)
+def test_heads_of_this_package_declare_what_they_take(head):
+    takes_action_mask = "action_mask" in inspect.signature(head.__call__).parameters
+    assert takes_action_mask == getattr(head, "takes_action_mask", False)
+    assert issubclass(head, heads.PolicyHead) == hasattr(head, "action_spaces")

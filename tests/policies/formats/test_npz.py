@@ -17,6 +17,7 @@ from support.trained_runs import SMALL
 from support.untrained import untrained
 
 
+@pytest.mark.slow
 def test_a_linear_policy_without_its_mask_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("support.masked", "jax", ""))
     overrides = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked"]
@@ -66,6 +67,7 @@ def test_numpy_policy_acts_as_the_policy(overrides, tmp_path):
     assert len(Path(numpy_policy.__file__).read_text().splitlines()) <= 60
 
 
+@pytest.mark.slow
 def test_arrays_for_numpy_hold_multilayer_perceptrons_alone(tmp_path):
     sizes = [f"network.{name}_network.pre_torso.hidden_sizes=[8]" for name in ("actor", "critic")]
     policy = make_policy(*untrained("env=gymnax/breakout", "network=cnn", *sizes), {})

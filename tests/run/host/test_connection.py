@@ -48,6 +48,7 @@ def test_a_task_takes_all_gpus_that_it_alone_sees(environment, expected, monkeyp
     assert connection._own_gpus() == expected
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_is_never_there_is_refused(address, monkeypatch, capsys):
     for name, seconds in (("TO_CONNECT", 1.0), ("BETWEEN_WORDS", 0.4), ("BETWEEN_ATTEMPTS", 0.1)):
         monkeypatch.setattr(connection, f"_SECONDS_{name}", seconds)

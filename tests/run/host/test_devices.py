@@ -102,6 +102,7 @@ print(jax.config.values["jax_num_cpu_devices"], len(jax.devices()))
 """
 
 
+@pytest.mark.slow
 def test_devices_that_the_program_has_asked_for_stay():
     unset = {name: value for name, value in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")}
     done = subprocess.run([sys.executable, "-c", RESERVES], capture_output=True, text=True, env=unset)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -25,7 +24,6 @@ from stoix_like.run.host.plan import make_plan
 from stoix_like.run.population import halving
 from stoix_like.run.population.members import make_population
 from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.summary import outcome, shown_failures
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import read_run
@@ -89,28 +87,6 @@ def test_callbacks_that_would_stop_all_trials_at_once_are_refused():
     with pytest.raises(ConfigError, match="rounds=3 does not fit the callback StopAtReturn, .* omit it"):
         set_up(config._replace(custom_callbacks=(Callback(), StopAtReturn(1.0))))
     halving.check_callbacks(config, [Callback()])
-
-
-def test_results_have_the_failures_of_the_trials_that_they_are_about():
-    config, population, plan = parts(VARIED, "arch.population.size=2")
-    numbers, failed = [[0, 1]] * 10 + [[2, 3]], [[]] * 10 + [[0]]
-    varied = {f"hyperparams/{name}": list(values) for name, values in population.hyperparams.items()}
-    history = [
-        {
-            "eval/episode_return_mean": [1.0, 2.0],
-            "population/trials": numbers[index],
-            "population/failed": failed[index],
-            **varied,
-        }
-        for index in range(11)
-    ]
-    setup = SimpleNamespace(config=config, plan=plan, halves=True)
-    shown, last, _ = outcome(setup, population, history)
-    assert shown.strata == (0, 1)
-    assert shown_failures({0: "a reward"}, last) == {}
-    # A trial that diverged, where no other one of its slot is complete.
-    _, last, _ = outcome(setup, population, [*history[:5], {**history[5], "population/failed": [0]}])
-    assert shown_failures({0: "a reward"}, last) == {0: "a reward"}
 
 
 def test_combinations_of_values_that_the_system_refuses_are_refused():

@@ -272,6 +272,7 @@ TOY = [*toys.overrides(nan_at=-1.0), "env=probe/value", "arch.total_timesteps=16
 TOY += ["arch.total_num_envs=4"]
 
 
+@pytest.mark.slow
 def test_a_diverged_member_is_frozen_and_the_others_continue(capsys):
     overrides = [*toys.overrides(nan_at=-1.0), "env=probe/value", "arch.total_timesteps=160", "arch.num_evaluation=2"]
     overrides += ["arch.total_num_envs=4", "arch.population.hyperparams={nan_at: [-1.0, 7.0, -1.0]}"]
@@ -286,7 +287,7 @@ def test_a_diverged_member_is_frozen_and_the_others_continue(capsys):
     assert loop.history[-1]["train/reward"] == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("nan_at", [1.0, 7.0])
+@pytest.mark.parametrize("nan_at", [pytest.param(1.0, marks=pytest.mark.slow), 7.0])
 def test_a_policy_that_is_frozen_does_not_improve(nan_at):
     """All returns are equal, so that the last evaluation is the best: after update 7 of 10, that of update 5."""
     hyperparams = f"arch.population.hyperparams={{nan_at: [-1.0, {nan_at}, -1.0]}}"
@@ -324,6 +325,7 @@ def test_diverged_members_train_again_with_on_nan_ignore(tmp_path):
     assert more.history[-1]["train/reward"] == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_a_lone_member_records_its_hyperparameters(tmp_path):
     config = parse_config(compose_config([*TOY, "arch.population.hyperparams={gain: [3.0]}"]))
     run_dir = experiment.run(prepare(config, tmp_path / "run")).run_dir
@@ -368,6 +370,7 @@ def test_a_member_without_a_return_counts_as_the_worst():
     )
 
 
+@pytest.mark.slow
 def test_a_population_without_a_healthy_member_stops_as_a_lone_run_does(capsys):
     run = parse_config(compose_config([*TOY, "arch.population.hyperparams={nan_at: [3.0, 7.0]}"]))
     loop = TrainingLoop(set_up(run), MultiLogger([]))

@@ -45,6 +45,7 @@ def trained(*overrides):
     return loop, collector
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout", [pytest.param(name, marks=() if name == "alone" else pytest.mark.slow) for name in LAYOUTS]
 )

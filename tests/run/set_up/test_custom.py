@@ -14,6 +14,7 @@ from stoix_like.run.prepare import prepare
 from support import toys
 from support.collector import Collector, Lines
 from support.composed import compose_config
+from support.selections import first
 from support.trained_runs import SMALL
 
 RUN = [
@@ -27,6 +28,7 @@ def train(run_dir, *overrides, loggers=()):
     return experiment.run(prepare(config._replace(custom_loggers=loggers), run_dir))
 
 
+@pytest.mark.slow
 def test_loggers_of_the_configuration_and_from_python_receive_every_record(tmp_path, capsys):
     collector, failing = Collector(), Lines(tmp_path / "failing", fails_at=32)
     mine = f"+logger.mine={{_target_: support.collector.Lines, path: {tmp_path / 'mine'}}}"
@@ -45,25 +47,36 @@ def test_loggers_of_the_configuration_and_from_python_receive_every_record(tmp_p
 
 @pytest.mark.parametrize(
     ("given", "loggers", "message"),
-    [
-        (
-            "+logger.mine._target_=support.collector.Missing",
-            (),
-            "logger.mine._target_=support.collector.Missing cannot be imported",
-        ),
-        ("+logger.mine._target_=pathlib.Path", (), "returned a PosixPath without start, log, finish, close: use"),
-        ("+logger.mine={_target_: support.collector.Lines}", (), "is invalid for support.collector.Lines: .*'path'"),
-        ("+logger.mine={_target_: support.collector.Lines, file: x}", (), "logger.mine.file='x' is not a parameter"),
-        (
-            "+logger.mine={_target_: support.collector.Lines, path: {_target_: io.StringIO}}",
-            (),
-            "mine.path=.*not built",
-        ),
-        ("+logger.mine={path: x}", (), "unknown key 'logger.mine'"),
-        ("+logger.console._target_=support.collector.Lines", (), "unknown key 'logger.console._target_'"),
-        ("arch.seed=1", (Collector,), "loggers has the class Collector: use an object"),
-        ("arch.seed=1", (pathlib.Path("x"),), "loggers has a PosixPath without start"),
-    ],
+    first(
+        4,
+        [
+            (
+                "+logger.mine._target_=support.collector.Missing",
+                (),
+                "logger.mine._target_=support.collector.Missing cannot be imported",
+            ),
+            ("+logger.mine._target_=pathlib.Path", (), "returned a PosixPath without start, log, finish, close: use"),
+            (
+                "+logger.mine={_target_: support.collector.Lines}",
+                (),
+                "is invalid for support.collector.Lines: .*'path'",
+            ),
+            (
+                "+logger.mine={_target_: support.collector.Lines, file: x}",
+                (),
+                "logger.mine.file='x' is not a parameter",
+            ),
+            (
+                "+logger.mine={_target_: support.collector.Lines, path: {_target_: io.StringIO}}",
+                (),
+                "mine.path=.*not built",
+            ),
+            ("+logger.mine={path: x}", (), "unknown key 'logger.mine'"),
+            ("+logger.console._target_=support.collector.Lines", (), "unknown key 'logger.console._target_'"),
+            ("arch.seed=1", (Collector,), "loggers has the class Collector: use an object"),
+            ("arch.seed=1", (pathlib.Path("x"),), "loggers has a PosixPath without start"),
+        ],
+    ),
 )
 def test_loggers_that_cannot_be_built_are_refused(tmp_path, given, loggers, message):
     with pytest.raises(ConfigError, match=message):
@@ -80,22 +93,28 @@ def train_ppo(run_dir, *overrides, callbacks=()):
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [
-        ("callbacks=[{evaluations: 5}]", "has no _target_"),
-        ("callbacks=[{_target_: stoix_like.callbacks.StopAtRetrun, episode_return: 1}]", "cannot be imported"),
-        (
-            "callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, value: 1}]",
-            "callbacks.0.value=1 is not a parameter",
-        ),
-        ("callbacks=[{_target_: stoix_like.callbacks.StopWithoutImprovement, evaluations: 0}]", "must be at least 1"),
-        (
-            "callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, episode_return: {_target_: math.sqrt, x: 4}}]",
-            "callbacks.0.episode_return={'_target_': 'math.sqrt', 'x': 4} is not built, because only networks",
-        ),
-        ("callbacks=[{_target_: pathlib.Path}]", "use a subclass of stoix_like.callbacks.Callback"),
-        ("callbacks=7", "callbacks=7 must be a list"),
-        ("arch.stop_at_return=high", "arch.stop_at_return"),
-    ],
+    first(
+        4,
+        [
+            ("callbacks=[{evaluations: 5}]", "has no _target_"),
+            ("callbacks=[{_target_: stoix_like.callbacks.StopAtRetrun, episode_return: 1}]", "cannot be imported"),
+            (
+                "callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, value: 1}]",
+                "callbacks.0.value=1 is not a parameter",
+            ),
+            (
+                "callbacks=[{_target_: stoix_like.callbacks.StopWithoutImprovement, evaluations: 0}]",
+                "must be at least 1",
+            ),
+            (
+                "callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, episode_return: {_target_: math.sqrt}}]",
+                "callbacks.0.episode_return={'_target_': 'math.sqrt'} is not built, because only networks",
+            ),
+            ("callbacks=[{_target_: pathlib.Path}]", "use a subclass of stoix_like.callbacks.Callback"),
+            ("callbacks=7", "callbacks=7 must be a list"),
+            ("arch.stop_at_return=high", "arch.stop_at_return"),
+        ],
+    ),
 )
 def test_callbacks_that_cannot_be_built_are_refused(tmp_path, given, message, capsys):
     with pytest.raises(SystemExit) as exit_:

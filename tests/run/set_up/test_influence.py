@@ -49,6 +49,7 @@ def varied(*names, system=DQN, **values):
     return set_up_small(system, f"arch.population.hyperparams={{{lists}}}", "arch.population.mode=zip")
 
 
+@pytest.mark.slow
 def test_what_nothing_depends_on_is_noted():
     names = ["gamma", "priority_exponent", "importance_sampling_exponent", "evaluation_epsilon"]
     notes = [note for note in varied(*names).plan.notes if "hyperparams" in note]
@@ -76,11 +77,13 @@ def test_settings_of_selections_that_are_not_made_are_noted():
     } <= set(notes)
 
 
+@pytest.mark.slow
 def test_a_float_that_is_null_alone_may_vary():
     setup = set_up_small("ddpg/ff_td3", "arch.population.hyperparams={max_exploration_noise: [0.2, 0.5]}")
     assert not [note for note in setup.plan.notes if "max_exploration_noise has no effect" in note]
 
 
+@pytest.mark.slow
 def test_only_what_is_in_the_buffer_counts_as_stored():
     setup = set_up_small("sac/ff_sac", "env=gymnax/pendulum", "system.normalize_rewards=true")
     found = find_influence(setup.parts, setup.env, ["gamma"])

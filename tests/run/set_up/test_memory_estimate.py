@@ -30,6 +30,7 @@ def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
         TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.population.size=40"]))), MultiLogger([]))
 
 
+@pytest.mark.slow
 def test_the_best_parameters_are_kept_beside_the_last_ones(monkeypatch):
     resident = []
     monkeypatch.setattr(memory_estimate, "check", lambda *args, **_: resident.append(args[4]))
@@ -42,6 +43,7 @@ def test_the_best_parameters_are_kept_beside_the_last_ones(monkeypatch):
     assert (training_with - training, evaluation_with - evaluation, training) == (size, size, 0)
 
 
+@pytest.mark.slow
 def test_rollouts_that_wait_for_the_learner_are_counted(monkeypatch):
     """Each of 16 in the queue has 32 steps of 4 environments: at least the 4 floats of two observations of each."""
     resident = []

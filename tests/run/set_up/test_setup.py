@@ -34,6 +34,7 @@ def test_observations_of_another_shape_than_declared_are_noted():
     assert any("returns observations of shape [1], but its observation_space has" in note for note in setup.plan.notes)
 
 
+@pytest.mark.slow
 def test_a_raw_atari_game_is_noted():
     overrides = ["env=gymnasium", "env.scenario.name=PongNoFrameskip-v4", "network=cnn_large_shared"]
     notes = set_up(parse_config(compose_config(overrides))).plan.notes
@@ -52,6 +53,7 @@ def test_systems_of_one_seat_refuse_self_play():
         set_up(parse_config(compose_config(overrides)))
 
 
+@pytest.mark.slow
 def test_a_custom_system_that_does_not_average_over_devices_is_refused():
     """The rewards of this probe equal random observations, which differ between shards."""
 

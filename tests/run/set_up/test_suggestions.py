@@ -147,6 +147,7 @@ def test_the_listed_returns_of_experiments_are_those_of_the_results():
             assert ": not measured" in about
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "environment", "width", "bound"),
     [("rlpd_pendulum", "gymnax/Pendulum-v1", 3, 2.0), ("rlpd_hopper", "gymnasium/Hopper-v5", 11, 1.0)],

@@ -39,6 +39,7 @@ def test_the_best_policy_of_a_run_teaches_with_its_own_statistics(tmp_path_facto
     assert content_of(other) != setup.contents[KEY]
 
 
+@pytest.mark.slow
 def test_teachers_that_do_not_fit_are_refused(tmp_path_factory, tmp_path):
     run_dir = train_pendulum(tmp_path_factory)
     with pytest.raises(ConfigError, match=r"acts on observation \(3,\) and .*, and this run on observation \(4,\) and"):
@@ -52,6 +53,7 @@ def test_teachers_that_do_not_fit_are_refused(tmp_path_factory, tmp_path):
         student("env=gymnax/pendulum", f"system.teacher={empty}")
 
 
+@pytest.mark.slow
 def test_a_teacher_of_another_environment_is_named(tmp_path_factory, tmp_path):
     run_dir = train_pendulum(tmp_path_factory)
     words, prefix = ["env=gymnax/pendulum", "env.time_limit=20"], f"system.teacher={run_dir} was trained"

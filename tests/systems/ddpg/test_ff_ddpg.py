@@ -98,6 +98,7 @@ def changes(ddpg, agent):
     ]
 
 
+@pytest.mark.slow
 def test_policy_and_targets_update_every_policy_frequency_steps():
     ddpg, agent, _ = make_agent("ddpg/ff_td3", "system.policy_frequency=2")
     assert changes(ddpg, agent) == [[True] * 3, [False, True, False], [False, True, False]]

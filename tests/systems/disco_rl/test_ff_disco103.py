@@ -22,6 +22,7 @@ def batch(steps):
     return SequenceBatch(steps, disco.ends(), (), jnp.ones((1, disco.B)), None)
 
 
+@pytest.mark.slow
 def test_loss_and_gradients_are_those_of_another_implementation(tmp_path):
     agent, expected = disco.make(*disco.save(tmp_path / "weights.npz")), EXPECTED["synthetic"]
     params = OnlineAndTarget(disco.predictions(1.0), disco.predictions(2.0))
@@ -72,6 +73,7 @@ def test_targets_of_the_policy_are_masked(tmp_path, monkeypatch):
     assert float(metrics["policy_loss"]) == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("random", [False, True])
 def test_random_actions_are_stored_with_the_probabilities_of_random_legal_actions(random):
     """In a warm-up, the actions are not those that the policy chose."""

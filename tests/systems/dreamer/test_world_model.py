@@ -91,6 +91,7 @@ def tiny():
     return model, jax.tree.map(lambda leaf: 0.3 * draw.standard_normal(leaf.shape, np.float32), shapes)
 
 
+@pytest.mark.slow
 def test_episodes_start_without_a_memory_of_others(tiny):
     """Two pasts with equal observations; the episode of the first row continues, that of the second one starts."""
     model, params = tiny

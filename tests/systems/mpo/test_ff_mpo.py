@@ -19,7 +19,7 @@ from support.off_policy_runs import algorithm, timestep
 SMALL = ["system.rollout_length=4", "system.n_step=2", "system.total_batch_size=8"]
 
 
-@pytest.mark.parametrize("random", [False, True])
+@pytest.mark.parametrize("random", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_random_actions_of_the_warmup_end_the_trace(random):
     """The policy's own actions keep their log-probabilities; those of a random rollout are unknown, and so infinite.
 
@@ -38,6 +38,7 @@ def test_random_actions_of_the_warmup_end_the_trace(random):
     np.testing.assert_allclose(stored, [np.inf, np.inf] if random else extras[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("extras", "loss"), [([np.inf, 0.0], 5.3125), ([0.0, np.inf], 4.5)])
 def test_critics_learn_the_retrace_returns_of_the_targets(extras, loss):
     """The successors have the value 3/4 * 0 + 1/4 * 4 = 1, and the actions 3, where the critic has 5.
@@ -75,6 +76,7 @@ def test_penalties_of_other_squashed_policies_raise():
         set_up(parse_config(compose_config([*overrides, "system.action_penalty=true"])))
 
 
+@pytest.mark.slow
 def test_penalised_actions_lose_weight():
     """Four actions of equal value, one of them out of bounds: it has the least weight, and each objective sums to 1."""
     penalised = [*SMALL, "system.action_penalty=true", "system.init_temperature=0.1"]

@@ -22,6 +22,7 @@ RUN = [
 ]
 
 
+@pytest.mark.slow
 def test_the_better_half_of_the_actions_is_imitated():
     """Of the advantages 1, 2, 3 and 4 the last two count, with weights 1 / (1 + e) and e / (1 + e) at temperature 1.
 

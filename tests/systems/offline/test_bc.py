@@ -58,6 +58,7 @@ def with_head(clone, outputs):
     return replace(clone, network=SimpleNamespace(action_head=SimpleNamespace(outputs=outputs)))
 
 
+@pytest.mark.slow
 def test_a_teacher_labels_what_the_clone_visits(clone):
     timestep = jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), restart(view(0.0)))
     agent = clone.observe(clone.init(jax.random.key(0), timestep), steps(*SIX))

@@ -93,6 +93,7 @@ def test_demonstrations_and_likeness_to_them_need_each_other(overrides):
         set_up(parse_config(compose_config(["system=ppo/ff_ppo", *overrides])))
 
 
+@pytest.mark.slow
 def test_gail_compares_actions_as_they_are_executed(tmp_path):
     """Rescaled torques of Pendulum are clipped to [-1, 1]."""
     view = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
@@ -118,6 +119,7 @@ def test_gail_compares_actions_as_they_are_executed(tmp_path):
     np.testing.assert_allclose(sure.bonus_loss({}, (), batch), 2.0 * np.log(4.0 / 3.0), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_intrinsic_advantages_are_added_with_their_weight():
     bonus, state = bonus_of("rnd")
     steps, base = draw(jax.random.key(2)), jnp.arange(float(STEPS * ENVS)).reshape(STEPS, ENVS)
@@ -130,6 +132,7 @@ def test_intrinsic_advantages_are_added_with_their_weight():
     np.testing.assert_allclose(added[2], 2.0 * added[1], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_returns_of_rnd_do_not_stay_infinite():
     bonus, state = bonus_of("rnd")
     steps, nothing = draw(jax.random.key(2)), jnp.zeros((STEPS, ENVS))

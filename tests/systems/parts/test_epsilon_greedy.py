@@ -15,7 +15,10 @@ from support.composed import compose_config
 KEY = jax.random.key(0)
 
 
-@pytest.mark.parametrize("system", ["rec_r2d2", "rec_pqn", "rec_pqn_vdn"])
+@pytest.mark.parametrize(
+    "system",
+    ["rec_r2d2", pytest.param("rec_pqn", marks=pytest.mark.slow), pytest.param("rec_pqn_vdn", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
 def test_greedy_recurrent_policies_draw_no_random_numbers(system, epsilon):
     """But where evaluations explore; traces alone, which nothing compiles."""

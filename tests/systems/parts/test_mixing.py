@@ -25,6 +25,7 @@ def test_sums_are_over_the_agents_of_a_game():
     assert mixer.mix(None, by_time.T, None, 0).tolist() == [[3.0, 6.0], [7.0, 14.0]]
 
 
+@pytest.mark.slow
 def test_the_value_of_a_team_grows_with_that_of_each_agent():
     """Rashid et al. 2018, equation 5: the derivative by the value of any agent is at least 0."""
     mixer, params = make_qmix()

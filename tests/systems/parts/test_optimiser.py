@@ -89,6 +89,7 @@ def test_adamw_decays_weights_alone():
         np.testing.assert_allclose(change, jnp.full_like(change, -0.2 if name in weights else -0.1), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_muon_orthogonalises_each_matrix_and_leaves_vectors_to_adam():
     """An update is 0.2 sqrt(3) times a matrix whose singular values Newton-Schulz brings close to 1."""
     grads = {"kernel": jnp.diag(jnp.asarray([3.0, 2.0, 1.0])), "bias": jnp.ones(3)}

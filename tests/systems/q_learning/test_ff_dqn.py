@@ -53,6 +53,7 @@ def test_each_part_of_the_unit_interval_has_one_level():
     assert levels.var() == pytest.approx(1 / 12, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_default_quantiles_of_qr_dqn_have_the_mean_of_the_returns():
     """Returns are 10 with probability 0.1 and otherwise 0: the mean is 1.
 
@@ -110,6 +111,7 @@ def test_no_priorities_come_from_penalties(words):
     assert (jnp.abs(metrics["penalty"]) > 1e-3).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant",
     ["ff_dqn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ff_ddqn", "ff_dqn_reg", "ff_mdqn"))],

@@ -48,6 +48,7 @@ def test_targets_of_truncated_games_bootstrap_from_the_true_successor():
     assert system.evaluate(None, Trajectory(steps, ())).target.tolist() == [[7.0, 7.0], [11.0, 11.0]]
 
 
+@pytest.mark.slow
 def test_targets_and_losses_mix_values_by_qmix():
     """The target of the first game is its reward, 3, plus half the mixed value of the best actions of its successor."""
     mixer = make_mixer(Mixing("qmix", 4), 2)

@@ -61,6 +61,7 @@ def test_r2d2_bootstraps_from_true_successors_with_their_states(stored):
     np.testing.assert_allclose(losses[:, 0], 0.5 * np.square(errors), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_r2d2_learns_rescaled_values():
     """With states as rescaled values, the target of the last step is h(4 + h^-1(20) / 2).
 
@@ -99,6 +100,7 @@ def test_illegal_actions_are_excluded_from_the_bootstrap_value():
     np.testing.assert_allclose(pqn.evaluate(1.0, trajectory).target[0], [-6.5, -9.0, 0.0, -1.0])
 
 
+@pytest.mark.slow
 def test_r2d2_does_not_differentiate_through_the_burn_in():
     """The gradient of the last state after the reset, 6 w, is -(14 - 6 w) 6; the first ones depend on w by 2 and 5."""
     overrides = ["system.rescale_values=false"]

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 import numpy as np
+import pytest
 
 from stoix_like.base_types import Axes
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
@@ -76,6 +77,7 @@ def test_the_nodes_hold_their_actions():
     assert abs(node.actions[..., 0] - 2.0 * count[:, None]).max() < 5.0
 
 
+@pytest.mark.slow
 def test_a_search_prefers_the_best_sample_and_never_a_duplicate():
     """One step of a bandit whose reward is the action."""
 

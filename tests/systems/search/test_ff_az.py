@@ -21,7 +21,7 @@ HEAD = "network.critic_network.critic_head"
     ("network", "value_loss", "clipped"),
     [
         (["mlp"], 4.5, None),
-        (["mlp_hl_gauss", f"{HEAD}.vmin=-2", f"{HEAD}.vmax=2"], np.log(51.0), 1.0),
+        pytest.param(["mlp_hl_gauss", f"{HEAD}.vmin=-2", f"{HEAD}.vmax=2"], np.log(51.0), 1.0, marks=pytest.mark.slow),
         pytest.param(["mlp_symexp"], np.log(255.0), 0.0, marks=pytest.mark.slow),
     ],
     ids=["scalar", "hl_gauss", "symexp"],
@@ -47,6 +47,7 @@ def test_the_loss_is_a_cross_entropy_and_that_of_the_critic(network, value_loss,
     np.testing.assert_allclose(errors, 3.0)
 
 
+@pytest.mark.slow
 def test_no_node_of_a_game_leads_to_an_illegal_move():
     """Also below the root, where fewer moves are legal than at the root; a finished game has none, and is frozen."""
     setup, az = prepare("env=pgx/tic_tac_toe", "+env.kwargs.opponent=self")

@@ -89,6 +89,7 @@ def test_values_change_sign_where_players_take_turns(muzero):
     assert targets.value[:3, 0].tolist() == pytest.approx([1.0 + 4.0, -8.0, 20.0])
 
 
+@pytest.mark.slow
 def test_games_for_two_have_a_negative_discount():
     """In the targets, and in the tree."""
     setup = small_setup()
@@ -153,6 +154,7 @@ def test_unrolled_losses_have_the_weight_of_one_step_together(muzero):
     assert float(metrics["policy_loss"]) == pytest.approx(np.log(2.0) * 4.0 / 3.0)
 
 
+@pytest.mark.slow
 def test_unrolled_policies_know_the_legal_actions_of_the_root_alone(muzero):
     """As in the search: what is never legal later would otherwise never be learned to be so."""
     masks = []
@@ -212,6 +214,7 @@ def searched_again(muzero, **replay):
     return Searched(**{**fields, "config": config, "reanalyse_size": 1})
 
 
+@pytest.mark.slow
 def test_reanalysed_sequences_have_new_targets(muzero):
     """The first of two sequences is searched again: values are those found in the next step, but after truncation.
 
@@ -254,6 +257,7 @@ def test_sequences_drawn_by_priority_are_reanalysed_wherever_they_stand(muzero):
     assert chosen == {0, 1}
 
 
+@pytest.mark.slow
 def test_the_root_alone_knows_the_legal_actions(muzero):
     """In the tree, the policy of a latent state has no mask."""
     observation = Observation(jnp.ones((3, 4)), jnp.asarray([[True, False]] * 3))

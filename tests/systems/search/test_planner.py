@@ -26,6 +26,7 @@ def steps_of(found, truncated):
     return Transition(view, no[..., :].astype(jnp.int32), nothing, no, ends, successor, no, Stored((), found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truncated", [False, True])
 def test_successors_are_worth_what_the_next_search_found_except_beyond_the_end(truncated, monkeypatch):
     """Searches found 1, 2, 3, 4; the critic gives ten times a view, and the true successors have the views 10 … 13.
@@ -61,6 +62,7 @@ def test_targets_change_their_sign_with_the_player_to_move(opponent, sign):
     np.testing.assert_allclose(target, [[1 + g * (2 + g * 8), 1 + g * 2], [2 + g * last, 2.0], [last, last]])
 
 
+@pytest.mark.slow
 def test_searches_normalise_observations_at_the_root_and_in_the_tree():
     setup, az = prepare("env=gymnax/cartpole", "system.normalize_observations=true")
     model, action = setup.spec.model, jnp.zeros(4, jnp.int32)
@@ -81,6 +83,7 @@ def test_searches_normalise_observations_at_the_root_and_in_the_tree():
     np.testing.assert_allclose(*values(jax.random.key(0)), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_evaluations_search_with_simulations_of_their_own(monkeypatch):
     _, az = prepare("env=probe/value", "system.num_simulations=5", "system.evaluation_simulations=3")
 
@@ -93,6 +96,7 @@ def test_evaluations_search_with_simulations_of_their_own(monkeypatch):
     assert az.act((), state, None)[1] == 5
 
 
+@pytest.mark.slow
 def test_priorities_are_those_of_the_mean_errors_of_values(monkeypatch):
     """Means of 4 and 16 in two steps, with the exponent 1/2."""
     _, az = prepare("env=probe/value", "system.prioritised=true", "system.priority_exponent=0.5")

@@ -114,6 +114,7 @@ def test_rewards_are_scaled():
     np.testing.assert_allclose(found.action_values, [[0.5, 2.0, 1.0]] * 2, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_keys_of_the_environment_stay_with_its_state():
     _, nodes = plan(num_simulations=2)
     data = np.asarray(unpack(nodes.embeddings).state["key"].data)

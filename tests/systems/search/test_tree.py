@@ -17,6 +17,7 @@ def prepare(*overrides):
     return set_up(parse_config(compose_config([*AZ, *overrides])))
 
 
+@pytest.mark.slow
 def test_a_depth_that_simulations_cannot_reach_is_refused():
     with pytest.raises(ConfigError, match=r"system.max_depth=5 is deeper than 4 simulations can reach .* at most 4"):
         prepare("system.num_simulations=4", "system.evaluation_simulations=3", "system.max_depth=5")

@@ -34,6 +34,7 @@ def test_latent_states_are_scaled_to_the_unit_interval():
     np.testing.assert_allclose(scale_to_unit(jnp.asarray([[1.0, 3.0, 2.0], [4.0, 4.0, 4.0]])), [[0, 1, 0.5], [0, 0, 0]])
 
 
+@pytest.mark.slow
 def test_a_step_depends_on_the_action(model, params):
     latent = jnp.tile(jnp.linspace(0.0, 1.0, 8), (2, 1))
     left, right = jax.jit(model.step)(params, latent, jnp.asarray([0, 1]))

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from support.programs import make_program
+from support.selections import first
 
 OWN = ["env=own", "env._target_=support.games.Wages", "network.share=false"]
 CELLS = ["system=ppo/rec_ppo", *(f"network.{name}_network.rnn_layer.num_layers=3" for name in ("actor", "critic"))]
@@ -12,7 +13,7 @@ CELLS = ["system=ppo/rec_ppo", *(f"network.{name}_network.rnn_layer.num_layers=3
 
 @pytest.mark.parametrize(
     "overrides",
-    [OWN, CELLS, ["arch.population.size=2"], [*OWN, "arch.population.size=2", "arch.update_batch_size=2"]],
+    first(1, [OWN, CELLS, ["arch.population.size=2"], [*OWN, "arch.population.size=2", "arch.update_batch_size=2"]]),
     ids=["agents", "cells", "members", "agents of members"],
 )
 def test_no_matrices_are_decomposed_as_a_batch(overrides):

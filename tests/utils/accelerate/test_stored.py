@@ -17,6 +17,7 @@ def test_the_gradient_of_a_stored_tanh_is_that_of_jax(monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, jax.value_and_grad(lambda x: jnp.sum(tanh(x) ** 3))(X), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
 def test_layer_normalisation_is_that_of_flax(dtype, monkeypatch):
     take_accelerator_forms(monkeypatch)

@@ -96,6 +96,7 @@ def test_windows_end_with_their_episode_and_bootstrap_where_truncated(n_step, ta
     assert np.all(np.asarray(batch.weight) == 1.0)
 
 
+@pytest.mark.slow
 def test_the_action_after_a_step_is_known_within_its_episode():
     batch = make(data_fraction=1.0).sample((), jax.random.key(0))
     after, is_known = batch.next_action
@@ -139,6 +140,7 @@ def test_shares_that_round_to_no_sample_are_refused(fraction, shards, refused):
         config._check_totals(num_envs=1, num_shards=shards, rollout_length=1, largest=2**20)
 
 
+@pytest.mark.slow
 def test_priorities_of_data_change_nothing():
     replay = make(Prioritised, data_fraction=0.5)
     state = filled(replay)

@@ -88,6 +88,7 @@ def jitted(replay):
     return type(replay)(*map(jax.jit, replay))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "values"),
     [

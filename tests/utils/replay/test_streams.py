@@ -169,6 +169,7 @@ def test_every_environment_has_its_turn_where_fewer_sequences_are_the_newest():
     assert newest == {7.5, 106.0}
 
 
+@pytest.mark.slow
 def test_data_replace_other_sequences_than_the_newest():
     """Half of eight sequences are of the data, whose observations are negative; the first two are the newest ones.
 

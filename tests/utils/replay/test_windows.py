@@ -73,6 +73,7 @@ def test_windows_never_cross_the_write_position(schema):
             assert (discount, successor) == (0.125, number + 2.5)
 
 
+@pytest.mark.slow
 def test_whole_windows_have_all_steps_in_order_with_their_extras():
     """Steps 0 to 3 of each environment; the episode is truncated after step 1, and extras are ten times the step."""
     replay = make(Whole, n_step=3)

@@ -1,10 +1,13 @@
+"""Systems for training and for acting, and the precision in which they compute."""
+
 import dataclasses
 
 import jax
 import pytest
 
+from stoix_like.architectures.types import Inputs
+from stoix_like.assembly import inputs_of
 from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
 from stoix_like.inference.setup import set_up_inference
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up.setup import set_up
@@ -24,6 +27,7 @@ def products(program):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "expected"), select([("null", False), ("highest", True)], quick=[("highest", True)]))
 def test_every_program_and_every_policy_computes_in_the_precision_of_the_run(given, expected):
     chosen = config(f"arch.matmul_precision={given}", "env=gymnax/cartpole")
@@ -39,15 +43,6 @@ def test_every_program_and_every_policy_computes_in_the_precision_of_the_run(giv
     assert jax.config.jax_default_matmul_precision is None
 
 
-def test_physics_computes_in_full_precision_unless_told_otherwise():
-    physics = config("env=brax/ant")
-    assert physics.matmul_precision == "highest"
-    assert config("env=brax/ant", "arch.matmul_precision=default").matmul_precision == "default"
-    assert config("env=gymnax/cartpole").matmul_precision is None
-    # The key itself stays as it was given, so that runs from before it was introduced can be resumed.
-    assert physics.resolved["arch"]["matmul_precision"] is None
-
-
 def test_networks_beside_physics_compute_in_the_precision_of_jax():
     parts = set_up_inference(config("env=gymnax/cartpole"))
     physics = parts.config._replace(env=dataclasses.replace(parts.config.env, env_name="brax"))
@@ -58,6 +53,16 @@ def test_networks_beside_physics_compute_in_the_precision_of_jax():
     assert products(jax.make_jaxpr(system.inspect)(agent.shared, timestep.observation)) == {False}
 
 
-def test_an_unknown_precision_is_refused():
-    with pytest.raises(ConfigError, match="arch.matmul_precision"):
-        config("arch.matmul_precision=exact")
+def test_a_system_is_built_for_a_member_a_call_and_other_inputs():
+    built = []
+
+    def build(config, spec):
+        built.append((config.gamma, spec.evaluation_greedy, spec.data))
+        return "system"
+
+    parts = set_up_inference(config("env=gymnax/cartpole", "system.gamma=0.9", "arch.evaluation_greedy=true"))
+    assert parts.name == "ppo/ff_ppo on gymnax/CartPole-v1"
+    parts = parts._replace(config=parts.config._replace(build=build))
+    assert parts.build_system() == parts.build_system({"gamma": 0.5}, False, Inputs(data="data")) == "system"
+    assert built == [(0.9, True, None), (0.5, False, "data")]
+    assert inputs_of(parts.spec) == Inputs()

@@ -1,0 +1,48 @@
+"""Sums over finished episodes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.architectures.episodes import add_episodes, no_episodes, of_games, reduce_episodes
+from stoix_like.base_types import Axes, EpisodeMetrics
+from stoix_like.envs.wrappers.episodes import AGENT_RETURN
+
+
+def test_episode_sums_include_only_finished_episodes():
+    episodes = EpisodeMetrics(
+        episode_return=jnp.asarray([[1.0, 5.0], [2.0, 7.0]]),
+        episode_length=jnp.asarray([[1, 5], [2, 7]]),
+        finished=jnp.asarray([[False, True], [True, False]]),
+    )
+    sums = jax.jit(lambda: reduce_episodes(add_episodes(no_episodes(), episodes), Axes()))()
+    assert (sums.number.value, sums.return_sum.total, sums.length_sum.value) == (2, 7.0, 7)
+    assert (sums.return_min, sums.return_max) == (2.0, 5.0)
+
+
+def test_a_window_of_ten_billion_steps_loses_no_step_and_no_return():
+    # 10,000 rollouts in which 1,000 environments finish an episode of 999,999 steps: 32-bit counters of steps would
+    # wrap in the fifth rollout.
+    episodes = EpisodeMetrics(
+        episode_return=jnp.full((1, 1000), 0.1),
+        episode_length=jnp.full((1, 1000), 999_999),
+        finished=jnp.ones((1, 1000), bool),
+    )
+    rollouts = 10_000
+    sums = jax.jit(
+        lambda: jax.lax.fori_loop(0, rollouts, lambda _, sums: add_episodes(sums, episodes), no_episodes())
+    )()
+    assert sums.number.value == rollouts * 1000
+    assert sums.length_sum.value == rollouts * 1000 * 999_999
+    np.testing.assert_allclose(sums.return_sum.total, rollouts * 100.0, rtol=1e-6)
+
+
+def test_a_game_counts_once_and_its_measures_are_means_over_agents():
+    """Two games of two agents; the return of each agent is a measure of its own."""
+    measures = {AGENT_RETURN: np.array([1.0, 3.0, 2.0, 6.0]), "won": np.array([0.0, 1.0, 1.0, 1.0])}
+    rows = EpisodeMetrics(np.array([4.0, 4.0, 8.0, 8.0]), np.array([3, 3, 5, 5]), np.array([True] * 4), measures)
+    games = jax.tree.map(lambda leaf: leaf.tolist(), of_games(rows, 2))
+    own = {"agent_0_return": [1.0, 2.0], "agent_1_return": [3.0, 6.0]}
+    assert games[:3] == ([4.0, 8.0], [3, 5], [True, True])
+    assert games.measures == {AGENT_RETURN: [2.0, 4.0], "won": [0.5, 1.0], **own}
+    assert of_games(rows, 1) is rows

@@ -1,0 +1,126 @@
+"""Arguments of modules: sizes, ranges, and options of cells."""
+
+import re
+
+import jax
+import jax.nn
+import jax.numpy as jnp
+import pytest
+
+from stoix_like.envs.spaces import Discrete
+from stoix_like.errors import ConfigError
+from stoix_like.networks.build.checks import accepted, parameters_of
+from stoix_like.networks.build.modules import build_networks, instantiate
+from stoix_like.networks.torso import MLPTorso
+
+DISCRETE = Discrete(3)
+HEADS = "stoix_like.networks.heads."
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "size"),
+    [
+        ("torso.ResNetTorso", "hidden_size", 0),
+        ("torso.ResNetTorso", "num_blocks", -1),
+        ("torso.ResNetTorso", "num_blocks", 1001),
+        ("layers.StackedRNN", "num_layers", 1e9),
+        ("torso.VisualResNetTorso", "blocks_per_group", [2, 1001]),
+        ("torso.VisualResNetTorso", "channels_per_group", [16, 0]),
+        ("torso.VisualResNetTorso", "blocks_per_group", [1.5]),
+        ("heads.ImplicitQuantileCriticHead", "num_cosines", 0),
+        ("heads.ImplicitQuantileCriticHead", "num_values", 0),
+        ("heads.LinearHead", "output_dim", 0),
+        ("layers.NoisyLinear", "features", None),
+    ],
+)
+def test_sizes_out_of_range_are_refused(target, name, size):
+    plain = {"part": {"_target_": f"stoix_like.networks.{target}", name: size}}
+    with pytest.raises(ConfigError, match=rf"network\.part\.{name}=.* is out of range"):
+        build_networks(plain, DISCRETE)
+
+
+def test_optional_sizes_may_be_none():
+    plain = {"head": {"_target_": HEADS + "ImplicitQuantileCriticHead", "num_values": None}}
+    assert build_networks(plain, DISCRETE).head.num_values is None
+
+
+def test_initialisers_of_noisy_layers_are_checked():
+    plain = {"layer": {"_target_": "stoix_like.networks.layers.NoisyLinear", "features": 3, "bias_init": "zeroes"}}
+    with pytest.raises(ConfigError, match=r"network\.layer\.bias_init='zeroes' is not a known initialiser"):
+        build_networks(plain, DISCRETE)
+
+
+@pytest.mark.parametrize("sizes", [[0], [64, -1], [1.5]])
+def test_layer_sizes_must_be_positive(sizes):
+    plain = {"actor_network": {"pre_torso": {"_target_": "stoix_like.networks.torso.MLPTorso", "layer_sizes": sizes}}}
+    with pytest.raises(ConfigError, match="network.actor_network.pre_torso.layer_sizes"):
+        build_networks(plain, DISCRETE)
+
+
+@pytest.mark.parametrize(
+    ("cell", "width", "message"),
+    [
+        ("s5", 10**9, "cell_kwargs.states=null is half of hidden_state_dim=1000000000: set network.cell_kwargs.states"),
+        ("s5", 10**4, "cell_kwargs.states=null is half of hidden_state_dim=10000: set network.cell_kwargs.states to"),
+        (
+            "gtrxl",
+            10**9,
+            "cell_kwargs.window=32 times hidden_state_dim=1000000000 numbers are the state of a cell: use",
+        ),
+    ],
+)
+def test_widths_at_which_the_host_computes_for_minutes_are_refused(cell, width, message):
+    node = {"_target_": "stoix_like.networks.base.ScannedRNN", "cell_type": cell, "hidden_state_dim": width}
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        instantiate(node)
+
+
+def test_shapes_of_a_wide_cell_take_no_time():
+    """The check of the memory, which follows, refuses what does not fit."""
+    kwargs = {"states": 8}
+    node = {"_target_": "stoix_like.networks.base.ScannedRNN", "cell_type": "s5", "hidden_state_dim": 10**9}
+    rnn = instantiate({**node, "cell_kwargs": kwargs})
+    inputs = jnp.zeros((1, 1, 4)), jnp.zeros((1, 1), bool)
+    shapes = jax.eval_shape(rnn.init, jax.random.key(0), rnn.initialize_carry(1), inputs)
+    assert max(leaf.size for leaf in jax.tree.leaves(shapes)) == 10**18
+
+
+@pytest.mark.parametrize(
+    ("cell", "kwargs", "message"),
+    [
+        ("gtrxl", {"windw": 4}, "cell_kwargs.windw is not an option of cell_type=gtrxl: did you mean 'window'"),
+        ("gtrxl", {"window": 0}, "cell_kwargs.window=0 is out of range"),
+        ("mlstm", {"num_heads": 3}, "cell_kwargs.num_heads=3 must divide hidden_state_dim=8: use a divisor"),
+        ("mlstm", {"forget_gate": "tanh"}, "cell_kwargs.forget_gate=tanh is not known"),
+        ("gru", {"window": 4}, "cell_kwargs.window is not an option of cell_type=gru: it has none"),
+        ("gru", 3, "cell_kwargs=3 must be options by name: use network.cell_kwargs={name: value}, or null"),
+        ("s5", "states", "cell_kwargs=states must be options by name"),
+        ("s5", {"features": 4}, "cell_kwargs.features is not an option of cell_type=s5"),
+        ("s5", {"dt_min": 1.0}, r"cell_kwargs.dt_min=1.0 must not exceed dt_max=0.1: use a smaller dt_min"),
+    ],
+)
+def test_options_that_cells_do_not_have_are_refused(cell, kwargs, message):
+    node = {"_target_": "stoix_like.networks.base.ScannedRNN", "cell_type": cell, "hidden_state_dim": 8}
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        instantiate({**node, "cell_kwargs": kwargs})
+    assert instantiate({**node, "cell_kwargs": {}}).initialize_carry(2) is not None
+
+
+@pytest.mark.parametrize(
+    ("head", "arguments", "message"),
+    [
+        ("DistributionalContinuousQNetwork", {"vmin": 2, "vmax": 2}, "vmin=2 must be less than vmax=2: use a smaller"),
+        ("BoundedNormalHead", {"min_scale": 2.0}, "min_scale=2 must be at most max_scale=1: use a smaller"),
+        ("MultivariateNormalDiagHead", {"min_scale": -1.0}, "min_scale=-1.0 is out of range"),
+    ],
+)
+def test_empty_ranges_are_refused_also_with_a_default(head, arguments, message):
+    with pytest.raises(ConfigError, match=rf"^network\.head\.{message}"):
+        build_networks({"head": {"_target_": HEADS + head, **arguments}}, DISCRETE)
+
+
+def test_arguments_are_the_fields_of_a_dataclass_and_the_parameters_of_a_function():
+    fields, takes_any = parameters_of(MLPTorso)
+    assert (fields["activation"], takes_any) == ("relu", False)
+    assert parameters_of(lambda size=3, **others: None)[1]
+    assert accepted(lambda size, low=0: None, {"size": 1, "high": 2}) == {"size": 1}

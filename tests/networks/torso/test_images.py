@@ -1,0 +1,105 @@
+"""Torsos of images and of grids of symbols."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.errors import ScopeParamShapeError
+
+from stoix_like.networks.torso import CNNTorso, GridTorso, VisualResNetTorso, as_images
+from support.compiled import run
+from support.torsos import assert_any_leading_axes
+
+KEY = jax.random.key(0)
+TORSOS = {
+    "cnn": CNNTorso((4, 8), (3, (2, 3)), (1, (2, 1)), use_layer_norm=True, hidden_sizes=(4,)),
+    "visual_resnet": VisualResNetTorso((4,), (1,), use_layer_norm=True, hidden_sizes=(4,)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("torso", TORSOS.values(), ids=TORSOS)
+def test_torsos_of_images_accept_any_number_of_leading_axes(torso):
+    assert_any_leading_axes(torso, jax.random.normal(KEY, (2, 3, 6, 6, 2)))
+
+
+class TestImages:
+    def test_pixels_are_scaled_to_the_unit_interval(self):
+        image = jnp.asarray([[[0], [255]]], jnp.uint8)
+        np.testing.assert_allclose(as_images(image).ravel(), [0.0, 1.0])
+        assert as_images(image).dtype == jnp.float32
+        np.testing.assert_allclose(as_images(image.astype(jnp.int32)).ravel(), [0.0, 255.0])
+        assert as_images(image.astype(bool)).dtype == jnp.float32
+        assert as_images(image.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+    def test_channel_axis_is_moved_or_added(self):
+        assert as_images(jnp.zeros((7, 3, 4, 5)), channel_first=True).shape == (7, 4, 5, 3)
+        assert as_images(jnp.zeros((7, 4, 5)), has_channels=False).shape == (7, 4, 5, 1)
+
+    def test_channel_first_gives_equal_output(self):
+        x = jax.random.normal(KEY, (2, 6, 6, 3))
+        last, first = (CNNTorso((4,), (3,), (1,), hidden_sizes=(4,), channel_first=first) for first in (False, True))
+        params = jax.jit(last.init)(KEY, x)
+        np.testing.assert_allclose(
+            run(last.apply, params, x), run(first.apply, params, jnp.moveaxis(x, -1, -3)), rtol=1e-4, atol=1e-5
+        )
+
+    def test_vectors_are_refused(self):
+        torso = TORSOS["cnn"]
+        with pytest.raises(ValueError, match="is not an image.*network=mlp"):
+            jax.jit(torso.init)(KEY, jnp.zeros((4, 5)))
+
+    def test_inputs_that_do_not_fit_the_parameters_are_refused(self):
+        params = jax.eval_shape(TORSOS["cnn"].init, KEY, jnp.zeros((2, 6, 6, 2)))
+        with pytest.raises(ScopeParamShapeError):
+            jax.eval_shape(TORSOS["cnn"].apply, params, jnp.zeros((2, 6, 6, 3)))
+
+    def test_channels_and_kernels_must_have_the_same_length(self):
+        with pytest.raises(ValueError, match="lists of the same length"):
+            CNNTorso((4, 4), (3,), (1,)).init(KEY, jnp.zeros((4, 5, 2)))
+
+    @pytest.mark.parametrize(("side", "scale"), [(4, 1), (9, 3)])
+    def test_the_first_convolution_grows_with_large_images(self, side, scale):
+        """9 pixels exceed 4 by a factor of 2.25, rounded up to 3; the second convolution stays as it is."""
+        x = jax.random.normal(KEY, (1, side, 3, 1))
+        fitted = CNNTorso((2, 2), ((2, 1), 3), (1, 2), hidden_sizes=(4,), max_size=4)
+        fixed = CNNTorso((2, 2), ((2 * scale, scale), 3), (scale, 2), hidden_sizes=(4,))
+        params = jax.jit(fitted.init)(KEY, x)
+        np.testing.assert_array_equal(run(fitted.apply, params, x), run(fixed.apply, params, x))
+
+    def test_the_largest_size_has_pixels(self):
+        with pytest.raises(ValueError, match="max_size=0 must be at least 1"):
+            CNNTorso((4,), (3,), (1,), max_size=0)
+
+
+def test_cells_of_a_grid_are_embedded_by_the_sum_over_channels():
+    torso = GridTorso(embedding_size=2, hidden_sizes=(3,), activation="identity", num_symbols=4)
+    grid = jnp.asarray([[[1, 0], [3, 2]]], jnp.uint8)
+    params = jax.jit(torso.init)(KEY, grid)
+    tables = params["params"]["tables"]["kernel"].reshape(2, 4, 2)
+    cells = jnp.stack([tables[0, 1] + tables[1, 0], tables[0, 3] + tables[1, 2]])
+    dense = params["params"]["MLPTorso_0"]["Dense_0"]["kernel"]
+    np.testing.assert_allclose(run(torso.apply, params, grid), cells.reshape(-1) @ dense, rtol=1e-5)
+    np.testing.assert_allclose(
+        run(torso.apply, params, grid[None, None])[0, 0], run(torso.apply, params, grid), rtol=1e-5
+    )
+
+
+def test_symbols_out_of_range_have_no_embedding():
+    torso = GridTorso(embedding_size=2, hidden_sizes=(3,), num_symbols=4, has_channels=False)
+    params = jax.jit(torso.init)(KEY, jnp.zeros((2, 2), int))
+    np.testing.assert_array_equal(run(torso.apply, params, jnp.asarray([[-1, 4], [5, 100]])), jnp.zeros(3))
+
+
+def test_grids_must_be_integers():
+    with pytest.raises(ValueError, match="observations of type float32 are not symbols: choose network=cnn"):
+        jax.jit(GridTorso().init)(KEY, jnp.ones((3, 3, 2)))
+
+
+def test_padded_convolutions_for_atari_have_the_size_that_the_guide_names():
+    torso = CNNTorso((32, 64, 64), (8, 4, 3), (4, 2, 1), hidden_sizes=(512,))
+    params = jax.eval_shape(torso.init, KEY, jnp.zeros((84, 84, 4)))["params"]
+    # 84 / 4 = 21, then 21 / 2 = 11, rounded up; without padding it would be 20, 9 and 7.
+    assert params["MLPTorso_0"]["Dense_0"]["kernel"].shape == (11 * 11 * 64, 512)
+    # 8,224 + 32,832 + 36,928 in the convolutions, and 7,744 * 512 + 512.
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 4_043_424

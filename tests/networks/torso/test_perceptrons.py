@@ -1,0 +1,84 @@
+"""Torsos of vectors, layer by layer."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.errors import ScopeParamShapeError
+
+from stoix_like.networks.torso import BatchRenormMLPTorso, MLPTorso, NoisyMLPTorso
+from support.compiled import run
+from support.torsos import assert_any_leading_axes, assert_pixels_are_scaled
+
+KEY = jax.random.key(0)
+TORSOS = {
+    "mlp": MLPTorso((8, 4)),
+    "mlp_norm": MLPTorso((8, 4), "silu", True, "lecun_normal", False),
+    "noisy": NoisyMLPTorso((8, 4)),
+    "batch_renorm": BatchRenormMLPTorso((8, 4)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("torso", TORSOS.values(), ids=TORSOS)
+def test_perceptrons_accept_any_number_of_leading_axes(torso):
+    assert_any_leading_axes(torso, jax.random.normal(KEY, (2, 3, 5)))
+
+
+@pytest.mark.parametrize("torso", TORSOS.values(), ids=TORSOS)
+def test_pixels_reach_dense_layers_scaled_and_floats_unchanged(torso):
+    assert_pixels_are_scaled(torso)
+
+
+def test_the_sixth_argument_of_noisy_torsos_is_the_scale_of_their_noise():
+    torso = NoisyMLPTorso((8,), "relu", False, "ones", True, 0.1)
+    assert (torso.sigma_zero, torso.dropout_rate) == (0.1, 0.0)
+
+
+def test_mlp_matches_hand_computed_output():
+    torso = MLPTorso((2, 1), "relu", kernel_init="ones", activate_final=False)
+    x = jnp.asarray([[1.0, 2.0], [-4.0, 1.0]])
+    # The rows sum to 3 and -3, relu gives 3 and 0, and the two units sum to 6 and 0.
+    np.testing.assert_allclose(jax.jit(torso.init_with_output)(KEY, x)[0], [[6.0], [0.0]])
+
+
+def test_dropout_needs_its_rng_and_precedes_layer_normalisation():
+    """A unit is dropped with probability 1/2 and doubled otherwise; normalisation hides the doubling, not the zeros."""
+    torso, x = MLPTorso((64,), dropout_rate=0.5), jnp.ones((200, 3))
+    params = jax.jit(torso.init)(KEY, x)
+    plain, dropped = run(torso.apply, params, x), run(torso.apply, params, x, rngs={"dropout": jax.random.key(1)})
+    kept = dropped[:, plain[0] > 0] != 0
+    # About 32 positive units × 200 rows: a standard error of 0.5 / sqrt(6400) = 0.006.
+    assert float(kept.mean()) == pytest.approx(0.5, abs=0.03)
+    np.testing.assert_allclose(dropped, jnp.where(dropped != 0, 2.0 * plain, 0.0), rtol=1e-5)
+    normalised = MLPTorso((64,), use_layer_norm=True, dropout_rate=0.5)
+    y = normalised.apply(jax.jit(normalised.init)(KEY, x), x, rngs={"dropout": jax.random.key(1)})
+    # Dropped units are 0 before normalisation, hence equal within a row afterwards.
+    smallest = [np.unique(np.asarray(row), return_counts=True)[1].max() for row in y[:20]]
+    assert min(smallest) > 10
+
+
+def test_dropping_every_unit_raises():
+    with pytest.raises(ValueError, match=r"dropout_rate=1.0 must be at least 0 and less than 1"):
+        MLPTorso((4,), dropout_rate=1.0)
+
+
+def test_final_activation_is_optional():
+    x = jax.random.normal(KEY, (64, 5))
+    for activate_final in (True, False):
+        torso = MLPTorso((8,), "relu", activate_final=activate_final)
+        assert bool((jax.jit(torso.init_with_output)(KEY, x)[0] >= 0).all()) is activate_final
+
+
+def test_noisy_torso_has_noise_only_with_its_rng():
+    torso = TORSOS["noisy"]
+    x = jnp.ones((2, 5))
+    params = jax.jit(torso.init)(KEY, x)
+    np.testing.assert_array_equal(run(torso.apply, params, x), run(torso.apply, params, x))
+    assert (run(torso.apply, params, x) != run(torso.apply, params, x, rngs={"noise": KEY})).any()
+
+
+def test_inputs_that_do_not_fit_the_parameters_are_refused():
+    params = jax.eval_shape(TORSOS["mlp"].init, KEY, jnp.zeros((2, 5)))
+    with pytest.raises(ScopeParamShapeError):
+        jax.eval_shape(TORSOS["mlp"].apply, params, jnp.zeros((2, 4)))

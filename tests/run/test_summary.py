@@ -1,0 +1,102 @@
+"""The results of a run, and where its time went."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from stoix_like import config
+from stoix_like.config import parse_config
+from stoix_like.run.host.devices import find_devices, make_mesh
+from stoix_like.run.host.plan import make_plan
+from stoix_like.run.population.members import make_population
+from stoix_like.run.records.recording import Progress
+from stoix_like.run.summary import ENVIRONMENT, LEARNING, LOGGING_MEANWHILE, outcome, shown_failures, summarise, timing
+from stoix_like.storage.recorded_runs import TRIALS
+from support.composed import compose_config
+
+HALVING = [
+    *("system.rollout_length=8", "arch.total_num_envs=4", "arch.total_timesteps=320", "arch.num_evaluation=9"),
+    *("arch.population.size=2", "arch.population.halving.rounds=3"),
+    "arch.population.hyperparams={actor_lr: {log_uniform: [1e-5, 1e-2]}, ent_coef: {uniform: [0.0, 0.2]}}",
+]
+
+
+def test_results_have_the_failures_of_the_trials_that_they_are_about():
+    run = parse_config(compose_config(HALVING))
+    population, plan = make_population(run), make_plan(run, 1)
+    numbers, failed = [[0, 1]] * 10 + [[2, 3]], [[]] * 10 + [[0]]
+    varied = {f"hyperparams/{name}": list(values) for name, values in population.hyperparams.items()}
+    history = [
+        {
+            "eval/episode_return_mean": [1.0, 2.0],
+            "population/trials": numbers[index],
+            "population/failed": failed[index],
+            **varied,
+        }
+        for index in range(11)
+    ]
+    setup = SimpleNamespace(config=run, plan=plan)
+    shown, last, _ = outcome(setup, population, history)
+    assert shown.strata == (0, 1)
+    assert shown_failures({0: "a reward"}, last) == {}
+    # A trial that diverged, where no other one of its slot is complete.
+    _, last, _ = outcome(setup, population, [*history[:5], {**history[5], "population/failed": [0]}])
+    assert shown_failures({0: "a reward"}, last) == {0: "a reward"}
+
+
+def summary_of(overrides, absolute=None, **progress):
+    """Return the summary of a run on one device, whose programs took a second to compile."""
+    run = parse_config(compose_config(overrides))
+    setup = SimpleNamespace(config=run, plan=make_plan(run, 1), mesh=make_mesh(find_devices(1)))
+    compiled = SimpleNamespace(seconds=1.0, program_seconds={})
+    progress = Progress(**progress)
+    return summarise(setup, ["noted"], make_population(run), progress, compiled, absolute or {}, None, 9.0)
+
+
+SIZES = ["system.rollout_length=8", "arch.total_num_envs=4", "arch.total_timesteps=320"]
+LAST = {"env_steps": 96, "eval/episode_return_mean": 5.0, "train/entropy": 0.1}
+
+
+def test_a_summary_counts_steps_and_has_the_last_evaluation():
+    """Three updates of 4 x 8 steps within two seconds."""
+    absolute = {"absolute/episode_return_mean": 6.0}
+    found = summary_of(SIZES, absolute=absolute, updates=3, history=[LAST], train_seconds=2.0, stopped_by="Mine")
+    expected = {"env_steps": 96, "updates": 3, "steps_per_second": 48.0, "stopped_by": "Mine", "wall_seconds": 9.0}
+    expected |= {"eval/episode_return_mean": 5.0, **absolute, "notes": ["noted"], "compile_seconds": 1.0}
+    assert expected.items() <= found.items()
+    assert not {"train/entropy", "population/size", TRIALS} & found.keys()
+    # A run that stopped before its first update has no speed.
+    assert summary_of(SIZES, history=[LAST])["steps_per_second"] is None
+
+
+def test_a_population_has_a_record_per_member_and_counts_the_steps_of_all():
+    """Two of the first discount have a mean of 2.5, two of the second one of 2.25: member 2 counts as the lowest."""
+    grid = ["arch.population.mode=grid", "arch.population.seeds=2", "arch.population.hyperparams={gamma: [0.9, 0.5]}"]
+    last = {"eval/episode_return_mean": [1.0, 4.0, 2.0, 3.5], "population/best_member": 1, "population/failed": [2]}
+    progress = {"updates": 3, "train_seconds": 2.0, "failures": {0: "recovered", 2: "a loss became non-finite"}}
+    found = summary_of([*SIZES, *grid], history=[last], **progress)
+    assert found["steps_per_second"] == 4 * 48.0
+    assert [member["failure"] for member in found["population/members"]] == [None, None, progress["failures"][2], None]
+    assert (found["population/best"]["member"], found["population/best"]["gamma"]) == (1, 0.9)
+    assert found["population/best_point"]["members"] == [0, 1]
+    assert (found["population/size"], found["population/varied"]) == (4, ["gamma"])
+
+
+def test_a_summary_has_the_precision_of_networks_and_that_of_environments(monkeypatch):
+    """Physics computes in float32 beside networks of jax's default."""
+    monkeypatch.setattr(config, "PHYSICS_SUITES", ("probe",))
+    summary = summary_of([*SIZES, "env=probe/discount"], history=[LAST])
+    assert (summary["matmul_precision"], summary["environment_matmul_precision"]) == ("default", "highest")
+
+
+def test_phases_add_up_to_the_time_since_the_start():
+    """2 s of startup and 8 s since: 5 s are those of training, in which 1 s of logging took place."""
+    seconds = {"startup": 2.0, "training": 5.0, LOGGING_MEANWHILE: 1.0}
+    assert timing(seconds, 8.0, 4, None) == {**seconds, "other": 3.0, "total": 10.0}
+
+
+@pytest.mark.parametrize(("updates", "environment"), [(4, 2.0), (100, 5.0)])
+def test_environments_take_what_rollouts_alone_do_and_at_most_all_of_training(updates, environment):
+    seconds, profile = {"startup": 2.0, "training": 5.0}, SimpleNamespace(rollout_seconds=0.5)
+    found = timing(seconds, 8.0, updates, profile)
+    assert (found[ENVIRONMENT], found[LEARNING], found["other"]) == (environment, 5.0 - environment, 3.0)

@@ -1,0 +1,28 @@
+"""What every torso does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from support.compiled import run
+
+
+def assert_any_leading_axes(torso, x):
+    """Check that the embeddings of inputs `[2, 3, ...]` are those of each row, and of each input alone."""
+    params = jax.jit(torso.init)(jax.random.key(0), x[0, 0])
+    many, row, one = jax.jit(lambda params, x: [torso.apply(params, y) for y in (x, x[1], x[1, 2])])(params, x)
+    assert (many.shape, row.shape, one.shape) == ((2, 3, 4), (3, 4), (4,))
+    np.testing.assert_allclose(many[1, 2], one, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(row[2], one, rtol=1e-4, atol=1e-5)
+
+
+def assert_pixels_are_scaled(torso):
+    """Check that pixels are scaled, and neither floats above one nor integers that are no pixels."""
+    pixels = jnp.asarray([[0, 51, 255]], jnp.uint8)
+    scaled = pixels.astype(jnp.float32) / 255.0
+    params = jax.jit(torso.init)(jax.random.key(0), scaled)
+    np.testing.assert_array_equal(run(torso.apply, params, pixels), run(torso.apply, params, scaled))
+    counts = pixels.astype(jnp.int32)
+    np.testing.assert_array_equal(
+        run(torso.apply, params, counts), run(torso.apply, params, counts.astype(jnp.float32))
+    )

@@ -1,0 +1,90 @@
+"""What follows from the budget, the members and the devices of a run."""
+
+import re
+
+import pytest
+
+from stoix_like.arch_config import HalvingConfig, PBTConfig, PopulationConfig, step_unit
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from support.composed import compose_config
+
+
+def arch(*overrides):
+    return parse_config(compose_config(overrides)).arch
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"mode": "grid"}, True),
+        ({"mode": "zip"}, False),
+        ({"mode": "zip", "paired": True}, True),
+        ({"mode": "grid", "paired": False}, False),
+        # Members that are replaced change their settings.
+        ({"mode": "grid", "pbt": PBTConfig(every_evals=2)}, False),
+        ({"mode": "grid", "paired": True, "hyperparams": None}, False),
+    ],
+)
+def test_settings_of_a_grid_have_the_same_seeds(changes, expected):
+    population = PopulationConfig(**{"size": 4, "hyperparams": {"gamma": [0.9, 0.99]}, "seeds": 1, **changes})
+    assert population.is_paired == expected
+
+
+def test_members_are_replaced_only_where_a_period_or_rounds_are_set():
+    one = PopulationConfig(4, None, "zip", 1)
+    assert (one.evolves, one.halves) == (False, False)
+    other = PopulationConfig(4, None, "zip", 1, PBTConfig(every_evals=1), HalvingConfig(rounds=2.0))
+    assert (other.evolves, other.halves) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("distributed", "message"),
+    [
+        ("automatic", "arch.distributed=automatic is not known"),
+        ("{coordinator: host, num_processes: 2, process_id: 0}", "must be an address and a port"),
+        ("{coordinator: 'host:1', num_processes: 2, process_id: 2}", "arch.distributed.process_id=2 must be less than"),
+        ("{coordinator: 'host:1', num_processes: 2}", "'arch.distributed.process_id' is not set"),
+    ],
+)
+def test_wrong_processes_are_refused(distributed, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        arch(f"arch.distributed={distributed}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], None),
+        (["arch.num_devices=5"], 5),
+        (["arch.num_devices=5", "arch.distributed=auto"], 5),
+        # Each of two processes has three devices, of which one is left over.
+        (["arch.num_devices=5", "arch.distributed={coordinator: 'host:1', num_processes: 2, process_id: 0}"], 3),
+        (["arch=sebulba", "arch.actor.device_ids=[0,3]", "arch.learner.device_ids=[1,2]"], 4),
+    ],
+)
+def test_devices_that_a_process_needs(overrides, expected):
+    assert arch(*overrides).devices_needed == expected
+
+
+def test_every_thread_of_every_acting_device_is_an_actor():
+    assert arch("arch=sebulba", "arch.actor.device_ids=[0,3]", "arch.actor.actor_per_device=4").num_actors == 8
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("float32", None), ("bfloat16", "bfloat16")])
+def test_torsos_compute_in_the_dtype_of_their_parameters_by_default(dtype, expected):
+    assert arch(f"arch.compute_dtype={dtype}").torso_dtype == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "unit"),
+    [
+        ({"architecture_name": "anakin"}, "env steps"),
+        ({"architecture_name": "offline"}, "gradient steps"),
+        # Of a version that knows more of them.
+        ({"architecture_name": "another"}, "env steps"),
+        ({}, "env steps"),
+    ],
+)
+def test_a_budget_counts_steps_of_environments_unless_none_is_stepped(group, unit):
+    assert step_unit({"arch": group}) == unit
