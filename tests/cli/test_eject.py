@@ -139,9 +139,7 @@ def play(path, *words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "system", [system if system == PPO else pytest.param(system, marks=pytest.mark.slow) for system in eject.SCRIPTS]
-)
+@pytest.mark.parametrize("system", eject.SCRIPTS)
 def test_files_run_where_the_package_cannot_be_imported(system, tmp_path):
     words = [
         "arch.total_timesteps=1e4",

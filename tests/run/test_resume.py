@@ -25,6 +25,7 @@ from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
 from stoix_like.storage import checkpoint, remote
 from support.composed import compose_config
+from support.selections import first
 from support.toy_runs import TOY_RUN, toy_loop, train_toy
 
 pytestmark = pytest.mark.optimized
@@ -254,7 +255,7 @@ def damage(run_dir, step, kind):
 
 @pytest.mark.parametrize(
     "kind",
-    ["truncated", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("host_state", "flipped", "deleted"))],
+    first(1, ["truncated", "host_state", "flipped", "deleted"]),
 )
 def test_a_damaged_checkpoint_is_quarantined_and_the_previous_one_is_used(tmp_path, capsys, toy_run, kind):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")

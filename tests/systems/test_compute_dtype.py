@@ -20,6 +20,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support import disco
 from support.composed import compose_config
+from support.selections import first
 from support.systems import needs_examples
 
 # One system of each family, and those with memory.
@@ -76,9 +77,7 @@ def check_module(module, *args, **kwargs):
         assert not np.array_equal(output, expected)
 
 
-@pytest.mark.parametrize(
-    ("torso", "shape"), [TORSOS[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in TORSOS[1:])]
-)
+@pytest.mark.parametrize(("torso", "shape"), first(1, TORSOS))
 def test_torsos_compute_in_bfloat16_with_float32_parameters_gradients_and_embeddings(torso, shape):
     is_grid = isinstance(torso, torsos.GridTorso)
     check_module(torso, jax.random.randint(KEY, shape, 0, 3) if is_grid else jax.random.normal(KEY, shape))

@@ -9,6 +9,7 @@ from stoix_like.networks.base import ScannedRNN
 from stoix_like.networks.recurrent.gtrxl import encode_distances, skew
 from support.compiled import run
 from support.recurrent_references import KEY, RESETS, X, dense, layer_norm, outputs, random_params, sigmoid
+from support.selections import first
 
 
 def gate(params, x, y):
@@ -23,7 +24,7 @@ def encode(distance, width):
     return np.concatenate([np.sin(angles), np.cos(angles)])
 
 
-@pytest.mark.parametrize("window", [2, *(pytest.param(m, marks=pytest.mark.slow) for m in (1, 4, 7))])
+@pytest.mark.parametrize("window", first(1, [2, 1, 4, 7]))
 def test_outputs_are_those_of_each_step_attending_to_its_window(window):
     rnn = ScannedRNN(4, "gtrxl", cell_kwargs={"window": window, "num_heads": 2, "mlp_factor": 3})
     variables, params = random_params(rnn)

@@ -23,6 +23,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.set_up.suggestions import experiments, tuned_experiment
 from support import disco
 from support.composed import compose_config
+from support.selections import first
 from support.systems import needs_examples
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -83,9 +84,7 @@ def refusal(*overrides):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "advice"), [*KINDS, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)]
-)
+@pytest.mark.parametrize(("overrides", "advice"), first(len(KINDS), [*KINDS, *OTHERS]))
 def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, advice):
     message = refusal(*overrides)
     assert message.startswith("network.")
