@@ -327,17 +327,22 @@ def merge(written: Iterable[dict[str, str]], rows: Iterable[dict[str, str]]) -> 
 
 
 def _equal_budgets(rows: Iterable[dict[str, str]], references: References) -> list[dict[str, str]]:
-    """Return the last rows whose budget is that of a published return, with what they lack of it."""
-    last = {(row["system"], row["environment"], row["env steps"]): row for row in rows}
+    """Return the last rows whose budget is that of a published return, in the order of those, with what they lack."""
+    last = {(row["system"].strip("`"), row["environment"], row["env steps"]): row for row in rows}
+    tasks = dict.fromkeys((system, environment.split("/")[-1]) for system, environment in references.returns)
+    found = (
+        (last.get((*task, format_steps(entry.env_steps))), entry)
+        for task in tasks
+        for entry in sorted(references.of(*task), key=lambda entry: entry.env_steps or 0)
+    )
     return [
         {
             **{title: row[title] for title in ("system", "environment", "env steps", "seeds", "final policy")},
             "published": f"{entry.episode_return:g} ({entry.source})",
             "": _verdict(row["final policy"], entry),
         }
-        for row in last.values()
-        for entry in references.of(row["system"].strip("`"), row["environment"])
-        if entry.env_steps is not None and format_steps(entry.env_steps) == row["env steps"]
+        for row, entry in found
+        if row is not None
     ]
 
 

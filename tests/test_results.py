@@ -236,7 +236,8 @@ def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(t
         "{return: 500, env_steps: 5.0e+5, source: me, note: its seeds are the best of ten.}",
         "{return: 300, env_steps: 1.0e+5, source: me}",
     ]
-    returns = f"{{ppo/ff_ppo: {{gymnax/CartPole-v1: [{', '.join(entries)}]}}}}"
+    first = "gymnax/Acrobot-v1: [{return: -95, env_steps: 5.0e+5, source: me}]"
+    returns = f"{{ppo/ff_ppo: {{{first}, gymnax/CartPole-v1: [{', '.join(entries)}]}}}}"
     reference.write_text(f"sources: {{me: {{title: Mine, url: m.org, what: tuned}}}}\nreturns: {returns}\n")
 
     def write(name, *arguments, **summary):
@@ -260,7 +261,7 @@ def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(t
         == published[1]
         == "440 (me, 500k)<br>480 (me, 500k)<br>500 (me, 500k)<br>300 (me, 100k)<br>7 (me, ?)"
     )
-    assert published[2:] == ["", ""]
+    assert published[2:] == ["-95 (me, 500k)<br>7 (me, ?)", ""]
     assert results.read_table(text)[1]["best policy"] == "455.0 [450.0, 460.0]"
     systems = [(row["system"], row["environment"]) for row in results.read_table(text)]
     assert systems == [
@@ -271,7 +272,8 @@ def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(t
     ]
     assert text.count("Measured with") == 2
     equal = results.read_table(text[: text.index("All rows:")])
-    assert [(row["published"], row[""]) for row in equal] == [
+    assert [(row["published"], row[""]) for row in equal] == [  # in the order of the references
+        ("-95 (me)", "reached"),
         ("440 (me)", "reached"),
         ("480 (me)", "within the interval: of two seeds."),
         ("500 (me)", "**lower**: its seeds are the best of ten."),
