@@ -315,14 +315,18 @@ def read_table(text: str) -> list[dict[str, str]]:
 
 
 def merge(written: Iterable[dict[str, str]], rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """Replace the rows of a table whose commands have the same words, and add others after those of their system."""
+    """Replace the rows of a table whose commands have the same words, and add others after those of their task.
+
+    Rows of a new task are added after those of their system.
+    """
     merged = list(written)
     for row in rows:
         words = sorted(row["command"].split())
         same = [index for index, other in enumerate(merged) if sorted(other["command"].split()) == words]
         system = [index for index, other in enumerate(merged) if other["system"] == row["system"]]
-        where = slice(same[0], same[0] + 1) if same else slice(system[-1] + 1, system[-1] + 1) if system else None
-        merged[where or slice(len(merged), None)] = [row]
+        task = [index for index in system if merged[index]["environment"] == row["environment"]]
+        end = [*range(-1, len(merged)), *system, *task][-1] + 1
+        merged[slice(same[0], same[0] + 1) if same else slice(end, end)] = [row]
     return merged
 
 

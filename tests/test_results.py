@@ -283,6 +283,16 @@ def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(t
     assert page.read_text() == text
 
 
+def test_rows_of_a_task_stay_together():
+    def row(system, environment, command):
+        return {"system": system, "environment": environment, "command": command}
+
+    written = [row("ppo", "CartPole", "1"), row("ppo", "Acrobot", "2"), row("dqn", "CartPole", "3")]
+    new = [row("ppo", "CartPole", "4"), row("ppo", "Pendulum", "5"), row("sac", "Pendulum", "6")]
+    assert [each["command"] for each in results.merge(written, new)] == ["1", "4", "2", "5", "3", "6"]
+    assert results.merge([], new) == new
+
+
 def test_returns_up_to_one_are_in_hundredths():
     assert results.format_returns([-0.915]) == "-0.92"
     assert results.format_returns([0.5, 0.5]) == "0.50 [0.50, 0.50]"
