@@ -325,7 +325,8 @@ def merge(written: Iterable[dict[str, str]], rows: Iterable[dict[str, str]]) -> 
         same = [index for index, other in enumerate(merged) if sorted(other["command"].split()) == words]
         system = [index for index, other in enumerate(merged) if other["system"] == row["system"]]
         task = [index for index in system if merged[index]["environment"] == row["environment"]]
-        end = [*range(-1, len(merged)), *system, *task][-1] + 1
+        before = task or system or range(len(merged))
+        end = before[-1] + 1 if before else 0
         merged[slice(same[0], same[0] + 1) if same else slice(end, end)] = [row]
     return merged
 
