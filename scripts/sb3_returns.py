@@ -79,9 +79,10 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     steps, quantiles, settings = SETTINGS[args.env]
-    networks = {"net_arch": [256, 256]} | ({"n_quantiles": quantiles} if args.algorithm == "QRDQN" else {})
+    kind, networks = DQN, {"net_arch": [256, 256]}
+    if args.algorithm == "QRDQN":
+        kind, networks = QRDQN, networks | {"n_quantiles": quantiles}
     for seed in range(args.first, args.first + args.seeds):
-        kind = {"DQN": DQN, "QRDQN": QRDQN}[args.algorithm]
         agent = kind("MlpPolicy", args.env, seed=seed, device="cpu", policy_kwargs=networks, **settings)
         agent.learn(steps)
         env = Monitor(gymnasium.make(args.env))
