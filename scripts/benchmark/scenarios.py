@@ -28,7 +28,7 @@ PPO_PIXELS = (
 XLA_CONVOLUTIONS = tuple(f"+network.{name}_network.pre_torso.sliced=false" for name in ("actor", "critic"))
 # Start states are those of the first episodes, as brax trains.
 PPO_PHYSICS = (
-    *("+experiment=_ppo_brax", "env.auto_reset=cached", "arch.total_num_envs=4096", "arch.total_timesteps=1e7"),
+    *("+experiment=_ppo_brax", "env.auto_reset=cached", "arch.total_num_envs=4096", "arch.total_timesteps=4e6"),
     *("system.rollout_length=16", "system.num_minibatches=32"),
 )
 REJAX_PPO = {

@@ -473,9 +473,10 @@ def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
     except (ConfigError, DamagedError):
         raise
     except Exception as error:  # Orbax and its array store raise errors of any type for wrong bytes.
+        reason = first_line(orbax.cause(error))
         if orbax.is_transient(error):
-            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {first_line(error)}") from error
-        raise _damaged(run_dir, step, first_line(error)) from error
+            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {reason}") from error
+        raise _damaged(run_dir, step, reason) from error
 
 
 def check_files(run_dir: Path, step: int) -> None:

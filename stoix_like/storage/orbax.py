@@ -71,11 +71,19 @@ def plain_path(directory: Path) -> Iterator[Path]:
         yield link
 
 
-def is_transient(error: Exception) -> bool:
+def cause(error: BaseException) -> BaseException:
+    """Return what an error was raised from in the end: Orbax wraps those of its array store in its own words."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def is_transient(error: BaseException) -> bool:
     """Return whether the file system or the memory failed rather than the checkpoint."""
+    error = cause(error)
     if isinstance(error, OSError):
         return error.errno in _TRANSIENT
-    transient = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED")
+    transient = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED", "can't start new thread")
     return isinstance(error, MemoryError) or any(status in str(error) for status in transient)
 
 

@@ -41,7 +41,7 @@ def test_a_report_tells_memory_and_kernels_of_every_program():
     assert "no host transfers" in text
     # The kernels of a CPU have no cost but by the bandwidth of the target.
     update = compiled.update
-    assert f"{update.cost / 1e3:.3g} of kernels and {2.2e-3 * update.launches:.3g} of launches at 2.2 µs;" in text
+    assert f"{update.cost / 1e3:.3g} of kernels and {1.1e-3 * update.launches:.3g} of launches at 1.1 µs;" in text
     assert "\nonly by the bytes of kernels: the compiler predicts no costs for this device\n" in text
     assert len(re.findall(r"^[\d.]+% +[\d,]+ +\S", text, re.MULTILINE)) == 5
     assert re.search(r"memory for about [\d,]+ environments \(arch.total_num_envs\), or for [\d,]+ members", text)

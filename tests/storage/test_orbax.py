@@ -50,8 +50,13 @@ def test_paths_are_replaced_only_if_orbax_would_expand_them(tmp_path):
         (OSError(errno.ENOENT, "No such file"), False),
         (MemoryError(), True),
         (ValueError("RESOURCE_EXHAUSTED: out of memory"), True),
+        (RuntimeError("can't start new thread"), True),
         (ValueError("DATA_LOSS: the checksum differs"), False),
     ],
 )
 def test_errors_of_the_machine_are_told_from_damage(error, transient):
     assert orbax.is_transient(error) == transient
+    wrapped = Exception("Encountered error while reading array index")  # as Orbax does
+    wrapped.__cause__ = error
+    assert orbax.is_transient(wrapped) == transient
+    assert orbax.cause(wrapped) is error
