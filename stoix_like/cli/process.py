@@ -124,10 +124,28 @@ def _stop_unexpectedly(error: Exception) -> None:
     if isinstance(error, OSError):
         _discard_output()
         _stop(str(error), FAILED)
+    if (missing := _missing_memory(error)) is not None:
+        _stop(
+            f"out of memory: {missing}; end other programs on the device, or make the run smaller: arch.total_num_envs,"
+            " arch.population.size, system.total_batch_size, system.total_buffer_size",
+            FAILED,
+        )
     # A signal that interrupts an import or a callback of jax causes other errors.
     number = received()
     if number is not None:
         _stop("interrupted", 128 + number)
+
+
+def _missing_memory(error: Exception) -> str | None:
+    """Return what a device says of the memory that it lacks; None if that is not the error.
+
+    The compiler of a GPU says so behind other reasons: that it could run no kernel in order to choose one.
+    """
+    jax = sys.modules.get("jax")
+    if jax is None or not isinstance(error, jax.errors.JaxRuntimeError):
+        return None
+    _, found, reason = str(error).partition("RESOURCE_EXHAUSTED: ")
+    return reason.splitlines()[0].strip().rstrip(".") if found else None
 
 
 def _has_others() -> bool:

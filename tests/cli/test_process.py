@@ -3,6 +3,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from stoix_like.cli import process
@@ -18,6 +20,16 @@ def test_text_from_elsewhere_does_not_control_the_terminal(capsys):
     printed = capsys.readouterr()
     assert printed.out == "a\\x1b[31m\tb\n\\u202ec\\x9b\n"
     assert printed.err == "stoix-like: d\\x07\n"
+
+
+def test_a_device_without_memory_is_told_in_one_line(capsys):
+    with pytest.raises(SystemExit) as exit_info, process.one_line_errors():
+        jax.jit(lambda: jnp.ones(2**46))()
+    assert exit_info.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "stoix-like: out of memory: Out of memory allocating 281474976710656 bytes.; end other programs"
+    )
 
 
 @pytest.mark.slow
