@@ -293,6 +293,7 @@ def read_shapes(run_dir: Path, step: int, item: str) -> dict[str, jax.ShapeDtype
 
     Raises:
         DamagedError: they cannot be read.
+        ConfigError: the file system or the memory failed.
     """
     ocp = orbax.load()
     directory = (run_dir / DIRECTORY / str(step) / item).absolute()
@@ -300,7 +301,7 @@ def read_shapes(run_dir: Path, step: int, item: str) -> dict[str, jax.ShapeDtype
         leaves = ocp.StandardCheckpointHandler().metadata(directory).tree
         return {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in leaves.items()}
     except Exception as error:  # Orbax raises errors of any type for wrong bytes.
-        raise DamagedError(f"{directory}: {first_line(error)}") from error
+        raise orbax.unreadable(directory, error) from error
 
 
 def read(
@@ -473,10 +474,7 @@ def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
     except (ConfigError, DamagedError):
         raise
     except Exception as error:  # Orbax and its array store raise errors of any type for wrong bytes.
-        reason = first_line(orbax.cause(error))
-        if orbax.is_transient(error):
-            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {reason}") from error
-        raise _damaged(run_dir, step, reason) from error
+        raise orbax.unreadable(run_dir / DIRECTORY / str(step), error) from error
 
 
 def check_files(run_dir: Path, step: int) -> None:
@@ -491,9 +489,7 @@ def check_files(run_dir: Path, step: int) -> None:
             elif not stat.S_ISREG(mode) or path.name == str(step):
                 raise _damaged(run_dir, step, f"{path.name} is neither a regular file nor a directory of a checkpoint")
     except OSError as error:
-        if orbax.is_transient(error):
-            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {first_line(error)}") from error
-        raise _damaged(run_dir, step, first_line(error)) from error
+        raise orbax.unreadable(run_dir / DIRECTORY / str(step), error) from error
 
 
 def _empty(target: jax.ShapeDtypeStruct) -> jax.Array:

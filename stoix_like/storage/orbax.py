@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from stoix_like.errors import ConfigError, DamagedError, first_line
+
 # What the file system and the process can fail with, whatever the bytes of a checkpoint are.
 _TRANSIENT = tuple(
     getattr(errno, name)
@@ -71,16 +73,17 @@ def plain_path(directory: Path) -> Iterator[Path]:
         yield link
 
 
-def cause(error: BaseException) -> BaseException:
-    """Return what an error was raised from in the end: Orbax wraps those of its array store in its own words."""
-    while error.__cause__ is not None:
+def unreadable(place: Path, error: BaseException) -> ConfigError | DamagedError:
+    """Return what to raise where a checkpoint could not be read: for the machine's sake, or because it is damaged."""
+    while error.__cause__ is not None:  # Orbax wraps the errors of its array store in its own words.
         error = error.__cause__
-    return error
+    if _is_transient(error):
+        return ConfigError(f"cannot read {place}: {first_line(error)}")
+    return DamagedError(f"{place}: {first_line(error)}")
 
 
-def is_transient(error: BaseException) -> bool:
+def _is_transient(error: BaseException) -> bool:
     """Return whether the file system or the memory failed rather than the checkpoint."""
-    error = cause(error)
     if isinstance(error, OSError):
         return error.errno in _TRANSIENT
     transient = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED", "can't start new thread")
