@@ -375,7 +375,12 @@ SCENARIOS["dreamer"] = Scenario(
 GROUPS = {
     group: tuple(name for name in SCENARIOS if name.startswith(prefix))
     for group, prefix in {"suites": "steps_", "host": "host_"}.items()
-} | {"accelerator": ("ppo_4096", "population_256", "ppo_brax", "ppo_playground", "sac")}
+} | {
+    "accelerator": (
+        *("ppo_4096", "population_256", "ppo_brax", "ppo_playground", "sac"),
+        *("dqn_4096", "sac_256", "pqn_512"),
+    )
+}
 
 
 class KernelGoal(NamedTuple):
@@ -452,6 +457,17 @@ KERNEL_SCENARIOS = {
     ),
     "pqn": Scenario(KERNEL_PQN, peers={"rejax": rejax_settings(REJAX_PQN, "PQN")}),
     "pixels": Scenario((*PPO_PIXELS[:5], *KERNEL_PPO)),
+}
+# Those of them that are measured as well, on an accelerator.
+_PQN_STEPS = 128 * 512 * 32
+SCENARIOS |= {
+    "dqn_4096": replace(KERNEL_SCENARIOS["dqn"], on_cpu=False),
+    "sac_256": replace(KERNEL_SCENARIOS["sac"], on_cpu=False),
+    "pqn_512": Scenario(
+        (*KERNEL_PQN, f"arch.total_timesteps={_PQN_STEPS}"),
+        peers={"rejax": rejax_settings(REJAX_PQN | {"total_timesteps": _PQN_STEPS}, "PQN")},
+        on_cpu=False,
+    ),
 }
 KERNEL_GOALS = (
     *(
