@@ -199,14 +199,15 @@ def naming(key: str) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """Return the first line of the message of an error, or the name of its class if it has none.
 
-    Where a message holds the traceback of a callback, this is the line after its last frame, which says what happened.
+    Where a message holds the traceback of a callback, this is the line after its last frame, which says what happened;
+    where a compiler says behind another reason that memory was missing, the line that says so.
     """
     text = str(error)
     if "Traceback (most recent call last):" in text and '\n  File "' in text:
         # The source of a frame is indented.
         text = re.split(r"\n(?=\S)", text.rpartition('\n  File "')[2], maxsplit=1)[-1]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return next((line for line in lines if "RESOURCE_EXHAUSTED" in line), lines[0]) if lines else type(error).__name__
 
 
 def reason(error: BaseException) -> str:

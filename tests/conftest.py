@@ -8,12 +8,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-# Before jax starts its backend: two devices on any machine, and no accelerator unless one is asked for.
+# Before jax starts its backend: two devices on any machine, and no accelerator.
 os.environ["JAX_NUM_CPU_DEVICES"] = "2"
-os.environ["JAX_PLATFORMS"] = os.environ.get("TEST_PLATFORMS", "cpu")
+os.environ["JAX_PLATFORMS"] = "cpu"
 # Most tests compile programs that run for less time than optimising them takes; tests marked `optimized` opt out.
-if os.environ["JAX_PLATFORMS"] == "cpu":
-    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 # Programs are kept for the next run of the tests, also those of the processes that tests start.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"

@@ -4,7 +4,6 @@ The arguments are the name of the measure, a directory for traces of jax's profi
 overrides.
 """
 
-import importlib
 import itertools
 import os
 import subprocess
@@ -189,9 +188,12 @@ def bridge(overrides: list[str]) -> tuple[Run, float]:
     env, num_envs, num_steps = make(config.env), config.arch.total_num_envs, config.system.rollout_length
     name = config.env.scenario.name
     if config.env.env_name == "envpool":
-        envs = importlib.import_module("envpool").make_gymnasium(name, num_envs=num_envs, seed=0)
+        import envpool  # only here: environments for an accelerator lack it
+
+        envs = envpool.make_gymnasium(name, num_envs=num_envs, seed=0)
     else:
-        gymnasium = importlib.import_module("gymnasium")
+        import gymnasium
+
         envs = gymnasium.make_vec(name, num_envs, vectorization_mode=config.env.vectorization)
     actions = np.random.default_rng(0).integers(0, 2, (num_steps, num_envs), np.int32)
     keys = jax.random.split(jax.random.key(0), num_envs)

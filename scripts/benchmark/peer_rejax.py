@@ -34,7 +34,8 @@ def main() -> None:
             state, _ = jax.block_until_ready(program(keys(seed, members)))
         evaluate = partial(algorithm.eval_callback, algorithm)
         _, returns = (jax.vmap(evaluate) if members > 1 else evaluate)(state, keys(seed, members))
-        steps = members * create["total_timesteps"]
+        # It rounds the budget up to whole rollouts.
+        steps = int(jnp.sum(state.global_step))
         return {"wall": clock.wall, "cpu": clock.cpu, "steps": steps, "return": float(returns.mean())}
 
     serve(run, compile=compiling.wall, jax=jax.__version__, device=jax.devices()[0].device_kind)

@@ -458,11 +458,18 @@ KERNEL_SCENARIOS = {
     "pqn": Scenario(KERNEL_PQN, peers={"rejax": rejax_settings(REJAX_PQN, "PQN")}),
     "pixels": Scenario((*PPO_PIXELS[:5], *KERNEL_PPO)),
 }
-# Those of them that are measured as well, on an accelerator.
+# Those of them that are measured as well, on an accelerator: with as few random steps as rejax takes, or one of every
+# environment, and a budget of whole rollouts, which rejax would round up and we down.
 _PQN_STEPS = 128 * 512 * 32
 SCENARIOS |= {
-    "dqn_4096": replace(KERNEL_SCENARIOS["dqn"], on_cpu=False),
-    "sac_256": replace(KERNEL_SCENARIOS["sac"], on_cpu=False),
+    **{
+        f"{name}_{num_envs}": replace(
+            KERNEL_SCENARIOS[name],
+            overrides=(*KERNEL_SCENARIOS[name].overrides, f"system.warmup_steps={warmup}"),
+            on_cpu=False,
+        )
+        for name, num_envs, warmup in (("dqn", 4096, 1), ("sac", 256, 4))
+    },
     "pqn_512": Scenario(
         (*KERNEL_PQN, f"arch.total_timesteps={_PQN_STEPS}"),
         peers={"rejax": rejax_settings(REJAX_PQN | {"total_timesteps": _PQN_STEPS}, "PQN")},

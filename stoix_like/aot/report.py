@@ -26,7 +26,7 @@ from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.utils.replay import BufferConfig
 
 LAUNCH = 1.1
-"""Microseconds that the launch of a kernel takes on a GPU: what was left over on an H100, see `docs/benchmarks.md`."""
+"""Microseconds that a launch takes on a GPU: beyond the predicted kernels, on an H100, see `docs/benchmarks.md`."""
 _MOST_EXPENSIVE = 5
 # Bodies of loops, by the scope that the loop is traced in.
 _BODIES = {

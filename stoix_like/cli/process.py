@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from stoix_like.errors import ConfigError, ProcessLostError, TrainingError, printable
+from stoix_like.errors import ConfigError, ProcessLostError, TrainingError, first_line, printable
 from stoix_like.signals import Signals, received
 
 # Importing the package and Hydra is part of the time of a run.
@@ -124,9 +124,9 @@ def _stop_unexpectedly(error: Exception) -> None:
     if isinstance(error, OSError):
         _discard_output()
         _stop(str(error), FAILED)
-    if (missing := _missing_memory(error)) is not None:
+    if _lacks_memory(error):
         _stop(
-            f"out of memory: {missing}; end other programs on the device, or make the run smaller: arch.total_num_envs,"
+            f"{first_line(error)}; end other programs on the device, or make the run smaller: arch.total_num_envs,"
             " arch.population.size, system.total_batch_size, system.total_buffer_size",
             FAILED,
         )
@@ -136,16 +136,11 @@ def _stop_unexpectedly(error: Exception) -> None:
         _stop("interrupted", 128 + number)
 
 
-def _missing_memory(error: Exception) -> str | None:
-    """Return what a device says of the memory that it lacks; None if that is not the error.
-
-    The compiler of a GPU says so behind other reasons: that it could run no kernel in order to choose one.
-    """
+def _lacks_memory(error: Exception) -> bool:
+    """Return whether a device ran out of memory."""
     jax = sys.modules.get("jax")
-    if jax is None or not isinstance(error, jax.errors.JaxRuntimeError):
-        return None
-    _, found, reason = str(error).partition("RESOURCE_EXHAUSTED: ")
-    return reason.splitlines()[0].strip().rstrip(".") if found else None
+    of_device = jax is not None and isinstance(error, jax.errors.JaxRuntimeError)
+    return of_device and "out of memory" in first_line(error).lower()
 
 
 def _has_others() -> bool:

@@ -276,6 +276,7 @@ def read_host_state(run_dir: Path, step: int, processes: Processes = ALONE) -> d
 
     Raises:
         DamagedError: it cannot be read, or differs from what was written.
+        ConfigError: the file system or the memory failed.
     """
     return processes.together(lambda: _read_text(run_dir, step))[HOST_STATE]
 

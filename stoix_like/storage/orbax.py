@@ -74,12 +74,24 @@ def plain_path(directory: Path) -> Iterator[Path]:
 
 
 def unreadable(place: Path, error: BaseException) -> ConfigError | DamagedError:
-    """Return what to raise where a checkpoint could not be read: for the machine's sake, or because it is damaged."""
-    while error.__cause__ is not None:  # Orbax wraps the errors of its array store in its own words.
-        error = error.__cause__
-    if _is_transient(error):
-        return ConfigError(f"cannot read {place}: {first_line(error)}")
-    return DamagedError(f"{place}: {first_line(error)}")
+    """Return what to raise where a checkpoint could not be read.
+
+    Args:
+        place: the checkpoint.
+        error: what Orbax or the file system raised.
+
+    Returns:
+        A `ConfigError` if the file system or the memory failed, which leaves the checkpoint in its place; otherwise a
+        `DamagedError`.
+    """
+    links = [error]
+    while (cause := links[-1].__cause__) is not None:
+        links.append(cause)
+    # Orbax wraps what its array store says in an error without a type of its own.
+    reason = first_line(links[-1] if type(error) is Exception else error)
+    if any(map(_is_transient, links)):
+        return ConfigError(f"cannot read {place}: {reason}; it is kept: try again")
+    return DamagedError(f"{place}: {reason}")
 
 
 def _is_transient(error: BaseException) -> bool:

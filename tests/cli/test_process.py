@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,29 @@ def test_a_device_without_memory_is_told_in_one_line(capsys):
         jax.jit(lambda: jnp.ones(2**46))()
     assert exit_info.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("stoix-like: out of memory: Out of memory allocating 281474976710656 bytes; end other ")
+    assert re.fullmatch(r"stoix-like: RESOURCE_EXHAUSTED: Out of memory .*; end other programs on the device, .*", line)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        # As the compiler of a GPU that could run no kernel to choose one.
+        (
+            "NOT_FOUND: All configs failed during profiling.\nFailures (2):\n"
+            "EXECUTION FAILED: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 76.00MiB",
+            "EXECUTION FAILED: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 76.00MiB; end other ",
+        ),
+        ("RESOURCE_EXHAUSTED: a kernel needs 300 KiB of shared memory", None),
+        ("INTERNAL: RESOURCE_EXHAUSTED: ", None),
+    ],
+)
+def test_only_missing_memory_of_a_device_is_told_in_one_line(text, said, capsys):
+    with (
+        pytest.raises(SystemExit if said else jax.errors.JaxRuntimeError),
+        process.one_line_errors(),
+    ):
+        raise jax.errors.JaxRuntimeError(text)
+    assert capsys.readouterr().err.startswith(f"stoix-like: {said}" if said else "")
 
 
 @pytest.mark.slow

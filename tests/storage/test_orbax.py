@@ -62,4 +62,4 @@ def test_errors_of_the_machine_are_told_from_damage(error, transient):
     for raised in (error, wrapped):
         found = orbax.unreadable(Path("run/checkpoints/1"), raised)
         assert isinstance(found, ConfigError if transient else DamagedError)
-        assert f"run/checkpoints/1: {error or 'MemoryError'}" in str(found)
+        assert f"run/checkpoints/1: {str(error) or 'MemoryError'}" in str(found)
