@@ -5,9 +5,11 @@ After every quarter of the budget, the policy's mode plays ten episodes.
     python -m venv sbx && sbx/bin/pip install sbx-rl "gymnasium[mujoco]"
     sbx/bin/python scripts/sbx_returns.py SAC HalfCheetah-v5 --seeds 3
     sbx/bin/python scripts/sbx_returns.py CrossQ HalfCheetah-v5 --seeds 3 --critic-width 256
+    sbx/bin/python scripts/sbx_returns.py SAC Ant-v5 --seeds 3 --env-kwargs '{"include_cfrc_ext_in_observation": false}'
 """
 
 import argparse
+import json
 
 import gymnasium
 import numpy as np
@@ -25,14 +27,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="their number")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--critic-width", type=int, help="units of both layers of the critics; by default sbx's")
+    parser.add_argument("--env-kwargs", type=json.loads, default={}, help="arguments of gymnasium.make, as JSON")
     args = parser.parse_args()
     networks = None
     if args.critic_width is not None:
         networks = {"net_arch": {"pi": [256, 256], "qf": [args.critic_width] * 2}}
     finals = []
     for seed in range(args.first, args.first + args.seeds):
-        agent = getattr(sbx, args.algorithm)("MlpPolicy", args.env, seed=seed, policy_kwargs=networks)
-        env = Monitor(gymnasium.make(args.env))
+        env = gymnasium.make(args.env, **args.env_kwargs)
+        agent = getattr(sbx, args.algorithm)("MlpPolicy", env, seed=seed, policy_kwargs=networks)
+        env = Monitor(gymnasium.make(args.env, **args.env_kwargs))
         env.reset(seed=1000 + seed)
         for quarter in range(1, 5):
             agent.learn(args.steps // 4, reset_num_timesteps=False)

@@ -90,7 +90,7 @@ def unreadable(place: Path, error: BaseException) -> ConfigError | DamagedError:
     # Orbax wraps what its array store says in an error without a type of its own.
     reason = first_line(links[-1] if type(error) is Exception else error)
     if any(map(_is_transient, links)):
-        return ConfigError(f"cannot read {place}: {reason}; it is kept: try again")
+        return ConfigError(f"cannot read {place}: {reason}; it is kept, and may be readable later")
     return DamagedError(f"{place}: {reason}")
 
 

@@ -341,7 +341,10 @@ CASES = {
         [override for override in REPPO if "continuous" not in override], action_atom_values, atol=0.1
     ),
     "awr/ff_awr": Case([*ON_POLICY, *SEQUENCES], state_values),
-    "mpo/ff_vmpo": Case([*ON_POLICY, "system.num_minibatches=1", "+env.kwargs.continuous=true"], state_values),
+    "mpo/ff_vmpo": Case(
+        [*ON_POLICY, "system.num_minibatches=1", "system.normalize_rewards=false", "+env.kwargs.continuous=true"],
+        state_values,
+    ),
     "mpo/ff_mpo": Case(
         [*(override for override in CONTINUOUS if "total_batch" not in override), *SEQUENCES, "system.num_samples=4"],
         critic_values,
