@@ -433,6 +433,7 @@ CASES = {
             *("arch.total_timesteps=24000", "system.rollout_length=16", "system.num_minibatches=2", "system.q_lr=1e-2"),
             *("network.actor_network.pre_torso.layer_sizes=[16]", "network.q_network.pre_torso.layer_sizes=[32]"),
             *("+env.kwargs.continuous=true", "system.max_grad_norm=10", "system.normalize_observations=false"),
+            "system.normalize_rewards=false",
         ],
         continuous_pqn_values,
         atol=0.1,
