@@ -5,11 +5,13 @@ After every quarter of the budget, the policy's mode plays ten episodes.
     python -m venv sbx && sbx/bin/pip install sbx-rl "gymnasium[mujoco]"
     sbx/bin/python scripts/sbx_returns.py SAC HalfCheetah-v5 --seeds 3
     sbx/bin/python scripts/sbx_returns.py CrossQ HalfCheetah-v5 --seeds 3 --critic-width 256
-    sbx/bin/python scripts/sbx_returns.py SAC Ant-v5 --seeds 3 --env-kwargs '{"include_cfrc_ext_in_observation": false}'
+    sbx/bin/python scripts/sbx_returns.py SAC Ant-v5 --seeds 3 \\
+        --env-kwargs '{"include_cfrc_ext_in_observation": false, "contact_cost_weight": 0}'
 """
 
 import argparse
 import json
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -32,11 +34,11 @@ def main() -> None:
     networks = None
     if args.critic_width is not None:
         networks = {"net_arch": {"pi": [256, 256], "qf": [args.critic_width] * 2}}
+    make = partial(gymnasium.make, args.env, **args.env_kwargs)
     finals = []
     for seed in range(args.first, args.first + args.seeds):
-        env = gymnasium.make(args.env, **args.env_kwargs)
-        agent = getattr(sbx, args.algorithm)("MlpPolicy", env, seed=seed, policy_kwargs=networks)
-        env = Monitor(gymnasium.make(args.env, **args.env_kwargs))
+        agent = getattr(sbx, args.algorithm)("MlpPolicy", make(), seed=seed, policy_kwargs=networks)
+        env = Monitor(make())
         env.reset(seed=1000 + seed)
         for quarter in range(1, 5):
             agent.learn(args.steps // 4, reset_num_timesteps=False)
