@@ -4,7 +4,8 @@ Runs that differ only in their seeds form one row: the interquartile mean over s
 its 95 % bootstrap interval.
 A run is a directory with a `metrics.jsonl`; a directory that contains runs stands for all of them. `--into` keeps the
 rows of other commands, and replaces those of the same ones, in whatever order their overrides are. With references, a
-table before it has the rows whose budget is that of a published return.
+table before it has the rows whose budget is that of a published return. Without runs, a page gets the references
+as they are now.
 
     python scripts/results.py runs --reference docs/reference_returns.yaml --into docs/results.md
 """
@@ -455,13 +456,16 @@ def read_written(page: Path) -> Written:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, or write it into a page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", help="run directories, or directories that contain runs")
+    parser.add_argument("runs", type=Path, nargs="*", help="run directories, or directories that contain runs")
     parser.add_argument("--reference", type=Path, help="yaml file of published returns, for an extra column")
     parser.add_argument("--into", type=Path, help=f"page whose text between {BEGIN} and {END} is replaced")
     args = parser.parse_args(arguments)
+    if not (args.runs or (args.reference and args.into)):
+        parser.error("without runs, give --reference and --into, to write other published returns into a page")
     try:
         references = read_references(args.reference) if args.reference else None
-        members = (member for directory in find_runs(args.runs) for member in read_counted(directory))
+        runs = find_runs(args.runs) if args.runs else ()
+        members = (member for directory in runs for member in read_counted(directory))
         text = table(group(members), references, read_written(args.into) if args.into else None)
         if args.into:
             replace_block(args.into, text)

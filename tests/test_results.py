@@ -305,6 +305,21 @@ def test_the_published_returns_are_readable_and_have_sources():
     assert results.Published(-110.4, 1e6, "sb3-zoo") in references.returns["ppo/ff_ppo", "gymnax/MountainCar-v0"]
 
 
+def test_the_page_has_what_was_published_and_no_edit_by_hand(tmp_path):
+    text, page = (ROOT / "docs/results.md").read_text(), tmp_path / "results.md"
+    page.write_text(text)
+    results.main(["--reference", str(ROOT / "docs/reference_returns.yaml"), "--into", str(page)])
+    assert page.read_text() == text
+
+
+@pytest.mark.parametrize("given", [[], ["--into", "page.md"], ["--reference", "returns.yaml"]])
+def test_without_runs_a_page_and_references_are_needed(given, capsys):
+    with pytest.raises(SystemExit) as exit_code:
+        results.main(given)
+    assert exit_code.value.code == 2
+    assert "give --reference and --into" in capsys.readouterr().err
+
+
 def test_missing_unfinished_and_damaged_runs_are_refused(tmp_path, capsys):
     good = write_run(tmp_path / "good", finals=(1.0,))
     write_run(tmp_path / "unfinished/run")
