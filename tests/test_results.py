@@ -305,7 +305,7 @@ def test_the_published_returns_are_readable_and_have_sources():
     assert results.Published(-110.4, 1e6, "sb3-zoo") in references.returns["ppo/ff_ppo", "gymnax/MountainCar-v0"]
 
 
-def test_the_page_has_what_was_published_and_no_edit_by_hand(tmp_path):
+def test_the_page_has_the_published_returns_as_they_are(tmp_path):
     text, page = (ROOT / "docs/results.md").read_text(), tmp_path / "results.md"
     page.write_text(text)
     results.main(["--reference", str(ROOT / "docs/reference_returns.yaml"), "--into", str(page)])
