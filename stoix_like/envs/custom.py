@@ -17,7 +17,7 @@ from stoix_like.envs.environment import Environment, VectorEnvironment, Vectoriz
 from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites import load_suite
-from stoix_like.envs.wrappers import RewardWrapper, Wrapper, join_actions
+from stoix_like.envs.wrappers import RewardWrapper, Wrapper, as_declared, join_actions
 from stoix_like.envs.wrappers.base import unstacked
 from stoix_like.envs.wrappers.worlds import AddWorld
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
@@ -163,17 +163,11 @@ def adapt(env: Any, params: Mapping[str, Any], world: bool = False) -> VectorEnv
         ConfigError: a parameter is unknown.
     """
     if all(hasattr(env, name) for name in _GYMNAX):
-        return _adapt_gymnax(env, params)
-    if _is_of_jaxmarl(env):
-        return _adapt_jaxmarl(env, params, world)
-    if not isinstance(env, Environment | VectorEnvironment):
-        raise FaultyEnvironmentError([f"{_name(env)} is not an environment in JAX: {_advice(env)}"])
-    if params:
-        raise ConfigError(f"env.params={dict(params)}: {_name(env)} has no parameters: use env.kwargs")
-    for name in ("observation_space", "action_space"):
-        if not hasattr(env, name):
-            raise FaultyEnvironmentError([f"{_name(env)} has no {name}: set it to a space of stoix_like.envs.spaces"])
-    vector = join_actions(Vectorize(env) if isinstance(env, Environment) else env)
+        vector = _adapt_gymnax(env, params)
+    elif _is_of_jaxmarl(env):
+        vector = _adapt_jaxmarl(env, params, world)
+    else:
+        vector = _adapt_own(env, params, world)
     space = vector.action_space
     for part in getattr(space, "parts", [space]):
         if isinstance(part, Box) and not jnp.issubdtype(part.dtype, jnp.floating):
@@ -183,7 +177,19 @@ def adapt(env: Any, params: Mapping[str, Any], world: bool = False) -> VectorEnv
                     " floats"
                 ]
             )
-    return AddWorld(vector) if world else vector
+    return vector
+
+
+def _adapt_own(env: Any, params: Mapping[str, Any], world: bool) -> VectorEnvironment:
+    if not isinstance(env, Environment | VectorEnvironment):
+        raise FaultyEnvironmentError([f"{_name(env)} is not an environment in JAX: {_advice(env)}"])
+    if params:
+        raise ConfigError(f"env.params={dict(params)}: {_name(env)} has no parameters: use env.kwargs")
+    for name in ("observation_space", "action_space"):
+        if not hasattr(env, name):
+            raise FaultyEnvironmentError([f"{_name(env)} has no {name}: set it to a space of stoix_like.envs.spaces"])
+    vector = join_actions(Vectorize(env) if isinstance(env, Environment) else env)
+    return AddWorld(as_declared(vector, traced=False)) if world else vector
 
 
 def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> VectorEnvironment:

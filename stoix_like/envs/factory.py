@@ -328,7 +328,7 @@ def _make_episodes(
 ) -> VectorEnvironment:
     """Apply the wrappers that training and evaluation share, and random starts, which nothing above counts."""
     env = make_scenario(config, custom_env, evaluation, drawn)
-    env = wrappers.as_declared(env) if _is_checked(env, config) else env
+    env = wrappers.as_declared(env, _is_checked(env, config))
     if env.on_host and (random_start_steps or config.action_repeat > 1):
         key = "env.random_start_steps" if random_start_steps else "env.action_repeat"
         raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")

@@ -12,7 +12,7 @@ import numpy as np
 
 from stoix_like.base_types import PyTree
 from stoix_like.envs.host import HostSpec
-from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, Tuple
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, Tuple, is_picture
 from stoix_like.errors import ConfigError
 
 
@@ -33,7 +33,7 @@ def make_spec(
         stacked: number of stacked frames, see `spaces.Box`.
 
     Returns:
-        The description. Integers are observed as one-hot vectors, all other numbers but uint8 as float32.
+        The description. Discrete observations are one-hot vectors, all numbers but pictures float32.
 
     Raises:
         ConfigError: a space is not supported.
@@ -75,7 +75,7 @@ def _convert_observations(
                 lambda view: {key: encode(view[key]) for key, (_, _, encode) in parts.items()},
             )
         case gymnasium.spaces.Box():
-            converted = _box(space, np.uint8 if space.dtype == np.uint8 else np.float32)
+            converted = _box(space, np.uint8 if space.dtype == np.uint8 and is_picture(space) else np.float32)
             return converted, jax.ShapeDtypeStruct(converted.shape, converted.dtype), lambda view: view
         case gymnasium.spaces.Discrete():
             return _one_hot((int(space.n),), (int(space.start),), ())

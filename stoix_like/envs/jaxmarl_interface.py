@@ -21,7 +21,7 @@ from stoix_like.base_types import Observation, TimeStep
 from stoix_like.envs import padding
 from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
 from stoix_like.envs.scenes.base import Scene
-from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, is_picture, one_hot
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.schema import INT32_MAX
@@ -43,7 +43,7 @@ class Rules(NamedTuple):
         measures: `(env, state) -> measures`, see `EpisodeMetrics`.
         legal: `(env, state) -> masks`, the legal actions by agent; None: `get_avail_actions`, if there is one.
         views: `(observations) -> observations`, those of each agent as a list; None where they are by agent already.
-        images: whether observations of uint8 are images, and stay what they are.
+        declared: whether `observation_spaces` tell pictures and categories from numbers; False: all are numbers.
         scene: see `Environment.scene`; None: as the images of the observation.
     """
 
@@ -53,7 +53,7 @@ class Rules(NamedTuple):
     measures: Callable[[Any, Any], Mapping[str, Any]] = lambda env, state: {}
     legal: Callable[[Any, Any], Mapping[Any, Any]] | None = None
     views: Callable[[Any], Any] | None = None
-    images: bool = False
+    declared: bool = False
     scene: Callable[[], Scene | None] | None = None
 
 
@@ -135,17 +135,14 @@ class JaxMarlEnvironment(Environment):
         return self._by_agent(observed if self._rules.views is None else self._rules.views(observed))
 
     def _observation(self, observed: Any, state: Any) -> Observation:
-        views = jax.tree.map(padding.stack, *[jax.tree.map(self._number, view) for view in self._list(observed)])
+        spaces = [self._env.observation_spaces[agent] if self._rules.declared else None for agent in self._agents]
+        views = jax.tree.map(padding.stack, *map(_as_numbers, self._list(observed), spaces))
         if self._world:
             world = observed.get("world_state") if isinstance(observed, Mapping) else None
             if world is None and hasattr(self._env, "get_world_state"):
                 world = self._env.get_world_state(state)
             views = with_world(views, world)
         return Observation(views, self._mask(state))
-
-    def _number(self, leaf: Any) -> jax.Array:
-        image = self._rules.images and leaf.dtype == jnp.uint8
-        return jnp.asarray(leaf) if image else jnp.asarray(leaf, jnp.float32)
 
     def _finds_masks(self, state: Any) -> bool:
         """Return whether the environment tells which actions are legal; refuse masks that do not fit the actions."""
@@ -198,7 +195,7 @@ def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
         if faults:
             raise FaultyEnvironmentError(faults)
     limit, team_reward = getattr(env, "max_steps", None), bool(getattr(env, "team_reward", False))
-    rules = Rules(limit=limit, team_reward=team_reward, images=True)
+    rules = Rules(limit=limit, team_reward=team_reward, declared=True)
     if callable(scene := getattr(env, "scene", None)):
         rules = rules._replace(scene=scene)
     if callable(getattr(env, "terminated", None)):
@@ -284,19 +281,34 @@ def quiet() -> Iterator[None]:
             yield
 
 
+def _as_numbers(view: Any, space: Any) -> Any:
+    """Return the view of an agent as floats: one-hot vectors of categories, and pictures as they are."""
+    if isinstance(view, Mapping):
+        return {name: _as_numbers(part, getattr(space, "spaces", {}).get(name)) for name, part in view.items()}
+    if view.dtype == jnp.uint8 and hasattr(space, "high") and is_picture(Box(space.low, space.high, view.shape)):
+        return jnp.asarray(view)
+    if (discrete := _discrete(space)) is not None and view.shape == discrete.shape:
+        return one_hot(discrete, view[None])[0]
+    return jnp.asarray(view, jnp.float32)
+
+
 def _action_space(env: Any, agent: Any, name: str) -> Space:
     spaces = getattr(env, "action_spaces", {})
     space = spaces[agent] if agent in spaces else env.action_space(agent)
-    sizes = getattr(space, "num_categories", getattr(space, "nvec", None))
-    if sizes is not None:
-        return MultiDiscrete(tuple(int(size) for size in np.asarray(sizes)))
-    if hasattr(space, "n"):
-        return Discrete(int(space.n))
+    if (discrete := _discrete(space)) is not None:
+        return discrete
     if hasattr(space, "low") and len(space.shape) == 1:
         shape = tuple(int(size) for size in space.shape)
         low, high = (np.broadcast_to(np.asarray(bound, np.float32), shape) for bound in (space.low, space.high))
-        return Box(low, high, shape)
+        return Box(low, high, shape, getattr(space, "dtype", jnp.float32))
     raise ConfigError(f"{name}: {agent} acts in a {type(space).__name__}: use Discrete, MultiDiscrete or a vector Box")
+
+
+def _discrete(space: Any) -> Discrete | MultiDiscrete | None:
+    sizes = getattr(space, "num_categories", getattr(space, "nvec", None))
+    if sizes is not None:
+        return MultiDiscrete(tuple(int(size) for size in np.asarray(sizes)))
+    return Discrete(int(space.n)) if hasattr(space, "n") else None
 
 
 def _space(view: Any, by_agent: bool) -> ObservationSpace:

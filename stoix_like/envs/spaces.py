@@ -373,6 +373,17 @@ def choices(space: Any) -> tuple[int, ...]:
     return (space.n,) if isinstance(space, Discrete) else ()
 
 
+def is_picture(space: Any) -> bool:
+    """Return whether the bytes of a box are pixels, 0 … 255 with at least two axes; others are plain numbers."""
+    return len(space.shape) >= 2 and bool(np.all(np.equal(space.low, 0)) and np.all(np.equal(space.high, 255)))
+
+
+def one_hot(space: ArraySpace, values: jax.Array) -> jax.Array:
+    """Encode elements `[N, *shape]` of a discrete space as concatenated one-hot vectors `[N, D]`."""
+    columns = values.reshape(len(values), -1) - first_choices(space).reshape(1, -1)
+    return jnp.concatenate([jax.nn.one_hot(columns[:, i], size) for i, size in enumerate(choices(space))], axis=-1)
+
+
 def _choose(key: jax.Array, mask: jax.Array) -> jax.Array:
     # One number for all elements: a categorical distribution would need one for each.
     legal = mask | ~mask.any()

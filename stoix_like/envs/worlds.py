@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace
+from stoix_like.utils.jax_utils import as_floats
 
 OWN, WORLD = "own", "world"
 
@@ -27,7 +28,9 @@ def with_world(views: Any, world: jax.Array | None = None) -> dict[str, Any]:
     """
     leaves = jax.tree.leaves(views)
     if world is None:
-        parts = [leaf.ravel() for leaf in leaves] if isinstance(views, dict) or views.ndim == 1 else list(views)
+        parts = (
+            [as_floats(leaf).ravel() for leaf in leaves] if isinstance(views, dict) or views.ndim == 1 else list(views)
+        )
         world = jnp.concatenate(parts, axis=-1)[None]
     else:
         world = jnp.atleast_2d(jnp.asarray(world, jnp.float32))

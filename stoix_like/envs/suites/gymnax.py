@@ -205,4 +205,4 @@ def _check_space(kind: str, space: Any, name: str) -> None:
 def _convert_actions(space: Any) -> Space:
     if isinstance(space, gymnax_spaces.Discrete):
         return Discrete(space.n)
-    return Box(plain_bound(space.low), plain_bound(space.high), tuple(space.shape))
+    return Box(plain_bound(space.low), plain_bound(space.high), tuple(space.shape), space.dtype)

@@ -85,11 +85,8 @@ class NavixEnvironment(Environment):
         return self._state(after), transition(view, after.reward, after.is_termination(), after.is_truncation())
 
     def _observation(self, view: jax.Array) -> Observation:
-        # Bytes are pixels to networks, which divide them by 255.
-        if self._keeps_tiles:
-            return Observation(view)
-        symbols = view.astype(jnp.int16)
-        return Observation(jnp.where(symbols > 127, _OPENED_DOOR, symbols) if view.dtype == jnp.uint8 else symbols)
+        is_symbolic = view.dtype == jnp.uint8 and not self._keeps_tiles
+        return Observation(jnp.where(view > 127, jnp.uint8(_OPENED_DOOR), view) if is_symbolic else view)
 
     def _state(self, timestep: Any) -> State:
         # Every step brings its own key. The cache holds images of the tiles, which only pixels need: without them,

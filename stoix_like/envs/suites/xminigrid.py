@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import xminigrid
 from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 from xminigrid.rendering.rgb_render import render
@@ -47,7 +46,7 @@ class XMiniGridEnvironment(Environment):
         """See `Environment.reset`."""
         with jax.numpy_rank_promotion("allow"):
             timestep = self._env.reset(self.params, key)
-        return strongly_typed(timestep.state), restart(self._observation(timestep.observation))
+        return strongly_typed(timestep.state), restart(Observation(timestep.observation))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
@@ -56,13 +55,8 @@ class XMiniGridEnvironment(Environment):
         with jax.numpy_rank_promotion("allow"):
             after = self._env.step(self.params, before, action)
         # Both kinds of end have the step type LAST; only a termination has no discount.
-        view = self._observation(after.observation)
+        view = Observation(after.observation)
         return strongly_typed(after.state), transition(view, after.reward, after.discount == 0.0, after.last())
-
-    @staticmethod
-    def _observation(view: jax.Array) -> Observation:
-        # Bytes are pixels to networks, which divide them by 255.
-        return Observation(view.astype(jnp.int16))
 
     def scene(self) -> Scene:
         """See `Environment.scene`."""

@@ -13,7 +13,17 @@ import numpy as np
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import Legend
-from stoix_like.envs.spaces import ArraySpace, Box, Dict, ObservationSpace, bounds, choices, entries
+from stoix_like.envs.spaces import (
+    ArraySpace,
+    Box,
+    Dict,
+    ObservationSpace,
+    bounds,
+    choices,
+    entries,
+    is_picture,
+    one_hot,
+)
 from stoix_like.envs.wrappers.base import (
     CountingWrapper,
     ObservationWrapper,
@@ -27,10 +37,11 @@ from stoix_like.utils.jax_utils import as_floats
 
 
 class AsDeclared(Wrapper):
-    """A wrapper that lets views and `observation_space` have the same dtypes, and masks be booleans.
+    """A wrapper that lets views and `observation_space` agree on what a number means, and masks be booleans.
 
-    Integers and flags become floats where these are declared. Otherwise, the space has the dtype of the view: bytes,
-    which networks scale, and floats stay as they are. Masks of actions without choices are dropped.
+    Pixels (`spaces.is_picture`) stay bytes, which networks divide by 255; other bytes become int16. Discrete
+    observations become one-hot vectors. Integers and flags become floats where these are declared; otherwise, the space
+    has the dtype of the view. Masks of actions without choices are dropped.
 
     Args:
         env: the environments to wrap.
@@ -55,16 +66,23 @@ class AsDeclared(Wrapper):
     def converted(self, observation: Observation) -> Observation:
         """Convert observations `[N, ...]` of the wrapped environments."""
         view, mask, _ = observation
-        dtypes = [space.dtype for space in entries(self.observation_space).values()]
+        spaces = (entries(space).values() for space in (self.env.observation_space, self.observation_space))
         leaves, structure = jax.tree.flatten(view)
-        converted = [leaf.astype(dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
-        view = jax.tree.unflatten(structure, converted)
+        view = jax.tree.unflatten(structure, [_as_box(*each) for each in zip(leaves, *spaces, strict=True)])
         mask = mask.astype(bool) if mask is not None and choices(self.action_space) else None
         return observation._replace(agent_view=view, action_mask=mask)
 
 
-def as_declared(env: VectorEnvironment) -> VectorEnvironment:
-    """Apply `AsDeclared` to environments that it changes; return others as they are."""
+def as_declared(env: VectorEnvironment, traced: bool = True) -> VectorEnvironment:
+    """Apply `AsDeclared` to environments that it changes; return others as they are.
+
+    Args:
+        env: the environments.
+        traced: whether their views are those of a reset; False: as they are declared.
+    """
+    if not traced:
+        wrapped = AsDeclared(env, _view_of(env.observation_space))
+        return env if repr(env.observation_space) == repr(wrapped.observation_space) else wrapped
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), env.num_agents))
     observed = jax.eval_shape(env.reset, keys)[1].observation
     wrapped = AsDeclared(env, observed.agent_view)
@@ -72,18 +90,31 @@ def as_declared(env: VectorEnvironment) -> VectorEnvironment:
     return env if same and str(env.observation_space) == str(wrapped.observation_space) else wrapped
 
 
+def _view_of(space: ObservationSpace) -> PyTree:
+    if isinstance(space, Dict):
+        return {name: _view_of(part) for name, part in space.spaces.items()}
+    return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
+
+
+def _as_box(leaf: jax.Array, declared: ArraySpace, box: Box) -> jax.Array:
+    return leaf.astype(box.dtype) if isinstance(declared, Box) else one_hot(declared, leaf)
+
+
 def _agreed(space: ObservationSpace, view: PyTree) -> ObservationSpace:
-    """Return a space with the dtypes that its views are converted to."""
+    """Return the space of converted views."""
     if isinstance(space, Dict):
         return Dict({name: _agreed(part, view[name]) for name, part in space.spaces.items()})
-    is_float = jnp.issubdtype(view.dtype, jnp.floating) or view.dtype == jnp.uint8
-    converts = jnp.issubdtype(space.dtype, jnp.floating) and not is_float
+    if not isinstance(space, Box):
+        return Box(0.0, 1.0, (sum(choices(space)),))
+    is_integer = not jnp.issubdtype(view.dtype, jnp.floating)
+    if is_picture(space) and jnp.uint8 in (view.dtype, space.dtype) and is_integer:
+        dtype = jnp.uint8
+    elif jnp.issubdtype(space.dtype, jnp.floating) and is_integer:
+        return space
+    else:
+        dtype = jnp.int16 if view.dtype == jnp.uint8 else view.dtype
     # Arrays of jax have 32 bits where a space has 64.
-    keeps = converts or view.dtype == jax.dtypes.canonicalize_dtype(space.dtype)
-    if isinstance(space, Box) and view.dtype == jnp.uint8 and jnp.issubdtype(space.dtype, jnp.floating):
-        # Pixels, whose declared bounds may be those of scaled ones.
-        return replace(space, dtype=view.dtype, low=0, high=255)
-    return space if keeps else replace(space, dtype=view.dtype)
+    return space if dtype == jax.dtypes.canonicalize_dtype(space.dtype) else replace(space, dtype=jnp.dtype(dtype))
 
 
 class FlattenObservation(ObservationWrapper):

@@ -171,7 +171,9 @@ class GridTorso(nn.Module):
             ValueError: the observation has no integers, or the number of symbols is unknown.
         """
         if not jnp.issubdtype(observation.dtype, jnp.integer):
-            raise ValueError(f"observations of type {observation.dtype} are not symbols: choose network=cnn")
+            raise ValueError(
+                f"observations of type {observation.dtype} are not symbols: choose network=cnn, or normalise none"
+            )
         if self.num_symbols is None:
             raise ValueError("num_symbols=None, and the observation space sets no largest symbol: set num_symbols")
         symbols = observation if self.has_channels else observation[..., None]

@@ -73,7 +73,7 @@ def encode(policy: Exportable) -> bytes:
     statistics: Any = getattr(policy.shared, "statistics", ())
     dtype = str(policy.argument_shapes[view].dtype)
     arrays = {"inputs": names, "dtype": dtype, **_layers(policy, modules), **_output(policy, modules[-2][0])}
-    if statistics != () and jnp.issubdtype(policy.argument_shapes[view].dtype, jnp.floating):
+    if statistics != () and dtype != "uint8":
         mean, std = (entries(tree, "agent_view")[view] for tree in (statistics.mean, statistics.std))
         arrays |= {"mean": mean, "std": std, "clip": np.float32(MAX_ABS_VALUE)}
     file = io.BytesIO()

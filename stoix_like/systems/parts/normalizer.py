@@ -15,7 +15,7 @@ from stoix_like.networks.recurrent.linear import linear_recurrence
 from stoix_like.schema import Part, above
 from stoix_like.utils import running_statistics
 from stoix_like.utils.accelerate.platform import on_cpu
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.jax_utils import Scalar, as_floats
 from stoix_like.utils.replay import Data
 
 MAX_ABS_VALUE = 10.0
@@ -29,7 +29,7 @@ data never learn of it. Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, add it to
 
 
 class Normalizer(NamedTuple):
-    """Normalisation of the `agent_view` of observations; integers and booleans, such as pixels, pass through.
+    """Normalisation of the `agent_view` of observations; bytes, which are pixels, pass through.
 
     Attributes:
         init: `(observation [N, ...]) -> state`, empty statistics.
@@ -59,16 +59,19 @@ def make_normalizer(
     if not enabled:
         return Normalizer(lambda _: (), lambda state, _: state, lambda _, observation: observation)
 
+    def numbers(observation: Observation) -> PyTree:
+        return jax.tree.map(lambda x: x if x.dtype == jnp.uint8 else as_floats(x), observation.agent_view)
+
     def init(observation: Observation) -> PyTree:
-        return running_statistics.initialize_statistics(jax.tree.map(lambda x: x[0], observation.agent_view))
+        return running_statistics.initialize_statistics(jax.tree.map(lambda x: x[0], numbers(observation)))
 
     def update(state: PyTree, observation: Observation) -> PyTree:
         return running_statistics.update_statistics(
-            state, observation.agent_view, std_min_value=min_std, pmap_axes=axes.names or None
+            state, numbers(observation), std_min_value=min_std, pmap_axes=axes.names or None
         )
 
     def apply(state: PyTree, observation: Observation) -> Observation:
-        view = running_statistics.normalize(observation.agent_view, state, max_abs_value)
+        view = running_statistics.normalize(numbers(observation), state, max_abs_value)
         return observation._replace(agent_view=view)
 
     return Normalizer(init, update, apply)

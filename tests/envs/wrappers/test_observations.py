@@ -5,6 +5,7 @@ import pytest
 
 from stoix_like.base_types import Observation
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, Vectorize, wrappers
+from stoix_like.envs.spaces import choices
 from stoix_like.errors import ConfigError
 from support import nested
 from support.countable_envs import KEY, ZERO, Counter, play, ramp
@@ -49,19 +50,30 @@ def test_observations_are_converted_to_what_is_declared():
 
 
 @pytest.mark.parametrize(
-    ("declared", "seen"), [(np.float32, jnp.uint8), (jnp.uint8, jnp.float32), (np.int32, np.int16)]
+    ("declared", "seen", "converted"),
+    [(np.float32, np.uint8, np.float32), (np.uint8, np.float32, np.float32), (np.int32, np.int16, np.int16)],
 )
-def test_a_space_has_the_dtype_of_views_that_are_not_converted(declared, seen):
+def test_views_and_space_have_one_dtype(declared, seen, converted):
     counter = Counter()
     counter.observation_space = Box(0, 100, (2,), declared)
     counter.observe = lambda count, action: Observation(jnp.array([count, action], seen))
     env = wrappers.as_declared(Vectorize(counter))
-    assert (env.observation_space.dtype, play(env, [1])[1].observation.agent_view.dtype) == (seen, seen)
-    # Declared bounds may be those of scaled pixels.
-    assert env.observation_space.high == (255 if seen == jnp.uint8 else 100)
-    if seen != jnp.float32:
+    assert (env.observation_space.dtype, play(env, [1])[1].observation.agent_view.dtype) == (converted, converted)
+    if converted != np.float32:
         with pytest.raises(ConfigError, match="needs observations that are arrays of floats"):
             wrappers.AddTime(env, 4)
+
+
+@pytest.mark.parametrize("space", [Discrete(3, start=1), MultiDiscrete((3, 2), start=(1, 0))])
+@pytest.mark.parametrize("traced", [True, False])
+def test_categories_are_one_hot_vectors(space, traced):
+    counter = Counter()
+    counter.observation_space = space
+    counter.observe = lambda count, action: Observation(jnp.stack([count + 1, action]) if space.shape else count + 1)
+    env = wrappers.as_declared(Vectorize(counter), traced)
+    assert env.observation_space.shape == (sum(choices(space)),)
+    expected = [[0, 1, 0], [0, 1, 0, 0, 1]][len(space.shape)]
+    assert play(env, [1])[1].observation.agent_view.tolist() == expected
 
 
 def test_masks_without_choices_are_dropped():
