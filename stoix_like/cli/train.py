@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -135,17 +136,27 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
 
     extra = config_dirs(args)
     swept = list(composition.expand_sweep(args.overrides, extra)) if args.multirun else [args.overrides]
-    composed = [composition.compose_config(chosen, extra, return_hydra_config=True) for chosen in swept]
+    composed = []
+    for chosen in swept:
+        with _naming_job(chosen, args.overrides):
+            composed.append(composition.compose_config(chosen, extra, return_hydra_config=True))
     if args.cfg or args.info:
         return None
     if composed[0].hydra.mode == RunMode.MULTIRUN and not args.multirun:
         return None  # Hydra's sweeper has its own parameters: each run checks itself.
     runs = []
     for number, (chosen, config) in enumerate(zip(swept, composed, strict=True)):
-        with composition.hydra_job(config, number if args.multirun else None):
+        with composition.hydra_job(config, number if args.multirun else None), _naming_job(chosen, args.overrides):
             runs.append(_parse(config, chosen, extra))
     if not args.multirun:
         return _prepare_alone(composed[0], runs[0])
+    alone = [line for line in args.overrides if all(line in chosen for chosen in swept)]
+    used = composition.compose_config(alone, extra, return_hydra_config=True).hydra.launcher
+    if any(config.hydra.launcher != used for config in composed):
+        raise ConfigError(
+            f"hydra.launcher: Hydra reads no launcher from swept values, and would use {used._target_}: give"
+            " hydra/launcher=… and its keys on the command line"
+        )
     sweep_dir = composition.run_dir_of(composed[0], "sweep")
     _check_sweep_dir(sweep_dir, args.overrides)
     # Its name may depend on swept values: all jobs belong to the directory of the first one.
@@ -158,6 +169,17 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
             )
         _check_runs(runs)
     return None
+
+
+@contextlib.contextmanager
+def _naming_job(chosen: Sequence[str], overrides: Sequence[str]) -> Iterator[None]:
+    """Let a refusal name the values of a multirun that it is about."""
+    try:
+        yield
+    except ConfigError as error:
+        if not (own := [line for line in chosen if line not in overrides and line not in str(error)]):
+            raise
+        raise ConfigError(f"{' '.join(own)}: {error}") from error
 
 
 def _parse(config: DictConfig, overrides: Sequence[str], extra: Sequence[str]) -> RunConfig:

@@ -52,6 +52,10 @@ REFUSED = [
     (["-m", "arch.seed=0,1", "logger=[wandb,tensorboard]"], "choose one, last in a list, and switch the others on"),
     (["-m", "env=gymnax/cartpole,-0.0"], "env=-0.0 is not known"),
     (["-m", "hydra.launcher=null"], "choose one with hydra/launcher=basic"),
+    (
+        ["-m", "system=ppo/ff_ppo,q_learning/ff_dqn", "++system.clip_eps=0.3"],
+        "system=q_learning/ff_dqn: unknown key 'sys",
+    ),
 ]
 # What the command refuses as `set_up` does.
 INVALID = [
@@ -124,6 +128,16 @@ def test_garbage_is_collected_again_after_the_start(monkeypatch):
 def test_runs_of_a_multirun_that_the_configuration_asks_for_are_checked_where_they_start():
     args, _ = train._parse_hydra(["hydra.mode=MULTIRUN"])
     assert train._check(args) is None
+
+
+def test_a_launcher_of_swept_experiments_would_not_be_used(tmp_path, capfd):
+    (tmp_path / "experiment").mkdir()
+    for name in ("a", "b"):
+        text = "# @package _global_\ndefaults:\n  - override /hydra/launcher: joblib\n"
+        (tmp_path / f"experiment/{name}.yaml").write_text(text)
+    with pytest.raises(SystemExit):
+        cli.main(["train", "-m", "--config-dir", str(tmp_path), "+experiment=a,b"])
+    assert "give hydra/launcher=… and its keys on the command line" in capfd.readouterr().err
 
 
 def test_a_broken_yaml_file_is_refused_with_its_place(capfd, tmp_path):
