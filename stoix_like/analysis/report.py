@@ -221,7 +221,7 @@ def _best_policy(algorithms: Sequence[AlgorithmRuns], animation: bool) -> str:
             members.setdefault(task, []).extend(own)
     parts = []
     for task, rivals in members.items():
-        best = max(rivals, key=_rank)
+        best = max(rivals, key=lambda member: (_rank(member), member.place == _named_best(member.run)))
         place = f"member={best.place}, " if len(members_of(best.run)) > 1 else ""
         parts.append(
             f"<p>{html.escape(task)}: {place}seed {best.seed} of <code>{html.escape(str(best.run.directory))}</code>,"
@@ -230,6 +230,12 @@ def _best_policy(algorithms: Sequence[AlgorithmRuns], animation: bool) -> str:
         if animation:
             parts.append(_animation(best) + _dream(best))
     return "\n".join(parts) + _best_points(algorithms)
+
+
+def _named_best(run: Run) -> int | None:
+    """Return the member that a complete run names as its best."""
+    member: int | None = run.summary.get("population/best", {}).get("member")
+    return member
 
 
 def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:

@@ -25,7 +25,7 @@ from stoix_like.policies.policy import Policy
 from stoix_like.run.host.devices import check_host_calls, find_devices, make_mesh
 from stoix_like.run.host.saved_state import lacks_best, select_members
 from stoix_like.run.population.halving import seeds_of
-from stoix_like.run.population.returns import best_member, last_evaluation, returns_of
+from stoix_like.run.population.returns import best_member, last_evaluation, named_best, returns_of
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import plain_config, read_config
 from stoix_like.storage.contents import reading
@@ -249,8 +249,8 @@ def choose_member(state: TrainedState, member: int | str | None) -> int:
 
     Args:
         state: the state of all members.
-        member: index of the member; `best` or None for the one with the highest evaluation return, or the first one if
-            none was evaluated.
+        member: index of the member; `best` or None for the one with the highest absolute metric, in a run without one
+            with the highest return of these parameters.
 
     Returns:
         The index of the member, 0 without a population.
@@ -262,7 +262,7 @@ def choose_member(state: TrainedState, member: int | str | None) -> int:
     if isinstance(member, str) and member.isdigit():
         member = int(member)
     if member in (None, "best"):
-        return best_member(returns, state.ranks)
+        return best_member(returns if state.ranks is None else state.ranks)
     if isinstance(member, bool) or not isinstance(member, int | np.integer) or not 0 <= member < returns.size:
         raise ConfigError(f"member={member} does not exist: use best, or 0 to {returns.size - 1}")
     return int(member)
@@ -293,6 +293,8 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
     history, hyperparams = found.host_state["progress"]["history"], _hyperparams(found.host_state)
     population = run.setup.config.arch.population
     returns, lacking, under_way, ranks = returns_of(found.host_state, step, item == "best")
+    if which in ("best", "last") and (named := named_best(run.run_dir, step)) is not None:
+        ranks = np.equal(np.arange(returns.size), named).astype(float)
     trials = np.zeros(0, int) if under_way is None else under_way
     env_steps, shared = np.full(returns.shape, step), found.items[item]
     what = np.full(returns.shape, {"best": _NONE_SELECTED, "last": "last"}.get(which, "checkpoint"), object)

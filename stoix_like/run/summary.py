@@ -10,7 +10,8 @@ import numpy as np
 
 from stoix_like.run.host.devices import device_names
 from stoix_like.run.population.halving import make_rules, seeds_of
-from stoix_like.run.population.members import Population
+from stoix_like.run.population.members import Population, at_members
+from stoix_like.run.population.returns import best_member
 from stoix_like.run.population.trials import Trials
 from stoix_like.run.programs.compile import CompiledRun
 from stoix_like.run.programs.profile import Profile
@@ -22,6 +23,7 @@ from stoix_like.storage.recorded_runs import TRIALS
 LOGGING_MEANWHILE = "logging_while_training"
 ENVIRONMENT = "training_environment"
 LEARNING = "training_learning"
+_MEAN = "episode_return_mean"
 
 
 def summarise(
@@ -48,6 +50,13 @@ def summarise(
     """
     config, plan = setup.config, setup.plan
     population, last, trials = outcome(setup, population, progress.history)
+    if trials is None and population.num_members > 1 and absolute:
+        healthy = ~at_members(last["population/failed"], (population.num_members,))
+        scores = (
+            np.where(healthy, record[f"{name}/{_MEAN}"], -np.inf)
+            for name, record in (("absolute", absolute), ("eval", last))
+        )
+        last["population/best_member"] = best_member(*scores)
     failures = shown_failures(progress.failures, last)
     jaxs = jax.config.values["jax_default_matmul_precision"] or "default"
     trained_steps = progress.updates * plan.steps_per_update * population.num_members

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from stoix_like.errors import ConfigError
-from stoix_like.inference.load import TrainedState, choose_member, load_policy, load_shared, open_run
+from stoix_like.inference.load import TrainedState, choose_member, load_member, load_policy, load_shared, open_run
 from support.toy_runs import train_toy
 from support.trained_runs import select_untrained, train_members, train_pendulum
 
@@ -94,6 +94,19 @@ def test_default_member_is_the_best(members, which):
     assert policy.env_steps == steps[selected[member]]
     for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
         np.testing.assert_array_equal(found, expected[member])
+
+
+def test_the_member_that_the_summary_names_is_the_best_everywhere(members, tmp_path):
+    """Of the run, and not of the evaluation that happened to be the highest."""
+    named = shutil.copytree(members, tmp_path / "named")
+    summary = json.loads((named / "summary.json").read_text())
+    for member in range(3):
+        (named / "summary.json").write_text(json.dumps(summary | {"population/best": {"member": member}}))
+        assert load_member(open_run(named), "best", "best").member == member
+        assert load_member(open_run(named), "last", None).member == member
+    # It says nothing about parameters of another step.
+    (named / "summary.json").write_text(json.dumps(summary | {"population/best": {"member": 0}, "env_steps": 64}))
+    assert load_member(open_run(named), "best", "best").member == load_shared(open_run(named)).episode_return.argmax()
 
 
 def test_parameters_before_the_first_update_are_never_the_best(members, tmp_path):

@@ -79,6 +79,10 @@ def test_a_population_has_a_record_per_member_and_counts_the_steps_of_all():
     assert [member["failure"] for member in found["population/members"]] == [None, None, progress["failures"][2], None]
     assert (found["population/best"]["member"], found["population/best"]["gamma"]) == (1, 0.9)
     assert found["population/best_point"]["members"] == [0, 1]
+    # The absolute metric decides, where there is one, of members that did not diverge.
+    absolute = {"absolute/episode_return_mean": [2.0, 3.0, 9.0, 4.0]}
+    found = summary_of([*SIZES, *grid], absolute=absolute, history=[last], **progress)
+    assert found["population/best"]["member"] == found["population/best_member"] == 3
     assert (found["population/size"], found["population/varied"]) == (4, ["gamma"])
 
 

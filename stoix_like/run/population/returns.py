@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from stoix_like.run.host.saved_state import lacks_best
 from stoix_like.run.population.members import at_members
 from stoix_like.run.population.trials import interquartile_means
 from stoix_like.storage.recorded_runs import RETURN, TRIALS
+from stoix_like.storage.run_files import read_summary
 
 
 class Returns(NamedTuple):
@@ -32,18 +34,23 @@ class Returns(NamedTuple):
     @property
     def best_member(self) -> int:
         """See `best_member`."""
-        return best_member(self.returns, self.ranks)
+        return best_member(self.returns if self.ranks is None else self.ranks)
 
 
-def best_member(returns: np.ndarray, ranks: np.ndarray | None) -> int:
-    """Return the index of the best member, 0 without a population; of the first one if none was evaluated.
+def best_member(*scores: Any) -> int:
+    """Return the index of the member with the highest first score `[P]`; of ties, by the next, then the middle one."""
+    best = np.arange(np.size(scores[0]))
+    for score in scores:
+        ranked = np.nan_to_num(np.ravel(score)[best], nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+        best = best[ranked == ranked.max()]
+    return int(best[(len(best) - 1) // 2])
 
-    Args:
-        returns: see `Returns`.
-        ranks: see `Returns`.
-    """
-    ranked = returns if ranks is None else ranks
-    return int(np.where(np.isnan(ranked), -np.inf, ranked).argmax())
+
+def named_best(run_dir: Path, step: int) -> int | None:
+    """Return the member that the summary of a run names as its best; None unless the run ended at this step."""
+    summary = read_summary(run_dir)
+    member: int | None = summary.get("population/best", {}).get("member")
+    return member if summary.get("env_steps") == step else None
 
 
 def last_evaluation(host_state: Mapping[str, Any]) -> Mapping[str, Any]:

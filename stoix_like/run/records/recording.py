@@ -12,6 +12,7 @@ import numpy as np
 from stoix_like.architectures.types import IntervalMetrics
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.population.members import Population, at_members
+from stoix_like.run.population.returns import best_member
 from stoix_like.run.records import blocks, records
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.records.videos import Videos
@@ -214,7 +215,7 @@ def evaluated(population: Population, scores: np.ndarray, failures: Collection[i
     ranked = np.where(worst, -np.inf, scores)
     return {
         **aggregated("eval", population, counted),
-        "population/best_member": int(np.argmax(ranked)),
+        "population/best_member": best_member(ranked),
         "population/worst_member": int(np.argmin(ranked)),
         "population/failed": sorted(failures),
         **{f"hyperparams/{name}": list(values) for name, values in population.hyperparams.items()},

@@ -16,7 +16,7 @@ import numpy as np
 
 from stoix_like.arch_config import step_unit
 from stoix_like.errors import ConfigError, DamagedError, naming
-from stoix_like.run.population.returns import returns_of
+from stoix_like.run.population.returns import named_best, returns_of
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage import checkpoint, remote, run_files
 from stoix_like.storage.config_file import plain_config
@@ -157,7 +157,8 @@ def _source(run_dir: Path, step: int, unit: str) -> Source:
     host_state = checkpoint.read_host_state(run_dir, step)
     with naming(f"{KEY}={run_dir}"):
         found = returns_of(host_state, step, best=True)
-    member = found.best_member if found.returns.ndim else None
+    named = named_best(run_dir, step)
+    member = (found.best_member if named is None else named) if found.returns.ndim else None
     place = () if member is None else member
     item = "shared" if found.lacking[place] else "best"
     shapes = checkpoint.read_shapes(run_dir, step, item)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stoix_like.errors import ConfigError
-from stoix_like.run.population.returns import returns_of
+from stoix_like.run.population.returns import best_member, returns_of
 
 
 def host_state(returns, *, trials, strata=None, best=None, continues=None, env_steps=100):
@@ -45,3 +45,18 @@ def test_parameters_that_were_not_evaluated_have_no_return():
     assert returns_of(replaced, 100, best=True).returns.tolist() == [2.0, 2.0]
     with pytest.raises(ConfigError, match="from before the first evaluation: resume the run first"):
         returns_of({"progress": {"history": []}}, 0, best=True)
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ([[1.0, 3.0, 2.0]], 1),
+        ([[5.0, 5.0, 5.0, 1.0]], 1),  # the middle one
+        ([[5.0, 5.0, 5.0, 1.0], [2.0, 3.0, 4.0, 9.0]], 2),
+        ([[np.nan, -np.inf, -np.inf]], 1),
+        ([[np.nan, 2.0], [9.0, 1.0]], 1),
+        ([3.0], 0),
+    ],
+)
+def test_ties_go_to_the_next_scores_and_then_to_the_middle(scores, best):
+    assert best_member(*scores) == best
