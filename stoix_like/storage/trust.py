@@ -85,13 +85,14 @@ def check_trusted(config: Iterable[tuple[str, Any]], where: str, overrides: Sequ
         return
     record = _recorded(pairs)
     doubt = None if record is None else _doubt(record)
+    if doubt is not None:
+        raise ConfigError(f"{where}: {doubt}: if that is right, add --trust (trust=True)")
     sent = next(_destinations(dict(pairs), overrides), None)
-    if record is None or doubt is not None or (sent is not None and not record.sends):
-        because = "" if doubt is None else f"; {doubt}"
+    if record is None or (sent is not None and not record.sends):
         elsewhere = "; for a command without it, evaluate the run with it once" if sent is None else ""
         what = refused if record is None or record.sends else sent or refused
         raise ConfigError(
-            f"{where}: {what}{because}: read it and, if you trust it, use --trust (trust=True){elsewhere}"
+            f"{where}: {what}: read it and, if you trust it, use --trust (trust=True){elsewhere}"
         )
     # Code is imported from where it was imported in training, never from the working directory.
     sys.path += [directory for directory in record.directories if directory not in sys.path]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 import tempfile
@@ -25,10 +26,11 @@ from stoix_like.run.prepare import prepare
 from stoix_like.tuning.parameters import Parameter
 from stoix_like.tuning.runner import population_overrides
 
-SLOTS = (16, 8)
+SLOTS = (16, 8, 4)
 """Numbers of settings that train at a time, the preferred one first."""
-SEEDS = 8
-"""Seeds of each finalist, and fresh seeds: final returns of few seeds flatter settings that are unstable."""
+SEEDS = (8, 4)
+"""Seeds of each finalist, and fresh seeds, likewise: final returns of few seeds flatter settings that are unstable."""
+_LEAST_SECONDS = 60.0  # compiling and timing alone take about that
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _FORMS = "a wall time, 90s, 10min or 2h, or a number of environment steps (arch=offline: gradient steps), 5e7"
 # A search of fewer rounds would compare nothing but whole trials.
@@ -59,11 +61,13 @@ class BudgetStages(NamedTuple):
         slots: settings that train at a time.
         rounds: length of the search, in budgets of one trial per slot.
         deadline: seconds after which the search stops at its next evaluation; None: none.
+        seeds: seeds of each finalist, and fresh seeds.
     """
 
     slots: int
     rounds: float
     deadline: float | None = None
+    seeds: int = SEEDS[0]
 
 
 class Cost(NamedTuple):
@@ -88,7 +92,7 @@ def parse_budget(text: str | float) -> Budget:
         The budget.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is neither, or less than a minute.
     """
     found = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(s|min|h|)\s*", str(text))
     try:
@@ -97,12 +101,16 @@ def parse_budget(text: str | float) -> Budget:
         value = math.nan
     if not found or not value > 0.0 or not math.isfinite(value):
         raise ConfigError(f"budget={text} must be {_FORMS}")
-    return Budget(seconds=value * _UNITS[found[2]]) if found[2] else Budget(steps=value)
+    if not found[2]:
+        return Budget(steps=value)
+    if (seconds := value * _UNITS[found[2]]) < _LEAST_SECONDS:
+        raise ConfigError(f"budget={text} is too short: compiling alone takes about a minute, use at least 2min")
+    return Budget(seconds=seconds)
 
 
-def tail_rounds(slots: int) -> float:
+def tail_rounds(slots: int, seeds: int) -> float:
     """Return the rounds that follow a search: finalists on further seeds, then the last two settings on fresh ones."""
-    return (count_finalists(slots) + 2) * SEEDS / slots
+    return (count_finalists(slots) + 2) * seeds / slots
 
 
 def count_finalists(slots: int) -> int:
@@ -125,11 +133,11 @@ def plan_steps(steps: float, trial_steps: int, slots: int | None, unit: str) -> 
     Raises:
         ConfigError: too few; names the least number.
     """
-    for number in (slots,) if slots else SLOTS:
-        rounds = steps / (number * trial_steps) - tail_rounds(number)
+    for seeds, number in itertools.product(SEEDS, (slots,) if slots else SLOTS):
+        rounds = steps / (number * trial_steps) - tail_rounds(number, seeds)
         if rounds >= _LEAST_ROUNDS:
-            return BudgetStages(number, min(rounds, _MOST_ROUNDS))
-    least = trial_steps * number * (_LEAST_ROUNDS + tail_rounds(number))
+            return BudgetStages(number, min(rounds, _MOST_ROUNDS), seeds=seeds)
+    least = trial_steps * number * (_LEAST_ROUNDS + tail_rounds(number, seeds))
     raise ConfigError(
         f"budget={steps:g} {unit} are too few to tune trials of arch.total_timesteps={trial_steps:,}: use"
         f" at least {least:.3g}, or a smaller arch.total_timesteps"
@@ -148,14 +156,16 @@ def plan_seconds(seconds: float, cost: Cost, slots: int, spent: float) -> Budget
     Returns:
         The plan; None if the search would be too short.
     """
-    left = seconds - spent - _tail_seconds(cost, slots)
-    rounds = _MARGIN * left / cost.round
-    return BudgetStages(slots, min(rounds, _MOST_ROUNDS), left) if rounds >= _LEAST_ROUNDS else None
+    for seeds in SEEDS:
+        left = seconds - spent - _tail_seconds(cost, slots, seeds)
+        if (rounds := _MARGIN * left / cost.round) >= _LEAST_ROUNDS:
+            return BudgetStages(slots, min(rounds, _MOST_ROUNDS), left, seeds)
+    return None
 
 
 def least_seconds(cost: Cost, slots: int, spent: float) -> float:
     """Return the smallest wall time that `plan_seconds` has a plan for."""
-    return spent + _tail_seconds(cost, slots) + _LEAST_ROUNDS * cost.round / _MARGIN
+    return spent + _tail_seconds(cost, slots, SEEDS[-1]) + _LEAST_ROUNDS * cost.round / _MARGIN
 
 
 def describe_seconds(seconds: float, cost: Cost, plan: BudgetStages, spent: float) -> str:
@@ -167,11 +177,11 @@ def describe_seconds(seconds: float, cost: Cost, plan: BudgetStages, spent: floa
         plan: from `plan_seconds`.
         spent: seconds that have passed.
     """
-    later = _tail_seconds(cost, plan.slots)
+    later = _tail_seconds(cost, plan.slots, plan.seeds)
     search = min(seconds - spent - later, 0.5 * cost.start + plan.rounds * cost.round / _MARGIN)
     return (
         f"of {format_seconds(seconds)}, {format_seconds(spent)} went into compiling and timing;"
-        f" {format_seconds(search)} for the search, {format_seconds(later)} for finalists and fresh seeds;"
+        f" {format_seconds(search)} for the search, {format_seconds(later)} for finalists and {plan.seeds} fresh seeds;"
         f" one round of {plan.slots} settings takes {cost.round:.3g} s"
     )
 
@@ -188,14 +198,14 @@ def describe_steps(steps: float, trial_steps: int, plan: BudgetStages, unit: str
     one = plan.slots * trial_steps
     return (
         f"of {steps:.3g} {unit}, {plan.rounds * one:.3g} for the search and"
-        f" {tail_rounds(plan.slots) * one:.3g} for finalists and fresh seeds; one round of {plan.slots} settings takes"
-        f" {one:.3g}"
+        f" {tail_rounds(plan.slots, plan.seeds) * one:.3g} for finalists and {plan.seeds} fresh seeds; one round of"
+        f" {plan.slots} settings takes {one:.3g}"
     )
 
 
-def _tail_seconds(cost: Cost, slots: int) -> float:
+def _tail_seconds(cost: Cost, slots: int, seeds: int) -> float:
     """Return the seconds of what is not the search itself."""
-    rounds = tail_rounds(slots)
+    rounds = tail_rounds(slots, seeds)
     # The programs of later runs are those of the first one, from the cache of the compiler.
     return cost.round * rounds / _MARGIN + 0.5 * (2.0 + rounds) * cost.start
 

@@ -32,7 +32,7 @@ from stoix_like.schema import get_value
 from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import check_place, write_json, write_text
 from stoix_like.tuning import budget as budgets
-from stoix_like.tuning.budget import SEEDS, Budget, BudgetStages
+from stoix_like.tuning.budget import Budget, BudgetStages
 from stoix_like.tuning.confirm import FINALISTS, FRESH, check_seed, train_again
 from stoix_like.tuning.default_space import default_space
 from stoix_like.tuning.parameters import Parameter, as_json, parse_space
@@ -125,7 +125,7 @@ def tune(
             steps.
         overrides: Hydra overrides of all trials; hyperparameters that are given there are not searched.
         space: ranges by name, in place of or in addition to those of the default space; None as a range removes one.
-        slots: settings that train at a time; by default 16, or 8 where the budget needs it.
+        slots: settings that train at a time; by default 16, or 8 or 4 where the budget needs it.
         directory: where to write; what was interrupted there continues. By default `sweeps/tune/<system>/<env>`.
         config_dir: directory of your YAML files, laid out like the package's `configs`.
 
@@ -155,7 +155,9 @@ def tune(
     plan = _read_plan(where, request, slots)
     if plan is None:
         check_place(where, "--out")
-        _check_search(request, slots or min(budgets.SLOTS), 1.0)  # before the time of a step is measured
+        _check_search(
+            request, slots or min(budgets.SLOTS), 1.0, budgets.SEEDS[-1]
+        )  # before the time of a step is measured
         plan = _make_plan(request, limits, parameters, slots, config.arch, started)
         _write_plan(where, request, plan)
     trial = f"arch.total_timesteps={config.arch.total_timesteps:,}"
@@ -223,19 +225,19 @@ class _Tuning:
 
     def _retrain(self, stage: str, settings: Sequence[Mapping[str, float]], first_seed: int) -> list[list[float]]:
         """Train settings on seeds, in populations of the size of the search where that holds their seeds."""
-        together = _together(self.plan.slots)
+        together = _together(self.plan.slots, self.plan.seeds)
         runner, seed = Runner(self.directory, self._overrides(stage)), self.config.arch.seed + first_seed
         traced = [parameter.key for parameter in self.parameters]
         found = []
         for start in range(0, len(settings), together):
             name, own = f"{stage}/{start // together}", settings[start : start + together]
-            found += train_again(runner, name, own, traced, SEEDS, seed, "final")
+            found += train_again(runner, name, own, traced, self.plan.seeds, seed, "final")
         return found
 
     def _overrides(self, stage: str, deadline: float | None = None) -> list[str]:
         # Before a whole trial is complete, a search has found nothing.
         least = self.config.arch.num_evaluation
-        seeds = 1 if stage == "search" else SEEDS
+        seeds = 1 if stage == "search" else self.plan.seeds
         progress = {"_target_": _PROGRESS, "stage": stage, "deadline": deadline, "least": least, "seeds": seeds}
         callbacks = to_overrides({"callbacks": [*self.config.callbacks, progress]})
         return [*self.of_runs, *callbacks]
@@ -395,25 +397,25 @@ def _read_plan(directory: Path, request: Request, slots: int | None) -> BudgetSt
     return None
 
 
-def _check_search(request: Request, slots: int, rounds: float) -> None:
+def _check_search(request: Request, slots: int, rounds: float, seeds: int) -> None:
     """Refuse what the search, or training its best settings on further seeds, would refuse."""
     population = {"size": slots, "hyperparams": request.space, "halving.rounds": rounds}
     own = to_overrides({f"arch.population.{name}": value for name, value in population.items()})
     check_set_up([*request.of_runs, *own])
     try:
-        check_set_up([*request.of_runs, f"arch.population.size={_together(slots) * SEEDS}"])
+        check_set_up([*request.of_runs, f"arch.population.size={_together(slots, seeds) * seeds}"])
     except ConfigError as error:
         check_set_up(request.of_runs)  # what keeps any run from training is said as it is
-        raise ConfigError(f"slots={slots}: finalists train in populations of {SEEDS} seeds: {error}") from error
+        raise ConfigError(f"slots={slots}: finalists train in populations of {seeds} seeds: {error}") from error
 
 
-def _together(slots: int) -> int:
+def _together(slots: int, seeds: int) -> int:
     """Return the number of settings that train on further seeds as one population."""
-    return max(1, slots // SEEDS)
+    return max(1, slots // seeds)
 
 
 def _write_plan(directory: Path, request: Request, plan: BudgetStages) -> None:
-    _check_search(request, plan.slots, plan.rounds)
+    _check_search(request, plan.slots, plan.rounds, plan.seeds)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / TUNE, {"request": request._asdict(), "plan": plan._asdict()})
 
@@ -434,6 +436,7 @@ def _make_plan(
     assert limits.seconds is not None
     least = "", 0.0
     for number in (slots,) if slots else budgets.SLOTS:
+        print(f"compiling and timing {number} settings at a time, up to a minute …", flush=True)
         cost = budgets.measure(request.of_runs, parameters, number)
         spent = time.perf_counter() - started
         if best := budgets.plan_seconds(limits.seconds, cost, number, spent):
