@@ -49,6 +49,7 @@ class Signals:
         self._agreed = False  # the run stops, and saves
         self._finished = False
         self._depth = 0  # of inner contexts, which have something to save
+        self._expendable = False  # although in one of them: see `expendable`
         self._outer: Signals | None = None
         self._previous: dict[int, Any] = {}
         self._wake_up: tuple[socket.socket, socket.socket] | None = None
@@ -156,6 +157,11 @@ class Signals:
                 number = numbers.recv(1)
             except TimeoutError:
                 numbers.settimeout(None)
+                # Where a handler has run, an exception is on its way, which may end other processes first.
+                unanswered = self._depth == 0 and self._received is None
+                if self._owns_process and (self._expendable or unanswered):
+                    print("stopped before training" if self._expendable else "stopped", file=sys.stderr, flush=True)
+                    _exit_at_once(self._arrived[-1])
                 again = "; again: at once" if self._owns_process and self._arrived[-1] == signal.SIGINT else ""
                 doing = "saving" if self._agreed else "stopping after the current compilation or call"
                 print(f"{doing}{again}", file=sys.stderr, flush=True)
@@ -202,6 +208,19 @@ def defer() -> None:
     """Let the active context only record signals from now on: several processes agree on how to answer them."""
     if Signals._active is not None:
         Signals._active._depth += 1
+
+
+@contextlib.contextmanager
+def expendable(processes: Processes) -> Iterator[None]:
+    """Let a signal end a program that has nothing to save yet, such as a lone process that compiles for minutes."""
+    if (active := Signals._active) is None or processes.count > 1:
+        yield
+        return
+    active._expendable = True
+    try:
+        yield
+    finally:
+        active._expendable = False
 
 
 @contextlib.contextmanager

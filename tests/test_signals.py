@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -112,6 +113,29 @@ def test_signals_are_acknowledged_while_no_handler_runs_and_a_second_interrupt_e
             assert done.stderr.readline() == line
         done.send_signal(signal.SIGINT)
         assert done.wait() == 130
+
+
+COMPILES = """
+import hashlib
+from stoix_like.processes import ALONE
+from stoix_like.signals import Signals, expendable
+with Signals(owns_process=True){inner}:
+    print("busy", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("inner", "said"), [(", Signals(), expendable(ALONE)", "stopped before training\n"), ("", "stopped\n")]
+)
+def test_a_signal_ends_a_program_that_has_nothing_to_save(inner, said):
+    program = [sys.executable, "-c", COMPILES.format(inner=inner)]
+    with subprocess.Popen(program, stdout=-1, stderr=-1, text=True, env=dict(os.environ)) as done:
+        assert done.stdout.readline() == "busy\n"
+        time.sleep(1.0)  # until it is busy
+        done.send_signal(signal.SIGTERM)
+        assert (done.wait(), done.stderr.read()) == (128 + signal.SIGTERM, said)
 
 
 SAVES = """

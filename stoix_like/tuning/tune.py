@@ -434,21 +434,20 @@ def _make_plan(
         print(budgets.describe_steps(limits.steps, trial_steps, plan, unit))
         return plan
     assert limits.seconds is not None
-    least = "", 0.0
-    for number in (slots,) if slots else budgets.SLOTS:
+    numbers, cost, number, least = (slots,) if slots else budgets.SLOTS, budgets.Cost(0.0, 0.0), 0, 0.0
+    for place, number in enumerate(numbers, start=1):
         print(f"compiling and timing {number} settings at a time, up to a minute …", flush=True)
         cost = budgets.measure(request.of_runs, parameters, number)
         spent = time.perf_counter() - started
         if best := budgets.plan_seconds(limits.seconds, cost, number, spent):
             print(budgets.describe_seconds(limits.seconds, cost, best, spent))
             return best
-        takes = f"one round of {number} trials of arch.total_timesteps={trial_steps:,} takes {cost.round:.0f} s here"
-        least = takes, budgets.least_seconds(cost, number, spent)
         # Fewer slots cost less, but hardly less than in proportion.
-        fewer = cost._replace(round=cost.round / 3)
-        if budgets.plan_seconds(limits.seconds, fewer, min(budgets.SLOTS), spent) is None:
+        costs = {one: cost._replace(round=cost.round * one / number) for one in numbers[place - 1 :]}
+        least = min(budgets.least_seconds(one, fewer, spent) for fewer, one in costs.items())
+        if least > 1.5 * limits.seconds:
             break
     raise ConfigError(
-        f"budget={request.budget} is too short: {least[0]}: use at least {math.ceil(least[1] / 60)}min, or a smaller"
-        " arch.total_timesteps"
+        f"budget={request.budget} is too short: one round of {number} trials of arch.total_timesteps={trial_steps:,}"
+        f" takes {cost.round:.0f} s here: use at least {math.ceil(least / 60)}min, or a smaller arch.total_timesteps"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +27,11 @@ from stoix_like.run.host.devices import placing
 from stoix_like.run.programs.functions import RunKeys, input_shapes, make_keys, run_programs
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import RunSetup
-from stoix_like.signals import stop_if_received
+from stoix_like.signals import expendable, stop_if_received
 from stoix_like.utils.replay import BufferConfig
+
+# Seconds after which a run says which program it waits for.
+_PATIENCE = 10.0
 
 
 class Compiler:
@@ -54,11 +58,11 @@ class Compiler:
         """
         return self.start(name, program, *args)()
 
-    def start(self, name: str, program: Any, *args: Any) -> Callable[[], Any]:
+    def start(self, name: str, program: Any, *args: Any) -> Callable[..., Any]:
         """Trace a jitted function, and start to compile it; see `__call__`.
 
         Returns:
-            A function that waits for the compiled program.
+            A function that waits for the compiled program, at most for the seconds that it is given.
         """
         start = time.perf_counter()
         traced = program.trace(*args)
@@ -130,7 +134,7 @@ def compile_run(setup: RunSetup) -> CompiledRun:
         ConfigError: the run does not fit into the memory of its devices.
         KeyboardInterrupt, SystemExit: a signal was received.
     """
-    with contextlib.closing(Compiler()) as compiler:
+    with contextlib.closing(Compiler()) as compiler, expendable(setup.processes):
         return _compile_run(setup, compiler)
 
 
@@ -166,7 +170,14 @@ def _compile(setup: RunSetup, compiler: Compiler) -> tuple[dict[str, Any], RunKe
         args[name], functions[name], waiting[name] = given, function, compiler.start(name, function, *given)
     # They have a program of their own, which compiles here while threads compile the others.
     keys = make_keys(setup)
-    compiled = {"init_given": functions["init"], **{name: wait() for name, wait in waiting.items()}}
+    compiled: dict[str, Any] = {"init_given": functions["init"]}
+    for number, (name, wait) in enumerate(waiting.items(), start=1):
+        with contextlib.suppress(TimeoutError):
+            compiled[name] = wait(_PATIENCE)
+            continue
+        if setup.config.logger.console.enabled:
+            setup.processes.say(f"  compiling {number} of {len(waiting)}: {name}", sys.stdout)
+        compiled[name] = wait()
     state: LearnerState = args["learn" if "learn" in compiled else "train"][0]
     return compiled, keys, state
 
