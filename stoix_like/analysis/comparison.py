@@ -165,13 +165,24 @@ class Comparison(NamedTuple):
                 "/".join(str(len(algorithm.tasks[task])) for task in self.tasks),
                 _steps(algorithm, self.tasks),
                 *(
-                    # Of fewer scores it is the mean.
-                    "–" if name == "iqm" and _num_scores(algorithm, self.tasks) < MIN_IQM else format_interval(interval)
+                    "–" if self._says_nothing(name, algorithm) else format_interval(interval)
                     for name, interval in self.aggregates[algorithm.label].items()
                 ),
             ]
             for algorithm in self.algorithms
         ]
+
+    def _says_nothing(self, name: str, algorithm: AlgorithmRuns) -> bool:
+        """Return whether a statistic is the mean of so few scores, or the distance of single scores to each other."""
+        if name == "iqm":
+            return _num_scores(algorithm, self.tasks) < MIN_IQM
+        return name == "optimality_gap" and not self.has_gap
+
+    @property
+    def has_gap(self) -> bool:
+        """True unless the target is the best of single seeds."""
+        seeds = max(len(one.tasks[task]) for one in self.algorithms for task in self.tasks)
+        return self.settings.target is not None or seeds > 1
 
     @property
     def is_grid(self) -> bool:
@@ -422,7 +433,7 @@ def _lines(comparison: Comparison) -> list[str]:
         title += f", {100.0 * (1.0 - settings.level):g} % bootstrap intervals"
     lines = [title, ""]
     lines += columns([["", *HEAD], *comparison.rows])
-    lines += ["", f"optimality gap: mean shortfall from {comparison.target:.4g}"]
+    lines += ["", f"optimality gap: mean shortfall from {comparison.target:.4g}"] if comparison.has_gap else []
     if comparison.tests:
         lines += ["", comparison.test_title] if any(test.is_tested for test in comparison.tests) else [""]
         lines += _grid_lines(comparison) if comparison.is_grid else _pair_lines(comparison)

@@ -159,19 +159,25 @@ def _lineage_panels(algorithms: Sequence[AlgorithmRuns], hyperparams: Sequence[s
     return panels
 
 
-def save(figure: Figure, path: Path, title: str = "") -> None:
+def save(figure: Figure, path: Path, title: str = "", width: float | None = None, dpi: int = 150) -> None:
     """Write a figure; html pages contain it as vector graphics and load nothing.
 
     Args:
         figure: the figure.
         path: the file, with an ending of `SUFFIXES`.
-        title: title of a page.
+        title: title above the figure, and of a page.
+        width: in inches, with the same shape; None: that of the figure.
+        dpi: dots per inch of a png.
     """
+    if title:
+        figure.suptitle(title)
+    if width is not None:
+        figure.set_size_inches(figure.get_size_inches() * width / figure.get_size_inches()[0])
     if path.suffix == ".html":
         write_bytes(path, _PAGE.format(title=html.escape(title or path.stem), body=as_svg(figure)).encode())
         return
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix[1:], dpi=150)
+    figure.savefig(buffer, format=path.suffix[1:], dpi=dpi)
     write_bytes(path, buffer.getvalue())
 
 

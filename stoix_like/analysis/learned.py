@@ -255,7 +255,7 @@ def draw_trajectory(policy: Policy, features: Sequence[str] = (), *, visits: Vis
     cut = f", {unfinished} of them not to their end" if unfinished else ""
     drawn = f"; the first {_MAX_PATHS} paths are drawn" if visits.episode.max() >= _MAX_PATHS else ""
     mean = f"mean return {visits.returns.mean():.4g}"
-    figure.suptitle(f"{policy.name}: {len(visits.returns)} episodes{cut}, {mean}{drawn}")
+    figure.suptitle(f"{policy.title}: {len(visits.returns)} episodes{cut}, {mean}{drawn}")
     return figure
 
 
@@ -383,5 +383,5 @@ def _figure(taken: Slice, panels: Sequence[Any]) -> Figure:
     held = ", ".join(f"{name} {value:.3g}" for name, value in taken.held.items())
     # About eleven characters of a title are an inch wide.
     others = textwrap.fill(f"others: {held}", int(11 * figure.get_figwidth())) if held else ""
-    figure.suptitle(f"{taken.policy.name}, {taken.policy.env_steps:,} steps" + (f"\n{others}" if others else ""))
+    figure.suptitle(f"{taken.policy.title}, {taken.policy.env_steps:,} steps" + (f"\n{others}" if others else ""))
     return figure

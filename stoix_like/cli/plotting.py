@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoix_like.cli.options import add_choice, add_run, add_runs, add_selection, load_policy
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.errors import ConfigError, listed, nearest
 from stoix_like.interpreter import make_importable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DEFAULT = "curves"
 
@@ -23,14 +26,14 @@ class PlotKind(NamedTuple):
     Attributes:
         about: what they show.
         add: adds the arguments to a parser, but for `--out`.
-        draw: draws to `out`.
-        endings: the endings that `out` may have, in words.
+        draw: returns the figure; None where it wrote the file itself.
+        animations: further endings that `out` may have.
     """
 
     about: str
     add: Callable[[argparse.ArgumentParser], None]
-    draw: Callable[[argparse.Namespace], None]
-    endings: str = ".png, .svg, .pdf or .html"
+    draw: Callable[[argparse.Namespace], Figure | None]
+    animations: tuple[str, ...] = ()
 
 
 def plot(words: Sequence[str]) -> str:
@@ -58,9 +61,18 @@ def plot(words: Sequence[str]) -> str:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kind.add(parser)
-    parser.add_argument("--out", type=Path, required=True, help=f"the file: {kind.endings}")
+    endings = (".png", ".svg", ".pdf", ".html", *kind.animations)
+    parser.add_argument("--out", type=Path, required=True, help=f"the file: {listed(endings, 'or')}")
+    style = parser.add_argument_group("style")
+    style.add_argument("--title", default="", help="title above the picture")
+    style.add_argument("--width", type=float, help="width in inches (default: 7 for each panel)")
+    style.add_argument("--dpi", type=int, default=150, help="dots per inch of a .png (default: 150)")
     args = parser.parse_args(rest, known)
-    kind.draw(args)
+    from stoix_like.analysis import figures
+
+    figures.check_output(args.out, endings)
+    if (figure := kind.draw(args)) is not None:
+        figures.save(figure, args.out, args.title, args.width, args.dpi)
     return f"drawn to {args.out}"
 
 
@@ -84,18 +96,23 @@ def _add_curves(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_efficiency(parser: argparse.ArgumentParser) -> None:
+def _add_labelled(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
+    parser.add_argument("--label", action="append", metavar="NAME", help="name of each algorithm, in their order")
+
+
+def _add_efficiency(parser: argparse.ArgumentParser) -> None:
+    _add_labelled(parser)
     parser.add_argument("--metric", help="the metric (default: eval/episode_return_mean)")
 
 
 def _add_population(parser: argparse.ArgumentParser) -> None:
-    add_selection(parser)
+    _add_labelled(parser)
     parser.add_argument("--hyperparam", action="append", default=[], help="may be repeated (default: all that vary)")
 
 
 def _add_heatmap(parser: argparse.ArgumentParser) -> None:
-    add_selection(parser)
+    _add_labelled(parser)
     parser.add_argument("--hyperparam", action="append", default=[], help="give two (default: the first two that vary)")
 
 
@@ -156,74 +173,70 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _draw_runs(args: argparse.Namespace) -> None:
+def _draw_runs(args: argparse.Namespace) -> Figure:
     from stoix_like import analysis
     from stoix_like.analysis import figures
 
-    figures.check_output(args.out)
-    options = {name: value for name, value in vars(args).items() if name not in ("runs", "by", "out", "hyperparam")}
-    given = {name: value for name, value in options.items() if value is not None}
-    hyperparams = getattr(args, "hyperparam", ())
-    figures.save(figures.draw(analysis.read(args.runs, args.by), hyperparams=hyperparams, **given), args.out)
+    algorithms = analysis.read(args.runs, args.by)
+    if args.label and len(args.label) != len(algorithms):
+        shown = ", ".join(algorithm.label for algorithm in algorithms)
+        raise ConfigError(f"--label is given {len(args.label)} times: name each of {shown}, in this order")
+    if args.label:
+        algorithms = [one._replace(label=label) for one, label in zip(algorithms, args.label, strict=True)]
+    own = ("runs", "by", "label", "out", "title", "width", "dpi", "hyperparam")
+    given = {name: value for name, value in vars(args).items() if name not in own and value is not None}
+    return figures.draw(algorithms, hyperparams=getattr(args, "hyperparam", ()), **given)
 
 
-def _draw_policy(args: argparse.Namespace) -> None:
+def _draw_policy(args: argparse.Namespace) -> Figure:
     from stoix_like import analysis
-    from stoix_like.analysis import figures
 
-    figures.check_output(args.out)
     sliced = {"fixed": _numbers(args.fixed), "others": args.others} if hasattr(args, "fixed") else {}
     draw: Callable[..., Any] = getattr(analysis, f"draw_{args.kind}")
     policy = load_policy(args)
     try:
-        figure = draw(policy, args.features, visits=policy.play(args.episodes, args.seed), **sliced)
+        figure: Figure = draw(policy, args.features, visits=policy.play(args.episodes, args.seed), **sliced)
     finally:
         policy.close()
-    figures.save(figure, args.out)
+    return figure
 
 
-def _draw_search(args: argparse.Namespace) -> None:
-    from stoix_like.analysis import figures
+def _draw_search(args: argparse.Namespace) -> Figure:
     from stoix_like.analysis.searches import draw_search
     from stoix_like.inference.searches import search_episode
 
-    figures.check_output(args.out)
     if args.trust:
         make_importable()
     options = {"seed": args.seed, "simulations": args.simulations, "trust": args.trust}
     episode = search_episode(args.run_dir, args.which, args.member, **options)
-    figures.save(draw_search(episode, args.step), args.out)
+    return draw_search(episode, args.step)
 
 
-def _draw_dream(args: argparse.Namespace) -> None:
-    from stoix_like.analysis import figures
+def _draw_dream(args: argparse.Namespace) -> Figure | None:
     from stoix_like.analysis.dreams import draw_dream, dream_episode
     from stoix_like.rendering.animation import FORMATS, check_writer
     from stoix_like.rendering.dreams import write_dream
 
     ending = args.out.suffix[1:]
-    figures.check_output(args.out, (*figures.SUFFIXES, *(f".{name}" for name in FORMATS)))
     if ending in FORMATS:
         check_writer(ending, f"--out {args.out}")
     if args.trust:
         make_importable()
     options = {"context": args.context, "length": args.length, "seed": args.seed, "trust": args.trust}
     episode = dream_episode(args.run_dir, args.which, args.member, **options)
-    if ending in FORMATS:
-        write_dream(args.out, episode)
-    else:
-        figures.save(draw_dream(episode), args.out)
+    if ending not in FORMATS:
+        return draw_dream(episode)
+    write_dream(args.out, episode)
+    return None
 
 
-def _draw_memory(args: argparse.Namespace) -> None:
-    from stoix_like.analysis import figures
+def _draw_memory(args: argparse.Namespace) -> Figure:
     from stoix_like.analysis.groups import SCORES
     from stoix_like.analysis.memory_plot import draw_memory
 
-    figures.check_output(args.out)
     if args.score not in SCORES:
         raise ConfigError(f"--score {args.score} is unknown: {nearest(args.score, SCORES)}")
-    figures.save(draw_memory(args.runs, args.x, args.score, args.by), args.out)
+    return draw_memory(args.runs, args.x, args.score, args.by)
 
 
 def _numbers(given: Sequence[str]) -> dict[str, float]:
@@ -240,7 +253,7 @@ def _numbers(given: Sequence[str]) -> dict[str, float]:
 
 KINDS = {
     "curves": PlotKind("learning curves by environment", _add_curves, _draw_runs),
-    "profiles": PlotKind("the share of runs above each return", add_selection, _draw_runs),
+    "profiles": PlotKind("the share of runs above each return", _add_labelled, _draw_runs),
     "efficiency": PlotKind("the return over seeds and environments against steps", _add_efficiency, _draw_runs),
     "slices": PlotKind("the return of a population over each hyperparameter", _add_population, _draw_runs),
     "heatmap": PlotKind("the return of a population over two hyperparameters", _add_heatmap, _draw_runs),
@@ -255,7 +268,7 @@ KINDS = {
         "what a world model predicts of an episode",
         _add_dream,
         _draw_dream,
-        endings=".png, .svg, .pdf, .html, .gif or .mp4",
+        animations=(".gif", ".mp4"),
     ),
     "memory": PlotKind("returns over the length of a task, a line per cell", _add_memory, _draw_memory),
 }

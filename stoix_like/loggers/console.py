@@ -93,7 +93,9 @@ class ConsoleLogger:
         self._print_field("run directory", _short_path(info.run_dir))
         for note in info.notes:
             self._print_field("note", note, "yellow")
-        center = f"{center_name(info.num_members)} over members of the mean episode return"
+        name = center_name(info.num_members)
+        center = "interquartile mean (IQM, of the middle half)" if name == "IQM" else name
+        center = f"{center} over members of the mean episode return"
         members = f"{center} [95 % bootstrap interval], best and worst one"
         lone = "mean episode return ± standard deviation over episodes, mean episode length"
         self._print_field("rows", lone if info.num_members == 1 else members)

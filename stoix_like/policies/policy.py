@@ -83,6 +83,7 @@ class Policy(Exportable):
         selected: how `load_policy` selected the parameters: `best of 10 evaluations, return 195.30`.
         step_unit: what `env_steps` counts, `env steps` or `gradient steps`.
         member: the member of a population whose policy this is, 0 without one.
+        title: system and environment, with the hyperparameters of the member that differ from the configuration.
         agent: the agent with networks of its own whose policy this is; None: that of all agents.
     Its other attributes are those of `Exportable`.
     """
@@ -118,6 +119,7 @@ class Policy(Exportable):
         self._shared = jax.device_put(shared)
         self._has_params = hasattr(shared, "params")
         self.name = setup.name
+        self.title = ", ".join([setup.name, *(f"{name}={value:.3g}" for name, value in hyperparams.items())])
         self.input_shapes = self._shapes
         if isinstance(self.observation_space, Dict):
             self.input_shapes = self._read_by_actions()

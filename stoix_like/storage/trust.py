@@ -91,9 +91,7 @@ def check_trusted(config: Iterable[tuple[str, Any]], where: str, overrides: Sequ
     if record is None or (sent is not None and not record.sends):
         elsewhere = "; for a command without it, evaluate the run with it once" if sent is None else ""
         what = refused if record is None or record.sends else sent or refused
-        raise ConfigError(
-            f"{where}: {what}: read it and, if you trust it, use --trust (trust=True){elsewhere}"
-        )
+        raise ConfigError(f"{where}: {what}: read it and, if you trust it, use --trust (trust=True){elsewhere}")
     # Code is imported from where it was imported in training, never from the working directory.
     sys.path += [directory for directory in record.directories if directory not in sys.path]
 

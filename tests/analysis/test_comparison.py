@@ -35,6 +35,16 @@ def test_a_clear_difference_is_decided(two):
     assert test.verdict(0.05).startswith("ppo/ff_ppo is better than q_learning/ff_dqn by 86 [")
 
 
+def test_single_seeds_have_no_distance_to_the_best_of_them(tmp_path):
+    write_run(tmp_path / "a", (8.0,))
+    write_run(tmp_path / "b", (9.0,), actor_lr=0.01)
+    found = analysis.compare(tmp_path)
+    assert [row[-2:] for row in found.rows] == [["–", "–"]] * 2
+    assert "optimality gap: " not in str(found)
+    found = analysis.compare(tmp_path, analysis.Settings(target=10.0))
+    assert [row[-1] for row in found.rows] == ["2.0", "1.00"]
+
+
 def test_a_small_difference_is_undecided_and_tells_the_seeds_it_needs(tmp_path):
     write_run(tmp_path / "a", (8.0, 9.0, 10.0, 11.0, 12.0))
     write_run(tmp_path / "b", (9.0, 10.0, 11.0, 12.0, 13.0), actor_lr=0.01)
