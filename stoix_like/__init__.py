@@ -41,19 +41,21 @@ else:
     }
 
     def __getattr__(name: str) -> Any:
-        """Return the installed version for `__version__`, and functions of modules that are imported on first use."""
+        """Return the installed version for `__version__`, and functions and modules that are imported on first use."""
         if name == "__version__":
             return importlib.import_module("importlib.metadata").version(__name__)
         if name in _MODULES:
             return getattr(importlib.import_module(_MODULES[name]), name)
         if importlib.import_module("importlib.util").find_spec(f"{__name__}.{name}"):
-            raise AttributeError(f"{__name__}.{name} is a module that is not imported yet: `import {__name__}.{name}`")
+            return importlib.import_module(f"{__name__}.{name}")
         found = ", ".join(sorted({*__all__, *_MODULES}))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has {found}")
 
     def __dir__() -> list[str]:
-        """Return all names that need no extra, with those that are imported on first use."""
-        return sorted({*globals(), *__all__})
+        """Return what users call and the installed extras allow, with what is imported on first use."""
+        find = importlib.import_module("importlib.util").find_spec
+        extras = {"analysis": "matplotlib", "sweep": "optuna", "tune": "optuna"}
+        return sorted([*__all__, "callbacks", "loggers", *(name for name, needed in extras.items() if find(needed))])
 
 
 # Without `sweep` and `tune`, whose extra `from stoix_like import *` would need.

@@ -30,10 +30,10 @@ def test_help_on_the_package_needs_no_extra():
     assert int(_printed(code)) > 0
 
 
-def test_modules_of_the_package_that_are_not_imported_yet_are_named_in_the_error():
-    code = "import stoix_like\ntry: stoix_like.utils\nexcept AttributeError as error: print(error)"
-    assert _printed(code) == "stoix_like.utils is a module that is not imported yet: `import stoix_like.utils`\n"
-    assert _printed("from stoix_like import utils; print(utils.__name__)") == "stoix_like.utils\n"
+def test_modules_of_the_package_are_imported_when_they_are_read():
+    assert _printed("import stoix_like; print(stoix_like.utils.__name__)") == "stoix_like.utils\n"
+    assert {"analysis", "loggers", "tune"} <= {*dir(stoix_like)}
+    assert "Any" not in dir(stoix_like)
 
 
 def test_importing_the_package_does_not_read_its_version():

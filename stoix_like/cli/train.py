@@ -6,11 +6,12 @@ import argparse
 import contextlib
 import os
 import re
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from stoix_like.cli.process import STARTED, one_line_errors, program, show
 from stoix_like.errors import ConfigError
@@ -151,11 +152,11 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
     if not args.multirun:
         return _prepare_alone(composed[0], runs[0])
     alone = [line for line in args.overrides if all(line in chosen for chosen in swept)]
-    used = composition.compose_config(alone, extra, return_hydra_config=True).hydra.launcher
-    if any(config.hydra.launcher != used for config in composed):
+    used, *others = map(_launcher, [composition.compose_config(alone, extra, return_hydra_config=True), *composed])
+    if any(other != used for other in others):
         raise ConfigError(
-            f"hydra.launcher: Hydra reads no launcher from swept values, and would use {used._target_}: give"
-            " hydra/launcher=… and its keys on the command line"
+            "hydra.launcher: Hydra reads no launcher from swept values: give hydra/launcher=… and its keys on the"
+            " command line"
         )
     sweep_dir = composition.run_dir_of(composed[0], "sweep")
     _check_sweep_dir(sweep_dir, args.overrides)
@@ -222,6 +223,15 @@ def _check_runs(runs: Sequence[RunConfig]) -> None:
             find_source(setup)
 
 
+def _launcher(config: DictConfig) -> Any:
+    """Return the launcher of a composed configuration, without resolving what depends on the time."""
+    from omegaconf import OmegaConf
+
+    group = OmegaConf.to_container(config.hydra, resolve=False)
+    assert isinstance(group, dict)
+    return group["launcher"]
+
+
 def _starts_elsewhere(config: DictConfig) -> bool:
     """Return whether the launcher of a multirun may use other machines."""
     from omegaconf import OmegaConf
@@ -229,6 +239,10 @@ def _starts_elsewhere(config: DictConfig) -> bool:
     launcher = OmegaConf.select(config, "hydra.launcher._target_")
     if launcher is None:
         raise ConfigError("hydra.launcher has no _target_: choose one with hydra/launcher=basic")
+    if launcher.endswith(".SlurmLauncher") and shutil.which("srun") is None:
+        raise ConfigError(
+            "hydra/launcher=submitit_slurm: there is no srun here: start it on a node of the cluster, or use joblib"
+        )
     return not launcher.endswith("BasicLauncher")
 
 

@@ -51,6 +51,10 @@ REFUSED = [
     (["--package", "system", "arch.seed=1"], "change what --cfg prints: add --cfg job, or leave them out"),
     (["-m", "arch.seed=0,1", "logger=[wandb,tensorboard]"], "choose one, last in a list, and switch the others on"),
     (["-m", "env=gymnax/cartpole,-0.0"], "env=-0.0 is not known"),
+    (
+        ["-m", "arch.seed=0,1", "hydra/launcher=submitit_slurm"],
+        "there is no srun here: start it on a node of the cluster",
+    ),
     (["-m", "hydra.launcher=null"], "choose one with hydra/launcher=basic"),
     (
         ["-m", "system=ppo/ff_ppo,q_learning/ff_dqn", "++system.clip_eps=0.3"],

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from stoix_like.arch_config import PopulationConfig
-from stoix_like.config import RunConfig
+from stoix_like.arch_config import OfflineConfig, PopulationConfig
+from stoix_like.config import RunConfig, flatten
 from stoix_like.envs.custom import unused_methods
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.factory import EnvConfig
@@ -32,6 +32,7 @@ def notes_on_parts(config: RunConfig, env: VectorEnvironment, networks: SimpleNa
     yield from _of_raw_games(config.env)
     yield from _of_worlds(config, env, networks)
     yield from _of_searches(config)
+    yield from _of_data(config)
     for rate in unused_dropout(networks, config.system):
         yield f"{rate} has no effect: system={config.system_name} trains without dropout there"
     yield from config.system.notes(env.action_space)
@@ -71,6 +72,13 @@ def _of_worlds(config: RunConfig, env: VectorEnvironment, networks: SimpleNamesp
             " apart, and their rewards may differ: use env.agent_ids=one_hot where the world is a vector, or"
             " env.team_reward=true"
         )
+
+
+def _of_data(config: RunConfig) -> Iterator[str]:
+    """Yield a note where an offline algorithm plays, too."""
+    data = next((value for name, value in flatten(config.resolved["system"]) if name == "data"), None)
+    if data is not None and config.system_name.startswith("offline/") and not isinstance(config.arch, OfflineConfig):
+        yield f"system.data={data} is mixed with rollouts of the policy: arch=offline learns from the data alone"
 
 
 def _of_searches(config: RunConfig) -> Iterator[str]:
