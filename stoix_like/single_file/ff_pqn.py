@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import math
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -280,20 +282,6 @@ class PQN:
         return jnp.mean(jax.lax.while_loop(lambda carry: ~jnp.all(carry[-1]), act_and_step, first)[3])
 
 
-def permutation(key: jax.Array, length: int) -> jax.Array:
-    """Sort random bits that end with their positions; on CPUs several times faster than `jax.random.permutation`."""
-    low = jnp.uint32((1 << (length - 1).bit_length()) - 1)
-    tagged = (jax.random.bits(key, (length,)) & ~low) | jnp.arange(length, dtype=jnp.uint32)
-    return (jnp.sort(tagged) & low).astype(jnp.int32)
-
-
-def split_seed(seed: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the keys of parameters, training and evaluation, split as in stoix_like, where runs are the same."""
-    train_key, eval_key = jax.random.split(jax.random.key(seed))
-    params_key, shards_key = jax.random.split(train_key)
-    return params_key, jax.random.split(shards_key)[0], eval_key
-
-
 def train(config: Config, seed: int | jax.Array) -> tuple[Learner, jax.Array]:
     """Train, and return the learner and the mean returns of the evaluations; to be jitted, or vmapped over seeds."""
     algorithm, num_evaluations = PQN(config), min(config.num_evaluations, config.num_updates)
@@ -312,6 +300,23 @@ def train(config: Config, seed: int | jax.Array) -> tuple[Learner, jax.Array]:
     return jax.lax.scan(interval, first, jnp.arange(num_evaluations + 1))
 
 
+# Nothing below is about reinforcement learning: random numbers as in stoix_like, and the command line.
+
+
+def permutation(key: jax.Array, length: int) -> jax.Array:
+    """Sort random bits that end with their positions; on CPUs several times faster than `jax.random.permutation`."""
+    low = jnp.uint32((1 << (length - 1).bit_length()) - 1)
+    tagged = (jax.random.bits(key, (length,)) & ~low) | jnp.arange(length, dtype=jnp.uint32)
+    return (jnp.sort(tagged) & low).astype(jnp.int32)
+
+
+def split_seed(seed: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the keys of parameters, training and evaluation, split as in stoix_like, where runs are the same."""
+    train_key, eval_key = jax.random.split(jax.random.key(seed))
+    params_key, shards_key = jax.random.split(train_key)
+    return params_key, jax.random.split(shards_key)[0], eval_key
+
+
 def parse(arguments: Sequence[str] | None = None) -> Config:
     """Read settings from the command line; None and tuples as in Python, counts also as 1e6."""
 
@@ -328,10 +333,15 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         expected = field.type.replace("int", f"int from {low} to {high}")
         raise argparse.ArgumentTypeError(f"use {expected}, such as {field.default}")
 
+    comments = dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(Config), re.MULTILINE))
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for field in fields(Config):
-        parser.add_argument(f"--{field.name}", type=partial(value, field), default=field.default, help=str(field.type))
+        about = comments.get(field.name, field.type)
+        parser.add_argument(f"--{field.name}", type=partial(value, field), default=field.default, help=about)
     config = Config(**vars(parser.parse_args(arguments)))
+    known = config.env_name in gymnax.registered_envs
+    if not known or not hasattr(gymnax.make(config.env_name)[0].action_space(), "n"):
+        parser.error("--env_name: use an environment of gymnax with discrete actions")
     if not hasattr(jax.nn, config.activation):
         parser.error("--activation: use the name of a function in jax.nn")
     if config.num_envs * config.rollout_length % config.num_minibatches:
