@@ -147,6 +147,9 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--simulations", type=int, help="of systems that search: simulations per step; 0: only the policy network"
     )
+    parser.add_argument(
+        "--policy", help="compare on the same episodes with random, or the import path of (observation, key) -> action"
+    )
     parser.add_argument("--render", type=Path, metavar="OUT.gif|OUT.mp4", help="render one more episode to this file")
     parser.add_argument("--trust", action="store_true", help=TRUST)
 
@@ -154,7 +157,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
 def _evaluate(args: argparse.Namespace) -> None:
     from stoix_like.inference import evaluation
 
-    if args.trust or args.opponent:
+    if args.trust or args.opponent or args.policy:
         make_importable()
     record = evaluation.evaluate(
         args.run_dir,
@@ -166,6 +169,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         opponent=args.opponent,
         randomize=args.randomize,
         simulations=args.simulations,
+        policy=args.policy,
         trust=args.trust,
     )
     show(evaluation.describe(record))

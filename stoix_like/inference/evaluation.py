@@ -15,10 +15,12 @@ import numpy as np
 
 from stoix_like.architectures.evaluator import Episodes, make_evaluator
 from stoix_like.assembly import SystemParts
+from stoix_like.base_types import System
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.opponents import Opponent
 from stoix_like.errors import ConfigError, DamagedError, TrainingError
+from stoix_like.inference.baseline import BaselinePolicy, compared, with_policy
 from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
 from stoix_like.inference.searches import with_simulations
 from stoix_like.loggers.formats import center_name, format_number
@@ -90,6 +92,7 @@ def evaluate(
     opponent: str | Opponent | None = None,
     randomize: bool | None = None,
     simulations: int | None = None,
+    policy: str | BaselinePolicy | None = None,
     trust: bool = False,
     env: Any = None,
 ) -> dict[str, Any]:
@@ -111,15 +114,16 @@ def evaluate(
         randomize: whether to draw the parameters of the physics model for each episode, of a run with
             `env.randomization`; None: as in training's evaluations.
         simulations: of systems that search, simulations per step, 0 for the policy alone; None: as in training.
+        policy: compare on the same episodes with `random`, a `BaselinePolicy` or its import path.
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
 
     Returns:
         The results: `episode_return_mean`, `_std`, `_min`, `_max`, `_ci_low` and `_ci_high`, `episode_length_mean`,
         the individual `episode_returns` and `episode_lengths`, and the `path` of the file in `evaluations/`, None if
-        writing failed. Of self-play, also `opponent`, `wins`, `draws` and `losses`. With `member="all"`, `members`
-        holds such results per member, and `episode_return_iqm` is the interquartile mean over members; those that have
-        `diverged` by then count as the lowest of the others, except for `best` parameters.
+        writing failed. With `policy`, its results as `baseline`, with the mean paired `difference`. Of self-play, also
+        `opponent`, `wins`, `draws` and `losses`. With `member="all"`, `members` holds such results per member; their
+        interquartile mean is `episode_return_iqm`, where those that `diverged` count as the lowest, except for `best`.
 
     Raises:
         ConfigError: an argument is invalid, or there is no such run, checkpoint or member.
@@ -134,12 +138,17 @@ def evaluate(
     _check_total(episodes, count_members(run.setup.config) if member == "all" else 1)
     animation = None if render is None else _make_animation(run, Path(render))
     trained = _load(run, which, member)
+    if policy is not None and len(trained.members) > 1:
+        raise ConfigError(f"policy={name_of(policy)}: compare one member with it, not member=all")
     set_compile_cache(run.setup.config.arch.compile_cache)
     play_key, render_key = _keys(seed)
     population = make_population(run.setup.config)
     with contextlib.closing(run.setup.env):
         played = _play(run, trained, episodes, play_key)
         record = {**_record(run, population, trained, played), "which": which, "seed": seed, "episodes": episodes}
+        if policy is not None:
+            other = _play(_with_env(run, rescale_actions=False), trained, episodes, play_key, policy)
+            record["baseline"] = _baseline(name_of(policy), played, other)
         if simulations is not None:
             record["simulations"] = simulations
         searched = "" if simulations is None else f"-{simulations}simulations"
@@ -196,6 +205,8 @@ def describe(record: Mapping[str, Any]) -> str:
             lines.append(f"  … {len(members) - _MAX_PRINTED_MEMBERS} more members in the file")
         iqm, low, high = (format_number(record[f"episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
         lines.append(f"  {center_name(len(members))} over members {iqm}   95 % {low} to {high}")
+    if baseline := record.get("baseline"):
+        lines.append(compared(baseline))
     if diverged := record.get("diverged"):
         counted = ", and count as the lowest of the others" if len(diverged) < len(members or ()) else ""
         lines.append(f"  member(s) {', '.join(map(str, diverged))} diverged{counted}")
@@ -299,15 +310,26 @@ def _diverged(run_dir: Path, step: int) -> tuple[int, ...]:
         return tuple(sorted(Progress.from_json(checkpoint.read_host_state(run_dir, step)["progress"]).failures))
 
 
-def _play(run: TrainedRun, trained: EvaluatedMembers, episodes: int, key: jax.Array) -> Episodes:
-    """Play E episodes of each member, and return them as host arrays `[M, E]`."""
+def _play(
+    run: TrainedRun,
+    trained: EvaluatedMembers,
+    episodes: int,
+    key: jax.Array,
+    policy: str | BaselinePolicy | None = None,
+) -> Episodes:
+    """Play E episodes of each member, or of another policy, and return them as host arrays `[M, E]`."""
     setup, members = run.setup, len(trained.members)
     several, lone = members > 1, trained.hyperparams[0]
     hyperparams = (
         {name: np.asarray([one[name] for one in trained.hyperparams], np.float32) for name in lone} if several else {}
     )
+
+    def build(traced: Any) -> System:
+        system = setup.build_system(traced if several else lone)
+        return system if policy is None else with_policy(system, policy, setup.env.action_space)
+
     play = make_evaluator(
-        lambda traced: setup.build_system(traced if several else lone),
+        build,
         setup.env,
         run.mesh,
         min(episodes, _BATCH_SIZE),
@@ -323,6 +345,14 @@ def _play(run: TrainedRun, trained: EvaluatedMembers, episodes: int, key: jax.Ar
         setup.env.check()
     joined = jax.tree.map(lambda *leaves: np.atleast_2d(np.concatenate(leaves, axis=-1))[:, :episodes], *batches)
     return joined._replace(returns=np.float64(joined.returns))
+
+
+def _baseline(policy: str, played: Episodes, other: Episodes) -> dict[str, Any]:
+    """Return the results of another policy, and the mean difference of the run to it, paired by episodes."""
+    paired = np.asarray(played.returns[0] - other.returns[0])
+    low, high = records.mean_interval(paired)
+    difference = {"difference": float(paired.mean()), "difference_ci_low": low, "difference_ci_high": high}
+    return {"policy": policy, **_statistics(other.returns[0], other.lengths[0]), **difference}
 
 
 def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, played: Episodes) -> dict[str, Any]:
@@ -373,7 +403,7 @@ def _results(returns: Any) -> dict[str, int]:
 
 
 def _statistics(returns: Any, lengths: Any) -> dict[str, Any]:
-    low, high = _interval(returns)
+    low, high = records.mean_interval(returns)
     return {
         **records.episode_statistics(returns, lengths),
         "episode_return_ci_low": low,
@@ -381,16 +411,6 @@ def _statistics(returns: Any, lengths: Any) -> dict[str, Any]:
         "episode_returns": returns.tolist(),
         "episode_lengths": lengths.tolist(),
     }
-
-
-def _interval(values: np.ndarray) -> tuple[float | None, float | None]:
-    """Compute the 95 % bootstrap interval of the mean; None for a single value."""
-    if len(values) < 2:
-        return None, None
-    rng = np.random.default_rng(0)
-    means = [values[rng.integers(len(values), size=len(values))].mean() for _ in range(records.NUM_RESAMPLES)]
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
 
 
 def _render(

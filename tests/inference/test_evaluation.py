@@ -17,6 +17,7 @@ from stoix_like.inference import evaluation, load
 from stoix_like.inference.evaluation import describe, evaluate
 from stoix_like.rendering import animation
 from stoix_like.run.programs.functions import make_keys
+from stoix_like.run.records import records
 from stoix_like.run.set_up.setup import set_up
 from support.composed import compose_config
 from support.recorded import write_config
@@ -61,6 +62,25 @@ def test_statistics_are_those_of_the_episodes(played):
     assert json.loads(record["path"].read_text()) == without_path(record)
 
 
+def still(observation, key):
+    """The task's own units, torques in [-2, 2]: none at all."""
+    return 0.0 * observation.agent_view[:1]
+
+
+def test_another_policy_plays_the_same_episodes(pendulum, played):
+    record = evaluate(pendulum, episodes=10, which="last", seed=3, policy=still)
+    baseline = record["baseline"]
+    assert record["episode_returns"] == played["episode_returns"]
+    paired = np.subtract(record["episode_returns"], baseline["episode_returns"])
+    assert baseline["difference"] == pytest.approx(paired.mean())
+    assert "still: return " in describe(record)
+    # Whoever acts, an episode that starts upright costs less than one that starts below.
+    random = evaluate(pendulum, episodes=10, which="last", seed=3, policy="random")["baseline"]
+    assert np.corrcoef(random["episode_returns"], baseline["episode_returns"])[0, 1] > 0.5
+    with pytest.raises(ConfigError, match=r"^policy=.*<lambda>.* returns an array of shape \[2\], not \[1\]"):
+        evaluate(pendulum, episodes=1, policy=lambda observation, key: observation.agent_view[:2])
+
+
 @pytest.mark.parametrize("seed", [0, 42])
 def test_evaluation_shares_no_key_with_training_of_the_same_seed(seed):
     setup = set_up(parse_config(compose_config([*SMALL, f"arch.seed={seed}"])))
@@ -100,7 +120,7 @@ def test_episodes_beyond_the_batch_size_are_played_in_batches(pendulum, played, 
     ],
 )
 def test_interval_of_the_mean(values, low, high):
-    assert evaluation._interval(np.array(values)) == (low, high)
+    assert records.mean_interval(np.array(values)) == (low, high)
 
 
 @pytest.mark.slow

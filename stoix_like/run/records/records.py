@@ -43,6 +43,16 @@ def episode_statistics(returns: Any, lengths: Any) -> dict[str, Any]:
     return {name: values.tolist() for name, values in statistics.items()}
 
 
+def mean_interval(values: np.ndarray) -> tuple[float | None, float | None]:
+    """Compute the 95 % bootstrap interval of the mean; None for a single value."""
+    if len(values) < 2:
+        return None, None
+    rng = np.random.default_rng(0)
+    means = [values[rng.integers(len(values), size=len(values))].mean() for _ in range(NUM_RESAMPLES)]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
 def evaluation(prefix: str, episodes: Episodes, count: int) -> dict[str, Any]:
     """Compute the statistics of the first `count` episodes; every device plays the same number, so there may be more.
 
