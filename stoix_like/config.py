@@ -403,7 +403,7 @@ def schema_of(build: Build) -> type[SystemConfig]:
     schema = hints_of(function).get("config")
     if not (isinstance(schema, type) and issubclass(schema, SystemConfig)):
         raise ConfigError(
-            f"{function.__module__}.{function.__qualname__}: the annotation of the argument 'config' must be a subclass"
-            " of stoix_like.base_types.SystemConfig"
+            f"{function.__module__}.{function.__qualname__}: annotate the argument 'config' with a subclass of"
+            " stoix_like.base_types.SystemConfig, as in make_algorithm(config: Config, spec)"
         )
     return schema
