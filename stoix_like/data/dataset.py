@@ -164,11 +164,7 @@ class DataSet(NamedTuple):
 
         Raises:
             KeyError: an array is missing.
-            ValueError: they have different numbers of rows.
         """
-        for name, array in arrays.items():
-            if len(array) != len(arrays["valids"]):
-                raise ValueError(f"{name} has {len(array):,} rows, and valids has {len(arrays['valids']):,}")
         view: Any = arrays.get("observations", {})
         for name in (name for name in arrays if name.startswith("observations/")):
             *parents, last = parts_of(name)[1:]

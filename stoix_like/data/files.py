@@ -124,7 +124,7 @@ def read_data(path: str | Path, key: str = KEY) -> DataSet:
     with _reading(path, key) as (place, layout):
         if layout in _OTHERS:
             return _OTHERS[layout](place)
-        return DataSet.from_arrays(_own_header(place), npz.arrays(place, npz.shapes(place).keys() - {_HEADER}))
+        return DataSet.from_arrays(_own_header(place), layouts.read_npz(place, npz.shapes(place).keys() - {_HEADER}))
 
 
 def content_hash(path: str | Path) -> str:
@@ -191,7 +191,7 @@ def _own_header(path: Path) -> DataHeader:
     said = npz.shapes(path)[_HEADER]
     if (size := said.size * said.dtype.itemsize) > _MAX_HEADER:
         raise ConfigError(f"its header has {size:,} bytes, more than {_MAX_HEADER:,}: record it again")
-    found = DataHeader.from_json(npz.arrays(path, (_HEADER,))[_HEADER].tobytes(), str(path))
+    found = DataHeader.from_json(npz.array(path, _HEADER).tobytes(), str(path))
     if found.format != FORMAT:
         raise ConfigError(f"it has the format {found.format}, and this version reads {FORMAT}: record it again")
     return found

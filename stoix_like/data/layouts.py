@@ -1,11 +1,12 @@
-"""Layouts of other packages: OGBench, D4RL and Minari; 64-bit numbers are read as 32 bits, as environments observe."""
+"""Layouts of other packages: OGBench, D4RL and Minari; and the reader of the arrays of all layouts."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ MINARI_KEY = "stoix_like"
 """The key of Minari's metadata under which this package writes its header."""
 _D4RL = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
 _OGBENCH = ("observations", "actions", "terminals", "valids", "rewards", "masks")
+_FLAGS = ("terminals", "timeouts", "valids", "masks", "terminated", "truncated")
 _MAX_METADATA_BYTES = 2**24
 _SPLIT = "episodes are split where a task was solved: their number, lengths and returns are those of the pieces"
 _NO_REWARDS = (
@@ -40,17 +42,17 @@ def read_ogbench(path: Path) -> DataSet:
     Args:
         path: the file.
     """
-    found = {name: plain(array, name) for name, array in npz.arrays(path, _OGBENCH).items()}
+    found = read_npz(path, _OGBENCH)
     view, action = found["observations"], found["actions"]
-    valid = found["valids"] > 0 if "valids" in found else found["terminals"] == 0
+    valid = found["valids"].copy() if "valids" in found else ~found["terminals"]
     # The last row has no successor, even where its mark is missing.
     valid[-1:] = False
-    terminated = valid & (found["masks"] == 0) if "masks" in found else np.zeros_like(valid)
+    terminated = valid & ~found["masks"] if "masks" in found else np.zeros_like(valid)
     truncated = valid & ~np.append(valid[1:], False) & ~terminated
     split = bool((terminated[:-1] & valid[1:]).any())
     notes = (*(() if "rewards" in found else (_NO_REWARDS,)), *((_SPLIT,) if split else ()))
     header = DataHeader(path=str(path), notes=notes)
-    reward: Any = found.get("rewards", np.zeros(len(valid))).astype(np.float32)
+    reward: Any = found.get("rewards", np.zeros(len(valid), np.float32))
     last = Observation(view[np.flatnonzero(terminated | truncated) + 1])
     if split:
         action, reward, terminated, truncated = (x[valid] for x in (action, reward, terminated, truncated))
@@ -74,21 +76,19 @@ def read_d4rl(path: Path) -> DataSet:
         ConfigError: it has no `timeouts`.
     """
     if zipfile.is_zipfile(path):
-        stored = npz.arrays(path, _D4RL)
+        found = read_npz(path, _D4RL)
     else:
         with _opened(path) as file:
-            stored = {name: file[name][()] for name in _D4RL if name in file}
-    if "timeouts" not in stored:
+            found = _read_hdf5({name: file[name] for name in _D4RL if name in file})
+    if "timeouts" not in found:
         raise ConfigError("it has no timeouts, so that nothing marks where truncated episodes end: use its v2")
-    found = {name: plain(array, name) for name, array in stored.items()}
-    terminated, truncated = (stored[name].astype(bool).reshape(-1) for name in ("terminals", "timeouts"))
+    terminated, truncated = found["terminals"], found["timeouts"].copy()
     truncated[-1:] = True
     last = None
     if "next_observations" in found:
         last = Observation(found["next_observations"][terminated | truncated])
-    reward = found["rewards"].reshape(-1)
     header, view = DataHeader(path=str(path)), Observation(found["observations"])
-    return from_steps(header, view, found["actions"], reward, terminated, truncated, last)
+    return from_steps(header, view, found["actions"], found["rewards"], terminated, truncated, last)
 
 
 def read_minari(path: Path) -> DataSet:
@@ -121,23 +121,20 @@ def minari_files(path: Path) -> tuple[Path, Path]:
 
 def _minari_rows(episode: Any) -> dict[str, np.ndarray]:
     """Return the rows of an episode by name; those of steps have one more, for the last observation."""
-    actions, terminated = _nest(episode["actions"]), episode["terminations"][()].astype(bool)
-    if isinstance(actions, dict | list):
-        actions = np.concatenate([x.reshape(len(x), -1) for x in jax.tree.leaves(actions)], axis=1, dtype=np.float32)
-    steps = {
-        "actions": actions,
-        "rewards": episode["rewards"][()].astype(np.float32),
-        "terminated": terminated,
-        "truncated": episode["truncations"][()].astype(bool) & ~terminated,
-        "valids": np.ones_like(terminated),
-    }
+    actions = paths(dict(enumerate(jax.tree.leaves(_nest(episode["actions"])))), "actions")
+    flags = {"terminated": episode["terminations"], "truncated": episode["truncations"]}
+    steps = _read_hdf5({**actions, "rewards": episode["rewards"], **flags})
+    parts = [steps.pop(name) for name in actions]
+    if isinstance(episode["actions"], Mapping):
+        parts = [np.concatenate([x.reshape(len(x), -1) for x in parts], axis=1, dtype=np.float32)]
+    steps |= {"actions": parts[0], "truncated": steps["truncated"] & ~steps["terminated"]}
+    steps["valids"] = np.ones_like(steps["terminated"])
     infos = episode.get("infos", {})
-    rows = {name: infos[name][()] for name in ("action_mask", "step_count") if name in infos}
-    if "action_mask" in rows:
-        rows["action_mask"] = rows["action_mask"].astype(bool)  # int8 in gymnasium
-    rows |= paths(_nest(episode["observations"]), "observations")
+    extras = {name: infos[name] for name in ("action_mask", "step_count") if name in infos}
+    rows = _read_hdf5(extras | paths(_nest(episode["observations"]), "observations"))
     rows |= {name: np.append(x, np.zeros_like(x[:1]), axis=0) for name, x in steps.items()}
-    return {name: plain(array, name) for name, array in rows.items()}
+    _check_rows(rows)
+    return rows
 
 
 def _minari_header(metadata: Path, path: Path) -> DataHeader:
@@ -149,16 +146,12 @@ def _minari_header(metadata: Path, path: Path) -> DataHeader:
 
 
 def _nest(group: Any) -> Any:
-    """Read groups of arrays as dictionaries, and those of tuples as lists."""
+    """Return groups of arrays as dictionaries, and those of tuples as lists."""
     if isinstance(group, Mapping):
         if all(name.startswith("_index_") for name in group):
             return [_nest(group[f"_index_{i}"]) for i in range(len(group))]
         return {name: _nest(group[name]) for name in group}
-    if group.dtype.kind not in "biuf":
-        raise ConfigError(
-            f"{group.name} holds no plain numbers: write images with jpeg_encoding=False, and leave texts out"
-        )
-    return group[()]
+    return group
 
 
 @contextlib.contextmanager
@@ -176,9 +169,59 @@ def _opened(path: Path) -> Iterator[Any]:
         yield file
 
 
-def plain(array: np.ndarray, name: str) -> np.ndarray:
-    """Return floats as float32 and integers as int32; flags stay, and observed integers of at most 16 bits."""
-    if array.dtype.kind == "f":
+def read_npz(path: Path, names: Container[str]) -> dict[str, np.ndarray]:
+    """Read those of the named arrays that a file of numpy has, see `read_rows`."""
+    found = {name: shape for name, shape in npz.shapes(path).items() if name in names}
+    return read_rows(found, partial(npz.array, path))
+
+
+def _read_hdf5(stored: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return read_rows(stored, lambda name: stored[name][()])
+
+
+def read_rows(stored: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> dict[str, np.ndarray]:
+    """Read arrays with the same number of rows as environments observe them; nothing is read before all may be.
+
+    Floats and rewards become float32, flags bool, and others int32, but for observed ones of at most 16 bits.
+
+    Args:
+        stored: what has their shapes and dtypes, by name.
+        read: returns the array of a name.
+
+    Raises:
+        ConfigError: an array holds other than numbers, integers beyond 32 bits, or flags that are NaN.
+        ValueError: they have different numbers of rows.
+    """
+    _check_rows(stored)
+    for name, array in stored.items():
+        if array.dtype.kind not in "biuf":
+            raise ConfigError(
+                f"{name} holds no plain numbers: write images with jpeg_encoding=False, and leave texts out"
+            )
+    return {name: _as_observed(read(name), name) for name in stored}
+
+
+def _check_rows(arrays: Mapping[str, Any]) -> None:
+    """Refuse arrays of which numpy would repeat one row for all, or drop some."""
+    lengths = {name: array.shape[0] for name, array in arrays.items()}
+    for name, rows in lengths.items():
+        if rows != (expected := next(iter(lengths.values()))):
+            raise ValueError(f"{name} has {rows:,} rows, and {next(iter(lengths))} has {expected:,}")
+
+
+def _as_observed(array: np.ndarray, name: str) -> np.ndarray:
+    """Convert an array, without a copy where it has the type already; see `read_rows`."""
+    if name in (*_FLAGS, "rewards"):
+        array = array.reshape(len(array))
+    if name in (*_FLAGS, "action_mask"):
+        if (wrong := np.isnan(array)).any():
+            raise ConfigError(f"{name} is NaN in row {np.argwhere(wrong)[0, 0]}: leave its episode out")
+        return array.astype(np.bool_, copy=False)
+    if array.dtype.kind == "f" or name == "rewards":
         return array.astype(np.float32, copy=False)
-    kept = array.dtype.kind == "b" or (array.dtype.itemsize <= 2 and "observations" in name)
-    return array if kept else array.astype(np.int32, copy=False)
+    if array.dtype.itemsize <= 2 and "observations" in name:
+        return array
+    numbers = array.astype(np.int32, copy=False)
+    if numbers is not array and (wrong := numbers != array).any():
+        raise ConfigError(f"{name} has {array[wrong][0]}, which 32 bits do not hold: use smaller numbers")
+    return numbers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import zipfile
-from collections.abc import Container
+import zlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,33 +34,33 @@ def shapes(path: Path) -> dict[str, jax.ShapeDtypeStruct]:
         return {name: jax.ShapeDtypeStruct(*_header(archive, name)[:2]) for name in names}
 
 
-def arrays(path: Path, names: Container[str]) -> dict[str, np.ndarray]:
-    """Read arrays one after the other; those without compression are mapped into memory. None is ever unpickled.
+def array(path: Path, name: str) -> np.ndarray:
+    """Read an array, whose checksum is compared; without compression, it is mapped into memory. It is never unpickled.
 
     Args:
         path: the file.
-        names: the arrays to read, as far as the file has them.
+        name: the array.
 
     Raises:
-        ConfigError: an array is pickled.
+        ConfigError: it is pickled.
         ValueError: the file is damaged.
+        zipfile.BadZipFile: so it is.
     """
     with zipfile.ZipFile(path) as archive:
-        return {name: _array(path, archive, name) for name in shapes(path) if name in names}
-
-
-def _array(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    (shape, dtype, order, start), info = _header(archive, name), archive.getinfo(f"{name}.npy")
-    size = math.prod(shape) * dtype.itemsize
-    if start + size != info.file_size:
-        raise ValueError(f"{name} has {info.file_size - start:,} bytes instead of {size:,}")
-    if info.compress_type == zipfile.ZIP_STORED and size:
-        with path.open("rb") as file:
-            file.seek(info.header_offset)
-            start += info.header_offset + _ENTRY.size + sum(_ENTRY.unpack(file.read(_ENTRY.size)))
-        return np.memmap(path, dtype, "r", start, shape, order)
-    with archive.open(info) as member:
-        return np.lib.format.read_array(member, allow_pickle=False)
+        (shape, dtype, order, start), info = _header(archive, name), archive.getinfo(f"{name}.npy")
+        size = math.prod(shape) * dtype.itemsize
+        if start + size != info.file_size:
+            raise ValueError(f"{name} has {info.file_size - start:,} bytes instead of {size:,}")
+        if info.compress_type != zipfile.ZIP_STORED or not size:
+            with archive.open(info) as member:
+                return np.lib.format.read_array(member, allow_pickle=False)
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        offset = info.header_offset + _ENTRY.size + sum(_ENTRY.unpack(file.read(_ENTRY.size)))
+    content = np.memmap(path, np.uint8, "r", offset, (info.file_size,))
+    if zlib.crc32(content.data) != info.CRC:
+        raise zipfile.BadZipFile(f"Bad CRC-32 for file {info.filename!r}")
+    return content[start:].view(dtype).reshape(shape, order=order)
 
 
 def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype[Any], Literal["F", "C"], int]:

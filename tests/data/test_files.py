@@ -75,12 +75,18 @@ class Opened:
 
 
 def flip_a_byte(path):
-    """Change the last byte of a compressed array."""
+    """Change the last byte of an array."""
     with zipfile.ZipFile(path) as file:
         position = file.infolist()[2].header_offset - 1
     content = bytearray(path.read_bytes())
     content[position] ^= 255
     path.write_bytes(content)
+
+
+def flip_a_mapped_byte(path):
+    """Far behind what is read with the shape of the array."""
+    rewrite(path, **{"observations/joint/pos": np.zeros((7, 2000), np.float32)})
+    flip_a_byte(path)
 
 
 def write_objects(path):
@@ -106,13 +112,12 @@ def write_one_long_word(path):
 
 
 def claim_more_rows(path):
-    """Let an array that is mapped into memory claim more rows than the file has."""
+    """Let arrays that are mapped into memory claim more rows than the file has."""
     array = io.BytesIO()
     np.lib.format.write_array(array, np.zeros(2, np.float32))
     with zipfile.ZipFile(path, "w") as file:
-        file.writestr("observations.npy", array.getvalue().replace(b"(2,), }", b"(9,), }"))
-        for name in ("actions", "terminals"):
-            file.writestr(f"{name}.npy", array.getvalue())
+        for name in ("observations", "actions", "terminals"):
+            file.writestr(f"{name}.npy", array.getvalue().replace(b"(2,), }", b"(9,), }"))
 
 
 @pytest.mark.parametrize(
@@ -126,12 +131,13 @@ def claim_more_rows(path):
         (write_objects, "observations is pickled, and reading it could run any code: save plain arrays"),
         (lambda path: path.write_bytes(path.read_bytes()[:-100]), "damaged, or of another layout"),
         (flip_a_byte, "damaged, or of another layout"),
+        (flip_a_mapped_byte, r"damaged, or of another layout \(BadZipFile: Bad CRC-32 for file '.*pos.npy'\)"),
         (write_wrong_header, r"damaged, or of another layout \(the header has no format\)"),
         (write_later_format, "it has the format 2, and this version reads 1: record it again"),
         (write_huge_header, "its header has 16,777,217 bytes, more than 16,777,216: record it again"),
         (write_one_long_word, "its header has 16,777,217 bytes, more than 16,777,216: record it again"),
         (claim_more_rows, r"damaged, or of another layout \(observations has 8 bytes instead of 36\)"),
-        (lambda path: rewrite(path, rewards=np.zeros(6)), r"damaged.* \(rewards has 6 rows, and valids has 7\)"),
+        (lambda path: rewrite(path, rewards=np.zeros(6)), r"damaged.* \(rewards has 6 rows, and .* has 7\)"),
         (lambda path: rewrite(path, rewards=None), r"damaged, or of another layout \(KeyError: 'rewards'\)"),
     ],
 )

@@ -1,11 +1,12 @@
 """Data sets of other packages."""
 
+import io
 import json
+import zipfile
 
 import numpy as np
 import pytest
 
-from stoix_like.data import layouts
 from stoix_like.data.files import content_hash, open_data, read_data, read_header
 from stoix_like.errors import ConfigError
 
@@ -180,7 +181,57 @@ def test_arrays_that_lie_in_other_files_are_refused(tmp_path, kind):
         ("bool", "bool"),
     ],
 )
-def test_arrays_have_the_types_that_environments_observe(given, read):
-    assert layouts.plain(np.zeros(2, given), "observations/image").dtype == read
-    of_actions = read if read in ("float32", "bool") else "int32"
-    assert layouts.plain(np.zeros(2, given), "actions").dtype == of_actions
+def test_arrays_have_the_types_that_environments_observe(tmp_path, given, read):
+    arrays = {name: np.zeros(2, given) for name in ("observations", "actions", "rewards", "terminals")}
+    np.savez(tmp_path / "data.npz", **arrays)
+    data = read_data(tmp_path / "data.npz")
+    assert data.observation.agent_view.dtype == read
+    assert data.action.dtype == ("float32" if read == "float32" else "int32")
+    assert data.reward.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"rewards": np.ones(1)}, r"damaged.* \(rewards has 1 rows, and observations has 6\)"),
+        ({"rewards": np.ones((6, 2))}, r"damaged.* \(cannot reshape"),
+        ({"observations": np.zeros((7, 1))}, r"damaged.* \(actions has 6 rows, and observations has 7\)"),
+        ({"actions": np.full(6, 2**32 + 1)}, "actions has 4294967297, which 32 bits do not hold: use smaller"),
+        ({"observations": np.full(6, 2**31, np.uint32)}, "observations has 2147483648, which 32 bits do not hold"),
+        ({"actions": np.full(6, 1j)}, "actions holds no plain numbers"),
+        ({"terminals": np.array([0, 1, np.nan, 1, 0, 1])}, "terminals is NaN in row 2: leave its episode out"),
+        ({"masks": np.array([0, 1, 1, 1, 0, np.nan])}, "masks is NaN in row 5"),
+        ({"timeouts": np.zeros(1)}, r"damaged.* \(timeouts has 1 rows, and observations has 6\)"),
+        ({"timeouts": np.array([0, np.nan, 1, 1, 0, 1])}, "timeouts is NaN in row 1"),
+    ],
+)
+def test_arrays_are_read_exactly_or_refused(tmp_path, arrays, message):
+    """Rewards are floats, and may be large."""
+    usual = {"observations": OBSERVATIONS, "actions": ACTIONS, "terminals": np.arange(6) == 5}
+    usual["rewards"] = np.full(6, 3 * 10**9)
+    np.savez_compressed(tmp_path / "usual.npz", **usual)
+    assert read_data(tmp_path / "usual.npz").reward[0] == 3e9
+    np.savez_compressed(tmp_path / "data.npz", **{**usual, **arrays})
+    with pytest.raises(ConfigError, match=rf"^system\.data=.*data\.npz: {message}"):
+        read_data(tmp_path / "data.npz")
+
+
+def test_minari_has_an_observation_more_than_steps(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    write_minari(tmp_path / "arm-v0")
+    with h5py.File(tmp_path / "arm-v0" / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_10/observations/pos"], file["episode_9/observations/pos"]
+        file["episode_10/observations/pos"], file["episode_9/observations/pos"] = np.zeros((2, 2)), np.zeros((3, 2))
+    with pytest.raises(ConfigError, match="damaged, or of another layout .*rows"):
+        read_data(tmp_path / "arm-v0")
+
+
+def test_rows_are_compared_before_arrays_are_read(tmp_path):
+    """Zeros of 64 GiB, compressed, are not read."""
+    write_ogbench(tmp_path / "data.npz")
+    array = io.BytesIO()
+    np.lib.format.write_array_header_1_0(array, {"shape": (2**34,), "fortran_order": False, "descr": "<f4"})
+    with zipfile.ZipFile(tmp_path / "data.npz", "a") as file:
+        file.writestr("rewards.npy", array.getvalue())
+    with pytest.raises(ConfigError, match=r"rewards has 17,179,869,184 rows, and observations has 6"):
+        read_data(tmp_path / "data.npz")
