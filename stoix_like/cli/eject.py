@@ -150,7 +150,7 @@ def _find(source: str, overrides: Sequence[str]) -> RunConfig:
     run_dir = local_run(source)
     if not (run_dir / CONFIG).exists():
         raise ConfigError(f"{source} is not the directory of a run: it has no {CONFIG}")
-    return parse_config(read_config(run_dir, [*overrides, *_NOWHERE]))
+    return parse_config(read_config(run_dir, [*overrides, *_NOWHERE], learns=False))
 
 
 def _environment(system: str, overrides: Sequence[str]) -> list[str]:

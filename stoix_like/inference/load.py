@@ -170,7 +170,7 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None, steps: b
         ConfigError: if the directory holds no run, or its configuration names untrusted code.
     """
     directory = local_run(run_dir)
-    run = with_env(parse_config(read_config(directory, _INFERENCE, trust)), env)
+    run = with_env(parse_config(read_config(directory, _INFERENCE, trust, learns=False)), env)
     described = None if steps else _described(directory, run)
     mesh, setup = make_mesh(find_devices(1)), set_up_inference(run, described)
     if steps and setup.env.on_host:

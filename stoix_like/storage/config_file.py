@@ -29,13 +29,14 @@ MAX_DEPTH = 64
 _NOT_A_RUN = f"{{}} is not the configuration of a run: it must have the groups {', '.join(GROUPS)}"
 
 
-def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = False) -> DictConfig:
+def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = False, learns: bool = True) -> DictConfig:
     """Read the configuration of a run.
 
     Args:
         run_dir: the directory of the run.
         overrides: Hydra overrides of existing keys; `logger` and `checkpoint` can also be chosen as groups.
         trusted: skip the check of the code that it names and of the loggers that send data.
+        learns: whether the runs are read that it learns from, such as a teacher.
 
     Returns:
         The configuration.
@@ -45,7 +46,8 @@ def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = Fa
     """
     config = _load(run_dir)
     if not trusted:
-        trust.check_trusted(flatten(_plain(config)), str(run_dir / CONFIG), overrides)
+        words = overrides if learns else [*overrides, *(f"{key}=null" for key in trust.SOURCES)]
+        trust.check_trusted(flatten(_plain(config)), str(run_dir / CONFIG), words)
     if config.arch.get("architecture_name") in ("anakin", "offline"):
         config.arch.distributed = None  # not recorded, because a run may resume with other processes
     return override_config(config, overrides)

@@ -23,6 +23,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import sending_loggers
 from stoix_like.storage.contents import read_json
 from stoix_like.storage.files import read_bytes, write_text
+from stoix_like.storage.run_files import is_address
 from stoix_like.unknown_keys import flatten
 
 _MAX_RECORD_BYTES = 2**20
@@ -50,6 +51,8 @@ _HARMLESS = (
     *(("env.randomization", value) for value in (None, "registered")),
 )
 _MIRROR = "checkpoint.mirror"
+SOURCES = ("system.teacher", "arch.init_from", "arch.resume_from")
+"""Keys of runs that training reads, which may be on another machine."""
 _LOGGER_CHOICE = re.compile(r"logger=\w+")
 _SYSTEMS = "stoix_like.systems"
 
@@ -149,11 +152,16 @@ def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -
 
 
 def _destinations(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[str]:
-    """Yield where a configuration sends data that the command line does not name."""
+    """Yield where a configuration sends data, or asks for them, that the command line does not name."""
     given = set(_named_keys(overrides))
     mirror = config.get(_MIRROR)
     if mirror is not None and not given & {"checkpoint", _MIRROR}:
         yield f"{_MIRROR}={mirror} copies the run elsewhere (use {_MIRROR}={mirror} to allow it, =null to do without)"
+    for key in SOURCES:
+        value = config.get(key)
+        # The word may also be that of another key: a run is resumed from the address that it has already.
+        if isinstance(value, str) and is_address(value) and key not in given and not any(value in o for o in overrides):
+            yield f"{key}={value} contacts another machine (use {key}={value} to allow it)"
     if "logger" not in given:
         for key, value in config.items():
             if key.startswith("logger.") and key.endswith("._target_"):

@@ -64,6 +64,16 @@ def test_a_run_that_sends_data_needs_a_word_unless_this_user_trained_it(tmp_path
     with pytest.raises(ConfigError, match="checkpoint.mirror=s3://bucket/run copies the run elsewhere"):
         config_file.read_config(tmp_path / "other", ["checkpoint={keep: 3}"])
     config_file.read_config(tmp_path / "other", ["checkpoint={mirror: null}"])
+    for key in ("arch.init_from", "arch.resume_from", "system.teacher"):
+        fetching = {**parse_config(compose_config(["system=ppo/ff_ppo"])).resolved}
+        group, name = key.split(".")
+        fetching[group] = {**fetching[group], name: "hf://owner/teacher"}
+        write_config(tmp_path / "other", fetching)
+        with pytest.raises(ConfigError, match=f"{key}=hf://owner/teacher contacts another machine .* --trust"):
+            config_file.read_config(tmp_path / "other")
+        config_file.read_config(tmp_path / "other", [f"{key}=runs/teacher"])
+        config_file.read_config(tmp_path / "other", ["+checkpoint.mirror=hf://owner/teacher"])
+        config_file.read_config(tmp_path / "other", learns=False)
     for overrides in ([], ["logger.wandb.project=x"]):
         with pytest.raises(ConfigError, match="config.yaml: logger.wandb.enabled=true sends data .* --trust"):
             config_file.read_config(directory, overrides)
