@@ -42,7 +42,7 @@ from stoix_like.run.set_up.notes import notes_on_parts, notes_on_population
 from stoix_like.run.set_up.recorded import read_recorded
 from stoix_like.run.set_up.suggestions import suggest_network, suggest_systems
 from stoix_like.run.set_up.teaching import KEY as TEACHER
-from stoix_like.run.set_up.teaching import content_of, load_teacher
+from stoix_like.run.set_up.teaching import load_teacher
 from stoix_like.run.set_up.variables import check_variables
 from stoix_like.schema import replace_values
 from stoix_like.storage.run_files import is_address
@@ -244,9 +244,9 @@ def _make_environments(config: RunConfig) -> _Environments:
 
 def _find_inputs(config: RunConfig, place: _Place, env: VectorEnvironment, device_memory: int | None) -> _LearnedFrom:
     recorded = read_recorded(config, env, device_memory or memory_estimate.available_memory(place.mesh))
-    teacher, notes = load_teacher(config, env)
+    teacher, content, notes = load_teacher(config, env)
     contents = {} if recorded is None else {KEY: recorded.content}
-    contents |= {} if teacher is None else {TEACHER: content_of(teacher)}
+    contents |= {} if teacher is None else {TEACHER: content}
     data = None if recorded is None else recorded.data
     return _LearnedFrom(data, teacher, contents, (() if recorded is None else recorded.notes) + notes)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -28,10 +29,12 @@ class Taught(NamedTuple):
 
     Attributes:
         teacher: the teacher; None without one.
+        content: the hash of what it acts with.
         notes: where its environment is another one than that of the run, for the user.
     """
 
     teacher: Teacher | None
+    content: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -73,7 +76,8 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Taught:
         raise ConfigError(f"{prefix} is {run.setup.name}, whose policy needs a memory: use a feed-forward teacher")
     inspect = system.inspect
     teacher = Teacher(lambda params, observation: inspect(params, observation).policy, chosen.shared, env.action_space)
-    return Taught(teacher, tuple(_notes(run.setup.config, config, prefix)))
+    notes = tuple(_notes(run.setup.config, config, prefix))
+    return Taught(teacher, content_of(run.setup.config, chosen.hyperparams, chosen.shared), notes)
 
 
 def _notes(there: RunConfig, here: RunConfig, prefix: str) -> Iterator[str]:
@@ -84,10 +88,11 @@ def _notes(there: RunConfig, here: RunConfig, prefix: str) -> Iterator[str]:
         yield from notes_on_arguments(f"{prefix} was trained", there.env_arguments, here)
 
 
-def content_of(teacher: Teacher) -> str:
-    """Return the hash of what a teacher acts with."""
-    found = hashlib.sha256()
-    for leaf in jax.tree.leaves(teacher.params):
+def content_of(config: RunConfig, hyperparams: Mapping[str, float], params: Any) -> str:
+    """Return the hash of what a teacher acts with: its configuration, such as activations, and its arrays."""
+    groups = [config.resolved[name] for name in ("network", "system", "env")]
+    found = hashlib.sha256(json.dumps([*groups, hyperparams], sort_keys=True, default=str).encode())
+    for leaf in jax.tree.leaves(params):
         found.update(np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf).tobytes())
     return found.hexdigest()
 

@@ -34,9 +34,19 @@ def test_the_best_policy_of_a_run_teaches_with_its_own_statistics(tmp_path_facto
     policy = stoix_like.load_policy(run_dir, greedy=True)
     for step in range(2):
         np.testing.assert_allclose(found[step], policy(np.asarray(views[step])), rtol=1e-5)
-    assert setup.contents == {KEY: content_of(setup.spec.teacher)}
-    other = setup.spec.teacher._replace(params=jax.tree.map(lambda x: x + jnp.ones_like(x), setup.spec.teacher.params))
-    assert content_of(other) != setup.contents[KEY]
+
+
+def test_the_content_of_a_teacher_is_its_arrays_and_its_configuration(tmp_path_factory, tmp_path):
+    run_dir = train_pendulum(tmp_path_factory)
+    moved, changed = (shutil.copytree(run_dir, tmp_path / name) for name in ("moved", "changed"))
+    set_key(changed, "network.actor_network.pre_torso.activation", "relu")
+    found = [
+        student("env=gymnax/pendulum", f"system.teacher={each}").contents[KEY] for each in (run_dir, moved, changed)
+    ]
+    assert found[0] == found[1] != found[2]
+    config = parse_config(compose_config(["system=ppo/ff_ppo"]))
+    one, other = ({"w": jnp.full(2, value)} for value in (1.0, 2.0))
+    assert content_of(config, {}, one) == content_of(config, {}, one) != content_of(config, {}, other)
 
 
 @pytest.mark.slow
