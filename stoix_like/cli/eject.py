@@ -19,8 +19,9 @@ from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import RunConfig, flatten, parse_config
 from stoix_like.envs import Box, Discrete, factory
 from stoix_like.envs.suites.gymnax import HORIZON_ENDS_TASK
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.errors import ConfigError, naming, nearest
 from stoix_like.inference.hub import local_run
+from stoix_like.networks.utils import parse_activation_fn
 from stoix_like.run.host.plan import make_plan
 from stoix_like.storage.config_file import read_config
 from stoix_like.storage.files import check_writable
@@ -119,6 +120,8 @@ def settings_of(run: RunConfig) -> Any:
             for field in fields(script.Config)
         }
     )
+    with naming(keys["activation"][0]):
+        parse_activation_fn(config.activation)
     if not hasattr(jax.nn, config.activation):
         raise ConfigError(
             f"{keys['activation'][0]}={config.activation}: the single file of {run.system_name} takes functions of"

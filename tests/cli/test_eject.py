@@ -95,6 +95,8 @@ def test_without_a_file_the_script_is_printed(capsys):
             (PPO, "system.clip_eps=-1", "system.clip_eps"),
             (PPO, "system.num_minibatches=7", "system.num_minibatches=7 must divide"),
             (DQN, f"{TORSO}.activation=sin", f"{TORSO}.activation=sin: the single file of q_learning/ff_dqn takes"),
+            # A module of jax.nn.
+            (DQN, f"{TORSO}.activation=initializers", f"{TORSO}.activation: 'initializers' is not a known activation"),
             (DQN, "system.warmup_steps=10", "system.warmup_steps=10 must be a multiple of system.rollout_length"),
             (PPO, "arch.population.size=2", "arch.population.size=2"),
             (PPO, "arch=sebulba", "arch.architecture_name="),
