@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import jax
 import numpy as np
 
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
@@ -38,22 +39,28 @@ def divergences(
             continue
         bad = [f"train/{name}" for name, flags in interval.bad_metrics.items() if np.atleast_1d(flags)[member]]
         what, update = bad[0] if bad else "a parameter", updates[0] + int(healthy_updates) + 1
-        if not _has_finite_rewards(setup, interval, state, member):
-            reward = f"a reward of {setup.config.environment_name}"
-            # In later updates, a diverged policy may act with NaN, and earn it.
-            earned = isinstance(setup.env.action_space, Box) and update < updates[1]
-            what = f"{what} and {reward}" if earned else f"{reward} and {what}"
-        failures[member] = f"{what} became non-finite in update {update}"
+        given = [f"{each} of {setup.config.environment_name}" for each in _bad_inputs(setup, interval, state, member)]
+        # In later updates, a diverged policy may act with NaN, and earn it.
+        earned = isinstance(setup.env.action_space, Box) and update < updates[1]
+        clauses = [what, *given] if earned else [*given, what]
+        failures[member] = f"{' and '.join(clauses)} became non-finite in update {update}"
     return failures
 
 
-def _has_finite_rewards(setup: RunSetup, interval: IntervalMetrics, state: LearnerState, member: int) -> bool:
-    """Return whether the returns of the interval's episodes are finite, of those under way as well."""
-    returns = [interval.episodes.return_sum]
+def _bad_inputs(setup: RunSetup, interval: IntervalMetrics, state: LearnerState, member: int) -> list[str]:
+    """Return what is not finite: statistics or the last one of observations, returns of the interval or under way."""
+    shared = named(state.shared)
+    views, returns = [shared[name] for name in shared if name.startswith("statistics")], [interval.episodes.return_sum]
     # Actors have their own episodes, whose rewards the host checks.
     if (rollout_state := state.shards.rollout_state) != ():
-        returns.append(setup.processes.fetch(rollout_state.timestep.episode.episode_return))
-    return all(np.isfinite(np.reshape(each, (setup.population.num_members, -1))[member]).all() for each in returns)
+        timestep = setup.processes.fetch(rollout_state.timestep)
+        views += jax.tree.leaves(timestep.observation.agent_view)
+        returns.append(timestep.episode.episode_return)
+    return [
+        what
+        for what, arrays in (("an observation", views), ("a reward", returns))
+        if not all(np.isfinite(np.reshape(each, (setup.population.num_members, -1))[member]).all() for each in arrays)
+    ]
 
 
 def last_good(writer: Writer | None) -> str:

@@ -319,12 +319,21 @@ def _merge(
     before, added, after = (count.astype(old.mean.dtype) for count in counts)
     total = jnp.where(after > 0, after, 1.0)
     share = added / total
-    spread += jnp.square(shift + correction) * share * before
+    # The square may be infinite, and no data before this batch.
+    spread += jnp.where(before > 0, jnp.square(shift + correction) * share * before, 0.0)
     mean, mean_low = two_sum(old.mean, old.mean_low, shift * share)
     mean, mean_low = two_sum(mean, mean_low, correction * share)
     summed, summed_low = two_sum(old.summed_variance, old.summed_variance_low, spread)
+    # Far above any deviation that counts: an infinite sum has no rounding error, and would be taken for a divergence.
+    largest = _largest(summed.dtype)
+    summed, summed_low = jnp.minimum(summed, largest), jnp.where(summed < largest, summed_low, 0.0)
     std = jnp.clip(jnp.sqrt(summed / total), *std_limits)
     return _LeafStatistics(mean, jnp.where(added > 0, std, old.std), summed, mean_low, summed_low)
+
+
+def _largest(dtype: Any) -> float:
+    """Return a number of which a batch of 10^8 has a finite sum."""
+    return float(jnp.finfo(dtype).max) * 1e-8
 
 
 def _transpose(outer: PyTree, nest: PyTree) -> _LeafStatistics:
@@ -371,7 +380,10 @@ def _batch_moments(
     dtype = old.mean.dtype
     batch_dims = tuple(range(data.ndim - old.mean.ndim))
     added = jnp.where(added > 0, added, 1.0).astype(dtype)
-    deviation = (data.astype(dtype) - prepend_dims(old.mean, data.ndim)) - prepend_dims(old.mean_low, data.ndim)
+    data, largest = data.astype(dtype), _largest(dtype)
+    # So that sums over finite data are finite; infinite data give NaN.
+    data = jnp.where(jnp.isinf(data), data, jnp.clip(data, -largest, largest))
+    deviation = (data - prepend_dims(old.mean, data.ndim)) - prepend_dims(old.mean_low, data.ndim)
     if weights is None:
         weight = jnp.ones((), dtype)
     else:
@@ -384,7 +396,7 @@ def _batch_moments(
     # The exact residuals sum to zero; the sum of the rounded ones corrects the results.
     remainder, spread = sum_over((jnp.sum(weighted, batch_dims), jnp.sum(weighted * residual, batch_dims)), axes)
     correction = remainder / added
-    return shift, correction, jnp.maximum(spread - remainder * correction, 0.0)
+    return shift, correction, jnp.where(jnp.isinf(spread), spread, jnp.maximum(spread - remainder * correction, 0.0))
 
 
 def normalize(batch: PyTree, mean_std: NestedMeanStd, max_abs_value: Scalar | None = None) -> PyTree:

@@ -42,6 +42,7 @@ PPO = ["system=ppo/ff_ppo", "network.critic_network.pre_torso.layer_sizes=[8]", 
 DQN = ["system=q_learning/ff_dqn", *OFF_POLICY]
 SAC = ["system=sac/ff_sac", "env=probe/continuous_policy", *OFF_POLICY]
 POPULATION = ["arch.population.hyperparams={actor_lr: {log_uniform: [1e-4, 1e-2]}}", "arch.population.size=3"]
+TOY = [*TOY_RUN[:-4], *TOY_RUN[-3:]]
 RUNS = {
     "off-policy": DQN,
     "off-policy population": [*SAC, *POPULATION],
@@ -208,19 +209,40 @@ def test_a_diverged_run_names_its_last_good_checkpoint(tmp_path):
 
 
 class Broken(Corridor):
-    """A corridor that pays NaN in the eighth step of an episode, in the second update."""
+    """A corridor that pays or shows NaN from the eighth step of an episode on, in the second update."""
+
+    seen = False
 
     def step(self, key, state, action):
         state, timestep = super().step(key, state, action)
-        return state, timestep._replace(reward=jnp.where(state[1] == 8, jnp.nan, timestep.reward))
+        reward, view = timestep.reward, timestep.observation.agent_view
+        broken = jnp.where(state[1] >= 8, jnp.nan, view if self.seen else reward)
+        if self.seen:
+            return state, timestep._replace(observation=timestep.observation._replace(agent_view=broken))
+        return state, timestep._replace(reward=broken)
+
+
+class Blind(Broken):
+    seen = True
 
 
 @pytest.mark.optimized
-@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_nan_reward_is_named(tmp_path, size):
-    env, kept = Broken(100), [*TOY_RUN[:-4], *TOY_RUN[-3:]]
-    config = parse_config(compose_config([*kept, *as_overrides(env), f"arch.population.size={size}", "logger=silent"]))
-    what = r"a reward of .*/Broken and train/reward became non-finite in update 2" if size == 1 else "all 2 members"
+@pytest.mark.parametrize(
+    ("kind", "words", "what"),
+    [
+        (Broken, TOY, "a reward of .*/Broken and train/reward became non-finite in update 2"),
+        pytest.param(Broken, [*TOY, "arch.population.size=2"], "all 2 members", marks=pytest.mark.slow),
+        pytest.param(
+            Blind,
+            [*SMALL, *PPO, "system.normalize_observations=true"],
+            "an observation of .*/Blind and train/.* became non-finite in update",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_what_an_environment_gives_is_named_where_it_is_nan(tmp_path, kind, words, what):
+    env = kind(100)
+    config = parse_config(compose_config([*words, *as_overrides(env), "logger=silent"]))
     with pytest.raises(stoix_like.TrainingError, match=f"training diverged: {what}"):
         experiment.run(prepare(config._replace(custom_env=env), tmp_path / "run"))
 

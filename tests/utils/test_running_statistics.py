@@ -280,6 +280,18 @@ def test_the_standard_deviation_is_bounded():
     np.testing.assert_allclose(merge(rs.initialize_statistics(jnp.zeros(1)), wide, **bounds).std, 2.0)
 
 
+@pytest.mark.parametrize("huge", [1e20, -1e30, float(jnp.finfo(jnp.float32).max)])
+def test_any_finite_data_have_finite_statistics(huge):
+    """Squares of the first column overflow, which leaves the second one, -1 to 1 in 8 steps, as it is."""
+    state, merge = rs.initialize_statistics(jnp.zeros(2)), jax.jit(rs.update_statistics)
+    usual = jnp.linspace(-1.0, 1.0, 8)
+    for value in (huge, -huge, 1.0):
+        state = merge(state, jnp.stack([jnp.full(8, value), usual], axis=-1))
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    np.testing.assert_allclose(state.std, [1e6, np.std(np.linspace(-1.0, 1.0, 8))], rtol=1e-6)
+    assert jnp.isnan(merge(state, jnp.array([[jnp.inf, 1.0]])).std[0])
+
+
 def test_wrong_shapes_raise():
     state = rs.initialize_statistics({"a": jnp.zeros(3), "b": jnp.zeros(())})
     with pytest.raises(ValueError, match=r"leaf.shape=.* must be"):
