@@ -328,7 +328,7 @@ class ShardProgram(NamedTuple):
         shared, shard, metrics = update(unpack(state.shared), state.shards)
         shared, names = pack_params(shared), list(metrics)
         # All metrics at once: an operation on each of them would be a kernel of its own.
-        vector = jnp.stack([metrics[name] for name in names])
+        vector = jnp.stack([metrics[name] for name in names]).astype(jnp.float32)
         bad = ~jnp.isfinite(vector)
         healthy = state.healthy
         if not self.spec.on_nan_ignore:

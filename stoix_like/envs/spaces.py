@@ -381,7 +381,8 @@ def is_picture(space: Any) -> bool:
 def one_hot(space: ArraySpace, values: jax.Array) -> jax.Array:
     """Encode elements `[N, *shape]` of a discrete space as concatenated one-hot vectors `[N, D]`."""
     columns = values.reshape(len(values), -1) - first_choices(space).reshape(1, -1)
-    return jnp.concatenate([jax.nn.one_hot(columns[:, i], size) for i, size in enumerate(choices(space))], axis=-1)
+    vectors = [jax.nn.one_hot(columns[:, i], size, dtype=jnp.float32) for i, size in enumerate(choices(space))]
+    return jnp.concatenate(vectors, axis=-1)
 
 
 def _choose(key: jax.Array, mask: jax.Array) -> jax.Array:

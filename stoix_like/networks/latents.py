@@ -34,9 +34,9 @@ def sample_straight_through(key: Array, logits: Float[Array, "*batch K"]) -> Flo
     drawn = jax.random.uniform(key, (*probs.shape[:-1], 1))
     # The sum of all probabilities may be rounded down to less than the number.
     index = jnp.minimum(jnp.sum(drawn >= below, axis=-1), num_classes - 1)
-    return jax.nn.one_hot(index, num_classes) + (probs - jax.lax.stop_gradient(probs))
+    return jax.nn.one_hot(index, num_classes, dtype=jnp.float32) + (probs - jax.lax.stop_gradient(probs))
 
 
 def mode(logits: Float[Array, "*batch K"]) -> Float[Array, "*batch K"]:
     """Return the most likely one-hot vectors, `[..., K]` float32, without gradients."""
-    return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1])
+    return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=jnp.float32)

@@ -251,7 +251,7 @@ def _decoded(space: Any, prediction: Array) -> Array:
 
 def _one_hot(space: Any, array: Array) -> Array:
     first, _ = _limits(space)
-    return jax.nn.one_hot(array.astype(jnp.int32) - first, _num_symbols(space))
+    return jax.nn.one_hot(array.astype(jnp.int32) - first, _num_symbols(space), dtype=jnp.float32)
 
 
 def _num_symbols(space: Any) -> int:

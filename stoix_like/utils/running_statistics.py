@@ -319,13 +319,14 @@ def _merge(
     before, added, after = (count.astype(old.mean.dtype) for count in counts)
     total = jnp.where(after > 0, after, 1.0)
     share = added / total
-    # The square may be infinite, and no data before this batch.
-    spread += jnp.where(before > 0, jnp.square(shift + correction) * share * before, 0.0)
+    # The square stays finite: there may be no data before this batch.
+    largest = _largest(old.mean.dtype)
+    gap = jnp.clip(shift + correction, -math.sqrt(largest), math.sqrt(largest))
+    spread += jnp.square(gap) * share * before
     mean, mean_low = two_sum(old.mean, old.mean_low, shift * share)
     mean, mean_low = two_sum(mean, mean_low, correction * share)
     summed, summed_low = two_sum(old.summed_variance, old.summed_variance_low, spread)
     # Far above any deviation that counts: an infinite sum has no rounding error, and would be taken for a divergence.
-    largest = _largest(summed.dtype)
     summed, summed_low = jnp.minimum(summed, largest), jnp.where(summed < largest, summed_low, 0.0)
     std = jnp.clip(jnp.sqrt(summed / total), *std_limits)
     return _LeafStatistics(mean, jnp.where(added > 0, std, old.std), summed, mean_low, summed_low)

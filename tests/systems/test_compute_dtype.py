@@ -1,4 +1,7 @@
-"""Tests of `arch.compute_dtype=bfloat16`: torsos compute in bfloat16, and everything that they exchange is float32."""
+"""Tests of `arch.compute_dtype=bfloat16`: torsos compute in bfloat16, and everything that they exchange is float32.
+
+With `jax_enable_x64`, the states of agents are float32, too.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +23,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support import disco
 from support.composed import compose_config
-from support.selections import first
+from support.selections import first, select
 from support.systems import needs_examples
 
 # One system of each family, and those with memory.
@@ -121,6 +124,18 @@ def test_systems_learn_in_float32_from_torsos_in_bfloat16(system):
     exact, expected = trace(system, "float32")
     assert set(products(exact)) == {F32}
     assert jax.tree.map(lambda leaf: leaf.dtype, results) == jax.tree.map(lambda leaf: leaf.dtype, expected)
+
+
+# With 64 bits, gradients of DreamerV3 and statistics of Disco103 would have them, too.
+@pytest.mark.parametrize(
+    "system", select((each for each in SYSTEMS if each[:5] not in ("dream", "disco")), [FAMILIES["ppo"]])
+)
+def test_agents_are_the_same_with_64_bits_enabled(system):
+    """What a run wrote without `jax_enable_x64` is loaded with it, and the reverse; and training compiles."""
+    _, (state, _) = trace(system, "float32")
+    with jax.enable_x64(True):
+        _, (wide, _) = trace(system, "float32")
+    assert jax.tree.map(lambda leaf: leaf.dtype, wide.shared) == jax.tree.map(lambda leaf: leaf.dtype, state.shared)
 
 
 def test_only_what_comes_before_the_head_gets_the_dtype_and_has_to_take_it():

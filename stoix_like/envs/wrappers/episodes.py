@@ -61,6 +61,7 @@ class RecordEpisode(StatefulWrapper):
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[RecordedState, TimeStep]:
         """See `Wrapper.on_start`."""
+        timestep = _in_32_bits(timestep)
         length, total = jnp.zeros(timestep.reward.shape, jnp.int32), jnp.zeros_like(timestep.reward)
         measures = timestep.episode.measures | self._of_agents(total)
         timestep = timestep._replace(episode=timestep.episode._replace(measures=measures))
@@ -69,6 +70,7 @@ class RecordEpisode(StatefulWrapper):
     def step(self, keys: jax.Array, state: RecordedState, action: jax.Array) -> tuple[RecordedState, TimeStep]:
         """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state.env_state, action)
+        timestep = _in_32_bits(timestep)
         reward, length = timestep.reward, state.episode_length + 1
         if self.num_players == 2:
             reward = jnp.where(state.episode_length % 2 == 0, reward, -reward)
@@ -80,6 +82,11 @@ class RecordEpisode(StatefulWrapper):
 
     def _of_agents(self, total: jax.Array) -> dict[str, jax.Array]:
         return {} if self.num_agents == 1 or self.team_reward else {AGENT_RETURN: total}
+
+
+def _in_32_bits(timestep: TimeStep) -> TimeStep:
+    """Return a time step whose reward has the type that agents store, with `jax_enable_x64`, too."""
+    return timestep._replace(reward=timestep.reward.astype(jnp.float32))
 
 
 class ScaleReward(RewardWrapper):

@@ -112,7 +112,8 @@ def _agreed(space: ObservationSpace, view: PyTree) -> ObservationSpace:
     elif jnp.issubdtype(space.dtype, jnp.floating) and is_integer:
         return space
     else:
-        dtype = jnp.int16 if view.dtype == jnp.uint8 else view.dtype
+        # With `jax_enable_x64`, views may have 64 bits.
+        dtype = {jnp.dtype("uint8"): jnp.int16, jnp.dtype("float64"): jnp.float32}.get(view.dtype, view.dtype)
     # Arrays of jax have 32 bits where a space has 64.
     return space if dtype == jax.dtypes.canonicalize_dtype(space.dtype) else replace(space, dtype=jnp.dtype(dtype))
 

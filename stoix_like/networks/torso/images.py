@@ -178,7 +178,7 @@ class GridTorso(nn.Module):
             raise ValueError("num_symbols=None, and the observation space sets no largest symbol: set num_symbols")
         symbols = observation if self.has_channels else observation[..., None]
         # As a product with one-hot vectors: the gradient of a table look-up would be a slow scatter.
-        one_hot = jax.nn.one_hot(symbols, self.num_symbols)
+        one_hot = jax.nn.one_hot(symbols, self.num_symbols, dtype=jnp.float32)
         tables = nn.Dense(self.embedding_size, use_bias=False, name="tables", dtype=self.dtype)
         x = tables(one_hot.reshape(*symbols.shape[:-1], -1))
         x = x.reshape(*x.shape[:-3], -1)

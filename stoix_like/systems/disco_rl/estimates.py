@@ -44,7 +44,7 @@ class Moments(NamedTuple):
 
 def initial_moments() -> Moments:
     """Return the moments before the first batch."""
-    return Moments(jnp.zeros(()), jnp.zeros(()), jnp.ones(()))
+    return Moments(*(jnp.full((), value, jnp.float32) for value in (0.0, 0.0, 1.0)))
 
 
 def estimate(

@@ -343,7 +343,8 @@ class WorldModel:
 
     def restored(self, stored: StoredLatent) -> Latent:
         """Return latents that were stored."""
-        return Latent(stored.deterministic, jax.nn.one_hot(stored.classes, self.networks.dynamics.num_classes))
+        size = self.networks.dynamics.num_classes
+        return Latent(stored.deterministic, jax.nn.one_hot(stored.classes, size, dtype=jnp.float32))
 
     def _advance(self, params: PyTree, latent: Latent, vector: jax.Array, is_first: jax.Array) -> jax.Array:
         """Return the next deterministic parts; where episodes start, latents and actions are zeros."""

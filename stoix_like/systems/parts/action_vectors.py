@@ -21,9 +21,9 @@ def as_vector(space: Space, action: jax.Array) -> jax.Array:
         `[..., D]` floats.
     """
     if isinstance(space, Discrete):
-        return jax.nn.one_hot(action, space.n)
+        return jax.nn.one_hot(action, space.n, dtype=jnp.float32)
     if isinstance(space, MultiDiscrete):
-        parts = [jax.nn.one_hot(action[..., i], size) for i, size in enumerate(space.nvec)]
+        parts = [jax.nn.one_hot(action[..., i], size, dtype=jnp.float32) for i, size in enumerate(space.nvec)]
         return jnp.concatenate(parts, axis=-1)
     return action
 

@@ -121,4 +121,4 @@ def make_kl_rate(config: KLRate, learning_rate: Scalar, axes: Axes) -> LearningR
     def measure(pi: Distribution, behaviour: Callable[[], Distribution]) -> Metrics:
         return {"kl": behaviour().kl_divergence(pi)}
 
-    return LearningRate(lambda: jnp.ones(()), measure, adapt, apply)
+    return LearningRate(lambda: jnp.ones((), jnp.float32), measure, adapt, apply)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -26,6 +27,9 @@ MIN_STD = 1e-6
 MIN_STD_OF_DATA = 1e-3
 """That of systems that may learn only from data: what hardly varies there may vary in evaluations, and statistics of
 data never learn of it. Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, add it to the deviations."""
+
+# A run may be restored with `jax_enable_x64`, or without.
+_zeros = partial(jnp.zeros, dtype=jnp.float32)
 
 
 class Normalizer(NamedTuple):
@@ -121,8 +125,8 @@ def make_reward_normalizer(
         return jnp.clip(steps.reward / std, -max_abs_value, max_abs_value), state, returns
 
     return RewardNormalizer(
-        init=lambda: running_statistics.initialize_statistics(jnp.zeros(() if num_policies == 1 else num_policies)),
-        init_returns=lambda num_envs: jnp.zeros(num_envs),
+        init=lambda: running_statistics.initialize_statistics(_zeros(() if num_policies == 1 else num_policies)),
+        init_returns=_zeros,
         apply=apply,
     )
 
@@ -226,9 +230,9 @@ def make_return_scaler(
         )
 
     def init() -> ReturnStatistics:
-        empty = ReturnStatistics(running_statistics.initialize_statistics(jnp.zeros(())), jnp.zeros(()))
+        empty = ReturnStatistics(running_statistics.initialize_statistics(_zeros(())), _zeros(()))
         # All shards have the same data.
-        return empty if data is None else count(empty, jnp.zeros(1), data.trajectory().transitions, ())[0]
+        return empty if data is None else count(empty, _zeros(1), data.trajectory().transitions, ())[0]
 
     def update(statistics: ReturnStatistics, returns: jax.Array, steps: Transition) -> tuple[PyTree, PyTree]:
         return count(statistics, returns, steps, axes.names)
@@ -248,7 +252,7 @@ def make_return_scaler(
 
     return ReturnScaler(
         init=init,
-        init_returns=jnp.zeros,
+        init_returns=_zeros,
         update=update,
         apply=apply,
     )

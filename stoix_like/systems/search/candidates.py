@@ -47,7 +47,9 @@ class Candidates(NamedTuple):
 
 def all_actions(space: Discrete) -> Candidates:
     """Consider every discrete action in each node, with the policy as the prior."""
-    return Candidates(lambda pi, _: (pi.logits, None), Found(None, jnp.zeros((space.n,)), jnp.zeros(())))
+    return Candidates(
+        lambda pi, _: (pi.logits, None), Found(None, jnp.zeros((space.n,), jnp.float32), jnp.zeros((), jnp.float32))
+    )
 
 
 def samples_of_the_policy(space: Space, num_samples: int) -> Candidates:
@@ -59,7 +61,7 @@ def samples_of_the_policy(space: Space, num_samples: int) -> Candidates:
 
     action = jax.eval_shape(space.sample, jax.random.key(0))
     candidates = jnp.zeros((num_samples, *action.shape), action.dtype)
-    return Candidates(choose, Found(candidates, jnp.zeros((num_samples,)), jnp.zeros(())))
+    return Candidates(choose, Found(candidates, jnp.zeros((num_samples,), jnp.float32), jnp.zeros((), jnp.float32)))
 
 
 def sample_actions(pi: Distribution, num_samples: int, key: jax.Array) -> jax.Array:

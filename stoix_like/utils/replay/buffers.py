@@ -78,12 +78,13 @@ def add_slice(state: Any, rows: PyTree) -> Any:
     (added,) = {x.shape[1] for x in jax.tree.leaves(rows)}
     if length % added:
         raise ValueError(f"a buffer of {length} steps per row cannot take rollouts of {added} as slices")
-    experience = jax.tree.map(
-        lambda stored, new: jax.lax.dynamic_update_slice_in_dim(stored, new, state.current_index, axis=1),
-        state.experience,
-        rows,
-    )
-    index = state.current_index + added
+    index = state.current_index
+
+    def place(stored: jax.Array, new: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice_in_dim(stored, new.astype(stored.dtype), index, axis=1)
+
+    experience = jax.tree.map(place, state.experience, rows)
+    index += added
     return state.replace(experience=experience, current_index=index % length, is_full=state.is_full | (index >= length))
 
 
@@ -124,11 +125,11 @@ def example_step(config: ReplayConfig, spec: SystemSpec, timestep: TimeStep) -> 
     return Step(
         observation,
         jnp.zeros(action.shape, action.dtype),
-        jnp.zeros(()),
+        jnp.zeros((), jnp.float32),
         jnp.zeros((), bool),
         truncated=jnp.zeros((), bool) if config.per_env_rows else None,
         next_observation=observation if config.store_next_observation else None,
-        extras=jnp.zeros(()) if config.whole_windows else None,
+        extras=jnp.zeros((), jnp.float32) if config.whole_windows else None,
     )
 
 

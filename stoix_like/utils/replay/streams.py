@@ -203,7 +203,7 @@ def make_stream_replay(
     def init(timestep: TimeStep) -> StreamState:
         action = jax.eval_shape(spec.action_space.sample, jax.random.key(0))
         observation = jax.tree.map(lambda x: x[0], timestep.observation)
-        flag, reward = jnp.zeros((), bool), jnp.zeros(())
+        flag, reward = jnp.zeros((), bool), jnp.zeros((), jnp.float32)
         entry = Stream(flat(observation), action, reward, flag, flag, flag)
 
         def rows(tree: Any, count: int) -> Any:

@@ -259,7 +259,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build SPO; the floats of the hyperparameters may be traced."""
     assert spec.model is not None
     action, num_particles = jax.eval_shape(spec.action_space.sample, jax.random.key(0)), config.smc.num_particles
-    nothing = jnp.zeros((num_particles,))
+    nothing = jnp.zeros((num_particles,), jnp.float32)
     found = SearchedStep(jnp.zeros((num_particles, *action.shape), action.dtype), nothing, nothing)
     optims = (make_optimiser(config, spec, lr) for lr in (config.actor_lr, config.critic_lr))
     return SPO(
