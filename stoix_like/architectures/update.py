@@ -87,8 +87,6 @@ class ShardProgram(NamedTuple):
     def init_learner(self, key: jax.Array, shard_key: jax.Array, update: Update) -> LearnerState:
         """Initialise one shard whose rollouts, or data, come from elsewhere; its environments are never called.
 
-        Without rollouts, statistics are those of all recorded data.
-
         Args:
             key: key of the agent, the same for every shard.
             shard_key: key of this shard.
@@ -101,8 +99,6 @@ class ShardProgram(NamedTuple):
         keys = jax.random.split(reset_key, self.spec.num_envs)
         shapes = jax.eval_shape(lambda: start_episodes(self.env, self.system, keys))
         agent = self._init_agent(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.timestep))
-        if self.spec.offline:
-            agent = self.system.observe(agent, self.inputs.data.trajectory())
         state = self._first_state(agent, shapes, shard_key, update)
         return state._replace(shards=state.shards._replace(rollout_state=()))
 

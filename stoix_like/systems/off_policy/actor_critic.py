@@ -212,12 +212,12 @@ def make_parts(config: ActorAndCritics, spec: SystemSpec, critics: MultiNetwork,
     Returns:
         The attributes by name.
     """
-    network = spec.networks.actor_network
+    network, normalizes = spec.networks.actor_network, config.normalisation.normalize_observations
     return {
         "config": config,
         "axes": spec.axes,
         "replay": make_replay(config.replay, spec, config.gamma, config.reward_scale),
-        "normalizer": make_normalizer(config.normalisation.normalize_observations, spec.axes, min_std=MIN_STD_OF_DATA),
+        "normalizer": make_normalizer(normalizes, spec.axes, min_std=MIN_STD_OF_DATA, data=spec.data),
         "returns": make_return_scaler(config.normalisation, config.gamma, config.reward_scale, spec.axes, spec.data),
         "actor": FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
         "critics": critics,

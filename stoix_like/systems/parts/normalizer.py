@@ -47,7 +47,11 @@ class Normalizer(NamedTuple):
 
 
 def make_normalizer(
-    enabled: bool, axes: Axes, max_abs_value: float = MAX_ABS_VALUE, min_std: float = MIN_STD
+    enabled: bool,
+    axes: Axes,
+    max_abs_value: float = MAX_ABS_VALUE,
+    min_std: float = MIN_STD,
+    data: Data | None = None,
 ) -> Normalizer:
     """Build a normaliser, or the identity with an empty state.
 
@@ -56,6 +60,7 @@ def make_normalizer(
         axes: the mapped axes that a batch is spread over.
         max_abs_value: clipping limit of normalised values, in standard deviations.
         min_std: smallest deviation that is divided by.
+        data: recorded data that are learned from, with whose statistics they start.
 
     Returns:
         The functions of the normaliser.
@@ -67,11 +72,16 @@ def make_normalizer(
         return jax.tree.map(lambda x: x if x.dtype == jnp.uint8 else as_floats(x), observation.agent_view)
 
     def init(observation: Observation) -> PyTree:
-        return running_statistics.initialize_statistics(jax.tree.map(lambda x: x[0], numbers(observation)))
+        empty = running_statistics.initialize_statistics(jax.tree.map(lambda x: x[0], numbers(observation)))
+        # All shards have the same data.
+        return empty if data is None else count(empty, data.trajectory().transitions.observation, ())
 
     def update(state: PyTree, observation: Observation) -> PyTree:
+        return count(state, observation, axes.names)
+
+    def count(state: PyTree, observation: Observation, names: tuple[str, ...]) -> PyTree:
         return running_statistics.update_statistics(
-            state, numbers(observation), std_min_value=min_std, pmap_axes=axes.names or None
+            state, numbers(observation), std_min_value=min_std, pmap_axes=names or None
         )
 
     def apply(state: PyTree, observation: Observation) -> Observation:

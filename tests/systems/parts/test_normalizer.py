@@ -67,11 +67,11 @@ def test_replayed_rewards_are_divided_by_the_larger_of_two_scales_of_the_return(
     np.testing.assert_allclose(returns, [2.0, -0.75])
 
 
-def test_the_scale_of_returns_starts_from_those_of_recorded_data():
-    """Two episodes, of rewards 2, 3 and of 3; then a rollout of eight steps without a reward."""
+def test_statistics_start_from_those_of_recorded_data():
+    """Two episodes, of rewards 2, 3 and of 3; then a rollout of eight steps without a reward, which shows 5."""
     ends = np.array([False, True, False, True, False])
     data = Data(
-        observation=Observation(np.zeros((5, 1), np.float32)),
+        observation=Observation(np.arange(5, dtype=np.float32)[:, None]),
         action=np.zeros((5, 1), np.float32),
         reward=np.array([2.0, 3.0, 0.0, 3.0, 0.0], np.float32),
         terminated=ends,
@@ -86,6 +86,11 @@ def test_the_scale_of_returns_starts_from_those_of_recorded_data():
     np.testing.assert_allclose(scaler.apply(scaler.init(), one), [1.0 / np.std(returns)], rtol=1e-5)
     statistics, _ = scaler.update(scaler.init(), scaler.init_returns(4), nothing)
     np.testing.assert_allclose(scaler.apply(statistics, one), [1.0 / np.std([*returns, *np.zeros(8)])], rtol=1e-5)
+    # The rows 2 and 4 are no steps.
+    normalizer, shown = make_normalizer(True, Axes(), data=data), jnp.full((2, 4, 1), 5.0)
+    first = normalizer.init(Observation(shown[0]))
+    for found, views in ((first, [0, 1, 3]), (normalizer.update(first, Observation(shown)), [0, 1, 3, *[5] * 8])):
+        np.testing.assert_allclose((found.mean[0], found.std[0]), (np.mean(views), np.std(views)), rtol=1e-5)
 
 
 def test_without_a_scale_rewards_stay_as_they_are():

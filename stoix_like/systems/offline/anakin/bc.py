@@ -198,7 +198,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     network = spec.networks.actor_network
     replay: Replay = make_replay(config.replay, spec, gamma=1.0)
     actor = FeedForwardActor(network.action_head, network.pre_torso, network.input_layer)
-    normalizer = make_normalizer(config.normalize_observations, spec.axes, min_std=MIN_STD_OF_DATA)
+    normalizer = make_normalizer(config.normalize_observations, spec.axes, min_std=MIN_STD_OF_DATA, data=spec.data)
     optim = make_optimiser(config, spec, config.actor_lr)
     return BC(config, spec.axes, replay, normalizer, actor, optim, spec.teacher)
 

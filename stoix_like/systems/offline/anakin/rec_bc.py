@@ -110,7 +110,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         config,
         spec.axes,
         make_sequence_replay(config.replay, spec, carry),
-        make_normalizer(config.normalize_observations, spec.axes, min_std=MIN_STD_OF_DATA),
+        make_normalizer(config.normalize_observations, spec.axes, min_std=MIN_STD_OF_DATA, data=spec.data),
         network,
         make_optimiser(config, spec, config.actor_lr),
         spec.teacher,
