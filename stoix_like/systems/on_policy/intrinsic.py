@@ -282,7 +282,8 @@ class _GAIL(_Bonus):
         r_t = -log(1 - D(o_t, a_t))
 
     Source: Ho & Ermon, Generative Adversarial Imitation Learning (2016), arXiv:1606.03476, algorithm 1, where
-    the classifier learns from a rollout first; here it rewards the rollout, and then learns from it.
+    the classifier learns from a rollout first, by one gradient step; here it rewards the rollout, and then learns from
+    it by one per minibatch and epoch of the policy.
     """
 
     def init_bonus(self, key: jax.Array, observation: Observation) -> tuple[dict[str, PyTree], PyTree]:
