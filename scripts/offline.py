@@ -64,13 +64,15 @@ TASKS = {
                 *(*_layers(64, "actor", "q"), _LAYER_NORM),
             ),
             "CQL": (
-                *("system=sac/ff_sac", "system.cql_coef=5.0", "system.cql_actions=4", "system.reward_scale=0.1"),
+                # The authors' weight, of rewards that are not scaled.
+                *("system=sac/ff_sac", "system.cql_coef=2.5", "system.cql_actions=4", "system.total_batch_size=64"),
+                *("system.actor_lr=1e-3", "system.q_lr=1e-3", "system.alpha_lr=1e-3"),
                 *_layers(64, "actor", "q"),
             ),
             "FQL": (
                 "system=offline/ff_fql",
                 *_layers(64, "actor", "q", "flow"),
-                *("system.distillation_coef=0.1", "system.reward_scale=0.1"),
+                "system.reward_scale=0.1",
             ),
             "SAC": ("system=sac/ff_sac", *_layers(64, "actor", "q")),
         },
