@@ -8,9 +8,12 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 from brax import envs as brax_envs
+from brax import fluid
 from brax.envs.wrappers.training import DomainRandomizationVmapWrapper
 
 from stoix_like.envs.arguments import check_names, check_scenario, construct
@@ -19,6 +22,9 @@ from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment, fit_para
 from stoix_like.envs.wrappers import TimeLimit
 from stoix_like.errors import ConfigError
 from stoix_like.user_code import refusing
+
+# Forces of fluids, as on the swimmer, pass `a_min` to `jnp.clip`, which jax has removed.
+fluid.jp = SimpleNamespace(**{**vars(jnp), "clip": lambda x, a_min: jnp.maximum(x, a_min)})
 
 # The default of `brax.envs.create`.
 _DEFAULTS = {"episode_length": 1000}
