@@ -435,7 +435,10 @@ def _value_faults(env: VectorEnvironment, rollout: CheckedRollout, again: Checke
     pairs = zip(jax.tree.leaves(rollout), jax.tree.leaves(again), strict=True)
     if not all(np.array_equal(one, other, equal_nan=_is_float(one)) for one, other in pairs):
         yield (
-            "equal keys and actions give different results: draw random numbers from the key, and keep no state in"
+            "equal seeds and actions give different results: draw random numbers from what reset(seed=) seeds,"
+            " self.np_random in gymnasium"
+            if env.on_host
+            else "equal keys and actions give different results: draw random numbers from the key, and keep no state in"
             " Python"
         )
     yield from _length_faults(env.truncates_after, rollout)

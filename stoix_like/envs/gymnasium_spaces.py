@@ -27,7 +27,8 @@ def make_spec(
 
     Args:
         name: suite and scenario, for messages.
-        observations: space of its observations: `Box`, `Discrete`, `MultiDiscrete`, or a `Dict` of these.
+        observations: space of its observations: `Box`, `Discrete`, a `Tuple` of `Discrete`, `MultiDiscrete`, or a
+            `Dict` of these.
         actions: space of its actions: a `Box` of floats, `Discrete`, `MultiDiscrete`, or a `Dict` or `Tuple` of these.
         channels_first: whether the observations are images whose channels, such as stacked frames, come first.
         stacked: number of stacked frames, see `spaces.Box`.
@@ -38,11 +39,24 @@ def make_spec(
     Raises:
         ConfigError: a space is not supported.
     """
-    space, leaf, encode = _convert_observations(name, observations)
+    space, leaf, encode = _convert_observations(name, joined(observations))
     if channels_first and isinstance(space, Box):
         low, high = (np.moveaxis(np.asarray(bound), 0, -1) for bound in (space.low, space.high))
         space, encode = Box(low, high, low.shape, space.dtype, stacked), lambda view: jnp.moveaxis(view, 1, -1)
     return HostSpec(name, leaf, encode, space, _convert_actions(name, actions))
+
+
+def joined(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """Return a space in which tuples of choices are one `MultiDiscrete`; as arrays, its elements are the same."""
+    match space:
+        case gymnasium.spaces.Dict():
+            return gymnasium.spaces.Dict({key: joined(part) for key, part in space.spaces.items()})
+        case gymnasium.spaces.Tuple():
+            parts = [part for part in space.spaces if isinstance(part, gymnasium.spaces.Discrete)]
+            if len(parts) == len(space.spaces):
+                start = [int(part.start) for part in parts]
+                return gymnasium.spaces.MultiDiscrete([int(part.n) for part in parts], start=start)
+    return space
 
 
 def native_actions(space: gymnasium.Space[Any], actions: PyTree) -> PyTree:
@@ -82,8 +96,8 @@ def _convert_observations(
         case gymnasium.spaces.MultiDiscrete() if space.nvec.ndim == 1:
             return _one_hot(tuple(space.nvec.tolist()), tuple(space.start.tolist()), space.nvec.shape)
     raise ConfigError(
-        f"{name} has observations of the space {space}, which is not supported: use Box, Discrete, MultiDiscrete or a"
-        " Dict of these, by a wrapper of the environment"
+        f"{name} has observations of the space {space}, which is not supported: use Box, Discrete, a Tuple of Discrete,"
+        " MultiDiscrete or a Dict of these, by a wrapper of the environment"
     )
 
 

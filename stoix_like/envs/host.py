@@ -31,6 +31,7 @@ from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.spaces import ActionSpace, ObservationSpace
 from stoix_like.errors import HostEnvironmentError
+from stoix_like.exact import as_dtype
 from stoix_like.utils.accelerate.platform import on_cpu
 
 T = TypeVar("T")
@@ -87,6 +88,7 @@ class HostEnvironment(VectorEnvironment):
     """
 
     on_host = True
+    faults: tuple[str, ...] = ()
 
     def __init__(
         self, make: Callable[[int], HostBatch], spec: HostSpec, timeout: float, fps: int | None = None
@@ -122,7 +124,8 @@ class HostEnvironment(VectorEnvironment):
     def view_of(self, native: PyTree) -> PyTree:
         """See `VectorEnvironment.view_of`."""
         specs = self._spec.observation
-        arrays = jax.tree.map(partial(as_spec, self._spec.name), specs, native)
+        what = f"observation of {self._spec.name}"
+        arrays = jax.tree.map(lambda spec, array: as_dtype(spec.dtype, array, what), specs, native)
         first, spec = jax.tree.leaves(arrays)[0], jax.tree.leaves(specs)[0]
         leading = first.shape[: first.ndim - len(spec.shape)]
         rows = jax.tree.map(lambda array: array.reshape(-1, *array.shape[len(leading) :]), arrays)
@@ -303,33 +306,6 @@ def _has_form(spec: PyTree, given: Any) -> bool:
     if not spec.shape and np.issubdtype(spec.dtype, np.integer) and not np.issubdtype(dtype, np.integer):
         return False  # a one-hot vector
     return shape[max(len(shape) - len(spec.shape), 0) :] == spec.shape
-
-
-def as_spec(name: str, spec: jax.ShapeDtypeStruct, given: Any) -> np.ndarray:
-    """Convert an observation of a user to the dtype of its spec.
-
-    Args:
-        name: of who observes it, for messages.
-        spec: what the environment returns.
-        given: an array.
-
-    Raises:
-        ValueError: the dtype does not hold the values, such as bytes those of a scaled image.
-    """
-    array = np.asarray(given)
-    # Whole numbers are what they are; but for bytes, which may be pixels, scaled to zeros and ones.
-    kinds = "biu" if spec.dtype == np.uint8 else "biuf"
-    if np.issubdtype(spec.dtype, np.integer) and array.dtype.kind in kinds:
-        with np.errstate(invalid="ignore"):
-            fits = np.array_equal(array.astype(spec.dtype), array)
-    else:
-        fits = np.can_cast(array.dtype, spec.dtype, "same_kind")
-    if not fits:
-        raise ValueError(
-            f"observation has dtype {array.dtype}, and {name} observes {spec.dtype}, which does not hold its values:"
-            " pass what the environment returns, not scaled"
-        )
-    return array.astype(spec.dtype)
 
 
 def _call_host(function: Callable[..., Any], result: Any, *arguments: PyTree) -> Any:

@@ -18,6 +18,7 @@ from stoix_like import signals
 from stoix_like.base_types import PyTree
 from stoix_like.call_thread import CallThread, NoAnswerError
 from stoix_like.errors import HostEnvironmentError
+from stoix_like.exact import as_declared
 
 T = TypeVar("T")
 # Seconds that environments have to close, and that those have which hang.
@@ -216,17 +217,18 @@ class BatchThread:
 
     def reset(self, seeds: np.ndarray, spec: T) -> T:
         """Start an episode in each environment; return its observations in the shapes and types of `spec`."""
-        view: T = _like(self.call(lambda envs: envs.reset(seeds.tolist())), spec)
-        _refuse(np.isnan, view, "observation")
+        view: T = as_declared(spec, self.call(lambda envs: envs.reset(seeds.tolist())), "observation")
+        _refuse_non_finite(view, "observation")
         return view
 
     def step(self, actions: np.ndarray, spec: HostStep) -> HostStep:
         """Take one step in each environment; return its outcome in the shapes and types of `spec`."""
-        outcome = _like(self.call(lambda envs: envs.step(actions)), spec)
-        _refuse(_not_finite, outcome.reward, "reward")
+        returned = self.call(lambda envs: envs.step(actions))
+        outcome = HostStep(*map(as_declared, spec, returned, HostStep._fields))
+        _refuse_non_finite(outcome.reward, "reward")
         # Where no episode ended, both are the same arrays.
         views = jax.tree.leaves((outcome.observation, outcome.next_observation))
-        _refuse(np.isnan, list({id(leaf): leaf for leaf in views}.values()), "observation")
+        _refuse_non_finite(list({id(leaf): leaf for leaf in views}.values()), "observation")
         return outcome
 
     def close(self) -> None:
@@ -268,29 +270,15 @@ def _stop_after_signal(elapsed: float) -> None:
         raise _NoAnswerToSignalError(f"no answer within {_SIGNAL_SECONDS:g} seconds of a signal that stops the run")
 
 
-def _like(tree: T, spec: T) -> T:
-    """Convert the arrays of the host to the shapes and dtypes that the program expects."""
-
-    def convert(leaf: jax.ShapeDtypeStruct, array: Any) -> np.ndarray:
-        array = np.asarray(array, leaf.dtype)
-        return array if array.shape == leaf.shape else array.reshape(leaf.shape)
-
-    return jax.tree.map(convert, spec, tree)
-
-
 def _copies(tree: T) -> T:
     """Copy arrays of the host: environments reuse theirs, and on a CPU programs read them where they are."""
     return jax.tree.map(np.array, tree)
 
 
-def _not_finite(array: Any) -> Any:
-    return ~np.isfinite(array)
-
-
-def _refuse(is_bad: Callable[[Any], Any], tree: PyTree, what: str) -> None:
-    """Raise an error that names the first environment whose arrays `[N, ...]` have a bad value."""
+def _refuse_non_finite(tree: PyTree, what: str) -> None:
+    """Raise an error that names the first environment whose arrays `[N, ...]` have NaN or an infinite number."""
     for leaf in jax.tree.leaves(tree):
-        if np.issubdtype(leaf.dtype, np.floating) and (bad := is_bad(leaf)).any():
+        if np.issubdtype(leaf.dtype, np.floating) and (bad := ~np.isfinite(leaf)).any():
             index = int(bad.reshape(len(leaf), -1).any(axis=1).argmax())
             value = "NaN" if np.isnan(leaf[index]).any() else leaf[index][bad[index]].flat[0]
             raise HostEnvironmentError(f"environment {index} of {len(leaf)} returned {value} in its {what}")

@@ -22,12 +22,14 @@ from stoix_like.call_thread import CallThread, NoAnswerError
 from stoix_like.envs import padding
 from stoix_like.envs.arguments import parameters_of
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.generators import unseeded
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
-from stoix_like.envs.host import HostEnvironment, HostSpec, as_spec
+from stoix_like.envs.host import HostEnvironment, HostSpec
 from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep, draw_without_windows
-from stoix_like.envs.spaces import Box, Dict, Discrete, Space, Tuple, first_choices
+from stoix_like.envs.spaces import Box, Dict, Discrete, Space, Tuple, choices, first_choices
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError, first_line, nearest
+from stoix_like.exact import as_declared
 
 T = TypeVar("T")
 _VIEW, _MASK, _STATE = "view", "mask", "state"
@@ -90,25 +92,25 @@ class _CommonForm:
             if isinstance(observed, Mapping):
                 observed, legal = observed["observation"], observed["action_mask"]
             if observed is not None:
-                views[row][...] = observed
-            if observed is None or agent not in acting:
+                # A copy: games reuse their arrays.
+                views[row] = np.array(as_declared(views[row], observed, f"observation of {agent!r}"))
+            if agent not in acting:
                 mask[row, :1] = True
             elif self._choices and legal is not None:
-                mask[row, : len(legal)] = legal
+                own = mask[row, : sum(choices(self._spaces[row]))]
+                own[:] = as_declared(own, legal, f"action_mask of {agent!r}")
         found: dict[str, Any] = {_VIEW: views, _MASK: mask} if self._choices else {_VIEW: views}
         if self._state is not None:
-            found[_STATE] = self._state if game is None else np.array(game.state(), np.float32)
+            found[_STATE] = self._state if game is None else np.array(as_declared(self._state, game.state(), "state()"))
         return found
 
-    def check(self, observations: Mapping[str, Any]) -> None:
-        """Refuse observations of a user that name no agent, or that the dtype of the agent's own does not hold."""
-        for agent, observed in observations.items():
+    def check(self, what: str, values: Mapping[str, Any], needed: Collection[str] = ()) -> None:
+        """Refuse values by agent that name no agent, or lack one that is needed."""
+        for agent in values:
             if agent not in self.agents:
-                hint = nearest(str(agent), map(str, self.agents))
-                raise ValueError(f"observation of {agent!r}, no agent of {self.spec.name}: {hint}")
-            own = observed["observation"] if isinstance(observed, Mapping) else observed
-            if own is not None:
-                as_spec(f"{self.spec.name}: {agent}", self._views[self.agents.index(agent)], own)
+                raise ValueError(f"{what} of {agent!r}, no agent: {nearest(str(agent), map(str, self.agents))}")
+        if missing := [agent for agent in needed if values.get(agent) is None]:
+            raise ValueError(f"no {what} of {', '.join(map(repr, missing))}: return one of each agent that acts")
 
     def native(self, action: Any, present: list[str]) -> dict[str, Any]:
         """Return the actions of the agents that are left by name, of those of one game `[A, ...]`."""
@@ -182,6 +184,7 @@ class ParallelBatch(HostBatch):
         self._steps[number], self._done[number] = 0, set()
         game = self._games[number]
         observations, infos = game.reset(seed=seed)
+        self._form.check("observation", observations, game.agents)
         return self._form.view(observations, infos, game.agents, game)
 
     def _step(self, number: int, action: Any) -> HostStep:
@@ -189,8 +192,13 @@ class ParallelBatch(HostBatch):
         acting = list(game.agents)
         before = [agent for agent in acting if agent not in done]
         observations, rewards, terminations, truncations, infos = game.step(form.native(action, acting))
+        for what, values in (("reward", rewards), ("termination", terminations), ("truncation", truncations)):
+            form.check(what, values, before)
         done |= {agent for agent in acting if terminations.get(agent) or truncations.get(agent)}
+        # An agent that is gone may return.
+        done &= set(game.agents)
         left = [agent for agent in game.agents if agent not in done]
+        form.check("observation", observations, left or before)
         self._steps[number] += 1
         seen = {agent: each for agent, each in observations.items() if agent in before or agent in left}
         # The values of a truncated game are those of agents that would continue.
@@ -200,7 +208,8 @@ class ParallelBatch(HostBatch):
         terminated = ended and all(terminations[agent] for agent in before)
         truncated = (ended or limited) and not terminated
         start = self._start(number) if (terminated or truncated) and not self._options.drawn else view
-        reward = np.array([rewards.get(agent, 0.0) for agent in form.agents], np.float32)
+        zero = np.float32(0)
+        reward = np.stack([as_declared(zero, rewards.get(each, zero), f"reward of {each!r}") for each in form.agents])
         reward = reward if len(reward) > 1 else reward[0]
         return HostStep(start, view, reward, np.array(terminated), np.array(truncated))
 
@@ -221,8 +230,9 @@ class ParallelGames(HostEnvironment):
     def view_of(self, native: Mapping[str, Any]) -> Observation:
         """Convert the observations of a game by agent; masks are those that are part of them, not those of infos."""
         spec = self._form.spec
-        self._form.check(native)
-        game = jax.tree.map(lambda leaf: np.asarray(leaf)[None], self._form.view(native, {}, native))
+        self._form.check("observation", native)
+        acting = [agent for agent, observed in native.items() if observed is not None]
+        game = jax.tree.map(lambda leaf: np.asarray(leaf)[None], self._form.view(native, {}, acting))
         found = Observation(spec.encode(game), None if spec.mask is None else spec.mask(game))
         return jax.tree.map(lambda leaf: leaf[0], found)
 
@@ -253,13 +263,16 @@ def adopt(
             " after the other: use sync"
         )
     form, fps = _CommonForm(env, name, world), None
+    faults = unseeded(env, name)
     env.close()
     if options.drawn:
         if any(entry.name == "render_mode" or entry.kind is entry.VAR_KEYWORD for entry in parameters_of(constructor)):
             constructor = partial(constructor, render_mode="rgb_array")
         fps = _frames_per_second(constructor, name, options.timeout)
     make = partial(_make_batch, constructor, form, options)
-    return ParallelGames(make, form, options.timeout, fps)
+    games = ParallelGames(make, form, options.timeout, fps)
+    games.faults = faults
+    return games
 
 
 def _frames_per_second(constructor: Callable[[], Any], name: str, timeout: float) -> int:

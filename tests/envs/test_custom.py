@@ -1,6 +1,7 @@
 """Environments and wrappers of a user's own: by import path and from Python, in training and afterwards."""
 
 import functools
+import re
 import threading
 
 import gymnasium
@@ -12,7 +13,7 @@ import pytest
 import stoix_like
 from stoix_like.base_types import Observation
 from stoix_like.config import flatten, parse_config
-from stoix_like.envs import Box, Discrete, EnvConfig, Environment, custom, make, make_eval
+from stoix_like.envs import Box, Discrete, EnvConfig, Environment, check_environment, custom, make, make_eval
 from stoix_like.envs.custom import adapt, as_overrides, unused_methods
 from stoix_like.envs.wrappers import StackFrames
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
@@ -203,6 +204,30 @@ def test_environments_of_gymnasium_are_vectorised_from_an_object_or_its_class(en
     np.testing.assert_array_equal(first.observation.agent_view, [[3.0], [3.0]])
     np.testing.assert_array_equal(last.next_observation.agent_view, [[5.0], [5.0]])
     assert last.truncated.all()
+
+
+class Noisy(Counting):
+    """Counts from a random start, from a generator that a reset may seed."""
+
+    def __init__(self, seeded=False):
+        super().__init__()
+        self.rng, self.seeded = np.random.default_rng(0), seeded
+
+    def reset(self, *, seed=None, options=None):
+        if self.seeded and seed is not None:
+            self.rng = np.random.default_rng(seed)
+        self.start = self.rng.normal()
+        return super().reset(seed=seed)
+
+
+@pytest.mark.parametrize("env", [Noisy(), Noisy])
+def test_a_generator_that_no_reset_seeds_is_a_fault(env):
+    message = r"Noisy.rng is a random generator that reset\(seed=\) does not seed.*gymnasium's self.np_random"
+    (note,) = make_eval(EnvConfig("own"), env).unwrapped.faults
+    assert re.match(message, note)
+    with pytest.raises(FaultyEnvironmentError, match=message):
+        check_environment(env, num_steps=1)
+    assert make_eval(EnvConfig("own", kwargs={"seeded": True}), Noisy).unwrapped.faults == ()
 
 
 @pytest.mark.parametrize("env", [Counting(), Counting])

@@ -27,6 +27,7 @@ def test_spaces_are_converted():
             "position": spaces.Box(-1.0, 2.0, (2,), np.float64),
             "tool": spaces.Discrete(3, start=5),
             "switches": spaces.MultiDiscrete([2, 3]),
+            "cards": spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2, start=3)]),
         }
     )
     spec = make_spec("suite/name", observations, spaces.MultiDiscrete([2, 4]))
@@ -38,10 +39,12 @@ def test_spaces_are_converted():
         "position": np.array([[0.5, -0.5]], np.float32),
         "tool": np.array([6], np.int32),
         "switches": np.array([[1, 2]], np.int32),
+        "cards": np.array([[0, 4]], np.int32),
     }
     encoded = spec.encode(view)
     np.testing.assert_array_equal(encoded["tool"], [[0, 1, 0]])
     np.testing.assert_array_equal(encoded["switches"], [[0, 1, 0, 0, 1]])
+    np.testing.assert_array_equal(encoded["cards"], [[1, 0, 0, 1]])
     np.testing.assert_array_equal(encoded["image"], view["image"])
     for name, space in spec.observation_space.spaces.items():
         assert encoded[name].shape[1:] == space.shape
@@ -130,6 +133,11 @@ def test_dictionaries_and_tuples_of_actions_reach_the_environment():
     ("observations", "actions", "message"),
     [
         (gymnasium.spaces.Text(3), gymnasium.spaces.Discrete(2), "suite/name has observations of the space Text"),
+        (
+            gymnasium.spaces.Tuple([gymnasium.spaces.Box(0, 1)]),
+            gymnasium.spaces.Discrete(2),
+            "has observations of the space Tuple",
+        ),
         (
             gymnasium.spaces.Discrete(2),
             gymnasium.spaces.MultiBinary(2),

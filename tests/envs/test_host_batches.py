@@ -3,6 +3,7 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -65,6 +66,8 @@ def test_an_exception_on_the_host_is_raised_by_check():
             "infinite", "Scripted-v0 failed: environment 0 of 3 returned inf in its reward", marks=pytest.mark.slow
         ),
         pytest.param("exit", "Scripted-v0 failed: SystemExit: 0", marks=pytest.mark.slow),
+        ("array", r"Scripted-v0 failed: ValueError: reward has shape \(1,\), and \(\) is declared: make them agree"),
+        ("number", r"Scripted-v0 failed: ValueError: observation has shape \(\), and \(4,\) is declared"),
         pytest.param(
             "reward", "Scripted-v0 failed: environment 0 of 3 returned NaN in its reward", marks=pytest.mark.slow
         ),
@@ -78,6 +81,12 @@ def test_a_faulty_environment_is_reported_by_check(fault, message):
     assert not steps.terminated[:4].all()
     assert steps.terminated[4:].all()
     env.close()
+
+
+def test_a_batch_is_not_reshaped():
+    batch = BatchThread(lambda num_envs: SimpleNamespace(reset=lambda seeds: np.zeros((4, N))), N, 1.0)
+    with pytest.raises(ValueError, match=r"observation has shape \(4, 3\), and \(3, 4\) is declared"):
+        batch.reset(np.arange(N), jax.ShapeDtypeStruct((N, 4), np.float32))
 
 
 @pytest.mark.parametrize("fault", ["exit", "interrupt"])
@@ -177,7 +186,11 @@ def test_an_example_that_hangs_is_left():
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of gymnasium, with the traceback
 @pytest.mark.parametrize(
     ("fault", "message"),
-    [("unpicklable", "Scripted-v0 failed: SimulatorError: exploded"), ("exit", "Scripted-v0 failed: SystemExit: 0")],
+    [
+        ("unpicklable", "Scripted-v0 failed: SimulatorError: exploded"),
+        ("exit", "Scripted-v0 failed: SystemExit: 0"),
+        ("number", r"Scripted-v0 failed: ValueError: observation has shape \(\), and \(4,\) is declared"),
+    ],
 )
 def test_what_an_environment_raises_in_a_worker_arrives(fault, message):
     env = make(config(kwargs={"fail_at": 4, "fault": fault}, vectorization="async", timeout=60.0))

@@ -37,7 +37,7 @@ class Scripted(gymnasium.Env):
     Args:
         fail_at: step of the first episode with at least that many steps that fails.
         fault: how it fails: raise, raise what cannot be pickled, exit, interrupt, hang, die, return a NaN as
-            observation or reward, or an infinite reward.
+            observation or reward, an infinite reward, an array as reward, or a number as observation.
         as_dict: whether observations are dictionaries.
         ragged: whether the information of a step has arrays of changing shapes.
         build_seconds: how long it takes to build.
@@ -87,9 +87,11 @@ class Scripted(gymnasium.Env):
             os.kill(os.getpid(), signal.SIGKILL)
         ended = self._t == length(self._episode)
         terminated, truncated = ended and self._episode % 2 == 0, ended and self._episode % 2 == 1
-        reward = {"reward": np.nan, "infinite": np.inf}.get(fault, 8.0 * self._episode + self._t)
+        reward = 8.0 * self._episode + self._t
+        reward = {"reward": np.nan, "infinite": np.inf, "array": np.ones(1)}.get(fault, reward)
         info = {"targets": np.zeros(self._t)} if self._ragged else {}
-        return self._observe(np.nan if fault == "observation" else action), reward, terminated, truncated, info
+        observation = self._observe(np.nan if fault == "observation" else action)
+        return np.float64(1) if fault == "number" else observation, reward, terminated, truncated, info
 
     def close(self):
         if self._close_hangs:

@@ -26,11 +26,13 @@ from stoix_like.base_types import PyTree
 from stoix_like.call_thread import CallThread, NoAnswerError
 from stoix_like.envs.arguments import fit_params
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
+from stoix_like.envs.generators import unseeded
+from stoix_like.envs.gymnasium_spaces import joined, make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment, HostSpec
 from stoix_like.envs.host_batches import CLOSE_SECONDS, HostBatch, HostOptions, HostStep, draw_without_windows
 from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, HostEnvironmentError, first_line, nearest
+from stoix_like.gymnasium_workers import Declared, build_in_worker
 from stoix_like.interpreter import RUN_AGAIN, UNGUARDED, exit_if_run_again
 from stoix_like.user_code import refusing, user_errors
 
@@ -41,6 +43,8 @@ if importlib.util.find_spec("ale_py") is not None:
 
 T = TypeVar("T")
 _ATARI = "ALE/"
+# Games of Atari for two players, which no preprocessing knows.
+_FOR_TWO = ("ALE/Backgammon-v5", "ALE/VideoCheckers-v5")
 # Parameters of Atari games, `env.params`; those of gymnasium's `AtariPreprocessing`, and the number of stacked frames.
 _ATARI_PARAMS = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "terminal_on_life_loss": False, "stack_num": 4}
 # Seconds that the workers have to close their environments.
@@ -151,8 +155,11 @@ def _failures_explained(envs: VectorEnv[Any, Any, Any]) -> Iterator[None]:
 
 
 def scenarios() -> list[str]:
-    """List the ids that are registered in gymnasium; of Atari games, those that are preprocessed."""
-    names = (name for name in gymnasium.registry if not name.startswith(("phys2d/", "tabular/")))
+    """List the ids that are registered in gymnasium and can be built; of Atari games, those that are preprocessed."""
+    # Versions that gymnasium has given up are functions that raise; the fourth Pusher needs an older MuJoCo.
+    modules = {name: getattr(spec.entry_point, "__module__", "") for name, spec in gymnasium.registry.items()}
+    left_out = ("phys2d/", "tabular/", "Pusher-v4", *_FOR_TWO)
+    names = (name for name, module in modules.items() if module != "gymnasium.envs" and not name.startswith(left_out))
     return sorted(name for name in names if preprocessed_id(name) in ("", name))
 
 
@@ -209,9 +216,10 @@ def make(
     with _example(partial(_make_one, name, kwargs, params, options), name, options) as (env, call):
         spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, is_atari, stacked)
         fps = call(lambda: _check_pictures(env, name)) if options.drawn else None
-        # Its specification is all that a worker needs, so that workers import neither jax nor this package.
+        # Its specification is all that a worker needs, so that workers do not import jax.
         constructor = partial(gymnasium.make, _specification(env, options.time_limit), disable_env_checker=True)
-    return _vectorized(constructor, spec, options, fps)
+        space = joined(env.observation_space)
+    return _vectorized(constructor, space, spec, options, fps)
 
 
 def adopt(
@@ -235,10 +243,12 @@ def adopt(
         raise ConfigError(f"env.vectorization=envpool: envpool does not have {name}: use sync or async")
     spec = make_spec(name, env.observation_space, env.action_space)
     if constructor is not None:
+        faults = unseeded(env, name)
         _close(env, CallThread(), options)
     else:
         try:
             constructor = partial(copy.deepcopy, copy.deepcopy(env))
+            faults = unseeded(constructor(), name)
         except Exception as error:  # Environments hold anything: windows, sockets, simulators.
             raise ConfigError(
                 f"{name} cannot be copied ({first_line(error)}): pass its class, or register it and use env=gymnasium"
@@ -248,7 +258,7 @@ def adopt(
         constructor = partial(constructor, render_mode="rgb_array")
     construct, limit = constructor, options.time_limit
 
-    # Pickled by value, see `_for_worker`.
+    # Pickled by value.
     def limited() -> gymnasium.Env[Any, Any]:
         return construct() if limit is None else TimeLimit(construct(), limit)
 
@@ -256,112 +266,36 @@ def adopt(
     if options.drawn:
         with _example(limited, name, options) as (one, call):
             fps = call(lambda: _check_pictures(one, name))
-    return _vectorized(limited, spec, options, fps)
+    adopted = _vectorized(limited, joined(env.observation_space), spec, options, fps)
+    adopted.faults = faults
+    return adopted
 
 
 def _vectorized(
-    constructor: Callable[[], gymnasium.Env[Any, Any]], spec: HostSpec, options: HostOptions, fps: int | None
-) -> VectorEnvironment:
+    constructor: Callable[[], gymnasium.Env[Any, Any]],
+    space: gymnasium.Space[Any],
+    spec: HostSpec,
+    options: HostOptions,
+    fps: int | None,
+) -> HostEnvironment:
     # A worker per episode of an evaluation would idle during training.
     parallel = options.vectorization == "async" and not options.evaluation
     if parallel:
         exit_if_run_again()
-    make_batch = partial(_make_batch, constructor, options.timeout if parallel else None, not options.drawn)
+    # Explicit resets: in SAME_STEP, an environment that reuses its arrays overwrites its last observation.
+    make_batch = partial(_make_batch, lambda: Declared(constructor(), space, copies=False), not options.drawn)
+    if parallel:
+        make_batch = partial(_make_workers, partial(build_in_worker, constructor, space, options.timeout))
     return HostEnvironment(make_batch, spec, options.timeout, fps)
 
 
-def _make_batch(
-    constructor: Callable[[], gymnasium.Env[Any, Any]], worker_timeout: float | None, resets: bool, num_envs: int
-) -> HostBatch:
-    if worker_timeout is None:
-        # Explicit resets: in SAME_STEP, an environment that reuses its arrays overwrites its last observation.
-        constructors = [_without_info(constructor, copies=False)] * num_envs
-        return GymnasiumBatch(SyncVectorEnv(constructors, autoreset_mode=AutoresetMode.DISABLED), resets)
-    constructors = [_for_worker(_without_info(constructor, copies=True), worker_timeout)] * num_envs
+def _make_batch(constructor: Callable[[], gymnasium.Env[Any, Any]], resets: bool, num_envs: int) -> HostBatch:
+    return GymnasiumBatch(SyncVectorEnv([constructor] * num_envs, autoreset_mode=AutoresetMode.DISABLED), resets)
+
+
+def _make_workers(constructor: Callable[[], gymnasium.Env[Any, Any]], num_envs: int) -> HostBatch:
     with _interrupts_blocked():
-        return GymnasiumBatch(_Workers(constructors))
-
-
-def _without_info(
-    constructor: Callable[[], gymnasium.Env[Any, Any]], copies: bool
-) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """Let an environment return no information, and copies of its observations if asked for.
-
-    gymnasium would join the information of steps and of resets, which nothing reads, in arrays of one type and shape.
-    In SAME_STEP, an environment that reuses its arrays would overwrite the last observation of an episode.
-    """
-
-    # Pickled by value, see `_for_worker`.
-    def construct() -> gymnasium.Env[Any, Any]:
-        import copy
-        from typing import Any
-
-        import gymnasium
-
-        class WithoutInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-            def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-                return self._own(self.env.reset(**kwargs)[0]), {}
-
-            def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-                observation, reward, terminated, truncated, _ = self.env.step(action)
-                return self._own(observation), reward, terminated, truncated, {}
-
-            def _own(self, observation: Any) -> Any:
-                return copy.deepcopy(observation) if copies else observation
-
-        return WithoutInfo(constructor())
-
-    return construct
-
-
-def _for_worker(
-    constructor: Callable[[], gymnasium.Env[Any, Any]], timeout: float
-) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """Let the worker that calls a constructor exit when its parent dies, even if the environment hangs.
-
-    It also exits if the environment is not built in time, and whatever the environment raises arrives at the parent.
-    """
-
-    # Pickled by value, for it is local and has its own imports: workers do not import this module.
-    def construct() -> gymnasium.Env[Any, Any]:
-        import multiprocessing.connection
-        import os
-        import threading
-        from typing import Any
-
-        import gymnasium
-
-        def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            try:
-                return function(*args, **kwargs)
-            except BaseException as error:
-                # Not every exception can be pickled, nor built from its message alone.
-                raise RuntimeError(f"{type(error).__name__}: {error}") from error
-
-        class Told(gymnasium.Wrapper[Any, Any, Any, Any]):
-            def reset(self, **kwargs: Any) -> Any:
-                return attempt(self.env.reset, **kwargs)
-
-            def step(self, action: Any) -> Any:
-                return attempt(self.env.step, action)
-
-        parent, built = multiprocessing.parent_process(), threading.Event()
-
-        def exit_with_parent() -> None:
-            assert parent is not None
-            if multiprocessing.connection.wait([parent.sentinel], timeout) or not built.is_set():
-                os._exit(1)
-            multiprocessing.connection.wait([parent.sentinel])
-            os._exit(1)
-
-        # None in the process that reads the spaces of an example.
-        if parent is not None:
-            threading.Thread(target=exit_with_parent, daemon=True).start()
-        env = Told(constructor())
-        built.set()
-        return env
-
-    return construct
+        return GymnasiumBatch(_Workers([constructor] * num_envs))
 
 
 @contextlib.contextmanager
@@ -458,6 +392,10 @@ def _check_registered(name: str) -> None:
         hint = nearest(registered, scenarios()) if registered else "for example CartPole-v1"
         why = "" if hint.startswith("did you mean") else f" ({first_line(error)})"
         raise ConfigError(f"env.scenario.name={name!r} is not an id of gymnasium{why}: {hint}") from error
+    if registered in _FOR_TWO:
+        raise ConfigError(
+            f"env.scenario.name={name!r} has several players: only environments of one player are supported"
+        )
 
 
 def _preprocess(env: gymnasium.Env[Any, Any], params: dict[str, Any], evaluation: bool) -> gymnasium.Env[Any, Any]:

@@ -80,6 +80,7 @@ def test_a_time_limit_counts_steps_in_addition_to_the_limit_of_the_environment(n
             {"vectorization": "envpool"},
             "env.vectorization=envpool: .* use env=envpool/_atari env.scenario.name=Pong-v5, or",
         ),
+        ("ALE/Backgammon-v5", {}, "env.scenario.name='ALE/Backgammon-v5' has several players: only"),
         ("Hopper-v5", {"kwargs": {"xml_file": "none.xml"}}, "'none.xml'} is invalid for Hopper-v5: .*does not exist"),
     ],
 )
