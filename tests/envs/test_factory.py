@@ -8,27 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from stoix_like.envs import Discrete, EnvConfig, Environment, ScenarioConfig, list_scenarios, make, make_eval, suites
-from stoix_like.envs.spaces import entries
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.schema import from_mapping
-from support import menagerie
 from support.nim import Nim
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-CHOICES = {
-    path.relative_to(CONFIGS / "env").with_suffix("").as_posix(): yaml.safe_load(path.read_text())
-    for path in sorted(CONFIGS.glob("env/*/[!_]*.yaml"))
-}
-# Choices of one kind differ in the name of the scenario alone.
-KINDS = {
-    (choice.partition("/")[0], str({key: value for key, value in keys.items() if key != "scenario"})): choice
-    for choice, keys in CHOICES.items()
-}
 
 
 def composed(*overrides):
@@ -43,37 +31,6 @@ def probe(name="value", **changes):
 
 def own(name="Corridor", **changes):
     return EnvConfig("own", ScenarioConfig(name), _target_=f"support.custom_envs.{name}", **changes)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suite", sorted({choice.partition("/")[0] for choice in CHOICES}))
-def test_every_yaml_names_a_scenario_of_its_suite(suite):
-    """Run directories tell the choices of a suite apart by their task names."""
-    known = suites.load_suite(suite).scenarios()
-    given = {choice: keys["scenario"] for choice, keys in CHOICES.items() if choice.startswith(f"{suite}/")}
-    assert {scenario["name"] for scenario in given.values()} <= set(known)
-    assert len({scenario.get("task_name", scenario["name"]) for scenario in given.values()}) == len(given)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("choice", KINDS.values())
-def test_a_yaml_of_every_kind_builds_its_environment(choice):
-    config = composed(f"env={choice}")
-    if config.env_name == "playground" and config.scenario.name in menagerie.ROBOTS:
-        config.assets = menagerie.models_of(menagerie.ROBOTS[config.scenario.name])
-    assert config.env_name == choice.partition("/")[0]
-    try:
-        env = make(config)
-    except ConfigError as error:
-        if "install_sprites" in str(error):
-            pytest.skip("the sprites of the game, which have another licence, are not here")
-        raise
-    rows = 2 * env.num_agents
-    _, timestep = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), rows))
-    views, spaces = entries(timestep.observation.agent_view), entries(env.observation_space)
-    assert {name: view.shape for name, view in views.items()} == {
-        name: (rows, *space.shape) for name, space in spaces.items()
-    }
 
 
 def test_scenario_without_a_yaml_is_built_by_name():
