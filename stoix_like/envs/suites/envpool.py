@@ -34,6 +34,7 @@ _LEAST = {"num_threads": 0} | dict.fromkeys(
     ("max_episode_steps", "stack_num", "frame_stack", "frame_skip", "noop_max", "img_height", "img_width"), 1
 )
 
+_JUMANJI = "envpool.jumanji"
 # Where the limit of the pool is all that ends episodes in time, and nothing else depends on it, as rewards of MiniGrid.
 _LIMITED = tuple(f"envpool.{kind}" for kind in ("box2d", "classic_control", "mujoco", "toy_text"))
 # Of drawings, per second; envpool does not say how long a step is.
@@ -106,8 +107,12 @@ class EnvpoolBatch(HostBatch):
 
 
 def scenarios() -> list[str]:
-    """List the ids of envpool."""
-    return sorted(envpool.list_all_envs())
+    """List the ids of envpool, without those of several players, of jumanji, and of a game that is a file of a user."""
+    return sorted(
+        name
+        for name, (module, _, options) in registry.specs.items()
+        if module != _JUMANJI and options.get("max_num_players", 1) == 1 and options.get("cfg_path") != ""
+    )
 
 
 def is_atari(name: str) -> bool:
@@ -133,7 +138,7 @@ def make(
         ConfigError: if the id or an option is unknown or invalid, or a space is not supported.
     """
     options = options or HostOptions()
-    check_scenario("envpool", name, scenarios())
+    check_scenario("envpool", name, registry.specs)
     check_names("env.params", params, (), name)
     defaults = _options_of(name)
     check_names("env.kwargs", kwargs, defaults.keys() - _RESERVED, name)
@@ -183,14 +188,14 @@ def make(
 
 def _options_of(name: str) -> dict[str, Any]:
     """Return the options of an environment by name, with their defaults."""
-    if registry.specs[name][0] == "envpool.jumanji":
+    if registry.specs[name][0] == _JUMANJI:
         raise ConfigError(
             f"env.scenario.name={name}: in envpool, its time limits end episodes, and actions have no masks: use"
             " env=jumanji"
         )
     try:
         options: dict[str, Any] = envpool.make_spec(name).config._asdict()
-    except ImportError as error:  # a library of the system
+    except (ImportError, RuntimeError) as error:  # a library of the system, or a file
         raise ConfigError(f"env.scenario.name={name} cannot be built by envpool: {error}") from error
     if options["max_num_players"] > 1:
         raise ConfigError(
