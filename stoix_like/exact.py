@@ -22,6 +22,13 @@ def as_declared(spec: Any, value: Any, what: str) -> Any:
     Raises:
         ValueError: names or shapes differ, or a dtype does not hold the values.
     """
+    dtype = getattr(spec, "dtype", None)
+    if (
+        dtype is not None
+        and getattr(value, "dtype", type(value)) == dtype
+        and getattr(value, "shape", ()) == spec.shape
+    ):
+        return value  # nearly always
     parts = getattr(spec, "spaces", spec)
     if isinstance(parts, Mapping):
         names = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
