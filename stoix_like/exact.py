@@ -55,14 +55,12 @@ def as_dtype(dtype: Any, value: Any, what: str) -> np.ndarray:
         return array
     # Whole numbers are what they are; but for bytes, which may be pixels, scaled to zeros and ones.
     kinds = "biu" if dtype == np.uint8 else "biuf"
-    if dtype.kind in "biu" and array.dtype.kind in kinds:
-        with np.errstate(invalid="ignore"):
-            fits = np.array_equal(array.astype(dtype), array)
-    else:
-        fits = np.can_cast(array.dtype, dtype, "same_kind")
-    if not fits:
-        raise ValueError(
-            f"{what} has dtype {array.dtype}, and {dtype} is declared, which does not hold its values: pass what the"
-            " environment declares, not scaled"
-        )
-    return array.astype(dtype)
+    whole = dtype.kind in "biu" and array.dtype.kind in kinds
+    with np.errstate(invalid="ignore", over="ignore"):
+        fits = np.array_equal(array.astype(dtype), array) if whole else np.can_cast(array.dtype, dtype, "same_kind")
+        if fits:
+            return array.astype(dtype)
+    raise ValueError(
+        f"{what} has dtype {array.dtype}, and {dtype} is declared, which does not hold its values: pass what the"
+        " environment declares, not scaled"
+    )

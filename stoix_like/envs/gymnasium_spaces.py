@@ -39,7 +39,9 @@ def make_spec(
     Raises:
         ConfigError: a space is not supported.
     """
-    space, leaf, encode = _convert_observations(name, joined(observations))
+    # Bounds of float64 that float32 does not hold are infinite.
+    with np.errstate(over="ignore"):
+        space, leaf, encode = _convert_observations(name, joined(observations))
     if channels_first and isinstance(space, Box):
         low, high = (np.moveaxis(np.asarray(bound), 0, -1) for bound in (space.low, space.high))
         space, encode = Box(low, high, low.shape, space.dtype, stacked), lambda view: jnp.moveaxis(view, 1, -1)
