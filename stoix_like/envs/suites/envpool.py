@@ -35,6 +35,8 @@ _LEAST = {"num_threads": 0} | dict.fromkeys(
 )
 
 _JUMANJI = "envpool.jumanji"
+# Games of VizDoom for several players, which declare one, and end the process where it is alone.
+_FOR_SEVERAL = ("Cig-v1", "MultiDuel-v1")
 # Where the limit of the pool is all that ends episodes in time, and nothing else depends on it, as rewards of MiniGrid.
 _LIMITED = tuple(f"envpool.{kind}" for kind in ("box2d", "classic_control", "mujoco", "toy_text"))
 # Of drawings, per second; envpool does not say how long a step is.
@@ -112,6 +114,7 @@ def scenarios() -> list[str]:
         name
         for name, (module, _, options) in registry.specs.items()
         if module != _JUMANJI and options.get("max_num_players", 1) == 1 and options.get("cfg_path") != ""
+        if name not in _FOR_SEVERAL
     )
 
 
@@ -197,7 +200,7 @@ def _options_of(name: str) -> dict[str, Any]:
         options: dict[str, Any] = envpool.make_spec(name).config._asdict()
     except (ImportError, RuntimeError) as error:  # a library of the system, or a file
         raise ConfigError(f"env.scenario.name={name} cannot be built by envpool: {error}") from error
-    if options["max_num_players"] > 1:
+    if options["max_num_players"] > 1 or name in _FOR_SEVERAL:
         raise ConfigError(
             f"env.scenario.name={name!r} has several players: only environments of one player are supported"
         )

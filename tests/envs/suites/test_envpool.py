@@ -97,6 +97,7 @@ def test_the_game_goes_on_after_a_lost_life():
         ("Pong-v5", {"kwargs": {"episodic_life": "no"}}, "env.kwargs={'episodic_life': 'no'} is invalid for Pong-v5"),
         ("CartPole-v1", {"params": {"gravity": 3}}, "env.params.gravity=3 is not a parameter of CartPole-v1"),
         ("CVRP-v1", {}, "use env=jumanji"),
+        ("Cig-v1", {}, "env.scenario.name=.Cig-v1. has several players"),
     ],
 )
 def test_invalid_settings_raise(name, changes, message):
