@@ -21,6 +21,7 @@ from stoix_like.utils.collectives import sum_over
 from stoix_like.utils.jax_utils import Scalar, append_dims, prepend_dims, two_sum
 from stoix_like.utils.shapes import check_last_axes
 
+_LARGEST = 3e30  # the sum of 10^8 such numbers is finite in 32 bits
 Path = tuple[Any, ...]
 """The path of a leaf: dict keys, sequence positions and attribute names, from the root down."""
 
@@ -320,21 +321,15 @@ def _merge(
     total = jnp.where(after > 0, after, 1.0)
     share = added / total
     # The square stays finite: there may be no data before this batch.
-    largest = _largest(old.mean.dtype)
-    gap = jnp.clip(shift + correction, -math.sqrt(largest), math.sqrt(largest))
+    gap = jnp.clip(shift + correction, -math.sqrt(_LARGEST), math.sqrt(_LARGEST))
     spread += jnp.square(gap) * share * before
     mean, mean_low = two_sum(old.mean, old.mean_low, shift * share)
     mean, mean_low = two_sum(mean, mean_low, correction * share)
     summed, summed_low = two_sum(old.summed_variance, old.summed_variance_low, spread)
     # Far above any deviation that counts: an infinite sum has no rounding error, and would be taken for a divergence.
-    summed, summed_low = jnp.minimum(summed, largest), jnp.where(summed < largest, summed_low, 0.0)
+    summed, summed_low = jnp.minimum(summed, _LARGEST), jnp.where(summed < _LARGEST, summed_low, 0.0)
     std = jnp.clip(jnp.sqrt(summed / total), *std_limits)
     return _LeafStatistics(mean, jnp.where(added > 0, std, old.std), summed, mean_low, summed_low)
-
-
-def _largest(dtype: Any) -> float:
-    """Return a number of which a batch of 10^8 has a finite sum."""
-    return float(jnp.finfo(dtype).max) * 1e-8
 
 
 def _transpose(outer: PyTree, nest: PyTree) -> _LeafStatistics:
@@ -381,9 +376,8 @@ def _batch_moments(
     dtype = old.mean.dtype
     batch_dims = tuple(range(data.ndim - old.mean.ndim))
     added = jnp.where(added > 0, added, 1.0).astype(dtype)
-    data, largest = data.astype(dtype), _largest(dtype)
-    # So that sums over finite data are finite; infinite data give NaN.
-    data = jnp.where(jnp.isinf(data), data, jnp.clip(data, -largest, largest))
+    # Sums over finite data stay finite; infinite data give NaN.
+    data = jnp.where(jnp.isinf(data), data, jnp.clip(data, -_LARGEST, _LARGEST)).astype(dtype)
     deviation = (data - prepend_dims(old.mean, data.ndim)) - prepend_dims(old.mean_low, data.ndim)
     if weights is None:
         weight = jnp.ones((), dtype)
@@ -420,7 +414,7 @@ def normalize(batch: PyTree, mean_std: NestedMeanStd, max_abs_value: Scalar | No
     def normalize_leaf(data: Array, mean: Array, std: Array) -> Array:
         if not _is_float(data):
             return data
-        _check_element(data, mean)
+        check_last_axes("leaf", data.shape, mean.shape, mean.ndim, "its statistics")
         scaled = (data.astype(mean.dtype) - prepend_dims(mean, data.ndim)) / prepend_dims(std, data.ndim)
         if max_abs_value is not None:
             scaled = jnp.clip(scaled, -max_abs_value, max_abs_value)
@@ -448,15 +442,11 @@ def denormalize(batch: PyTree, mean_std: NestedMeanStd) -> PyTree:
     def denormalize_leaf(data: Array, mean: Array, std: Array) -> Array:
         if not _is_float(data):
             return data
-        _check_element(data, mean)
+        check_last_axes("leaf", data.shape, mean.shape, mean.ndim, "its statistics")
         scaled = data.astype(mean.dtype) * prepend_dims(std, data.ndim)
         return (scaled + prepend_dims(mean, data.ndim)).astype(data.dtype)
 
     return fast_map_structure(denormalize_leaf, batch, mean_std.mean, mean_std.std)
-
-
-def _check_element(data: Array, mean: Array) -> None:
-    check_last_axes("leaf", data.shape, mean.shape, mean.ndim, "its statistics")
 
 
 def get_clip_config_for_path(config: NestClippingConfig, path: Path) -> NestClippingConfig:
