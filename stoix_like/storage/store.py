@@ -230,8 +230,13 @@ def normalised(address: str | Path) -> str:
             f"the address {found[1]}://… contains a password, which the run would record: leave it to the configuration"
             " of fsspec, or to the environment"
         )
-    # Stores expand patterns, also where they remove files.
-    if found is None or ".." in PurePosixPath(found[2]).parts or any(part in found[2] for part in ("::", *"*?[")):
+    # Stores expand patterns, also where they remove files. The memory of this process ends with it.
+    if (
+        found is None
+        or found[1] == "memory"
+        or ".." in PurePosixPath(found[2]).parts
+        or any(part in found[2] for part in ("::", *"*?["))
+    ):
         raise ConfigError(f"{address} is not the address of a directory: use gs://bucket/run or s3://bucket/run")
     return f"file:///{found[2]}" if found[1] in ("file", "local") else f"{found[1]}://{found[2]}"
 

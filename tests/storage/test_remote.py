@@ -99,6 +99,7 @@ def test_a_working_copy_that_is_ahead_of_its_store_stays(run, tmp_path, monkeypa
         ("s3://bucket/../run", "is not the address of a directory"),
         ("s3://bucket/*/run", "is not the address of a directory"),
         ("runs/mirror", "is not the address of a directory"),
+        ("memory://runs/mirror", "is not the address of a directory"),
         ("faulty://bucket/nothing", "faulty://bucket/nothing holds no run: config.yaml is missing"),
     ],
 )
