@@ -59,8 +59,8 @@ class Config:
     value_scale: float = 0.1  # weight of values against the prior
     maxvisit_init: float = 50.0  # visits added to those of the most visited action in this weight
 
-    actor_lr: float = 1e-3
-    critic_lr: float = 1e-3
+    actor_lr: float = 3e-3
+    critic_lr: float = 3e-3
     max_grad_norm: float = 5.0  # clip the gradients of actor and critic each to this global norm
     adam_eps: float = 1e-8
 
