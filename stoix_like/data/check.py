@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 from jax.dtypes import canonicalize_dtype
 
@@ -50,6 +51,24 @@ def check_data(
     problem = next(_problems(header, data, observation_space, action_space, env_name), None)
     if problem is not None:
         raise ConfigError(f"{key}={header.path}: {problem}")
+
+
+def with_dtypes(data: DataSet, observation_space: ObservationSpace) -> DataSet:
+    """Give whole numbers the dtypes that a run observes, such as flags recorded as bytes; pixels stay bytes."""
+    view, spaces = data.observation.agent_view, entries(observation_space)
+    if entries(view).keys() != spaces.keys():
+        return data
+    leaves = [_in_dtype(*each) for each in zip(entries(view).values(), spaces.values(), strict=True)]
+    view = jax.tree.unflatten(jax.tree.structure(view), leaves)
+    return data._replace(observation=data.observation._replace(agent_view=view))
+
+
+def _in_dtype(array: np.ndarray, space: Any) -> np.ndarray:
+    dtype, (low, high) = canonicalize_dtype(space.dtype), bounds(space)
+    may_be_pixels = array.dtype == np.uint8 and array.ndim > 2 and dtype.kind == "f"
+    if array.dtype == dtype or array.dtype.kind not in "biu" or may_be_pixels or array.shape[1:] != tuple(space.shape):
+        return array
+    return array.astype(dtype) if np.all((array >= low) & (array <= high)) else array
 
 
 def _problems(

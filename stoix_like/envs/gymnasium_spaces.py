@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -12,7 +13,18 @@ import numpy as np
 
 from stoix_like.base_types import PyTree
 from stoix_like.envs.host import HostSpec
-from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, Tuple, is_picture
+from stoix_like.envs.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    ObservationSpace,
+    Space,
+    Tuple,
+    choices,
+    is_picture,
+    one_hot,
+)
 from stoix_like.errors import ConfigError
 
 
@@ -93,26 +105,14 @@ def _convert_observations(
         case gymnasium.spaces.Box():
             converted = _box(space, np.uint8 if space.dtype == np.uint8 and is_picture(space) else np.float32)
             return converted, jax.ShapeDtypeStruct(converted.shape, converted.dtype), lambda view: view
-        case gymnasium.spaces.Discrete():
-            return _one_hot((int(space.n),), (int(space.start),), ())
-        case gymnasium.spaces.MultiDiscrete() if space.nvec.ndim == 1:
-            return _one_hot(tuple(space.nvec.tolist()), tuple(space.start.tolist()), space.nvec.shape)
+        case gymnasium.spaces.Discrete() | gymnasium.spaces.MultiDiscrete() if len(space.shape or ()) < 2:
+            choice: Any = _convert_actions(name, space)
+            box = Box(0.0, 1.0, (sum(choices(choice)),))
+            return box, jax.ShapeDtypeStruct(choice.shape, jnp.int32), partial(one_hot, choice)
     raise ConfigError(
         f"{name} has observations of the space {space}, which is not supported: use Box, Discrete, a Tuple of Discrete,"
         " MultiDiscrete or a Dict of these, by a wrapper of the environment"
     )
-
-
-def _one_hot(
-    sizes: tuple[int, ...], start: tuple[int, ...], shape: tuple[int, ...]
-) -> tuple[ObservationSpace, PyTree, Callable[[PyTree], PyTree]]:
-    """Return the conversion of integers `[N, *shape]`, of the given sizes, to concatenated one-hot vectors."""
-
-    def encode(view: jax.Array) -> jax.Array:
-        columns = view.reshape(view.shape[0], len(sizes)) - np.asarray(start, np.int32)[None]
-        return jnp.concatenate([jax.nn.one_hot(columns[:, i], size) for i, size in enumerate(sizes)], axis=-1)
-
-    return Box(0.0, 1.0, (sum(sizes),)), jax.ShapeDtypeStruct(shape, jnp.int32), encode
 
 
 def _convert_actions(name: str, space: gymnasium.Space[Any]) -> Space | Dict | Tuple:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation
-from stoix_like.data.check import check_data
+from stoix_like.data.check import check_data, with_dtypes
 from stoix_like.data.dataset import DataHeader
 from stoix_like.data.files import read_data, read_header, write_data
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
@@ -24,6 +24,25 @@ def test_data_of_the_run_are_taken():
     # Rounding of rescaled actions.
     data.action[0] = np.float32(-2.000001)
     check_data(data, OBSERVATIONS, ACTIONS, ENV)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "space", "taken"),
+    [
+        (np.uint8([[0, 1], [1, 1]]), Box(0, 1, (2,), np.int16), True),  # flags, which were bytes in older runs
+        (np.uint8([[0, 1], [1, 1]]), Box(0, 1, (2,)), True),
+        (np.int32([[0, 1], [1, 2]]), Box(0, 1, (2,)), False),
+        (np.uint8([[[0], [255]]]), Box(-np.inf, np.inf, (2, 1)), False),  # pixels, which may be scaled in the run
+        (np.int32([[[0], [255]]]), Box(0, 255, (2, 1), np.uint8), True),
+        (np.float32([[0.0, 1.0]]), Box(0, 1, (2,), np.int16), False),
+    ],
+)
+def test_whole_numbers_take_the_dtype_of_the_run(recorded, space, taken):
+    data = make_data()._replace(observation=Observation({"inner": {"view": recorded}}))
+    spaces = Dict({"inner": Dict({"view": space})})
+    found = with_dtypes(data, spaces).observation.agent_view["inner"]["view"]
+    np.testing.assert_array_equal(found, recorded)
+    assert found.dtype == (space.dtype if taken else recorded.dtype)
 
 
 def test_the_finite_side_of_half_bounded_actions_is_checked():

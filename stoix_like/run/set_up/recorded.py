@@ -13,7 +13,7 @@ import numpy as np
 from stoix_like.arch_config import OfflineConfig
 from stoix_like.base_types import Observation
 from stoix_like.config import RunConfig
-from stoix_like.data.check import check_data
+from stoix_like.data.check import check_data, with_dtypes
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import KEY, content_hash, open_data
 from stoix_like.envs.environment import VectorEnvironment
@@ -96,7 +96,7 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
             f"{KEY}={path} needs {gib(needed)} on every device, but only {gib(memory)} is available: use a smaller data"
             " set"
         )
-    found = file.read()
+    found = with_dtypes(file.read(), env.observation_space)
     check_data(found, *spaces)
     _check_length(found, config, path)
     reward = _learned_rewards(found.reward, config.env)
