@@ -48,6 +48,7 @@ OPTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ppo/ff_ppo", (TEACHER, "system.final_teacher_coef=0.5")),
     ("ppo/ff_ppo", (*RIDDLE, "network.share=false")),
     ("q_learning/rec_pqn_vdn", (*RIDDLE, "system.mixer=qmix")),
+    ("q_learning/ff_dqn", ("env=jumanji/game_2048",)),
     ("sac/ff_sac", (DATA, "system.final_data_fraction=0.25")),
     ("ppo/ff_ppo", (*CARTPOLE, "env.staggered_starts=true", "env.random_start_steps=3")),
     (

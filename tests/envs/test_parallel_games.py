@@ -90,8 +90,8 @@ def changed(at, change, game=Errand, **attributes):
         (changed(0, lambda o, *_: o.update(long=np.float32(1))), r"observation of 'long' has shape \(\), and \(2,\)"),
         (changed(1, lambda o, *_: o.update(long=np.ones(1, np.float32))), r"shape \(1,\), and \(2,\) is declared"),
         (
-            changed(1, lambda o, *_: o.update(short=np.full(2, 1.5)), Mixture),
-            "float64, and uint8 is declared, which does",
+            changed(1, lambda o, *_: o.update(short=np.full(2, 1j)), Mixture),
+            "complex128, and float32 is declared, which does",
         ),
         (changed(1, lambda o, *_: o.update(long=np.full(2, np.inf))), "returned inf in its observation"),
         (changed(0, lambda o, *_: o.pop("long")), "no observation of 'long': return one of each agent that acts"),

@@ -109,11 +109,13 @@ class EnvpoolBatch(HostBatch):
 
 
 def scenarios() -> list[str]:
-    """List the ids of envpool, without those of several players, of jumanji, and of a game that is a file of a user."""
+    """List the ids of envpool, without games of several players, jumanji's, pgx's, and one that is a file of a user."""
     return sorted(
         name
         for name, (module, _, options) in registry.specs.items()
-        if module != _JUMANJI and options.get("max_num_players", 1) == 1 and options.get("cfg_path") != ""
+        if module not in (_JUMANJI, "envpool.pgx")
+        and options.get("max_num_players", 1) == 1
+        and options.get("cfg_path") != ""
         if name not in _FOR_SEVERAL
     )
 
