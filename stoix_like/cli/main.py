@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from stoix_like.interpreter import make_importable
 if TYPE_CHECKING:
     from stoix_like.config import RunConfig
 
+# Seconds after which a command says what it waits for.
+_PATIENCE = 5.0
 # What other libraries call a command.
 _USUAL_NAMES = {"enjoy": "evaluate", "fit": "train", "learn": "train", "play": "evaluate", "run": "train"}
 _LISTINGS = ("systems", "envs", "networks", "experiments", "heads", "torsos", "cells")
@@ -159,19 +162,27 @@ def _evaluate(args: argparse.Namespace) -> None:
 
     if args.trust or args.opponent or args.policy:
         make_importable()
-    record = evaluation.evaluate(
-        args.run_dir,
-        args.episodes,
-        which=args.which,
-        member=args.member,
-        seed=args.seed,
-        render=args.render,
-        opponent=args.opponent,
-        randomize=args.randomize,
-        simulations=args.simulations,
-        policy=args.policy,
-        trust=args.trust,
-    )
+    drawing = "" if args.render is None else f", then drawing one to {args.render}"
+    said = f"compiling, then playing {args.episodes:,} episodes{drawing} …"
+    waiting = threading.Timer(_PATIENCE, print, (said,), {"file": sys.stderr, "flush": True})
+    waiting.daemon = True
+    waiting.start()
+    try:
+        record = evaluation.evaluate(
+            args.run_dir,
+            args.episodes,
+            which=args.which,
+            member=args.member,
+            seed=args.seed,
+            render=args.render,
+            opponent=args.opponent,
+            randomize=args.randomize,
+            simulations=args.simulations,
+            policy=args.policy,
+            trust=args.trust,
+        )
+    finally:
+        waiting.cancel()
     show(evaluation.describe(record))
 
 
