@@ -54,10 +54,11 @@ def make_spec(
     # Bounds of float64 that float32 does not hold are infinite.
     with np.errstate(over="ignore"):
         space, leaf, encode = _convert_observations(name, joined(observations))
+        action_space = _convert_actions(name, actions)
     if channels_first and isinstance(space, Box):
         low, high = (np.moveaxis(np.asarray(bound), 0, -1) for bound in (space.low, space.high))
         space, encode = Box(low, high, low.shape, space.dtype, stacked), lambda view: jnp.moveaxis(view, 1, -1)
-    return HostSpec(name, leaf, encode, space, _convert_actions(name, actions))
+    return HostSpec(name, leaf, encode, space, action_space)
 
 
 def joined(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
