@@ -17,6 +17,9 @@ def test_bounds_of_actions_are_rounded_inwards():
     for bound in (box.low, box.high):
         assert space.contains(bound.astype(np.float64))
     np.testing.assert_allclose([box.low[0], box.high[0]], [-np.pi, 0.1], rtol=1e-6)
+    # Bounds beyond float32 end at its largest number, without a warning.
+    unbounded = gymnasium.spaces.Box(-1e300, 1e300, (2,), np.float64)
+    assert np.isfinite(make_spec("suite/name", unbounded, unbounded).action_space.high).all()
 
 
 def test_spaces_are_converted():
