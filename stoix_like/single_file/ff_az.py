@@ -444,7 +444,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         parser.error("--env_name: use an environment of gymnax with discrete actions")
     capacity = config.total_buffer_size // (config.num_envs * config.rollout_length) * config.rollout_length
     errors = {
-        "--activation: use the name of a function in jax.nn": not hasattr(jax.nn, config.activation),
+        "--activation: use the name of a function in jax.nn": not callable(getattr(jax.nn, config.activation, None)),
         "--rollout_length: use a multiple of sequence_period": config.rollout_length % config.sequence_period,
         "--sequence_length: use at least sequence_period": config.sequence_length < config.sequence_period,
         "--warmup_steps: use a multiple of rollout_length": config.warmup_steps % config.rollout_length,

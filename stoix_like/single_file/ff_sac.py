@@ -396,7 +396,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     known = config.env_name in gymnax.registered_envs
     if not known or not hasattr(gymnax.make(config.env_name)[0].action_space(), "low"):
         parser.error("--env_name: use an environment of gymnax with continuous actions")
-    if not hasattr(jax.nn, config.activation):
+    if not callable(getattr(jax.nn, config.activation, None)):
         parser.error("--activation: use the name of a function in jax.nn")
     if config.warmup_steps % config.rollout_length:
         parser.error("--warmup_steps: use a multiple of rollout_length")

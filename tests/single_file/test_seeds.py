@@ -92,6 +92,7 @@ def test_a_value_of_another_type_is_answered_with_what_is_expected(system, name,
     [
         *((system, "total_timesteps", "2", "fewer steps than one update takes") for system in eject.SCRIPTS),
         *((system, "activation", "nope", "use the name of a function in jax.nn") for system in eject.SCRIPTS),
+        *((system, "activation", "initializers", "use the name of a function in jax.nn") for system in eject.SCRIPTS),
         *((system, "env_name", "Cart", "use an environment of gymnax with ") for system in eject.SCRIPTS),
         ("ppo/ff_ppo", "env_name", "Pendulum-v1", "use an environment of gymnax with discrete actions"),
         ("sac/ff_sac", "env_name", "CartPole-v1", "use an environment of gymnax with continuous actions"),
