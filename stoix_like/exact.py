@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 
-def as_declared(spec: Any, value: Any, what: str) -> Any:
+def as_spec(spec: Any, value: Any, what: str) -> Any:
     """Convert arrays to the dtypes that are declared; nothing is broadcast, left out or filled in.
 
     Args:
@@ -34,14 +34,14 @@ def as_declared(spec: Any, value: Any, what: str) -> Any:
         names = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
         if names != sorted(map(str, parts)):
             raise ValueError(f"{what} has {names}, and {[*parts]} is declared: make them agree")
-        return {name: as_declared(part, value[name], f"{what}[{name!r}]") for name, part in parts.items()}
+        return {name: as_spec(part, value[name], f"{what}[{name!r}]") for name, part in parts.items()}
     if isinstance(parts, list | tuple):
         if not isinstance(value, list | tuple) or len(value) != len(parts):
             raise ValueError(
                 f"{what} is a {type(value).__name__}, and {len(parts)} parts are declared: make them agree"
             )
         each = enumerate(zip(parts, value, strict=True))
-        return type(parts)(as_declared(part, own, f"{what}[{i}]") for i, (part, own) in each)
+        return type(parts)(as_spec(part, own, f"{what}[{i}]") for i, (part, own) in each)
     array = as_dtype(spec.dtype, value, what)
     if array.shape != tuple(spec.shape):
         raise ValueError(f"{what} has shape {array.shape}, and {tuple(spec.shape)} is declared: make them agree")
@@ -49,7 +49,7 @@ def as_declared(spec: Any, value: Any, what: str) -> Any:
 
 
 def as_dtype(dtype: Any, value: Any, what: str) -> np.ndarray:
-    """Convert an array to a dtype of its kind, or to one that holds the same numbers; see `as_declared`."""
+    """Convert an array to a dtype of its kind, or to one that holds the same numbers; see `as_spec`."""
     array, dtype = np.asarray(value), np.dtype(dtype)
     if array.dtype == dtype:
         return array

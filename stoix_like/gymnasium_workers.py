@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from stoix_like.exact import as_declared
+from stoix_like.exact import as_spec
 
 _NUMBER, _FLAG = np.float64(), np.bool_()
 
@@ -35,13 +35,13 @@ class Declared(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step."""
         observation, reward, terminated, truncated, _ = self.env.step(action)
-        reward = as_declared(_NUMBER, reward, "reward")
-        terminated = as_declared(_FLAG, terminated, "terminated")
-        truncated = as_declared(_FLAG, truncated, "truncated")
+        reward = as_spec(_NUMBER, reward, "reward")
+        terminated = as_spec(_FLAG, terminated, "terminated")
+        truncated = as_spec(_FLAG, truncated, "truncated")
         return self._own(observation), reward, terminated, truncated, {}
 
     def _own(self, observation: Any) -> Any:
-        declared = as_declared(self.observation_space, observation, "observation")
+        declared = as_spec(self.observation_space, observation, "observation")
         return copy.deepcopy(declared) if self._copies else declared
 
 

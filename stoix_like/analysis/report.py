@@ -221,7 +221,7 @@ def _best_policy(algorithms: Sequence[AlgorithmRuns], animation: bool) -> str:
             members.setdefault(task, []).extend(own)
     parts = []
     for task, rivals in members.items():
-        best = max(rivals, key=lambda member: (_rank(member), member.place == _named_best(member.run)))
+        best = max(rivals, key=lambda member: (_rank(member), _is_named(member)))
         place = f"member={best.place}, " if len(members_of(best.run)) > 1 else ""
         parts.append(
             f"<p>{html.escape(task)}: {place}seed {best.seed} of <code>{html.escape(str(best.run.directory))}</code>,"
@@ -232,10 +232,9 @@ def _best_policy(algorithms: Sequence[AlgorithmRuns], animation: bool) -> str:
     return "\n".join(parts) + _best_points(algorithms)
 
 
-def _named_best(run: Run) -> int | None:
-    """Return the member that a complete run names as its best."""
-    member: int | None = run.summary.get("population/best", {}).get("member")
-    return member
+def _is_named(member: Member) -> bool:
+    """Return whether a complete run names the member as its best."""
+    return bool(member.run.summary.get("population/best", {}).get("member") == member.place)
 
 
 def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:

@@ -141,7 +141,7 @@ def _run_row(run: Run, task: str, settings: str) -> tuple[str, ...]:
     from stoix_like.storage.recorded_runs import budget, members, started
 
     last, own = run.last, members(run)
-    varied = sorted({name for member in own for name in member.hyperparams})
+    varied = ",".join(sorted({name for member in own for name in member.hyperparams}))
     seconds = run.summary.get("wall_seconds", last.get("wall_seconds", 0.0)) or 0.0
     return (
         f"{started(run):%Y-%m-%d %H:%M}",
@@ -154,7 +154,7 @@ def _run_row(run: Run, task: str, settings: str) -> tuple[str, ...]:
         f"{budget(run):,}",
         format_seconds(seconds),
         str(_relative(run.directory)),
-        " ".join([settings] * bool(settings) + [f"varied={','.join(varied)}"] * bool(varied)),
+        " ".join(filter(None, (settings, varied and f"varied={varied}"))),
     )
 
 

@@ -18,7 +18,7 @@ from stoix_like import signals
 from stoix_like.base_types import PyTree
 from stoix_like.call_thread import CallThread, NoAnswerError
 from stoix_like.errors import HostEnvironmentError
-from stoix_like.exact import as_declared
+from stoix_like.exact import as_spec
 
 T = TypeVar("T")
 # Seconds that environments have to close, and that those have which hang.
@@ -217,14 +217,14 @@ class BatchThread:
 
     def reset(self, seeds: np.ndarray, spec: T) -> T:
         """Start an episode in each environment; return its observations in the shapes and types of `spec`."""
-        view: T = as_declared(spec, self.call(lambda envs: envs.reset(seeds.tolist())), "observation")
+        view: T = as_spec(spec, self.call(lambda envs: envs.reset(seeds.tolist())), "observation")
         _refuse_non_finite(view, "observation")
         return view
 
     def step(self, actions: np.ndarray, spec: HostStep) -> HostStep:
         """Take one step in each environment; return its outcome in the shapes and types of `spec`."""
         returned = self.call(lambda envs: envs.step(actions))
-        outcome = HostStep(*map(as_declared, spec, returned, HostStep._fields))
+        outcome = HostStep(*map(as_spec, spec, returned, HostStep._fields))
         _refuse_non_finite(outcome.reward, "reward")
         # Where no episode ended, both are the same arrays.
         views = jax.tree.leaves((outcome.observation, outcome.next_observation))

@@ -29,7 +29,7 @@ from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep, draw_
 from stoix_like.envs.spaces import Box, Dict, Discrete, Space, Tuple, choices, first_choices
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError, first_line, nearest
-from stoix_like.exact import as_declared
+from stoix_like.exact import as_spec
 
 T = TypeVar("T")
 _VIEW, _MASK, _STATE = "view", "mask", "state"
@@ -93,15 +93,15 @@ class _CommonForm:
                 observed, legal = observed["observation"], observed["action_mask"]
             if observed is not None:
                 # A copy: games reuse their arrays.
-                views[row] = np.array(as_declared(views[row], observed, f"observation of {agent!r}"))
+                views[row] = np.array(as_spec(views[row], observed, f"observation of {agent!r}"))
             if agent not in acting:
                 mask[row, :1] = True
             elif self._choices and legal is not None:
                 own = mask[row, : sum(choices(self._spaces[row]))]
-                own[:] = as_declared(own, legal, f"action_mask of {agent!r}")
+                own[:] = as_spec(own, legal, f"action_mask of {agent!r}")
         found: dict[str, Any] = {_VIEW: views, _MASK: mask} if self._choices else {_VIEW: views}
         if self._state is not None:
-            found[_STATE] = self._state if game is None else np.array(as_declared(self._state, game.state(), "state()"))
+            found[_STATE] = self._state if game is None else np.array(as_spec(self._state, game.state(), "state()"))
         return found
 
     def check(self, what: str, values: Mapping[str, Any], needed: Collection[str] = ()) -> None:
@@ -209,7 +209,7 @@ class ParallelBatch(HostBatch):
         truncated = (ended or limited) and not terminated
         start = self._start(number) if (terminated or truncated) and not self._options.drawn else view
         zero = np.float32(0)
-        reward = np.stack([as_declared(zero, rewards.get(each, zero), f"reward of {each!r}") for each in form.agents])
+        reward = np.stack([as_spec(zero, rewards.get(each, zero), f"reward of {each!r}") for each in form.agents])
         reward = reward if len(reward) > 1 else reward[0]
         return HostStep(start, view, reward, np.array(terminated), np.array(truncated))
 

@@ -155,9 +155,8 @@ def tune(
     plan = _read_plan(where, request, slots)
     if plan is None:
         check_place(where, "--out")
-        _check_search(
-            request, slots or min(budgets.SLOTS), 1.0, budgets.SEEDS[-1]
-        )  # before the time of a step is measured
+        # Before the time of a step is measured.
+        _check_search(request, slots or min(budgets.SLOTS), 1.0, budgets.SEEDS[-1])
         plan = _make_plan(request, limits, parameters, slots, config.arch, started)
         _write_plan(where, request, plan)
     trial = f"arch.total_timesteps={config.arch.total_timesteps:,}"
@@ -434,7 +433,7 @@ def _make_plan(
         print(budgets.describe_steps(limits.steps, trial_steps, plan, unit))
         return plan
     assert limits.seconds is not None
-    numbers, cost, number, least = (slots,) if slots else budgets.SLOTS, budgets.Cost(0.0, 0.0), 0, 0.0
+    numbers, takes, least = (slots,) if slots else budgets.SLOTS, "", 0.0
     for place, number in enumerate(numbers, start=1):
         print(f"compiling and timing {number} settings at a time, up to a minute …", flush=True)
         cost = budgets.measure(request.of_runs, parameters, number)
@@ -442,12 +441,13 @@ def _make_plan(
         if best := budgets.plan_seconds(limits.seconds, cost, number, spent):
             print(budgets.describe_seconds(limits.seconds, cost, best, spent))
             return best
+        takes = f"one round of {number} trials of arch.total_timesteps={trial_steps:,} takes {cost.round:.0f} s here"
         # Fewer slots cost less, but hardly less than in proportion.
         costs = {one: cost._replace(round=cost.round * one / number) for one in numbers[place - 1 :]}
         least = min(budgets.least_seconds(one, fewer, spent) for fewer, one in costs.items())
         if least > 1.5 * limits.seconds:
             break
     raise ConfigError(
-        f"budget={request.budget} is too short: one round of {number} trials of arch.total_timesteps={trial_steps:,}"
-        f" takes {cost.round:.0f} s here: use at least {math.ceil(least / 60)}min, or a smaller arch.total_timesteps"
+        f"budget={request.budget} is too short: {takes}: use at least {math.ceil(least / 60)}min, or a smaller"
+        " arch.total_timesteps"
     )
