@@ -17,61 +17,41 @@ MAX_EVALUATIONS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class PBTConfig:
-    """Population-based training.
+    """Population-based training."""
 
-    Attributes:
-        every_evals: evaluations between two selections; None: none are made.
-        fraction: share of the members that are replaced, and of those that they copy.
-        perturbation: relative change of the values of a copy; of a uniform range, in units of its width.
-        resample_probability: probability that a value of a copy is drawn again instead.
-        bounds: ranges by name; those of `hyperparams` by default.
-    """
-
-    every_evals: Annotated[int | None, at_least(1)] = None
+    every_evals: Annotated[int | None, at_least(1)] = None  # evaluations between two selections; None: none are made
+    # Share of the members that are replaced, and of those that they copy.
     fraction: Annotated[float, Range(0.0, 0.5, without_low=True)] = 0.25
+    # Relative change of the values of a copy; of a uniform range, in units of its width.
     perturbation: Annotated[float, Range(0.0, 1.0, without_high=True)] = 0.2
+    # Probability that a value of a copy is drawn again instead.
     resample_probability: Annotated[float, between(0.0, 1.0)] = 0.25
-    bounds: dict[str, Any] | None = None
+    bounds: dict[str, Any] | None = None  # ranges by name; those of `hyperparams` by default
 
 
 @dataclass(frozen=True)
 class HalvingConfig:
-    """Successive halving: trials that lose at a rung make room for others.
+    """Successive halving: trials that lose at a rung make room for others."""
 
-    Attributes:
-        rounds: length of the run, in whole trials per slot; None: off.
-        eta: of the trials at a rung, the best 1/eta continue.
-        rungs: number of rungs; the last one is 1/eta of a trial, and each other one 1/eta of the next.
-        bounds: distributions of later trials by name; those of `hyperparams` by default.
-    """
-
-    rounds: Annotated[float | None, between(1.0, 1e6)] = None
-    eta: Annotated[int, between(2, 1000)] = 3
+    rounds: Annotated[float | None, between(1.0, 1e6)] = None  # length of the run, in whole trials per slot; None: off
+    eta: Annotated[int, between(2, 1000)] = 3  # of the trials at a rung, the best 1/eta continue
+    # Number of rungs; the last one is 1/eta of a trial, and each other one 1/eta of the next.
     rungs: Annotated[int, between(1, 20)] = 2
-    bounds: dict[str, Any] | None = None
+    bounds: dict[str, Any] | None = None  # distributions of later trials by name; those of `hyperparams` by default
 
 
 @dataclass(frozen=True)
 class PopulationConfig:
-    """Members trained in parallel in one program.
+    """Members trained in parallel in one program."""
 
-    Attributes:
-        size: number of members; member `i` has the seed `arch.seed + i`, unless `is_paired`.
-        hyperparams: by name, a list of per-member values or a distribution to draw them from.
-        mode: how lists are combined.
-        seeds: members per hyperparameter setting.
-        pbt: population-based training.
-        halving: successive halving.
-        paired: whether every hyperparameter setting has the same seeds; None: in grids, without `pbt`.
-    """
-
+    # Number of members; member `i` has the seed `arch.seed + i`, unless `is_paired`.
     size: Annotated[int, between(1, MAX_MEMBERS)]
-    hyperparams: dict[str, Any] | None
-    mode: Annotated[str, one_of("zip", "grid")]
-    seeds: Annotated[int, between(1, MAX_MEMBERS)]
-    pbt: PBTConfig = PBTConfig()
-    halving: HalvingConfig = HalvingConfig()
-    paired: bool | None = None
+    hyperparams: dict[str, Any] | None  # by name, a list of per-member values or a distribution to draw them from
+    mode: Annotated[str, one_of("zip", "grid")]  # how lists are combined
+    seeds: Annotated[int, between(1, MAX_MEMBERS)]  # members per hyperparameter setting
+    pbt: PBTConfig = PBTConfig()  # population-based training
+    halving: HalvingConfig = HalvingConfig()  # successive halving
+    paired: bool | None = None  # whether every hyperparameter setting has the same seeds; None: in grids, without `pbt`
 
     @property
     def evolves(self) -> bool:
@@ -95,60 +75,41 @@ class PopulationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchConfig(ABC):
-    """Budget, environments and evaluation of a run; subclasses add the devices.
+    """Budget, environments and evaluation of a run; subclasses add the devices."""
 
-    Attributes:
-        architecture_name: a key of `ARCHITECTURES`.
-        seed: seed of everything random in the run.
-        total_timesteps: budget in environment steps, over all environments; never exceeded.
-        total_num_envs: number of environments, over all devices and update batches.
-        update_batch_size: vectorised shards per device.
-        num_evaluation: number of evaluations after the one at step 0, at even intervals.
-        num_eval_episodes: complete episodes per evaluation.
-        max_eval_steps: steps after which an evaluation episode is truncated; its return up to there counts.
-        evaluation_greedy: evaluate the mode of the policy instead of sampling.
-        absolute_metric: evaluate the best parameters once more at the end, on ten times as many episodes.
-        on_nan: what to do when a metric or a parameter becomes non-finite.
-        compile_cache: cache compiled programs on disk for the next start.
-        resume_from: directory or address of a run to resume, instead of starting a new one; if it is the run's own
-            directory, the run comes from `checkpoint.mirror` or starts there if it holds none yet.
-        population: members trained in parallel.
-        init_from: directory or address of a run whose parameters and statistics a new run starts from.
-        stop_at_return: mean episode return of an evaluation at which the run stops; None spends the whole budget.
-        profile: trace one update and one evaluation, and measure the time of rollouts on their own.
-        compute_dtype: dtype in which torsos compute; parameters, heads and losses are float32.
-        deterministic: let GPUs compute the same bits in every run, which other devices do anyway.
-        matmul_precision: precision of products of matrices; None: jax's default, but see `RunConfig.matmul_precision`.
-        step_unit: what `total_timesteps` counts.
-        keeps_last: whether the last parameters count as the best ones: choosing among those of several evaluations
-            would use episodes that learning only from data does not have.
-    """
-
-    step_unit: ClassVar[str] = "env steps"
+    step_unit: ClassVar[str] = "env steps"  # what `total_timesteps` counts
+    # Whether the last parameters count as the best ones.
     keeps_last: ClassVar[bool] = False
 
-    architecture_name: str
+    architecture_name: str  # a key of `ARCHITECTURES`
     # jax uses the lowest 32 bits of a seed only: larger seeds would repeat smaller ones.
-    seed: Annotated[int, between(0, 2**32 - 1)]
+    seed: Annotated[int, between(0, 2**32 - 1)]  # seed of everything random in the run
     # Larger counts would not survive JSON, whose numbers are doubles.
+    # Budget in environment steps, over all environments; never exceeded.
     total_timesteps: Annotated[int, between(1, 2**53)]
-    total_num_envs: Annotated[int, between(1, INT32_MAX)]
-    update_batch_size: Annotated[int, between(1, INT32_MAX)]
+    total_num_envs: Annotated[int, between(1, INT32_MAX)]  # number of environments, over all devices and update batches
+    update_batch_size: Annotated[int, between(1, INT32_MAX)]  # vectorised shards per device
     # The host keeps one record per evaluation.
+    # Number of evaluations after the one at step 0, at even intervals.
     num_evaluation: Annotated[int, between(1, MAX_EVALUATIONS)]
-    num_eval_episodes: Annotated[int, between(1, INT32_MAX)]
+    num_eval_episodes: Annotated[int, between(1, INT32_MAX)]  # complete episodes per evaluation
+    # Steps after which an evaluation episode is truncated; its return up to there counts.
     max_eval_steps: Annotated[int, between(1, INT32_MAX)]
-    evaluation_greedy: bool
-    absolute_metric: bool
-    on_nan: Annotated[str, one_of("stop", "ignore")]
-    compile_cache: bool
+    evaluation_greedy: bool  # evaluate the mode of the policy instead of sampling
+    absolute_metric: bool  # evaluate the best parameters once more at the end, on ten times as many episodes
+    on_nan: Annotated[str, one_of("stop", "ignore")]  # what to do when a metric or a parameter becomes non-finite
+    compile_cache: bool  # cache compiled programs on disk for the next start
+    # Directory or address of a run to resume, instead of starting a new one.
     resume_from: str | None
-    population: PopulationConfig
-    init_from: str | None = None
+    population: PopulationConfig  # members trained in parallel
+    init_from: str | None = None  # directory or address of a run whose parameters and statistics a new run starts from
+    # Mean episode return of an evaluation at which the run stops; None spends the whole budget.
     stop_at_return: float | None = None
-    profile: bool = False
+    profile: bool = False  # trace one update and one evaluation, and measure the time of rollouts on their own
+    # Dtype in which torsos compute; parameters, heads and losses are float32.
     compute_dtype: Annotated[str, one_of("float32", "bfloat16")] = "float32"
-    deterministic: bool = False
+    deterministic: bool = False  # let GPUs compute the same bits in every run, which other devices do anyway
+    # Precision of products of matrices; None: jax's default, but.
     matmul_precision: Annotated[str | None, one_of("default", "high", "highest")] = None
 
     @property
@@ -164,17 +125,11 @@ class ArchConfig(ABC):
 
 @dataclass(frozen=True)
 class DistributedConfig:
-    """One process of a run on several hosts.
+    """One process of a run on several hosts."""
 
-    Attributes:
-        coordinator: address and port of the first process, which all others can reach.
-        num_processes: number of processes.
-        process_id: number of this process, from 0.
-    """
-
-    coordinator: str
-    num_processes: Annotated[int, between(1, INT32_MAX)]
-    process_id: Annotated[int, between(0, INT32_MAX)]
+    coordinator: str  # address and port of the first process, which all others can reach
+    num_processes: Annotated[int, between(1, INT32_MAX)]  # number of processes
+    process_id: Annotated[int, between(0, INT32_MAX)]  # number of this process, from 0
 
     def __str__(self) -> str:
         """Return the address of the coordinator and the number of the process."""
@@ -193,20 +148,14 @@ class DistributedConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AnakinConfig(ArchConfig):
-    """Anakin: environments and learning on the accelerator, in one program.
+    """Anakin: environments and learning on the accelerator, in one program."""
 
-    Attributes:
-        num_devices: number of devices, over all processes; None uses every accelerator, or one device of each process
-            on CPUs.
-        distributed: whether the run spans several processes: `auto` asks the cluster which ones; None: one process.
-    """
-
-    num_devices: Annotated[int | None, between(1, INT32_MAX)]
+    num_devices: Annotated[int | None, between(1, INT32_MAX)]  # number of devices, over all processes
+    # Whether the run spans several processes: `auto` asks the cluster which ones; None: one process.
     distributed: Annotated[str, one_of("auto")] | DistributedConfig | None = None
 
     @property
     def devices_needed(self) -> int | None:
-        """See `ArchConfig.devices_needed`."""
         if self.num_devices is None or not isinstance(self.distributed, DistributedConfig):
             return self.num_devices
         return -(-self.num_devices // self.distributed.num_processes)
@@ -214,12 +163,7 @@ class AnakinConfig(ArchConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineConfig(AnakinConfig):
-    """Offline: learning from recorded data; no environment is stepped but in evaluation.
-
-    Attributes:
-        step_unit: see `ArchConfig`.
-        keeps_last: see `ArchConfig`.
-    """
+    """Offline: learning from recorded data; no environment is stepped but in evaluation."""
 
     step_unit: ClassVar[str] = "gradient steps"
     keeps_last: ClassVar[bool] = True
@@ -230,46 +174,30 @@ DeviceIds = tuple[Annotated[int, between(0, 1023)], ...]
 
 @dataclass(frozen=True)
 class ActorConfig:
-    """The actors of Sebulba.
+    """The actors of Sebulba."""
 
-    Attributes:
-        device_ids: indices of the devices that act, in the list of jax's devices.
-        actor_per_device: threads per device, each with its share of the environments.
-    """
-
-    device_ids: DeviceIds
-    actor_per_device: Annotated[int, between(1, 1024)]
+    device_ids: DeviceIds  # indices of the devices that act, in the list of jax's devices
+    actor_per_device: Annotated[int, between(1, 1024)]  # threads per device, each with its share of the environments
 
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """The learner of Sebulba.
+    """The learner of Sebulba."""
 
-    Attributes:
-        device_ids: indices of the devices that learn, in the list of jax's devices.
-    """
-
-    device_ids: DeviceIds
+    device_ids: DeviceIds  # indices of the devices that learn, in the list of jax's devices
 
 
 @dataclass(frozen=True, kw_only=True)
 class SebulbaConfig(ArchConfig):
-    """Sebulba: threads that act in environments on the host, while a learner updates on its own devices.
-
-    Attributes:
-        actor: the actors.
-        learner: the learner.
-        pipeline_queue_size: rollouts that each actor is ahead of the learner, so that the policy lag is this number of
-            updates; 0: act and learn in turns.
-    """
+    """Sebulba: threads that act in environments on the host, while a learner updates on its own devices."""
 
     actor: ActorConfig
     learner: LearnerConfig
+    # Rollouts that each actor is ahead of the learner, so that the policy lag is this number of updates; 0.
     pipeline_queue_size: Annotated[int, between(0, 1024)]
 
     @property
     def devices_needed(self) -> int | None:
-        """See `ArchConfig.devices_needed`."""
         return 1 + max((*self.actor.device_ids, *self.learner.device_ids), default=0)
 
     @property
@@ -286,10 +214,6 @@ ARCHITECTURES: dict[str, type[ArchConfig]] = {
 
 
 def step_unit(config: Mapping[str, Any]) -> str:
-    """Return what the budget of a run counts, see `ArchConfig.step_unit`.
-
-    Args:
-        config: the resolved configuration of the run, in plain values.
-    """
+    """Return what the budget of a run counts."""
     name = config.get("arch", {}).get("architecture_name")
     return ARCHITECTURES.get(name, ArchConfig).step_unit

@@ -19,17 +19,11 @@ from stoix_like.systems.parts.resets import with_resets
 
 
 class SystemParts(NamedTuple):
-    """Parts of a policy apart from its parameters: the configuration, the spaces and the networks of a run.
+    """Parts of a policy apart from its parameters: the configuration, the spaces and the networks of a run."""
 
-    Attributes:
-        config: the typed configuration.
-        env: environments to evaluate in.
-        spec: spaces, networks and sizes that the system is built from.
-    """
-
-    config: RunConfig
-    env: VectorEnvironment
-    spec: SystemSpec
+    config: RunConfig  # the typed configuration
+    env: VectorEnvironment  # environments to evaluate in
+    spec: SystemSpec  # spaces, networks and sizes that the system is built from
 
     @property
     def name(self) -> str:
@@ -39,16 +33,7 @@ class SystemParts(NamedTuple):
     def build_system(
         self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None, inputs: Inputs | None = None
     ) -> System:
-        """Build the system.
-
-        Args:
-            hyperparams: those in which a member differs from the configuration; they may be traced.
-            greedy: whether `eval_act` takes the mode of the policy; by default `arch.evaluation_greedy`.
-            inputs: arrays that take the place of those of `spec`; they may be traced.
-
-        Returns:
-            The system.
-        """
+        """Build the system."""
         spec = self.spec if greedy is None else self.spec._replace(evaluation_greedy=greedy)
         spec = spec if inputs is None else _with_inputs(spec, inputs)
         system = with_resets(self.config.build, self.config.system, hyperparams or {}, spec)
@@ -70,25 +55,7 @@ def make_spec(
     data: Any = None,
     teacher: Any = None,
 ) -> SystemSpec:
-    """Return what a system is built from.
-
-    Args:
-        config: the typed configuration.
-        env: the environments of training.
-        networks: the modules of the network configuration.
-        num_updates: number of updates in the whole run, for schedules.
-        num_envs: environments per shard; of several agents, their rows.
-        num_shards: shards in the whole run.
-        axes: the axes to average over; none for a single shard.
-        data: recorded data.
-        teacher: the policy of another run.
-
-    Returns:
-        The spaces of the environments, the networks and the sizes.
-
-    Raises:
-        ConfigError: the system needs a model, and the environments run on the host.
-    """
+    """Return what a system is built from."""
     return SystemSpec(
         observation_space=env.observation_space,
         action_space=env.action_space,

@@ -28,16 +28,8 @@ class CallThread:
     def call(self, function: Callable[[], T], timeout: float, on_wait: Callable[[float], None] | None = None) -> T:
         """Call a function, and raise what it raises.
 
-        Args:
-            function: the function.
-            timeout: in seconds, including the time for earlier calls that hang.
-            on_wait: called twice per second with the seconds so far; may raise an exception to stop waiting.
-
-        Returns:
-            Its result.
-
-        Raises:
-            NoAnswerError: it takes longer than the timeout.
+        `timeout`: in seconds, including the time for earlier calls that hang.
+        `on_wait`: called twice per second with the seconds so far; may raise an exception to stop waiting.
         """
         answer, start = self.send(function), time.monotonic()
         elapsed = 0.0
@@ -58,11 +50,7 @@ class CallThread:
     def send(self, function: Callable[[], Any]) -> queue.SimpleQueue[Any]:
         """Call a function without waiting for it.
 
-        Args:
-            function: the function.
-
-        Returns:
-            A queue that receives its result, and what it raised or None.
+        Returns a queue that receives its result, and what it raised or None.
         """
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._calls.put((function, answer))

@@ -93,7 +93,6 @@ class StopAtReturn(Callback):
         self.episode_return = float(episode_return)
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Policy) -> Response:
-        """See `Callback.on_evaluation`."""
         return False if _score(record) >= self.episode_return else None
 
 
@@ -116,7 +115,6 @@ class StopWithoutImprovement(Callback):
             self._best, self._waited = -math.inf, 0
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Policy) -> Response:
-        """See `Callback.on_evaluation`."""
         score = _score(record)
         if self._best == -math.inf or score > self._best + self.min_improvement:
             self._best, self._waited = (score if math.isfinite(score) else self._best), 0
@@ -125,11 +123,9 @@ class StopWithoutImprovement(Callback):
         return False if self._waited >= self.evaluations else None
 
     def state(self) -> dict[str, Any]:
-        """See `Callback.state`."""
         return {"best": None if self._best == -math.inf else self._best, "waited": self._waited}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See `Callback.restore`."""
         self._best = -math.inf if state["best"] is None else state["best"]
         self._waited = state["waited"]
 
@@ -145,7 +141,6 @@ class AddMetrics(Callback):
         self._function = _imported(function)
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Policy) -> Response:
-        """See `Callback.on_evaluation`."""
         return dict(self._function(record))
 
 
@@ -167,7 +162,6 @@ class EvaluatePolicy(Callback):
             self._number = 0
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Policy) -> Response:
-        """See `Callback.on_evaluation`."""
         self._number += 1
         if (self._number - 1) % self._every != 0:
             return None
@@ -178,11 +172,9 @@ class EvaluatePolicy(Callback):
             raise CallbackError(f"{where}: {reason(error)}{raised_at(error)}") from error
 
     def state(self) -> dict[str, Any]:
-        """See `Callback.state`."""
         return {"number": self._number}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See `Callback.restore`."""
         self._number = state["number"]
 
 

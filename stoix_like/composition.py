@@ -51,15 +51,7 @@ _HYDRA = threading.RLock()
 
 
 def group_choices(group: str, config_dirs: Sequence[str | Path] = ()) -> list[str]:
-    """List the choices of a group, such as `["gymnax", "gymnax/cartpole", …]` for `env`.
-
-    Args:
-        group: a group of the configuration.
-        config_dirs: further directories of YAML files.
-
-    Returns:
-        The names, sorted.
-    """
+    """List the choices of a group, such as `["gymnax", "gymnax/cartpole", …]` for `env`."""
     return [name for name in _all_choices(group, config_dirs) if not name.rpartition("/")[2].startswith("_")]
 
 
@@ -74,20 +66,7 @@ def _all_choices(group: str, config_dirs: Sequence[str | Path]) -> list[str]:
 def compose_config(
     overrides: Sequence[str], config_dirs: Sequence[str | Path] = (), return_hydra_config: bool = False
 ) -> DictConfig:
-    """Compose the configuration, as the command line would.
-
-    Args:
-        overrides: Hydra overrides: `["env=gymnax/acrobot", "arch.seed=1"]`.
-        config_dirs: further directories of YAML files, laid out like the package's own.
-        return_hydra_config: include the group `hydra`, which holds the run directory.
-
-    Returns:
-        The composed configuration.
-
-    Raises:
-        ConfigError: a group choice or a key is unknown, an override is malformed, a directory does not exist, or
-            choices in it have the names of those of the package.
-    """
+    """Compose the configuration, as the command line would."""
     overrides, directories = complete_overrides(overrides, config_dirs), _all_dirs(overrides, config_dirs)
     parsed, searched = parse_overrides(overrides), with_search(overrides, config_dirs)
     _check_choices(parsed)
@@ -135,18 +114,7 @@ def _package_choices() -> list[Path]:
 
 
 def with_search(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> list[str]:
-    """Let Hydra find YAML files in further directories, in addition to those of an override of `hydra.searchpath`.
-
-    Args:
-        overrides: Hydra overrides.
-        config_dirs: the directories.
-
-    Returns:
-        The overrides, the search path last.
-
-    Raises:
-        ConfigError: a directory does not exist.
-    """
+    """Let Hydra find YAML files in further directories, in addition to those of an override of `hydra.searchpath`."""
     if not config_dirs:
         return list(overrides)
     if lost := [directory for directory in config_dirs if not Path(directory).is_dir()]:
@@ -172,18 +140,7 @@ def _all_dirs(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> li
 
 
 def resolve_globs(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> list[str]:
-    """Replace globs by lists of choices; Hydra sees only the files of one directory, and hidden ones, too.
-
-    Args:
-        overrides: overrides with swept values: `["system=glob(ppo/*)"]`.
-        config_dirs: further directories of YAML files.
-
-    Returns:
-        The overrides, the others unchanged.
-
-    Raises:
-        ConfigError: a glob matches nothing.
-    """
+    """Replace globs by lists of choices; Hydra sees only the files of one directory, and hidden ones, too."""
     directories, resolved = _all_dirs(overrides, config_dirs), []
     for override in parse_overrides(overrides):
         line = override.input_line or ""
@@ -201,13 +158,6 @@ def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Pat
 
     `experiment=…` means `+experiment=…`, before other groups that are added; `env._target_=…` alone also means
     `env=own`, and `env=CartPole-v1`, an id of gymnasium, a suite and its scenario.
-
-    Args:
-        overrides: Hydra overrides.
-        config_dirs: further directories of YAML files.
-
-    Returns:
-        The overrides, the others unchanged.
     """
     completed, directories = [], _all_dirs(overrides, config_dirs)
     for override in overrides:
@@ -238,17 +188,7 @@ def _are_ids(names: Sequence[str], config_dirs: Sequence[str | Path]) -> bool:
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Parse Hydra overrides.
-
-    Args:
-        overrides: `["arch.seed=1"]`.
-
-    Returns:
-        Keys and values.
-
-    Raises:
-        ConfigError: an override is malformed.
-    """
+    """Parse Hydra overrides."""
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
@@ -274,19 +214,7 @@ def _reading_advice(override: str, error: HydraException) -> str:
 
 
 def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """Override values of a composed configuration.
-
-    Args:
-        config: the configuration; it is not changed.
-        overrides: Hydra overrides of existing keys: `["arch.total_timesteps=1e6"]`; of the groups, only `logger` and
-            `checkpoint` can be chosen.
-
-    Returns:
-        The changed copy.
-
-    Raises:
-        ConfigError: a key does not exist, or an override is malformed.
-    """
+    """Override values of a composed configuration."""
     config = config.copy()
     # A choice replaces the whole group: keys of it come after, in whatever order they are written.
     for override in sorted(parse_overrides(overrides), key=lambda one: not _is_group_choice(one)):
@@ -316,16 +244,7 @@ def _is_group_choice(override: Override) -> bool:
 
 
 def expand_sweep(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> Iterator[list[str]]:
-    """Yield the overrides of each run to check before a sweep starts.
-
-    Args:
-        overrides: overrides with swept values: `["arch.seed=0,1"]`.
-        config_dirs: further directories of YAML files.
-
-    Yields:
-        Every combination; beyond `MAX_CHECKED` of them, each swept value with the first values of the other keys. A
-        continuous interval is represented by its lower end.
-    """
+    """Yield the overrides of each run to check before a sweep starts."""
     values = list(map(_sweep_values, parse_overrides(resolve_globs(overrides, config_dirs))))
     if math.prod(len(choices) for choices in values) <= MAX_CHECKED:
         yield from (list(combination) for combination in itertools.product(*values))
@@ -368,9 +287,7 @@ def hydra_session() -> Iterator[None]:
 def hydra_job(config: DictConfig, number: int | None = None) -> Iterator[None]:
     """Let `${hydra:…}` refer to a job that Hydra has not started yet, and restore the caller's job at exit.
 
-    Args:
-        config: the configuration of the job, with the group `hydra`; it is not changed.
-        number: place of the job in its multirun; None for a run of its own.
+    `number`: place of the job in its multirun; None for a run of its own.
     """
     job = config.copy()
     with contextlib.suppress(ConfigError, OmegaConfBaseException):  # Who needs the directory refuses it.
@@ -390,15 +307,7 @@ def hydra_job(config: DictConfig, number: int | None = None) -> Iterator[None]:
 
 
 def run_dir_of(config: DictConfig, kind: str = "run") -> Path:
-    """Return the directory of a composed run, or of a sweep.
-
-    Args:
-        config: the configuration, with the group `hydra`.
-        kind: `run` or `sweep`.
-
-    Raises:
-        ConfigError: the key refers to one that does not exist.
-    """
+    """Return the directory of a composed run, or of a sweep."""
     try:
         return Path(config.hydra[kind].dir)
     except OmegaConfBaseException as error:

@@ -55,61 +55,39 @@ PHYSICS_SUITES = ("brax", "playground")
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Checkpoints of a run.
+    """Checkpoints of a run."""
 
-    Attributes:
-        every_evals: evaluations between checkpoints; None writes one at the end, and when a signal stops the run.
-        keep: number of checkpoints to keep, the newest ones; 0 writes none.
-        keep_best: store the best parameters of each member in every checkpoint.
-        replay: store the replay buffer; without it, resuming is not exact.
-        mirror: address on an object store that the run directory is copied to while the run trains; None copies none.
-        mirror_wait: seconds to wait at the end of the run until the copy is complete.
-    """
-
+    # Evaluations between checkpoints; None writes one at the end, and when a signal stops the run.
     every_evals: Annotated[int | None, between(1, INT32_MAX)]
-    keep: Annotated[int, between(0, INT32_MAX)]
-    keep_best: bool
-    replay: bool
+    keep: Annotated[int, between(0, INT32_MAX)]  # number of checkpoints to keep, the newest ones; 0 writes none
+    keep_best: bool  # store the best parameters of each member in every checkpoint
+    replay: bool  # store the replay buffer; without it, resuming is not exact
+    # Address on an object store that the run directory is copied to while the run trains; None copies none.
     mirror: str | None = None
+    # Seconds to wait at the end of the run until the copy is complete.
     mirror_wait: Annotated[float, between(0, MAX_SECONDS)] = 120.0
 
 
 class RunConfig(NamedTuple):
-    """Typed and checked configuration of a run.
+    """Typed and checked configuration of a run."""
 
-    Attributes:
-        system_name: name of the system, `ppo/ff_ppo`.
-        build: the system's `build(config, spec)`.
-        system: the system's hyperparameters.
-        arch: budget, environments, devices and evaluation.
-        env: the environment and its wrappers.
-        network: the composed network group; its modules are built once the action space is known.
-        share_networks: whether all agents of a game have the same networks, `network.share`.
-        checkpoint: checkpoints to write.
-        logger: loggers to use.
-        callbacks: callbacks to build, each with its import path as `_target_`, and its arguments.
-        loggers: custom loggers to build, by their keys below `logger`, each like a callback.
-        resolved: the whole configuration as plain values; numbers that were written as strings are numbers.
-        custom_env: an environment passed from Python, which `env` does not describe; None otherwise.
-        custom_callbacks: callbacks passed from Python.
-        custom_loggers: loggers passed from Python.
-    """
-
-    system_name: str
-    build: Build
-    system: SystemConfig
-    arch: ArchConfig
-    env: EnvConfig
-    network: Mapping[str, Any]
-    checkpoint: CheckpointConfig
-    logger: LoggerConfig
+    system_name: str  # name of the system, `ppo/ff_ppo`
+    build: Build  # the system's `build(config, spec)`
+    system: SystemConfig  # the system's hyperparameters
+    arch: ArchConfig  # budget, environments, devices and evaluation
+    env: EnvConfig  # the environment and its wrappers
+    network: Mapping[str, Any]  # the composed network group; its modules are built once the action space is known
+    checkpoint: CheckpointConfig  # checkpoints to write
+    logger: LoggerConfig  # loggers to use
+    # Callbacks to build, each with its import path as `_target_`, and its arguments.
     callbacks: tuple[dict[str, Any], ...]
-    loggers: dict[str, dict[str, Any]]
+    loggers: dict[str, dict[str, Any]]  # custom loggers to build, by their keys below `logger`, each like a callback
+    # The whole configuration as plain values; numbers that were written as strings are numbers.
     resolved: dict[str, Any]
-    share_networks: bool = True
-    custom_env: Any = None
-    custom_callbacks: tuple[Any, ...] = ()
-    custom_loggers: tuple[Any, ...] = ()
+    share_networks: bool = True  # whether all agents of a game have the same networks, `network.share`
+    custom_env: Any = None  # an environment passed from Python, which `env` does not describe; None otherwise
+    custom_callbacks: tuple[Any, ...] = ()  # callbacks passed from Python
+    custom_loggers: tuple[Any, ...] = ()  # loggers passed from Python
 
     @property
     def keeps_best(self) -> bool:
@@ -156,18 +134,7 @@ class RunConfig(NamedTuple):
 
 
 def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
-    """Convert a composed configuration to typed values.
-
-    Args:
-        config: a configuration composed by Hydra.
-        build: the system's `build`; by default that of the module `system.module`.
-
-    Returns:
-        The typed configuration, with every value checked against its type and range.
-
-    Raises:
-        ConfigError: names the key, the value and what would work.
-    """
+    """Convert a composed configuration to typed values."""
     overrides = OmegaConf.select(config, "hydra.overrides.task") or ()
     config = OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("hydra", LAYOUT)])
     resolved = _resolve(config)
@@ -277,15 +244,7 @@ def _check_integers(node: Any) -> None:
 
 
 def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every plain value with its key, such as `network.actor_network.pre_torso.layer_sizes.0`.
-
-    Args:
-        node: plain containers and values.
-        path: the key of `node`.
-
-    Yields:
-        Pairs of a key and a value.
-    """
+    """Yield every plain value with its key, such as `network.actor_network.pre_torso.layer_sizes.0`."""
     if isinstance(node, (list, tuple)):
         node = dict(enumerate(node))
     if isinstance(node, Mapping) and node:
@@ -351,15 +310,7 @@ def _parse_arch(arch: dict[str, Any]) -> ArchConfig:
 def with_env(run: RunConfig, env: Any) -> RunConfig:
     """Add the environment that a run was trained on, passed from Python, to its typed configuration.
 
-    Args:
-        run: the typed configuration.
-        env: a custom environment, or its class; None if the configuration describes it.
-
-    Returns:
-        The typed configuration.
-
-    Raises:
-        ConfigError: the run was not trained on such an environment.
+    `env`: a custom environment, or its class; None if the configuration describes it.
     """
     check_same(env, run.env.env_name, run.env._target_, run.env.scenario.name)
     return run._replace(custom_env=env)
@@ -378,25 +329,14 @@ def _replace_blocks(node: Any, path: str) -> Any:
 
 
 def import_build(module: str) -> Build:
-    """Import the `build` of a system.
-
-    Args:
-        module: import path of the module.
-
-    Raises:
-        ConfigError: it cannot be imported, or has no `build`.
-    """
+    """Import the `build` of a system."""
     advice = "use the import path of a module with a function build(config, spec)"
     with refusing(f"system.module={module} is not a system", advice):
         return importlib.import_module(module).build
 
 
 def schema_of(build: Build) -> type[SystemConfig]:
-    """Return the class of hyperparameters, from the annotation of `build(config: Config, spec)`.
-
-    Raises:
-        ConfigError: the annotation is no such class, or cannot be evaluated.
-    """
+    """Return the class of hyperparameters, from the annotation of `build(config: Config, spec)`."""
     function: Any = build
     while isinstance(function, functools.partial):
         function = function.func

@@ -57,11 +57,7 @@ class CallbackError(TrainingError):
 
 
 class FaultyEnvironmentError(ConfigError):
-    """An environment that does not follow the protocol.
-
-    Attributes:
-        faults: what is wrong, a sentence each; the lines of the message.
-    """
+    """An environment that does not follow the protocol."""
 
     def __init__(self, faults: Iterable[str]) -> None:
         self.faults = list(faults)
@@ -78,14 +74,7 @@ class MissingExtraError(ConfigError):
 
 
 def install_hint(extra: str) -> str:
-    """Return the command that adds an extra to this installation, from where it came.
-
-    Args:
-        extra: name of the extra.
-
-    Returns:
-        `pip install 'stoix_like[tune]'`; of a checkout, `pip install -e '.[tune]'`.
-    """
+    """Return the command that adds an extra to this installation, from where it came."""
     from importlib import metadata
 
     checkout = Path(__file__).parent.parent
@@ -100,21 +89,12 @@ def install_hint(extra: str) -> str:
 
 
 def resume_command(run: str | Path) -> str:
-    """Return the command that resumes a run.
-
-    Args:
-        run: its directory or address.
-    """
+    """Return the command that resumes a run."""
     return f"stoix-like resume {shlex.quote(str(run))}"
 
 
 def install_command(extra: str, origin: Mapping[str, Any]) -> str:
-    """Return the command that adds an extra to an installation.
-
-    Args:
-        extra: name of the extra.
-        origin: contents of `direct_url.json`; empty for a package from an index.
-    """
+    """Return the command that adds an extra to an installation."""
     url = str(origin.get("url", ""))
     if "dir_info" in origin:
         path = unquote(url.removeprefix("file://"))
@@ -125,16 +105,7 @@ def install_command(extra: str, origin: Mapping[str, Any]) -> str:
 
 
 def require(package: str, what: str, extra: str) -> ModuleType:
-    """Import an optional package.
-
-    Args:
-        package: name of the package.
-        what: what needs it.
-        extra: the extra that installs it.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Import an optional package."""
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
@@ -146,15 +117,7 @@ _MAX_LISTED = 60
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Suggest the known names that are closest to an unknown one.
-
-    Args:
-        name: the unknown name.
-        known: the known names.
-
-    Returns:
-        `did you mean 'a' or 'b'?`; without a close match, the list of known names.
-    """
+    """Suggest the known names that are closest to an unknown one."""
     names = sorted(set(known))
     if not names:
         return "there are none"
@@ -180,14 +143,7 @@ def multiples_near(value: int, divisor: int) -> str:
 
 @contextlib.contextmanager
 def naming(key: str) -> Iterator[None]:
-    """Put a key before the message of a refusal that does not name it.
-
-    Args:
-        key: key of the configuration. Its value is left to the message: it may contain a password.
-
-    Raises:
-        ConfigError: the refusal, with the key.
-    """
+    """Put a key before the message of a refusal that does not name it."""
     try:
         yield
     except ConfigError as error:
@@ -234,9 +190,5 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def printable(text: str) -> str:
-    """Return a text with escapes in place of characters that control a terminal.
-
-    Args:
-        text: a text that may come from elsewhere.
-    """
+    """Return a text with escapes in place of characters that control a terminal."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -9,19 +9,7 @@ import numpy as np
 
 
 def as_spec(spec: Any, value: Any, what: str) -> Any:
-    """Convert arrays to the dtypes that are declared; nothing is broadcast, left out or filled in.
-
-    Args:
-        spec: what has the `shape` and `dtype` of an array, or a dictionary or sequence of them; a space of gymnasium.
-        value: the arrays.
-        what: names them in messages.
-
-    Returns:
-        The arrays, not copied where they have their dtype.
-
-    Raises:
-        ValueError: names or shapes differ, or a dtype does not hold the values.
-    """
+    """Convert arrays to the dtypes that are declared; nothing is broadcast, left out or filled in."""
     dtype = getattr(spec, "dtype", None)
     if (
         dtype is not None
@@ -49,7 +37,7 @@ def as_spec(spec: Any, value: Any, what: str) -> Any:
 
 
 def as_dtype(dtype: Any, value: Any, what: str) -> np.ndarray:
-    """Convert an array to a dtype of its kind, or to one that holds the same numbers; see `as_spec`."""
+    """Convert an array to a dtype of its kind, or to one that holds the same numbers."""
     array, dtype = np.asarray(value), np.dtype(dtype)
     if array.dtype == dtype:
         return array

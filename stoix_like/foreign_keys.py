@@ -12,20 +12,13 @@ SB3, CLEANRL, STOIX, REJAX, PUREJAXRL, AJAX, DREAMERV3 = FRAMEWORKS
 
 
 class ForeignKey(NamedTuple):
-    """One name of another framework.
+    """One name of another framework."""
 
-    Attributes:
-        framework: one of `FRAMEWORKS`; empty for what people type without one in mind.
-        theirs: their name, in the case that they write it in.
-        ours: keys, or overrides such as `logger=silent`; of several keys, a system has those of its algorithm. Empty:
-            it has no counterpart, as the note explains.
-        note: what differs in unit or meaning; may be empty.
-    """
-
-    framework: str
-    theirs: str
+    framework: str  # one of `FRAMEWORKS`; empty for what people type without one in mind
+    theirs: str  # their name, in the case that they write it in
+    # Keys, or overrides such as `logger=silent`; of several keys, a system has those of its algorithm. Empty.
     ours: tuple[str, ...]
-    note: str = ""
+    note: str = ""  # what differs in unit or meaning; may be empty
 
     @property
     def remark(self) -> str:

@@ -36,11 +36,7 @@ def exempt_from_collection() -> None:
 
 
 def make_importable() -> None:
-    """Append the working directory to the import path, for the user's own modules.
-
-    Raises:
-        ConfigError: the directory was deleted.
-    """
+    """Append the working directory to the import path, for the user's own modules."""
     try:
         here = os.getcwd()
     except FileNotFoundError as error:

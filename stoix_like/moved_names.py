@@ -19,18 +19,7 @@ MOVED: dict[str, tuple[str, str]] = {}
 
 
 def resolve(module: str, name: str) -> Any:
-    """Return what a name that has moved stands for, with a `DeprecationWarning` at the line that imports it.
-
-    Args:
-        module: path of the module that the name has left.
-        name: the name.
-
-    Returns:
-        The object under its new path.
-
-    Raises:
-        AttributeError: the module has never had the name, or has it no longer.
-    """
+    """Return what a name that has moved stands for, with a `DeprecationWarning` at the line that imports it."""
     old = f"{module}.{name}"
     if old not in MOVED:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -19,17 +19,7 @@ Overrides = Sequence[str] | Mapping[str, Any]
 
 
 def to_overrides(overrides: Overrides) -> list[str]:
-    """Convert overrides to Hydra's form.
-
-    Args:
-        overrides: a list of Hydra overrides, or a dictionary from keys to values.
-
-    Returns:
-        Hydra overrides, `["env=gymnax/acrobot", "arch.seed=1"]`.
-
-    Raises:
-        ConfigError: a single string, an item that is no string, or a value that Hydra cannot express.
-    """
+    """Convert overrides to Hydra's form."""
     if isinstance(overrides, str):
         raise ConfigError(
             f"overrides={overrides!r} is a string: pass a list, [{overrides!r}], or a dictionary of keys and values"
@@ -45,12 +35,7 @@ def to_overrides(overrides: Overrides) -> list[str]:
 def check_given_once(overrides: Sequence[str], **arguments: Any) -> None:
     """Refuse an override of a choice that is another argument.
 
-    Args:
-        overrides: Hydra overrides.
-        **arguments: the choices that are arguments, such as `system`; None: not given.
-
-    Raises:
-        ConfigError: names the override.
+    `**arguments`: the choices that are arguments, such as `system`; None: not given.
     """
     for override in overrides:
         group, _, value = override.partition("=")
@@ -128,16 +113,12 @@ def _name(key: str, name: Any) -> str:
 
 
 def is_hydras(override: str) -> bool:
-    """Return whether an override is one of Hydra's own configuration, such as `hydra.launcher.n_jobs=2`.
-
-    Args:
-        override: an override in Hydra's form, which may add (`+`, `++`) or delete (`~`) its key.
-    """
+    """Return whether an override is one of Hydra's own configuration, such as `hydra.launcher.n_jobs=2`."""
     return override.lstrip("+~").startswith(("hydra.", "hydra/"))
 
 
 def is_launchers(override: str) -> bool:
-    """Return whether an override chooses or configures Hydra's launcher; see `is_hydras`."""
+    """Return whether an override chooses or configures Hydra's launcher."""
     return is_hydras(override) and override.lstrip("+~")[len("hydra.") :].startswith("launcher")
 
 

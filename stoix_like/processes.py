@@ -47,14 +47,10 @@ class Processes:
     """The processes that a run spans; of a run on one host, one process, for which every method returns at once.
 
     All processes call each method in the same order.
-
-    Attributes:
-        count: number of processes.
-        index: index of this process; the first one, 0, logs and owns the run directory.
     """
 
-    count: int = 1
-    index: int = 0
+    count: int = 1  # number of processes
+    index: int = 0  # index of this process; the first one, 0, logs and owns the run directory
 
     @property
     def is_first(self) -> bool:
@@ -62,28 +58,12 @@ class Processes:
         return self.index == 0
 
     def say(self, text: str, file: TextIO | None = None) -> None:
-        """Print a line once.
-
-        Args:
-            text: the line, the same in each process.
-            file: where to; by default standard error.
-        """
+        """Print a line once."""
         if self.is_first:
             print(text, file=file or sys.stderr)
 
     def first(self, function: Callable[[], T]) -> T:
-        """Call a function in the first process, and return its result in all.
-
-        Args:
-            function: returns JSON values.
-
-        Returns:
-            The result; without its tuples, which are lists in JSON, in the other processes.
-
-        Raises:
-            Exception: what the function raised, in all processes.
-            TypeError: the result is not JSON.
-        """
+        """Call a function in the first process, and return its result in all."""
         if self.count == 1:
             return function()
         failure, result, text = None, None, "null"
@@ -102,17 +82,7 @@ class Processes:
 
     @contextlib.contextmanager
     def in_first(self, context: Callable[[], AbstractContextManager[T]]) -> Iterator[T | None]:
-        """Enter a context only in the first process; the others wait until it is entered, and until it is left.
-
-        Args:
-            context: returns the context.
-
-        Yields:
-            The value of the context in the first process, and None in the others.
-
-        Raises:
-            Exception: what entering or leaving it raised, in all processes.
-        """
+        """Enter a context only in the first process; the others wait until it is entered, and until it is left."""
         with contextlib.ExitStack() as stack:
             entered: list[T] = []
 
@@ -124,17 +94,7 @@ class Processes:
             self.first(stack.close)
 
     def together(self, function: Callable[[], T]) -> T:
-        """Call a function in every process, and fail in all of them if it failed in one.
-
-        Args:
-            function: the same in each process, without collective operations.
-
-        Returns:
-            The result of this process.
-
-        Raises:
-            Exception: what the function raised in one of them; the same kind of error in all.
-        """
+        """Call a function in every process, and fail in all of them if it failed in one."""
         if self.count == 1:
             return function()
         failure: BaseException | None = None
@@ -154,8 +114,7 @@ class Processes:
     def largest(self, value: float) -> float:
         """Return the largest value of all processes.
 
-        Args:
-            value: that of this process; seconds, or the number of a signal.
+        `value`: that of this process; seconds, or the number of a signal.
         """
         if self.count == 1:
             return value
@@ -164,25 +123,11 @@ class Processes:
         return float(np.max(multihost_utils.process_allgather(np.float32(value))))
 
     def fetch(self, tree: Any) -> Any:
-        """Copy arrays to the host, also those of which this process holds only a part.
-
-        Args:
-            tree: arrays of the whole run.
-
-        Returns:
-            The same tree of NumPy arrays.
-        """
+        """Copy arrays to the host, also those of which this process holds only a part."""
         return jax.device_get(self.readable(tree))
 
     def readable(self, tree: Any) -> Any:
-        """Return arrays that this process can read, gathered where it holds only a part.
-
-        Args:
-            tree: arrays of the whole run.
-
-        Returns:
-            The same arrays, or NumPy arrays in their place.
-        """
+        """Return arrays that this process can read, gathered where it holds only a part."""
         if self.count == 1:
             return tree
         from jax.experimental import multihost_utils
@@ -200,14 +145,7 @@ class Processes:
 
     @contextlib.contextmanager
     def watched(self, advice: str) -> Iterator[None]:
-        """Translate the failure of a collective operation.
-
-        Args:
-            advice: what to do then; the end of the message.
-
-        Raises:
-            ProcessLostError: another process ended.
-        """
+        """Translate the failure of a collective operation."""
         try:
             yield
         except (ValueError, RuntimeError) as error:
@@ -262,10 +200,6 @@ def _error(told: list[str]) -> Exception:
 
 
 def is_agreed(error: BaseException) -> bool:
-    """Return whether all processes of a run end with an error, so that no process blocks.
-
-    Args:
-        error: what ends this process.
-    """
+    """Return whether all processes of a run end with an error, so that no process blocks."""
     agreed = (errors.ConfigError, errors.TrainingError, KeyboardInterrupt, SystemExit)
     return isinstance(error, agreed) and not isinstance(error, errors.ProcessLostError)

@@ -18,11 +18,7 @@ def hint(key: str, value: str = "") -> str | None:
 
 
 def rename(config: MutableMapping[Any, Any]) -> None:
-    """Give the keys of a recorded configuration their present names, in place.
-
-    Args:
-        config: nested mappings; the groups of the new names exist.
-    """
+    """Give the keys of a recorded configuration their present names, in place."""
     for old, (new, _) in RENAMED.items():
         source, target = _parent(config, old), _parent(config, new)
         if source is not None and target is not None and (name := old.rpartition(".")[2]) in source:

@@ -93,7 +93,7 @@ class Part:
 
     @property
     def reads_successors(self) -> bool:
-        """True if the option reads the true successor of every step, see `SystemConfig.needs_successors`."""
+        """True if the option reads the true successor of every step."""
         return False
 
     @property
@@ -107,16 +107,7 @@ class Part:
         return None
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Check the keys; see `SystemConfig.check`, which calls this.
-
-        Args:
-            config: the hyperparameters of which this is a part.
-            num_envs: environments per shard.
-            num_shards: shards in the whole run.
-
-        Raises:
-            ConfigError: names the keys, their values and what would work.
-        """
+        """Check the keys; see `SystemConfig.check`, which calls this."""
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
         """Compute the values of the schedules of the option; see `SystemConfig.schedules`, which has these, too."""
@@ -147,11 +138,7 @@ def replace_values(config: T, values: Mapping[str, Any]) -> T:
 
 @functools.cache
 def hints_of(annotated: Any) -> dict[str, Any]:
-    """Evaluate the annotations of a class or function, which takes milliseconds.
-
-    Raises:
-        ConfigError: they name what their module does not have when it runs.
-    """
+    """Evaluate the annotations of a class or function, which takes milliseconds."""
     try:
         return typing.get_type_hints(annotated, include_extras=True)
     except NameError as error:
@@ -192,18 +179,6 @@ def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
     """Fill a dataclass from a plain mapping.
 
     Integers may be written as floats (`1e6`). Fields with a default may be missing. Keys of parts stand next to others.
-
-    Args:
-        schema: a dataclass; its fields may be int, float, bool, str, literals, lists, mappings, nested dataclasses, or
-            unions of these.
-        values: part of the configuration, without interpolations.
-        path: key of `values` in the configuration, for messages: `system`.
-
-    Returns:
-        An instance of `schema`.
-
-    Raises:
-        ConfigError: a key is unknown or missing, or a value has the wrong type or is out of range.
     """
     if not isinstance(values, Mapping):
         raise ConfigError(f"{path}={values!r} must be a mapping")
@@ -227,19 +202,7 @@ def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
 
 
 def convert(hint: Any, value: Any, key: str) -> Any:
-    """Convert a value to an annotated type, and check its constraints.
-
-    Args:
-        hint: the annotation, with or without constraints; None, or a literal of one number, for a key without a choice.
-        value: a plain value.
-        key: key of the value in the configuration, for messages.
-
-    Returns:
-        The converted value.
-
-    Raises:
-        ConfigError: the value has the wrong type or is out of range.
-    """
+    """Convert a value to an annotated type, and check its constraints."""
     origin = typing.get_origin(hint)
     if origin is typing.Annotated:
         plain, *constraints = typing.get_args(hint)
@@ -342,12 +305,7 @@ def _kind(hint: Any) -> Any:
 def scalar(hint: type, value: Any) -> Any:
     """Convert a configuration value to the wanted type.
 
-    Args:
-        hint: int, float, bool, str or another class.
-        value: an integer may be written as a float, and a number as a string; only true and false are bools.
-
-    Returns:
-        An instance of `hint`; None if `value` cannot be converted.
+    Returns an instance of `hint`; None if `value` cannot be converted.
     """
     if isinstance(value, bool):
         return value if hint is bool else None

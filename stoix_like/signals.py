@@ -34,11 +34,6 @@ class Signals:
     second in which the process compiles or saves, a signal is acknowledged. A second SIGINT stops immediately. A
     context within another shares its record. Outside the main thread, where Python cannot install signal handlers, only
     an outer context records.
-
-    Args:
-        owns_process: the process is a program of this package, with nothing to save outside inner contexts: there, the
-            first signal raises an exception as well. A second SIGINT ends the process without an exception, and after
-            the context any signal does.
     """
 
     _active: ClassVar[Signals | None] = None
@@ -105,11 +100,7 @@ class Signals:
     def agree(self, processes: Processes) -> int | None:
         """Record the signal that any process of the run received.
 
-        Args:
-            processes: the processes of the run; all of them call this.
-
-        Returns:
-            The signal, or None.
+        Returns the signal, or None.
         """
         found = int(processes.largest(self.received or 0))
         if found:
@@ -129,13 +120,7 @@ class Signals:
     def leave(self, message: str | None) -> NoReturn:
         """Exit, as the received signal asks.
 
-        Args:
-            message: printed to standard error; None prints nothing.
-
-        Raises:
-            KeyboardInterrupt: SIGINT was received.
-            SystemExit: SIGTERM was received; the exit code is that of a process it killed. As the handler of SIGUSR2
-                likes if that was received.
+        `message`: printed to standard error; None prints nothing.
         """
         if message is not None:
             print(message, file=sys.stderr)
@@ -243,20 +228,12 @@ def received() -> int | None:
 
 
 def waiting() -> float | None:
-    """Return for how long a signal has waited for the active context, in any thread; see `Signals.waiting`."""
+    """Return for how long a signal has waited for the active context, in any thread."""
     return None if Signals._active is None else Signals._active.waiting()
 
 
 def stop_if_received(processes: Processes) -> None:
-    """Exit if the active context of any process has received a signal; called where nothing has been trained yet.
-
-    Args:
-        processes: the processes of the run; all of them call this.
-
-    Raises:
-        KeyboardInterrupt: SIGINT was received.
-        SystemExit: SIGTERM was received.
-    """
+    """Exit if the active context of any process has received a signal; called where nothing has been trained yet."""
     active = Signals._active or Signals()
     if active.agree(processes) is not None:
         active.leave("stopped before training" if processes.is_first else None)

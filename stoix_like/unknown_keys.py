@@ -34,19 +34,12 @@ _FALSE = ("false", "0", "none", "null", "disabled")
 
 
 class UnknownKey(NamedTuple):
-    """A key of an override that does not exist.
+    """A key of an override that does not exist."""
 
-    Attributes:
-        key: the whole key.
-        missing: the first part of it that does not exist, from the root on.
-        parent: the node that does not have it.
-        text: the value of the override as it was written.
-    """
-
-    key: str
-    missing: str
-    parent: DictConfig
-    text: str
+    key: str  # the whole key
+    missing: str  # the first part of it that does not exist, from the root on
+    parent: DictConfig  # the node that does not have it
+    text: str  # the value of the override as it was written
 
 
 def find(parsed: Sequence[Override], config: DictConfig) -> list[UnknownKey]:
@@ -68,13 +61,7 @@ def _find(override: Override, config: DictConfig) -> UnknownKey | None:
 
 
 def refusal(unknown: Sequence[UnknownKey], systems: Sequence[str], environments: Sequence[str]) -> str:
-    """Say for each key what it may mean.
-
-    Args:
-        unknown: the keys, at least one.
-        systems: the choices of the group `system`.
-        environments: the choices of the group `env`.
-    """
+    """Say for each key what it may mean."""
     hints = [f"'{one.key}': {_hint(one, systems, environments)}" for one in unknown]
     return f"unknown key {hints[0]}" if len(hints) == 1 else "\n  ".join(["unknown keys:", *hints])
 
@@ -142,14 +129,7 @@ def _whole_rows(key: str, text: str) -> list[ForeignKey]:
 
 
 def _rows_of_parts(key: str, end: str, text: str, known: Sequence[str]) -> list[ForeignKey]:
-    """Return the rows that share most last parts with a key; if none shares one, those of a group that the key is in.
-
-    Args:
-        key: the whole key.
-        end: the parts of it that do not exist.
-        text: its value.
-        known: the keys that exist.
-    """
+    """Return the rows that share most last parts with a key; if none does, the rows of the key's group."""
     names, group = end.lower().split("."), key.removesuffix(end)
 
     def rank(row: ForeignKey) -> tuple[int, bool, bool]:
@@ -216,12 +196,7 @@ def word_hint(word: str, systems: Sequence[str], environments: Sequence[str]) ->
 
 
 def choice_refusal(override: Override, choices: Sequence[str]) -> str:
-    """Say what an unknown choice of a group may mean.
-
-    Args:
-        override: the choice, such as `system=PPO`.
-        choices: the choices of its group.
-    """
+    """Say what an unknown choice of a group may mean."""
     key, value = override.key_or_group, override.value()
     given = str(value) if isinstance(value, str) else (override.input_line or "").partition("=")[2]
     if key == "system" and (algorithm := ALGORITHMS.get(bare_name(given))):
@@ -247,13 +222,7 @@ def choice_refusal(override: Override, choices: Sequence[str]) -> str:
 
 
 def plus_refusal(override: Override, said: str, groups: Sequence[str]) -> str | None:
-    """Say whether an override lacks a plus, or has one too many, if it is that.
-
-    Args:
-        override: the override.
-        said: Hydra's message.
-        groups: groups of which the primary configuration has no choice.
-    """
+    """Say whether an override lacks a plus, or has one too many, if it is that."""
     key, line = override.key_or_group, override.input_line
     if override.is_add() and f"already at '{key}'" in said:
         return f"{line} adds a key that exists: leave out the plus"

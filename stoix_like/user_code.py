@@ -24,19 +24,7 @@ def user_errors() -> tuple[type[BaseException], ...]:
 
 
 def import_object(path: Any, key: str, wanted: str) -> Any:
-    """Import an object.
-
-    Args:
-        path: its import path, `my_module.MyEnv`.
-        key: the config key of the path, for messages.
-        wanted: what the path must be, for messages.
-
-    Returns:
-        The object.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
+    """Import an object."""
     module, _, name = str(path).rpartition(".")
     if not module:
         raise ConfigError(f"{key}={path} is not an import path: {wanted}")
@@ -45,15 +33,7 @@ def import_object(path: Any, key: str, wanted: str) -> Any:
 
 
 def name_of(value: Any) -> Any:
-    """Return how messages and records name a function of a user.
-
-    Args:
-        value: a function, a class, or an object that is called, named by its class; anything else, such as an import
-            path, is returned as it is.
-
-    Returns:
-        Its import path; of lambdas, of functions within functions and of the main program, the name with file and line.
-    """
+    """Return how messages and records name a function of a user."""
     function = value
     while isinstance(function, functools.partial) or hasattr(function, "__wrapped__"):
         function = function.func if isinstance(function, functools.partial) else function.__wrapped__
@@ -69,15 +49,7 @@ def name_of(value: Any) -> Any:
 
 @contextlib.contextmanager
 def refusing(problem: str, advice: str) -> Iterator[None]:
-    """Turn whatever code of users raises into a refusal `{problem} ({reason}): {advice}`.
-
-    Args:
-        problem: key, value, and what cannot be done.
-        advice: what would work.
-
-    Raises:
-        ConfigError: the refusal, or one that the code raised itself.
-    """
+    """Turn whatever code of users raises into a refusal `{problem} ({reason}): {advice}`."""
     try:
         yield
     except ConfigError:
@@ -92,18 +64,7 @@ def guarded(
 ) -> Callable[P, R]:
     """Return a function that refuses what a function of a user raises, and results that are not what it must return.
 
-    Args:
-        function: the function.
-        key: the config key that names it.
-        name: the value of that key, see `name_of`.
-        form: arguments and result, `(key, game) -> action`, for messages.
-        fault: says what is wrong with a result, as in `returns a list`; None if nothing is.
-
-    Returns:
-        The function, which raises `ConfigError`.
-
-    Raises:
-        ConfigError: it is no function.
+    `fault`: says what is wrong with a result, as in `returns a list`; None if nothing is.
     """
     advice, name = f"it must be a function {form}", name_of(name)
     if not callable(function):

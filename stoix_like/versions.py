@@ -11,11 +11,7 @@ PACKAGES = ("stoix_like", "jax", "jaxlib", "flax", "optax", "distrax", "gymnax",
 
 
 def versions(others: Iterable[str] = ()) -> dict[str, str | None]:
-    """Return the versions of Python and of the packages that a result depends on.
-
-    Args:
-        others: packages to add, those of an environment; the ones that are not installed are left out.
-    """
+    """Return the versions of Python and of the packages that a result depends on."""
     found = {package: _version(package) for package in others}
     present = {package: version for package, version in found.items() if version is not None}
     return {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}, **present}

@@ -66,11 +66,7 @@ SHAPES: Mapping[str, tuple[int, ...]] = {
 
 
 def default_path() -> Path:
-    """Return where `stoix-like fetch disco103` puts the weights, a directory of this user.
-
-    Raises:
-        ConfigError: this user has no directory.
-    """
+    """Return where `stoix-like fetch disco103` puts the weights, a directory of this user."""
     try:
         data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
     except RuntimeError as error:  # neither HOME nor an entry of the user
@@ -81,15 +77,7 @@ def default_path() -> Path:
 def load(path: str | None, sha256: str) -> dict[str, np.ndarray]:
     """Read the weights.
 
-    Args:
-        path: the file; None for `default_path`.
-        sha256: the checksum of its content.
-
-    Returns:
-        The arrays by name, see `SHAPES`.
-
-    Raises:
-        ConfigError: the file is missing, or it is another one.
+    `path`: the file; None for `default_path`.
     """
     place = default_path() if path is None else Path(path).expanduser()
     key = f"system.weights={'null' if path is None else path}"

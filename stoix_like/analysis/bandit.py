@@ -97,14 +97,8 @@ def play_ucb(returns: Sequence[np.ndarray], arms: np.ndarray, episodes: int, rng
     bandit is for rewards in [0, 1]. Each arm is played once first. Source: Auer et al. 2002, "Finite-time analysis of
     the multiarmed bandit problem", figure 1 (UCB1).
 
-    Args:
-        returns: P arrays, the recorded episode returns of each policy, from which rewards are drawn.
-        arms: `[R, K]`, the policy of each arm, in the order in which arms are first played and ties are broken.
-        episodes: N, the number of episodes to play.
-        rng: draws the rewards.
-
-    Returns:
-        `[R, N]`, after each episode the policy of the arm with the largest mean.
+    `arms`: `[R, K]`, the policy of each arm, in the order in which arms are first played and ties are broken.
+    Returns `[R, N]`, after each episode the policy of the arm with the largest mean.
     """
     flat, sizes = np.concatenate(returns), np.asarray([len(own) for own in returns])
     starts, rows = np.cumsum(sizes) - sizes, np.arange(len(arms))
@@ -126,12 +120,7 @@ def play_ucb(returns: Sequence[np.ndarray], arms: np.ndarray, episodes: int, rng
 
 
 def describe(curves: Sequence[SelectionCurve], options: Settings) -> str:
-    """Return curves as text, a table for each environment.
-
-    Args:
-        curves: from `selection_curves`.
-        options: those of the curves.
-    """
+    """Return curves as text, a table for each environment."""
     tables = itertools.groupby(curves, lambda curve: curve.task)
     return "\n\n".join("\n".join(_lines(task, list(own), options)) for task, own in tables)
 

@@ -66,35 +66,22 @@ class Settings:
 
 
 class Test(NamedTuple):
-    """The outcome of a test between two algorithms on one task.
+    """The outcome of a test between two algorithms on one task."""
 
-    Attributes:
-        task: the environment.
-        first: label of the first algorithm.
-        second: label of the second algorithm.
-        difference: mean of the first minus mean of the second.
-        improvement: probability that a run of the first scores higher.
-        p_value: of the test, uncorrected.
-        corrected: p-value corrected for all tests of the comparison; of a grid, for those of all pairs.
-        seeds_needed: seeds of each with which the test would decide in 80 % of cases, for undecided pairs.
-        seeds: seeds of both.
-        paired: whether both were trained with the same seeds in one population, and are compared seed by seed.
-        direction: positive if the test favours the first, see `statistics.direction`.
-        equal: what all runs of both return, where it is the same and there is nothing to test; otherwise empty.
-    """
-
-    task: str
-    first: str
-    second: str
-    difference: Interval
-    improvement: Interval
-    p_value: float
-    corrected: float = math.nan
+    task: str  # the environment
+    first: str  # label of the first algorithm
+    second: str  # label of the second algorithm
+    difference: Interval  # mean of the first minus mean of the second
+    improvement: Interval  # probability that a run of the first scores higher
+    p_value: float  # of the test, uncorrected
+    corrected: float = math.nan  # p-value corrected for all tests of the comparison; of a grid, for those of all pairs
+    # Seeds of each with which the test would decide in 80 % of cases, for undecided pairs.
     seeds_needed: int | None = None
-    seeds: tuple[int, int] = (0, 0)
+    seeds: tuple[int, int] = (0, 0)  # seeds of both
+    # Whether both were trained with the same seeds in one population, and are compared seed by seed.
     paired: bool = False
-    direction: float = 0.0
-    equal: str = ""
+    direction: float = 0.0  # positive if the test favours the first
+    equal: str = ""  # what all runs of both return, where it is the same and there is nothing to test; otherwise empty
 
     @property
     def is_tested(self) -> bool:
@@ -102,11 +89,7 @@ class Test(NamedTuple):
         return not math.isnan(self.p_value)
 
     def verdict(self, level: float) -> str:
-        """Return what the test decides, in a sentence.
-
-        Args:
-            level: significance level.
-        """
+        """Return what the test decides, in a sentence."""
         if self.equal:
             return f"{self.first} and {self.second} are equal: {self.equal}"
         if self.corrected < level:
@@ -479,13 +462,7 @@ def _grid_row(test: Test, level: float) -> list[str]:
 
 
 def format_interval(interval: Interval, digits: int | None = None) -> str:
-    """Return an interval as `estimate [low, high]`, and an estimate without one alone.
-
-    Args:
-        interval: the interval.
-        digits: digits after the point; by default one for values of at least 2, two down to 0.1, and below as many as
-            two significant digits of the largest need, at most six.
-    """
+    """Return an interval as `estimate [low, high]`, and an estimate without one alone."""
     if digits is None:
         largest = np.nanmax(np.abs(interval))
         digits = 2 if largest < 2.0 else 1

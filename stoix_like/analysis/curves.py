@@ -22,19 +22,12 @@ _FAILED = "population/failed"
 
 
 class MemberCurve(NamedTuple):
-    """A metric of one member.
+    """A metric of one member."""
 
-    Attributes:
-        points: `[T]`, along the horizontal axis.
-        values: `[T]`.
-        is_lost: `[T]`, where it has diverged and has no return.
-        is_last: whether it has none beyond its last point, either.
-    """
-
-    points: np.ndarray
-    values: np.ndarray
-    is_lost: np.ndarray
-    is_last: bool
+    points: np.ndarray  # `[T]`, along the horizontal axis
+    values: np.ndarray  # `[T]`
+    is_lost: np.ndarray  # `[T]`, where it has diverged and has no return
+    is_last: bool  # whether it has none beyond its last point, either
 
     def covers(self, points: np.ndarray) -> np.ndarray:
         """Return at which points it was recorded, or had diverged."""
@@ -54,19 +47,7 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
 
     From its divergence on, the return of a member counts as the lowest of the others at that point; a note says so.
 
-    Args:
-        members: the members.
-        metric: name of the metric.
-        x: `env_steps` or `wall_seconds`.
-
-    Returns:
-        `[T]` points, and `[S, T]` values: those of the evaluations where all members share them, of thousands
-        `_MAX_POINTS` at even intervals; otherwise linear interpolations up to the end of the shortest run, which a note
-        names if it is much shorter. A run that diverged ends no curve, unless all have diverged.
-
-    Raises:
-        ConfigError: a run has no finite value of the metric and has not diverged, or all have diverged before they had
-            one, or one starts after another one ends.
+    Returns `[T]` points, and `[S, T]` values.
     """
     found = [member_curve(member, metric, x) for member in members]
     some = [one for one in found if not one.is_lost.all()]
@@ -120,7 +101,7 @@ def common_grid(points: Sequence[np.ndarray], names: Sequence[Any], what: str, x
 
 
 def member_curve(member: Member, metric: str, x: str) -> MemberCurve:
-    """Read a metric of one member; see `curve`."""
+    """Read a metric of one member."""
     series = member.run.series(metric)
     points = series.env_steps if x == "env_steps" else series.wall_seconds
     if None in points:

@@ -78,23 +78,6 @@ def dream_episode(
     """Play an episode of evaluation, and let the world model of the run dream it.
 
     The model sees the first observations, and predicts the others from the actions alone.
-
-    Args:
-        run_dir: see `load_policy`.
-        which: see `load_policy`.
-        member: see `load_policy`.
-        context: number of observations that the model sees, at least 1 and below `length`.
-        length: largest number of observations.
-        seed: seed of the start state, below 2**32.
-        trust: see `load_policy`.
-
-    Returns:
-        The episode up to its end, or its first `length` observations.
-
-    Raises:
-        ConfigError: the run has no world model, the episode ends within the context, an argument is out of range, or
-            see `load_policy`.
-        HostEnvironmentError: an environment on the host failed.
     """
     check_seed(seed)
     if not 1 <= context < length:

@@ -31,36 +31,14 @@ _PAGE = """<!doctype html>
 
 
 def check_output(path: Path, suffixes: Sequence[str] = SUFFIXES, option: str = "--out") -> None:
-    """Check that a figure can be written.
-
-    Args:
-        path: the file.
-        suffixes: the endings that it may have.
-        option: what names it, for messages.
-
-    Raises:
-        ConfigError: the ending is unknown, or the file cannot be written.
-    """
+    """Check that a figure can be written."""
     if path.suffix not in suffixes:
         raise ConfigError(f"{option} {path}: the ending must be one of {', '.join(suffixes)}")
     check_writable(path, option)
 
 
 def draw(algorithms: Sequence[AlgorithmRuns], kind: str, *, hyperparams: Sequence[str] = (), **options: Any) -> Figure:
-    """Draw one kind of plot, with a panel per environment, or per hyperparameter of a population.
-
-    Args:
-        algorithms: from `read`.
-        kind: `curves`, `profiles`, `efficiency`, `slices`, `heatmap` or `lineage`.
-        hyperparams: for `slices` and `lineage`, which (by default all that vary); for `heatmap`, two.
-        options: further arguments of the function of `plots` that draws.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ConfigError: an argument is unknown, or there is nothing to draw.
-    """
+    """Draw one kind of plot, with a panel per environment, or per hyperparameter of a population."""
     panels: list[Callable[..., Any]]
     if kind == "lineage":
         panels = _lineage_panels(algorithms, hyperparams)
@@ -87,15 +65,6 @@ def population_panels(
     """Return functions that draw populations, one for each, and for slices one for each hyperparameter.
 
     Members are of one population where they differ in nothing but the hyperparameters that vary between them.
-
-    Args:
-        algorithms: from `read`.
-        kind: `slices` or `heatmap`.
-        hyperparams: see `draw`.
-        options: further arguments of the function of `plots` that draws.
-
-    Raises:
-        ConfigError: these hyperparameters do not vary.
     """
     if kind == "heatmap" and hyperparams and len(hyperparams) != 2:
         raise ConfigError("--kind heatmap needs two hyperparameters: use --hyperparam twice")
@@ -162,12 +131,7 @@ def _lineage_panels(algorithms: Sequence[AlgorithmRuns], hyperparams: Sequence[s
 def save(figure: Figure, path: Path, title: str = "", width: float | None = None, dpi: int = 150) -> None:
     """Write a figure; html pages contain it as vector graphics and load nothing.
 
-    Args:
-        figure: the figure.
-        path: the file, with an ending of `SUFFIXES`.
-        title: title above the figure, and of a page.
-        width: in inches, with the same shape; None: that of the figure.
-        dpi: dots per inch of a png.
+    `width`: in inches, with the same shape; None: that of the figure.
     """
     if title:
         figure.suptitle(title)
@@ -182,14 +146,7 @@ def save(figure: Figure, path: Path, title: str = "", width: float | None = None
 
 
 def as_svg(figure: Figure) -> str:
-    """Return a figure as an element of a page.
-
-    Args:
-        figure: the figure.
-
-    Returns:
-        The `svg` element; equal figures give equal text.
-    """
+    """Return a figure as an element of a page."""
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": "stoix_like", "svg.fonttype": "none"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -200,8 +157,6 @@ def as_svg(figure: Figure) -> str:
 def as_data_url(content: bytes, media_type: str) -> str:
     """Return bytes as a URL that a page can contain.
 
-    Args:
-        content: the bytes.
-        media_type: such as `image/gif`.
+    `content`: the bytes.
     """
     return f"data:{media_type};base64,{base64.b64encode(content).decode()}"

@@ -84,7 +84,7 @@ def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> li
 
 
 def read_evaluated(paths: str | Path | Iterable[str | Path]) -> list[Run]:
-    """Read runs that have an evaluation, of one stage of each search, see `one_stage`."""
+    """Read runs that have an evaluation, of one stage of each search."""
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     found, problems = read_runs(given)
     runs = one_stage([run for run in found if run.last])
@@ -97,18 +97,7 @@ def read_evaluated(paths: str | Path | Iterable[str | Path]) -> list[Run]:
 
 
 def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[AlgorithmRuns]:
-    """Group members by configuration; see `read`.
-
-    Args:
-        members: the members.
-        by: dotted keys whose values alone make an algorithm.
-
-    Returns:
-        The algorithms in the order of their first members.
-
-    Raises:
-        ConfigError: a seed occurs twice in one group.
-    """
+    """Group members by configuration."""
     everyone = list(members)
     on_tasks = task_names([member.run for member in everyone])
     settings = _distinct_settings(everyone, on_tasks, by)
@@ -149,17 +138,7 @@ def _twice(first: Member, second: Member, by: Sequence[str]) -> str:
 
 
 def common_tasks(algorithms: Sequence[AlgorithmRuns]) -> list[str]:
-    """Return the environments that every algorithm was trained on.
-
-    Args:
-        algorithms: the algorithms.
-
-    Returns:
-        The environments, in the order of the first algorithm.
-
-    Raises:
-        ConfigError: there is none, or two algorithms have one label.
-    """
+    """Return the environments that every algorithm was trained on."""
     tasks = [task for task in algorithms[0].tasks if all(task in algorithm.tasks for algorithm in algorithms)]
     if not tasks:
         listed = "; ".join(f"{algorithm.label} on {', '.join(algorithm.tasks)}" for algorithm in algorithms)
@@ -182,15 +161,7 @@ def are_paired(first: AlgorithmRuns, second: AlgorithmRuns, task: str) -> bool:
 
 
 def sections(algorithms: Sequence[AlgorithmRuns]) -> list[list[AlgorithmRuns]]:
-    """Split algorithms into those that were trained on the same environments.
-
-    Args:
-        algorithms: the algorithms.
-
-    Returns:
-        For each set of algorithms that share environments which no other algorithm was trained on: these algorithms,
-        with the members of these environments.
-    """
+    """Split algorithms into those that were trained on the same environments."""
     found: dict[tuple[int, ...], list[str]] = {}
     for task in dict.fromkeys(task for algorithm in algorithms for task in algorithm.tasks):
         owners = tuple(index for index, algorithm in enumerate(algorithms) if task in algorithm.tasks)
@@ -223,15 +194,7 @@ def _settings(member: Member, by: Sequence[str], without: Sequence[str]) -> dict
 
 
 def check_keys(by: Sequence[str], runs: Sequence[Run]) -> None:
-    """Refuse keys that no configuration of the runs has.
-
-    Args:
-        by: dotted keys.
-        runs: the runs.
-
-    Raises:
-        ConfigError: names the key.
-    """
+    """Refuse keys that no configuration of the runs has."""
     known = {key for run in runs for key, _ in flatten(run.config)}
     parents = {key.rsplit(".", depth)[0] for key in known for depth in range(1, key.count(".") + 1)}
     for key in by:

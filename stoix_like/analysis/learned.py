@@ -102,17 +102,7 @@ def critic_slice(taken: Slice, *, of: int | None = None, ax: Axes | None = None)
 
 
 def values_of(taken: Slice) -> np.ndarray:
-    """Return the values of a slice, `[G]` or `[G, A]`, with one more axis for two features.
-
-    Args:
-        taken: from `take_slice`.
-
-    Returns:
-        The values.
-
-    Raises:
-        ConfigError: the run has no critic.
-    """
+    """Return the values of a slice, `[G]` or `[G, A]`, with one more axis for two features."""
     if taken.found.value is None:
         raise ConfigError(f"{taken.policy.name}: the system has no critic: use plot --kind policy")
     return taken.found.value
@@ -268,14 +258,7 @@ def _action_histograms(policy: Policy, visits: Visits) -> list[Any]:
 
 
 def action_names(policy: Policy | SearchedEpisode) -> list[str]:
-    """Return the names of the discrete actions, or of the entries of an action.
-
-    Args:
-        policy: the policy, or an episode of it.
-
-    Returns:
-        The names.
-    """
+    """Return the names of the discrete actions, or of the entries of an action."""
     space = policy.action_space
     if isinstance(space, Dict | Tuple):
         mixed = Mixed(space)

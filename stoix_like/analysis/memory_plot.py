@@ -32,18 +32,7 @@ def returns_over_lengths(members: Iterable[Member], key: str, kind: str, by: Seq
 
     Members that diverged count as the lowest return of all cells at their length; a note says so.
 
-    Args:
-        members: the members.
-        key: dotted key of the length.
-        kind: `final` or `best`.
-        by: dotted keys whose values are part of the label of a cell.
-
-    Returns:
-        By environment and label, the returns `[S]` by length.
-
-    Raises:
-        ConfigError: a run has no such length, a seed occurs twice with one length, the seeds of a point differ in more
-            than that, or a member has no return and has not diverged.
+    Returns by environment and label, the returns `[S]` by length.
     """
     found, notes = _members_of_points(members, key, by), list[str]()
     curves: dict[str, Curves] = {}
@@ -96,11 +85,7 @@ def _members_of_points(
 
 
 def varied_length(members: Sequence[Member]) -> str:
-    """Return the only number among the arguments of the environment that differs between members.
-
-    Raises:
-        ConfigError: there is none, or several.
-    """
+    """Return the only number among the arguments of the environment that differs between members."""
     values: dict[str, set[Any]] = {}
     for member in members:
         for key, value in flatten(member.run.config):

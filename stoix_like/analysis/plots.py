@@ -92,16 +92,7 @@ def learning_curves(
 
 
 def arrange(panels: Sequence[Callable[..., Any]], width: float, height: float) -> Figure:
-    """Draw panels below each other, up to three side by side.
-
-    Args:
-        panels: each draws into axes, `(ax=…)`.
-        width: of a panel, in inches.
-        height: of a panel, in inches.
-
-    Returns:
-        The figure.
-    """
+    """Draw panels below each other, up to three side by side."""
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -153,12 +144,7 @@ def length_curves(
 ) -> None:
     """Plot the interquartile mean of returns over the length of a task: a line per cell, a bootstrap band over seeds.
 
-    Args:
-        curves: the returns `[S]` of S seeds, by label and length.
-        task: the environment.
-        key: name of the length.
-        kind: `final` or `best`, which return it is.
-        ax: axes to draw into.
+    `curves`: the returns `[S]` of S seeds, by label and length.
     """
     axes, level = new_axes(ax), 0.05
     for label, returns in curves.items():
@@ -328,15 +314,7 @@ def _iqm_band(values: np.ndarray, shape: tuple[int, int], level: float) -> np.nd
 
 
 def elo(ladders: Mapping[str, Mapping[str, Any]], *, ax: Axes | None = None) -> Axes:
-    """Plot the ratings of the checkpoints of runs over environment steps, with their intervals.
-
-    Args:
-        ladders: by label, results of `stoix_like.inference.ladder.ladder`.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
-    """
+    """Plot the ratings of the checkpoints of runs over environment steps, with their intervals."""
     axes = new_axes(ax)
     for label, record in ladders.items():
         columns = ("env_steps", "elo", "elo_ci_low", "elo_ci_high")

@@ -175,11 +175,7 @@ def _is_log(values: np.ndarray) -> bool:
 
 
 def varying(members: Sequence[Member], names: Sequence[str]) -> list[Member]:
-    """Return the members of the populations that vary all of the given hyperparameters.
-
-    Raises:
-        ConfigError: a hyperparameter does not vary in any, or no population varies all of them.
-    """
+    """Return the members of the populations that vary all of the given hyperparameters."""
     varied = sorted({key for member in members for key in member.hyperparams})
     for name in names:
         if name not in varied:

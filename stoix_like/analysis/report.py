@@ -47,18 +47,7 @@ _MAX_DIFFERENCES = 60
 
 
 def write(paths: Iterable[str | Path], out: Path, by: Sequence[str] = (), animation: bool = True) -> None:
-    """Write a self-contained page: summary, curves, returns, configurations, best policy, timing and versions.
-
-    Args:
-        paths: run directories, or directories that contain runs.
-        out: the file, with the ending `.html`.
-        by: dotted keys whose values alone make an algorithm, see `read`.
-        animation: render an episode of the best policy of each environment that can be drawn, and draw a dream of a
-            world model.
-
-    Raises:
-        ConfigError: a path holds no run, or the file cannot be written.
-    """
+    """Write a self-contained page: summary, curves, returns, configurations, best policy, timing and versions."""
     if out.suffix != ".html":
         raise ConfigError(f"--out {out}: the ending must be .html")
     figures.check_output(out)

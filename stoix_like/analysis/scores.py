@@ -32,21 +32,12 @@ def common_unit(members: Iterable[Member]) -> str:
 
 
 def keeps_last(run: Run) -> bool:
-    """Return whether the absolute metric of a run is that of its last parameters, see `ArchConfig.keeps_last`."""
+    """Return whether the absolute metric of a run is that of its last parameters."""
     return run.config["arch"].get("architecture_name") in _KEEP_LAST
 
 
 def with_scores(algorithms: Sequence[AlgorithmRuns], kind: str, notes: list[str]) -> list[AlgorithmRuns]:
-    """Leave out members that have no return, although they did not diverge: their run has not ended, or measures none.
-
-    Args:
-        algorithms: the algorithms.
-        kind: `final` or `best`.
-        notes: receives a sentence where members are left out.
-
-    Returns:
-        The algorithms; where none of the members on a task has a return, all of them stay.
-    """
+    """Leave out members without a return that did not diverge: their run is incomplete, or measures none."""
     found = []
     for algorithm in algorithms:
         tasks = dict(algorithm.tasks)
@@ -65,18 +56,7 @@ def raw_scores(
 ) -> dict[str, list[np.ndarray]]:
     """Return the returns of the members of each algorithm on each task.
 
-    Args:
-        algorithms: the algorithms.
-        tasks: environments that are common to all of them.
-        kind: `final` or `best`.
-        notes: receives a sentence where members that diverged count as the lowest return of all algorithms, and where
-            scores are the best of many.
-
-    Returns:
-        By label, one array `[S]` per task.
-
-    Raises:
-        ConfigError: no member of an algorithm has a return, for another reason than that all diverged.
+    Returns by label, one array `[S]` per task.
     """
     notes += [note for algorithm in algorithms for task in tasks if (note := _chosen_members(algorithm, task, kind))]
     least = [lowest([algorithm.scores(task, kind) for algorithm in algorithms]) for task in tasks]
@@ -87,7 +67,7 @@ def raw_scores(
 
 
 def _chosen_members(algorithm: AlgorithmRuns, task: str, kind: str) -> str | None:
-    """Return of how many members the scores are the best, and the steps of all of them; see `samples`."""
+    """Return of how many members the scores are the best, and the steps of all of them."""
     chosen = [member for member in algorithm.tasks[task] if evolves(member.run)]
     if not chosen:
         return None
@@ -143,11 +123,7 @@ def count_diverged(scores: np.ndarray, low: float, name: str, notes: list[str]) 
 
     With the lowest of its own, an algorithm would be the better the more of its members diverge.
 
-    Args:
-        scores: `[S]`; NaN where a member diverged.
-        low: the lowest return of all, see `lowest`.
-        name: of the algorithm, for the note.
-        notes: receives a sentence where members diverged.
+    `scores`: `[S]`; NaN where a member diverged.
     """
     if number := int(np.isnan(scores).sum()):
         notes.append(f"{name}: {number} of {len(scores)} diverged, counted as the lowest return of all")
@@ -159,13 +135,7 @@ def score_tables(
 ) -> dict[str, np.ndarray]:
     """Return scores as tables; those of several tasks are scaled to [0, 1] by the extremes of each task.
 
-    Args:
-        scores: from `raw_scores`.
-        tasks: the environments.
-        notes: receives a sentence where scores are scaled or seeds are left out.
-
-    Returns:
-        By label, `[S, K]` scores of S seeds on K tasks; S is the least number of seeds on a task.
+    Returns by label, `[S, K]` scores of S seeds on K tasks; S is the least number of seeds on a task.
     """
     columns: Mapping[str, list[np.ndarray]] = scores
     if len(tasks) > 1:
@@ -185,10 +155,7 @@ def score_tables(
 def common_size(label: str, columns: Sequence[np.ndarray], notes: list[str]) -> int:
     """Return the least number of seeds on a task.
 
-    Args:
-        label: the algorithm.
-        columns: `[S, ...]` values of the seeds on each task.
-        notes: receives a sentence where seeds are left out.
+    `columns`: `[S, ...]` values of the seeds on each task.
     """
     sizes = sorted(map(len, columns))
     if sizes[0] < sizes[-1]:
@@ -204,16 +171,7 @@ def _scale(values: np.ndarray, every: np.ndarray) -> np.ndarray:
 def episode_returns(member: Member, kind: str) -> np.ndarray:
     """Return the returns of single episodes of a member, from the absolute metric or from `stoix-like evaluate`.
 
-    Args:
-        member: the member.
-        kind: `final` for its last parameters, of successive halving those of its results; `best` for the best ones.
-
-    Returns:
-        `[E]` returns, of the evaluation with the most episodes if there are several; NaN where there is none,
-            or the member diverged.
-
-    Raises:
-        ConfigError: the run stores none of these parameters.
+    Returns `[E]` returns, of the evaluation with the most episodes if there are several.
     """
     if member.failure and kind != "best":
         return np.asarray([math.nan])

@@ -16,19 +16,7 @@ _PRIOR, _VISITS, _WEIGHTS, _TAKEN = "#bbbbbb", "#4477aa", "#228833", "#ee6677"
 
 
 def draw_search(episode: SearchedEpisode, step: int = 0) -> Figure:
-    """Draw what the search of one step found, and the values of the whole episode.
-
-    Args:
-        episode: from `search_episode`.
-        step: number of the step, from 0.
-
-    Returns:
-        The figure: probabilities of the actions before and after the search and their share of the visits, their
-        values, and over steps the value before and after the search.
-
-    Raises:
-        ConfigError: the episode has no such step.
-    """
+    """Draw what the search of one step found, and the values of the whole episode."""
     length = len(episode.reward)
     if not 0 <= step < length:
         raise ConfigError(f"step={step} is out of range: the episode has {length} steps, 0 to {length - 1}")

@@ -23,21 +23,13 @@ _MAX_BYTES = 2**24
 
 
 class SelectedMember(NamedTuple):
-    """The best setting of a search.
+    """The best setting of a search."""
 
-    Attributes:
-        trials: number of trials with a return.
-        trial: its number; None: it is the configured setting.
-        value: the return by which it was selected; NaN where training diverged.
-        params: its values by key.
-        fresh_returns: its return on each fresh seed, NaN where training diverged; empty without any.
-    """
-
-    trials: int
-    trial: int | None
-    value: float
-    params: Mapping[str, Any]
-    fresh_returns: Sequence[float] = ()
+    trials: int  # number of trials with a return
+    trial: int | None  # its number; None: it is the configured setting
+    value: float  # the return by which it was selected; NaN where training diverged
+    params: Mapping[str, Any]  # its values by key
+    fresh_returns: Sequence[float] = ()  # its return on each fresh seed, NaN where training diverged; empty without any
 
     def write(self, directory: Path) -> None:
         """Write the setting to the directory of its search."""
@@ -47,11 +39,7 @@ class SelectedMember(NamedTuple):
 def read_selected(directory: Path) -> SelectedMember | None:
     """Read the best setting of a search.
 
-    Args:
-        directory: the directory of the search.
-
-    Returns:
-        The setting; None if there is none that can be read.
+    Returns the setting; None if there is none that can be read.
     """
     with contextlib.suppress(OSError, ValueError):
         found = read_json(directory / SELECTED, _MAX_BYTES, _FORM)
@@ -66,12 +54,6 @@ def one_stage(runs: Sequence[Run]) -> list[Run]:
     Of a sweep, these are the runs on fresh seeds: with those that selected their setting, they would be one algorithm,
     whose returns are partly those by which it was selected. Of `tune`, whose fresh seeds have the configured setting,
     too, they are all stages but the last one.
-
-    Args:
-        runs: the runs.
-
-    Returns:
-        The others; lines say what is left out.
     """
     parents = [set(run.directory.parents) for run in runs]
     left_out: dict[Path, str] = {}
@@ -90,11 +72,7 @@ def one_stage(runs: Sequence[Run]) -> list[Run]:
 
 
 def describe_fresh(returns: Sequence[float]) -> str:
-    """Return the interquartile mean of fresh seeds with its 95 % interval, as text.
-
-    Args:
-        returns: one per seed; NaN, where training diverged, counts as the lowest.
-    """
+    """Return the interquartile mean of fresh seeds with its 95 % interval, as text."""
     found = aggregate(returns, (0,) * len(returns))
     # An end is NaN where it is that of resamples in which enough seeds diverged.
     iqm, *ends = ("diverged" if math.isnan(found[key]) else f"{found[key]:.4g}" for key in ("iqm", "ci_low", "ci_high"))

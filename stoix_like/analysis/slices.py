@@ -112,20 +112,7 @@ def _overlaps(feature: Feature, others: Sequence[Feature]) -> bool:
 
 
 def choose_features(policy: Policy, names: Sequence[str], visits: Visits, most: int = 2) -> tuple[Feature, ...]:
-    """Return the features with the given names.
-
-    Args:
-        policy: the policy.
-        names: their names; by default see `take_slice`.
-        visits: episodes of the policy.
-        most: largest number of features.
-
-    Returns:
-        The features.
-
-    Raises:
-        ConfigError: there are too many, or one is unknown.
-    """
+    """Return the features with the given names."""
     if len(names) > most:
         raise ConfigError(f"features={','.join(names)} are too many: choose at most {most}")
     if len(set(names)) < len(names):

@@ -37,14 +37,7 @@ def aggregates(
     With several tasks, the median is that of the tasks' means. Source: Agarwal et al. 2021, "Deep reinforcement
     learning at the edge of the statistical precipice", section 4.
 
-    Args:
-        scores: `[S, K]` scores of S seeds on K tasks, by algorithm.
-        target: the score that would be optimal; the optimality gap is the mean shortfall from it.
-        level: significance level; intervals have the confidence 1 - level.
-        seed: seed of the resampling.
-
-    Returns:
-        `mean`, `median`, `iqm` and `optimality_gap` by algorithm.
+    `scores`: `[S, K]` scores of S seeds on K tasks, by algorithm.
     """
     return {name: _aggregates(values, target, level, seed) for name, values in scores.items()}
 
@@ -68,16 +61,7 @@ def _aggregates(values: np.ndarray, target: float, level: float, seed: int) -> d
 
 
 def resample_counts(shape: tuple[int, ...], seed: int, number: int | None = None) -> Iterator[np.ndarray]:
-    """Draw bootstrap samples of seeds within each task, as counts: how often each score occurs.
-
-    Args:
-        shape: `(S, K)`: number of seeds, and of tasks.
-        seed: seed of the resampling.
-        number: number of samples, by default `NUM_RESAMPLES`.
-
-    Yields:
-        Chunks `[R, K * S]`, task by task.
-    """
+    """Draw bootstrap samples of seeds within each task, as counts: how often each score occurs."""
     size, num_tasks = shape
     rng, number = np.random.default_rng(seed), number or NUM_RESAMPLES
     for start in range(0, number, _ROWS):
@@ -88,13 +72,9 @@ def resample_counts(shape: tuple[int, ...], seed: int, number: int | None = None
 def trimmed_mean(values: np.ndarray, counts: np.ndarray, cut: int) -> np.ndarray:
     """Return means without the `cut` lowest and highest scores of samples.
 
-    Args:
-        values: `[M]` scores.
-        counts: `[R, M]`, how often each of them occurs in each sample; rows have the sum M.
-        cut: number of scores that each end of a sample loses.
-
-    Returns:
-        `[R]` means.
+    `values`: `[M]` scores.
+    `counts`: `[R, M]`, how often each of them occurs in each sample; rows have the sum M.
+    Returns `[R]` means.
     """
     order = np.argsort(values)
     ends = np.cumsum(counts[:, order], axis=-1)
@@ -113,14 +93,8 @@ def probability_of_improvement(x: np.ndarray, y: np.ndarray, level: float = 0.05
 
     Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.
 
-    Args:
-        x: `[S]` scores.
-        y: `[S']` scores.
-        level: significance level; the interval has the confidence 1 - level.
-        seed: seed of the resampling.
-
-    Returns:
-        The probability with its bootstrap interval.
+    `x`: `[S]` scores.
+    `y`: `[S']` scores.
     """
     wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
     if min(len(x), len(y)) == 1:
@@ -141,7 +115,7 @@ def mann_whitney(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def permutation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the p-values of the permutation test of the difference between means, see `is_exact`."""
+    """Return the p-values of the permutation test of the difference between means."""
     return _permute((x, y), _difference, "independent", is_exact(x.shape[-1], y.shape[-1]))
 
 
@@ -156,7 +130,7 @@ def wilcoxon(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def sign_flips(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the p-values of the paired permutation test: differences have random signs; see `is_exact`."""
+    """Return the p-values of the paired permutation test: differences have random signs."""
     return _permute((x - y,), np.mean, "samples", is_exact(x.shape[-1]))
 
 
@@ -195,9 +169,7 @@ PAIRED_TITLES = {
 def is_exact(size: int, other: int | None = None) -> bool:
     """Return whether a permutation test goes through all permutations instead of drawing `NUM_RESAMPLES`.
 
-    Args:
-        size: number of seeds.
-        other: that of the other algorithm; None if they are paired.
+    `other`: that of the other algorithm; None if they are paired.
     """
     return (2**size if other is None else math.comb(size + other, size)) <= MAX_PERMUTATIONS
 
@@ -205,15 +177,8 @@ def is_exact(size: int, other: int | None = None) -> bool:
 def p_value(test: str, x: np.ndarray, y: np.ndarray, paired: bool = False) -> float:
     """Return the two-sided p-value of a test between two samples.
 
-    Args:
-        test: a key of `TESTS`.
-        x: `[S]` scores.
-        y: `[S']` scores.
-        paired: whether the scores of both belong together in pairs, in this order.
-
-    Returns:
-        The p-value; 1 where all scores are equal, NaN where the test is not defined: for a single seed, or for a t-test
-        without any spread.
+    `x`: `[S]` scores.
+    `y`: `[S']` scores.
     """
     if min(len(x), len(y)) < 2:
         return math.nan
@@ -230,14 +195,8 @@ def p_value(test: str, x: np.ndarray, y: np.ndarray, paired: bool = False) -> fl
 def direction(test: str, x: np.ndarray, y: np.ndarray, paired: bool = False) -> float:
     """Return which of two samples a test favours: of rank tests, the one of higher ranks, otherwise of the higher mean.
 
-    Args:
-        test: a key of `TESTS`.
-        x: `[S]` scores.
-        y: `[S']` scores.
-        paired: see `p_value`.
-
-    Returns:
-        A positive number for X, a negative one for Y.
+    `x`: `[S]` scores.
+    `y`: `[S']` scores.
     """
     if test != "mann_whitney":
         return float(np.mean(x) - np.mean(y))
@@ -248,16 +207,7 @@ def direction(test: str, x: np.ndarray, y: np.ndarray, paired: bool = False) -> 
 
 
 def correct(p_values: Sequence[float], method: str, untested: int = 0) -> list[float]:
-    """Correct p-values for several comparisons.
-
-    Args:
-        p_values: uncorrected p-values; NaN stays NaN and is not counted.
-        method: an entry of `CORRECTIONS`: Holm, Bonferroni, Benjamini–Hochberg or none.
-        untested: number of further comparisons, which count as tests with the p-value 1.
-
-    Returns:
-        The corrected p-values.
-    """
+    """Correct p-values for several comparisons."""
     values = np.asarray(p_values, np.float64)
     defined = ~np.isnan(values)
     found, number = values[defined], int(defined.sum()) + untested
@@ -277,16 +227,8 @@ def difference(
 ) -> Interval:
     """Return the difference between the means of X and Y with its interval: of a t-test its own, else a bootstrap's.
 
-    Args:
-        x: `[S]` scores.
-        y: `[S']` scores.
-        level: significance level; the interval has the confidence 1 - level.
-        seed: seed of the resampling.
-        test: a key of `TESTS`.
-        paired: see `p_value`.
-
-    Returns:
-        The difference.
+    `x`: `[S]` scores.
+    `y`: `[S']` scores.
     """
     estimate = float(np.mean(x) - np.mean(y))
     if min(len(x), len(y)) == 1:
@@ -311,16 +253,9 @@ def seeds_needed(
     Scores are drawn from normal distributions with the observed means and standard deviations. The permutation test is
     simulated by a t-test, which has nearly the same power. Without spread, scores are the observed ones, repeated.
 
-    Args:
-        x: `[S]` scores.
-        y: `[S']` scores.
-        test: a key of `TESTS`.
-        level: significance level.
-        seed: seed of the simulation.
-        paired: see `p_value`; normal differences are drawn.
-
-    Returns:
-        The number of seeds, or None if 1,000 are not enough, or the test is not defined.
+    `x`: `[S]` scores.
+    `y`: `[S']` scores.
+    Returns the number of seeds, or None if 1,000 are not enough, or the test is not defined.
     """
     samples = (x - y, np.zeros_like(y)) if paired else (x, y)
     if min(len(x), len(y)) < 2 or np.mean(x) == np.mean(y):

@@ -14,41 +14,24 @@ from typing import NamedTuple
 
 
 class Kernel(NamedTuple):
-    """A kernel and what the compiler's cost model predicts for it.
+    """A kernel and what the compiler's cost model predicts for it."""
 
-    Attributes:
-        origin: the scopes and the operation that it was traced from; its name in the program if it is not told.
-        cost: on a GPU, microseconds; on a TPU, cycles.
-    """
-
-    origin: str
-    cost: float
+    origin: str  # the scopes and the operation that it was traced from; its name in the program if it is not told
+    cost: float  # on a GPU, microseconds; on a TPU, cycles
 
 
 class Body(NamedTuple):
-    """A program, or the body of one of its loops.
+    """A program, or the body of one of its loops."""
 
-    Attributes:
-        label: the scope that it was traced in, such as `rollout`; empty where it is the parent's.
-        trips: how often it runs per run of the parent; None where that is known at run time only.
-        kernels: operations that compute or move anything, without those of inner loops.
-        collectives: how many of them communicate with other devices.
-        transfers: how many of them communicate with the host.
-        bytes: that they read and write.
-        scopes: how many of the kernels were traced in each scope that is inside of the body's own.
-        costs: the kernels that the compiler predicts a cost of; empty unless it was asked to.
-        loops: the loops in it; branches of a condition are loops of at most one trip.
-    """
-
-    label: str
-    trips: int | None
-    kernels: int
-    collectives: int
-    transfers: int
-    bytes: int
-    scopes: Mapping[str, int]
-    costs: tuple[Kernel, ...] = ()
-    loops: tuple[Body, ...] = ()
+    label: str  # the scope that it was traced in, such as `rollout`; empty where it is the parent's
+    trips: int | None  # how often it runs per run of the parent; None where that is known at run time only
+    kernels: int  # operations that compute or move anything, without those of inner loops
+    collectives: int  # how many of them communicate with other devices
+    transfers: int  # how many of them communicate with the host
+    bytes: int  # that they read and write
+    scopes: Mapping[str, int]  # how many of the kernels were traced in each scope that is inside of the body's own
+    costs: tuple[Kernel, ...] = ()  # the kernels that the compiler predicts a cost of; empty unless it was asked to
+    loops: tuple[Body, ...] = ()  # the loops in it; branches of a condition are loops of at most one trip
 
     @property
     def launches(self) -> int:
@@ -66,11 +49,7 @@ class Body(NamedTuple):
         return sum(kernel.cost for _, kernel in self.repeated())
 
     def repeated(self, times: int = 1) -> Iterator[tuple[int, Kernel]]:
-        """Yield the kernels with a predicted cost, each with its runs per run of this body and its cost for them all.
-
-        Args:
-            times: runs of this body.
-        """
+        """Yield the kernels with a predicted cost, each with its runs per run of this body and their total cost."""
         for kernel in self.costs:
             yield times, kernel._replace(cost=times * kernel.cost)
         for loop in self.loops:
@@ -128,16 +107,7 @@ def has_costs(text: str) -> bool:
 
 
 def read_program(text: str, bandwidth: float = 0.0) -> Body:
-    """Read the optimised HLO of a program.
-
-    Args:
-        text: from `compiled.as_text()`.
-        bandwidth: of the memory, in bytes per microsecond, for kernels of which the cost model of a GPU says nothing,
-            copies and sorts; 0: they have no cost.
-
-    Returns:
-        The program.
-    """
+    """Read the optimised HLO of a program."""
     return _Reader(text, bandwidth).read()
 
 
@@ -231,7 +201,7 @@ class _Reader:
 
 
 def _fused_bytes(inside: list[_Operation], sizes: list[int], written: int) -> int:
-    """Return the bytes of a fusion, see `_Reader._bytes`."""
+    """Return the bytes of a fusion."""
     types = {one.name: one.type for one in inside}
     users: dict[str, list[_Operation]] = {}
     for one in inside:

@@ -17,15 +17,7 @@ _MOVING = {
 
 
 def count_flops(program: Jaxpr) -> int:
-    """Count the floating-point operations of one device: two per term of a product, one per element of other results.
-
-    Args:
-        program: a traced program; a loop whose length is known at run time only counts once, and of a condition the
-            largest branch.
-
-    Returns:
-        The operations.
-    """
+    """Count the floating-point operations of one device: two per term of a product, one per other element."""
     return sum(map(_of_equation, program.eqns))
 
 

@@ -28,14 +28,7 @@ _PLUGINS = {
 
 
 def prepare(target: Target) -> None:
-    """Let jax compile for a target from the CPU of this machine; before jax is imported, so that it logs nothing.
-
-    Args:
-        target: the devices.
-
-    Raises:
-        MissingExtraError: the compiler for them is not installed.
-    """
+    """Let jax compile for a target from the CPU of this machine; before jax is imported, so that it logs nothing."""
     modules, package, extra = _PLUGINS[target.platform]
     if not all(map(_is_installed, modules)):
         # On a machine without a GPU, jax with such a plugin says at every start that it found none.
@@ -51,11 +44,7 @@ def prepare(target: Target) -> None:
 
 
 def stack_note(target: Target) -> str | None:
-    """Return what to do where the compiler of TPUs may overflow its stack: up to libtpu 0.0.42, on networks with atoms.
-
-    Args:
-        target: the devices, see `prepare`.
-    """
+    """Return advice where the compiler of TPUs may overflow its stack: up to libtpu 0.0.42, networks with atoms."""
     if target.platform != "tpu" or resource.getrlimit(resource.RLIMIT_STACK)[0] == resource.RLIM_INFINITY:
         return None
     installed = importlib.metadata.version("libtpu")

@@ -42,35 +42,21 @@ _BODIES = {
 
 
 class CompiledProgram(NamedTuple):
-    """A program that was compiled for devices that are not in the machine.
+    """A program that was compiled for devices that are not in the machine."""
 
-    Attributes:
-        compiled: jax's compiled program.
-        body: what it runs.
-        flops: floating-point operations of one device.
-        modelled: whether the compiler predicts what its kernels cost.
-    """
-
-    compiled: Any
-    body: Body
-    flops: int
-    modelled: bool
+    compiled: Any  # jax's compiled program
+    body: Body  # what it runs
+    flops: int  # floating-point operations of one device
+    modelled: bool  # whether the compiler predicts what its kernels cost
 
 
 class Report(NamedTuple):
-    """Report of a run.
+    """Report of a run."""
 
-    Attributes:
-        target: the devices.
-        setup: the run, set up for them.
-        programs: by name.
-        state: shapes of the learner state.
-    """
-
-    target: Target
-    setup: RunSetup
-    programs: Mapping[str, CompiledProgram]
-    state: LearnerState
+    target: Target  # the devices
+    setup: RunSetup  # the run, set up for them
+    programs: Mapping[str, CompiledProgram]  # by name
+    state: LearnerState  # shapes of the learner state
 
     @property
     def training(self) -> str:
@@ -96,11 +82,7 @@ class Report(NamedTuple):
         return "gradient step" if isinstance(self.setup.config.arch, OfflineConfig) else "environment step"
 
     def check(self) -> None:
-        """Refuse a run that does not fit.
-
-        Raises:
-            ConfigError: names the keys to lower.
-        """
+        """Refuse a run that does not fit."""
         compiled = {name: program.compiled for name, program in self.programs.items()}
         try:
             check_memory(self.setup, compiled, self.state)
@@ -198,18 +180,7 @@ class Report(NamedTuple):
 
 
 def compile_for(config: RunConfig, target: Target) -> Report:
-    """Compile every program of a run for devices that are not in the machine.
-
-    Args:
-        config: the typed configuration.
-        target: the devices, see `plugins.prepare`.
-
-    Returns:
-        What the run needs there.
-
-    Raises:
-        ConfigError: names the key, the value and what would work; the compiler itself may refuse what does not fit.
-    """
+    """Compile every program of a run for devices that are not in the machine."""
     setup = set_up_for(config, target)
     programs, state = {}, None
     try:

@@ -12,31 +12,18 @@ from stoix_like.errors import ConfigError, nearest
 
 
 class Target(NamedTuple):
-    """Devices to compile for.
+    """Devices to compile for."""
 
-    Attributes:
-        name: as the user wrote it.
-        title: what the devices are.
-        platform: `cuda` or `tpu`.
-        topology: a TPU slice, such as `v5e:2x2`; of a GPU, its description: XLA's `GpuTargetConfigProto` as text.
-        memory: of each device, in bytes; of a TPU, what the compiler leaves to programs.
-        num_devices: all devices of a slice; a run uses one GPU unless its configuration says otherwise.
-    """
-
-    name: str
-    title: str
-    platform: str
-    topology: str
-    memory: int
-    num_devices: int = 1
+    name: str  # as the user wrote it
+    title: str  # what the devices are
+    platform: str  # `cuda` or `tpu`
+    topology: str  # a TPU slice, such as `v5e:2x2`; of a GPU, its description: XLA's `GpuTargetConfigProto` as text
+    memory: int  # of each device, in bytes; of a TPU, what the compiler leaves to programs
+    num_devices: int = 1  # all devices of a slice; a run uses one GPU unless its configuration says otherwise
 
     @property
     def usable(self) -> int:
-        """Bytes that a run can use: of the memory of a GPU, jax reserves three quarters unless it is told otherwise.
-
-        Raises:
-            ConfigError: the environment variable with the fraction holds something else.
-        """
+        """Bytes that a run can use: of the memory of a GPU, jax reserves three quarters unless it is told otherwise."""
         if self.platform == "tpu":
             return self.memory
         given = os.environ.get("XLA_CLIENT_MEM_FRACTION") or os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION") or "0.75"
@@ -54,31 +41,18 @@ class Target(NamedTuple):
 
 
 class _Gpu(NamedTuple):
-    """A GPU, by the numbers that its compiler asks for.
+    """A GPU, by the numbers that its compiler asks for."""
 
-    Attributes:
-        title: its name.
-        capability: its compute capability.
-        cores: streaming multiprocessors.
-        memory: in bytes.
-        bandwidth: of the memory, in GB/s.
-        l2_cache: in MiB.
-        clock: in GHz.
-        shared_memory: of a core, in KiB.
-        threads: of a core.
-        fpus: of a core.
-    """
-
-    title: str
-    capability: tuple[int, int]
-    cores: int
-    memory: int
-    bandwidth: int
-    l2_cache: int
-    clock: float
-    shared_memory: int
-    threads: int
-    fpus: int
+    title: str  # its name
+    capability: tuple[int, int]  # its compute capability
+    cores: int  # streaming multiprocessors
+    memory: int  # in bytes
+    bandwidth: int  # of the memory, in GB/s
+    l2_cache: int  # in MiB
+    clock: float  # in GHz
+    shared_memory: int  # of a core, in KiB
+    threads: int  # of a core
+    fpus: int  # of a core
 
     def description(self) -> str:
         """Return the description of the GPU as text."""
@@ -123,21 +97,13 @@ _GPUS = {
 
 
 class _Tpu(NamedTuple):
-    """A generation of TPUs.
+    """A generation of TPUs."""
 
-    Attributes:
-        title: its name.
-        memory: of a device, in bytes, for programs.
-        per_device: what the number in the name of a slice counts per device.
-        dimensions: of a slice.
-        largest: devices of the largest slice.
-    """
-
-    title: str
-    memory: int
-    per_device: int
-    dimensions: int
-    largest: int
+    title: str  # its name
+    memory: int  # of a device, in bytes, for programs
+    per_device: int  # what the number in the name of a slice counts per device
+    dimensions: int  # of a slice
+    largest: int  # devices of the largest slice
 
 
 _TPUS = {
@@ -159,17 +125,7 @@ def names() -> list[str]:
 
 
 def find_target(name: str) -> Target:
-    """Return a target.
-
-    Args:
-        name: name of a GPU, name of a TPU slice with its size, or a file that describes a GPU.
-
-    Returns:
-        The target.
-
-    Raises:
-        ConfigError: no target has the name, or the file does not describe a GPU.
-    """
+    """Return a target."""
     if name.lower() in _KINDS:
         sizes = [one for one in names() if (one in _GPUS) == (name.lower() != "tpu")]
         raise ConfigError(f"--for {name}: which one? Use {', '.join(sizes[:-1])} or {sizes[-1]}{_KINDS[name.lower()]}")

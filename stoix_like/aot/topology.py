@@ -25,18 +25,7 @@ _COST_MODEL = "xla_gpu_collect_cost_model_stats"
 
 
 def set_up_for(config: RunConfig, target: Target) -> RunSetup:
-    """Set up a run for devices that are not in the machine, with as many of them as it would use there.
-
-    Args:
-        config: the typed configuration.
-        target: the devices; see `plugins.prepare`.
-
-    Returns:
-        The parts of the run; its programs can be compiled, but not called.
-
-    Raises:
-        ConfigError: names the key, the value and what would work.
-    """
+    """Set up a run for devices that are not in the machine, with as many of them as it would use there."""
     arch = config.arch
     if isinstance(arch, AnakinConfig) and arch.distributed is not None:
         raise ConfigError(f"arch.distributed does not apply to --for {target.name}, one process compiles for all hosts")
@@ -55,15 +44,7 @@ def set_up_for(config: RunConfig, target: Target) -> RunSetup:
 
 
 def compile_with_costs(lowered: Any, deterministic: bool = False) -> Any:
-    """Compile a program, with what the compiler's cost model predicts for each kernel in its HLO.
-
-    Args:
-        lowered: from `function.lower(…)`.
-        deterministic: `arch.deterministic`, whose flags of GPUs come too late for the compiler of another device.
-
-    Returns:
-        jax's compiled program.
-    """
+    """Compile a program, with what the compiler's cost model predicts for each kernel in its HLO."""
     options: dict[str, Any] = dict(DETERMINISTIC_OPTIONS) if deterministic else {}
     try:
         return lowered.compile(compiler_options=options | {_COST_MODEL: True})
@@ -75,15 +56,7 @@ def compile_with_costs(lowered: Any, deterministic: bool = False) -> Any:
 
 
 def on_devices(setup: RunSetup, places: Mapping[jax.Device, jax.Device]) -> RunSetup:
-    """Return a run with other devices in place of its own.
-
-    Args:
-        setup: the run.
-        places: the other device of each device.
-
-    Returns:
-        The run.
-    """
+    """Return a run with other devices in place of its own."""
     mesh = setup.mesh
     grid = np.asarray([places[device] for device in mesh.devices.flat]).reshape(mesh.devices.shape)
     return setup._replace(
@@ -93,18 +66,7 @@ def on_devices(setup: RunSetup, places: Mapping[jax.Device, jax.Device]) -> RunS
 
 
 def find_devices(target: Target, count: int) -> Sequence[jax.Device]:
-    """Return devices of a target.
-
-    Args:
-        target: the devices; see `plugins.prepare`.
-        count: how many GPUs; of a TPU, the devices of the slice are returned.
-
-    Returns:
-        Devices to compile for.
-
-    Raises:
-        ConfigError: the compiler does not accept the description of the GPU.
-    """
+    """Return devices of a target."""
     try:
         if target.platform == "tpu":
             return topologies.get_topology_desc(target.topology, "tpu").devices

@@ -20,13 +20,7 @@ Act = Callable[[Any, RolloutState, jax.Array], tuple[Any, jax.Array, Any]]
 def start_episodes(env: VectorEnvironment, system: System, keys: jax.Array) -> RolloutState:
     """Reset the environments.
 
-    Args:
-        env: the environments.
-        system: the system that will act in them.
-        keys: `[N]`, one per environment.
-
-    Returns:
-        The initial state of a rollout.
+    `keys`: `[N]`, one per environment.
     """
     env_state, timestep = env.reset(keys)
     return RolloutState(env_state, timestep, system.init_carry(keys.shape[0]))
@@ -42,16 +36,8 @@ def act_and_step(
 ) -> tuple[RolloutState, jax.Array, Any]:
     """Choose an action in every environment and take one step.
 
-    Args:
-        env: the environments.
-        act: a system's `act` or `eval_act`.
-        shared: the agent's shared state.
-        state: the state before the step.
-        act_key: one key, for `act`.
-        env_keys: `[N]`, one per environment.
-
-    Returns:
-        The next state, the actions `[N, ...]`, and the extras of `act`.
+    `env_keys`: `[N]`, one per environment.
+    Returns the next state, the actions `[N, ...]`, and the extras of `act`.
     """
     carry, action, extras = act(shared, state, act_key)
     env_state, timestep = env.step(env_keys, state.env_state, action)
@@ -59,16 +45,7 @@ def act_and_step(
 
 
 def random_act(act: Act, env: VectorEnvironment, probability: float = 1.0) -> Act:
-    """Replace the actions of `act` by uniformly random legal actions, for the warm-up.
-
-    Args:
-        act: a system's `act`; its carry, apart from a `LastAction`, and extras are kept.
-        env: the environments, for their action space.
-        probability: with which each action is replaced.
-
-    Returns:
-        A function with the signature of `act`.
-    """
+    """Replace the actions of `act` by uniformly random legal actions, for the warm-up."""
 
     def explore(shared: Any, state: RolloutState, key: jax.Array) -> tuple[Any, jax.Array, Any]:
         key_act, key_space = jax.random.split(key)
@@ -85,16 +62,7 @@ def random_act(act: Act, env: VectorEnvironment, probability: float = 1.0) -> Ac
 
 
 def noisy_act(act: Act, env: VectorEnvironment, scale: float) -> Act:
-    """Add normal noise to the continuous actions of `act`, and clip them to their bounds.
-
-    Args:
-        act: a system's `act`; see `random_act`.
-        env: the environments, whose action space is a `Box` or `Mixed`.
-        scale: deviation of the noise, in units of half the distance between the bounds, or of one without bounds.
-
-    Returns:
-        A function with the signature of `act`.
-    """
+    """Add normal noise to the continuous actions of `act`, and clip them to their bounds."""
     space = env.action_space
     low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape) for bound in (space.low, space.high))
     half = np.where(np.isfinite(high - low), (high - low) / 2, 1.0)

@@ -30,17 +30,7 @@ from stoix_like.utils.accelerate.platform import map_init
 
 
 def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: ProgramSpec) -> Program:
-    """Build the training program of a system.
-
-    Args:
-        build: builds the system from the per-member hyperparameters and the inputs, which are traced.
-        env: environments with automatic reset.
-        mesh: the devices.
-        spec: sizes.
-
-    Returns:
-        The program, jitted but not yet compiled.
-    """
+    """Build the training program of a system."""
     axes = make_axes(mesh, spec.lone_shards)
     update_with = make_update(build, env, axes, spec)
     shards_of_state: Any = LearnerState(None, 0, None, None)

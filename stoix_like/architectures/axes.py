@@ -26,27 +26,13 @@ def make_axes(mesh: Mesh, lone_shards: bool = False) -> Axes:
 
     A device axis of size one is omitted to avoid its collectives, and a batch axis of size one because jax traces the
     loops of what it vectorises twice.
-
-    Args:
-        mesh: the devices.
-        lone_shards: whether each device has a single shard, see `ProgramSpec`.
-
-    Returns:
-        The axes.
     """
     device = (DEVICE_AXIS,) if mesh.shape[DEVICE_AXIS] > 1 else ()
     return Axes(device if lone_shards else (*device, BATCH_AXIS))
 
 
 def partition_specs(num_members: int) -> tuple[PartitionSpec, PartitionSpec]:
-    """Return the partition specs of arrays on the mesh.
-
-    Args:
-        num_members: members of the population.
-
-    Returns:
-        The specs of arrays with one copy per member, and of arrays with one entry per shard of each member.
-    """
+    """Return the partition specs of arrays on the mesh."""
     if num_members == 1:
         return PartitionSpec(), PartitionSpec(DEVICE_AXIS)
     return PartitionSpec(POPULATION_AXIS), PartitionSpec(POPULATION_AXIS, DEVICE_AXIS)
@@ -60,19 +46,7 @@ def map_over_shards(
     The axis of a single shard is squeezed inside the mapped function: a batch axis of size one transposes the matrix
     products of weight gradients, which slows a PPO update on a CPU by 6 %.
 
-    Args:
-        function: a function of the arrays of one shard; it may use `axes`.
-        axes: the axes that the batch is spread over.
-        in_axes: 0 or None for each argument or subtree, as for `jax.vmap`.
-        out_axes: the same for the result.
-        num_shards: shards on this device.
-        keep_lone_axis: do not squeeze the axis of a single shard.
-
-    Returns:
-        The mapped function.
-
-    Raises:
-        ConfigError: when it is called, if shards differ in what they share.
+    `in_axes`: 0 or None for each argument or subtree, as for `jax.vmap`.
     """
     if num_shards > 1 or keep_lone_axis:
         return _checked(jax.vmap(function, in_axes, out_axes, axis_name=BATCH_AXIS))

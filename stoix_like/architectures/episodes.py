@@ -31,14 +31,7 @@ EPISODE_STATISTICS = (
 
 
 def no_episodes(measures: Iterable[str] = ()) -> EpisodeSums:
-    """Return the sums over zero episodes.
-
-    Args:
-        measures: names of what else is summed, see `of_games`.
-
-    Returns:
-        The sums.
-    """
+    """Return the sums over zero episodes."""
     infinity = jnp.full((), jnp.inf, jnp.float32)
     named = {name: sum_nothing() for name in measures}
     return EpisodeSums(count_nothing(), sum_nothing(), infinity, -infinity, count_nothing(), named)
@@ -47,12 +40,8 @@ def no_episodes(measures: Iterable[str] = ()) -> EpisodeSums:
 def of_games(rows: EpisodeMetrics, num_agents: int) -> EpisodeMetrics:
     """Return the metrics of games from those of their agents' rows.
 
-    Args:
-        rows: `[..., N * A]`, equal for the agents of a game but for its measures.
-        num_agents: A.
-
-    Returns:
-        `[..., N]`. Measures are means over agents; the return of each agent is one more.
+    `rows`: `[..., N * A]`, equal for the agents of a game but for its measures.
+    Returns `[..., N]`. Measures are means over agents; the return of each agent is one more.
     """
     if num_agents == 1:
         return rows
@@ -67,12 +56,7 @@ def of_games(rows: EpisodeMetrics, num_agents: int) -> EpisodeMetrics:
 def add_episodes(sums: EpisodeSums, episodes: EpisodeMetrics) -> EpisodeSums:
     """Add the episodes that finished in a rollout.
 
-    Args:
-        sums: the sums so far.
-        episodes: `[T, N]` metrics of every step, from `of_games`.
-
-    Returns:
-        The sums, scalars.
+    `episodes`: `[T, N]` metrics of every step, from `of_games`.
     """
     finished, returns = episodes.finished, episodes.episode_return
     steps = (
@@ -100,15 +84,7 @@ def _join(a: Any, b: Any) -> Any:
 
 
 def reduce_episodes(sums: EpisodeSums, axes: Axes) -> EpisodeSums:
-    """Combine the sums of all shards.
-
-    Args:
-        sums: the sums of one shard.
-        axes: the axes that the shards are spread over.
-
-    Returns:
-        The sums, identical on every shard.
-    """
+    """Combine the sums of all shards."""
     return EpisodeSums(
         number=count_over_shards(sums.number, axes),
         return_sum=axes.sum(sums.return_sum),

@@ -20,18 +20,11 @@ from stoix_like.utils.jax_utils import largest_of_batch
 
 
 class Episodes(NamedTuple):
-    """Results of E episodes.
+    """Results of E episodes."""
 
-    Attributes:
-        returns: `[E]`, undiscounted.
-        lengths: `[E]`, in steps.
-        finished: `[E]` bool, False if the episode did not end within the step limit.
-        measures: `[E]` by name, see `of_games`.
-    """
-
-    returns: jax.Array
-    lengths: jax.Array
-    finished: jax.Array
+    returns: jax.Array  # `[E]`, undiscounted
+    lengths: jax.Array  # `[E]`, in steps
+    finished: jax.Array  # `[E]` bool, False if the episode did not end within the step limit
     measures: dict[str, jax.Array] = {}  # noqa: RUF012 (never changed)
 
 
@@ -43,20 +36,7 @@ def make_evaluator(
     max_steps: int,
     num_members: int = 1,
 ) -> Any:
-    """Build a function that plays whole episodes with `eval_act`.
-
-    Args:
-        build: builds the system from the per-member hyperparameters.
-        env: environments without automatic reset.
-        mesh: the devices, over which the episodes are split.
-        num_episodes: episodes per member, rounded up to a multiple of the number of devices.
-        max_steps: steps after which an episode is stopped and counted as it is.
-        num_members: members of the population; with more than one, every argument and result has a leading
-            population axis.
-
-    Returns:
-        `(shared, hyperparams, key) -> Episodes`, jitted but not yet compiled.
-    """
+    """Build a function that plays whole episodes with `eval_act`."""
     num_devices = mesh.shape[DEVICE_AXIS]
     per_device = -(-num_episodes // num_devices)
 

@@ -30,18 +30,7 @@ def make_matches(
 
     Without random openings, two policies that draw no numbers play the same two games over and over.
 
-    Args:
-        build: builds the system from the hyperparameters of one policy.
-        env: environments with two players, without automatic reset.
-        mesh: one device.
-        num_pairs: pairs of games with the same opening, G.
-        max_steps: moves after which a game is stopped and counted as it is.
-        openings: moves at the start of each game that are random.
-
-    Returns:
-        `(shared, hyperparams, key) -> Episodes`, jitted but not yet compiled. Each argument but the key has a leading
-        axis `[2]`, first policy A, then B; the results are `[2, G]`, first the games that A started, and the returns
-        those of A.
+    Returns `(shared, hyperparams, key) -> Episodes`, jitted but not yet compiled.
     """
 
     def play(shared: Any, hyperparams: Hyperparams, key: jax.Array) -> Episodes:

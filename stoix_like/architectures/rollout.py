@@ -43,22 +43,7 @@ def rollout(
     hoist_randomness: bool = True,
     most_truncations: int | None = None,
 ) -> tuple[RolloutState, Rollout]:
-    """Act for `length` steps in every environment.
-
-    Args:
-        env: environments with automatic reset.
-        act: the system's `act`.
-        shared: the agent's shared state.
-        state: the state at the end of the last rollout.
-        key: one key.
-        length: T, steps per environment.
-        hoist_randomness: draw the random numbers of all steps before the loop over time, see `hoist`.
-        most_truncations: M, the most truncations of an environment in a rollout: only the successors of truncated steps
-            and of the last one are stored, `[M + 1, N, ...]`; None stores those of all steps.
-
-    Returns:
-        The state at the end, and the rollout.
-    """
+    """Act for `length` steps in every environment."""
     num_envs = state.timestep.reward.shape[0]
     key_start, key_act, key_env = jax.random.split(key, 3)
     first = state._replace(env_state=env.start_rollout(key_start, state.env_state))
@@ -106,14 +91,8 @@ def _unroll(step: Callable[[Any, Any], Any], carry: Any, inputs: Any, length: in
 def make_transition(before: TimeStep, action: jax.Array, extras: Any, after: TimeStep) -> Transition:
     """Join what is remembered of one step.
 
-    Args:
-        before: the time step acted on.
-        action: `[N, ...]`, the actions taken.
-        extras: the extras of `act`.
-        after: the time step that followed.
-
-    Returns:
-        The transition `[N, ...]`.
+    `action`: `[N, ...]`, the actions taken.
+    Returns the transition `[N, ...]`.
     """
     return Transition(
         observation=before.observation,

@@ -35,19 +35,12 @@ from stoix_like.envs.split_steps import SplitSteps
 
 
 class Choice(NamedTuple):
-    """Actions whose outcome is not known yet.
+    """Actions whose outcome is not known yet."""
 
-    Attributes:
-        carry: the carry `[N, ...]` after them.
-        action: `[N, ...]`.
-        extras: of `System.act`.
-        env_keys: `[N]` keys of the step.
-    """
-
-    carry: Any
-    action: jax.Array
-    extras: Any
-    env_keys: jax.Array
+    carry: Any  # the carry `[N, ...]` after them
+    action: jax.Array  # `[N, ...]`
+    extras: Any  # of `System.act`
+    env_keys: jax.Array  # `[N]` keys of the step
 
 
 class RecordedSteps(NamedTuple):
@@ -60,51 +53,26 @@ class RecordedSteps(NamedTuple):
 
 
 class ActorProgram(NamedTuple):
-    """The compiled functions of an actor, on its device.
+    """The compiled functions of an actor, on its device."""
 
-    Attributes:
-        start: `(view, keys [N]) -> RolloutState`, with the observations of `DirectBatch.reset`.
-        begin: `(shared, RolloutState, key) -> (Recording, Choice, action of the host)`.
-        advance: `(shared, Recording, RolloutState, Choice, HostStep) -> (Recording, RolloutState, Choice, action of the
-            host)`, the rest of one step and the start of the next. Donates the recording.
-        finish: `(Recording, RolloutState, Choice, HostStep) -> (Recording, RolloutState)`, the rest of the last step.
-            Donates the recording.
-    """
-
-    start: Any
-    begin: Any
+    start: Any  # `(view, keys [N]) -> RolloutState`, with the observations of `DirectBatch.reset`
+    begin: Any  # `(shared, RolloutState, key) -> (Recording, Choice, action of the host)`
     advance: Any
+    # `(Recording, RolloutState, Choice, HostStep) -> (Recording, RolloutState)`, the rest of the last step.
     finish: Any
 
 
 class LearnerProgram(NamedTuple):
-    """The two jitted functions of the learner.
+    """The two jitted functions of the learner."""
 
-    Attributes:
-        init: `(hyperparams, key, shard_keys [num_shards], inputs) -> LearnerState`.
-        learn: `(LearnerState, hyperparams, rollouts, new_interval [], inputs) -> (LearnerState, IntervalMetrics)`, one
-            update on one rollout of every actor; `new_interval` resets the sums. Donates the state.
-    """
-
-    init: Any
+    init: Any  # `(hyperparams, key, shard_keys [num_shards], inputs) -> LearnerState`
     learn: Any
 
 
 def make_learner(
     build: Build, env: VectorEnvironment, mesh: Mesh, spec: ProgramSpec, num_actors: int
 ) -> LearnerProgram:
-    """Build the programs of the learner.
-
-    Args:
-        build: builds the system from the hyperparameters and the inputs.
-        env: environments with automatic reset, for their shapes.
-        mesh: the devices of the learner.
-        spec: sizes, of a run without a population.
-        num_actors: actors, each of which plays the same number of environments.
-
-    Returns:
-        The programs, jitted but not yet compiled.
-    """
+    """Build the programs of the learner."""
     axes = make_axes(mesh, spec.lone_shards)
     shards_of_state: Any = LearnerState(None, 0, None, None)
 
@@ -145,33 +113,14 @@ def make_learner(
 
 
 def rollout_shardings(mesh: Mesh) -> Rollout:
-    """Return the shardings of a rollout on the devices of the learner, a prefix of its tree.
-
-    Args:
-        mesh: the devices of the learner.
-
-    Returns:
-        The shardings.
-    """
+    """Return the shardings of a rollout on the devices of the learner, a prefix of its tree."""
     return jax.tree.map(partial(NamedSharding, mesh), _rollout_specs())
 
 
 def rollout_shapes(
     system: System, env: VectorEnvironment, shared: Any, num_envs: int, length: int, mesh: Mesh
 ) -> Rollout:
-    """Return the shapes of one actor's rollout on the devices of the learner.
-
-    Args:
-        system: the system.
-        env: environments with automatic reset.
-        shared: the agent's shared state, or its shapes.
-        num_envs: environments of the actor; of several agents, their rows.
-        length: T, steps per environment.
-        mesh: the devices of the learner.
-
-    Returns:
-        `jax.ShapeDtypeStruct`s with their shardings.
-    """
+    """Return the shapes of one actor's rollout on the devices of the learner."""
 
     def play(shared: Any, key: jax.Array) -> Rollout:
         env_state, timestep = env.reset(jax.random.split(key, num_envs))
@@ -189,19 +138,7 @@ def rollout_shapes(
 def actor_programs(
     system: System, steps: SplitSteps, shared: Any, num_envs: int, length: int, device: jax.Device
 ) -> dict[str, tuple[Any, tuple[Any, ...]]]:
-    """Build the functions of an actor.
-
-    Args:
-        system: the system.
-        steps: the traced parts of its environments' steps.
-        shared: shapes of the agent's shared state.
-        num_envs: N, environments of the actor; of several agents, their rows.
-        length: T, steps per environment.
-        device: the device of the actor.
-
-    Returns:
-        By field of `ActorProgram`, the jitted function and the shapes of its arguments on the device.
-    """
+    """Build the functions of an actor."""
 
     def start(view: Any, keys: jax.Array) -> RolloutState:
         env_state, timestep = steps.start(keys, view)
@@ -273,12 +210,8 @@ def _rollout_specs() -> Rollout:
 def _join(rollouts: tuple[Rollout, ...], num_shards: int) -> Rollout:
     """Join the rollouts of all actors and split their environments over the shards of this device.
 
-    Args:
-        rollouts: one per actor, arrays `[T, n, ...]` and carries `[n, ...]`.
-        num_shards: S, shards on this device.
-
-    Returns:
-        Arrays `[S, T, N, ...]` and carries `[S, N, ...]`, where an environment has the same place in every rollout.
+    `rollouts`: one per actor, arrays `[T, n, ...]` and carries `[n, ...]`.
+    Returns arrays `[S, T, N, ...]` and carries `[S, N, ...]`.
     """
 
     def join(axis: int) -> Callable[..., jax.Array]:

@@ -41,11 +41,7 @@ def count_nothing() -> Count:
 
 
 def digits(numbers: jax.Array) -> Count:
-    """Return each integer as a count, to be added by `add_counts`.
-
-    Args:
-        numbers: at least 0; any shape, any integer type, or bool.
-    """
+    """Return each integer as a count, to be added by `add_counts`."""
     return _carry(jnp.zeros(numbers.shape, jnp.uint32), numbers.astype(jnp.uint32))
 
 
@@ -65,15 +61,7 @@ def sum_nothing(shape: tuple[int, ...] = ()) -> FloatSum:
 
 
 def add_float(sum_: FloatSum, number: jax.Array) -> FloatSum:
-    """Add a number; its rounding error is kept for the next one.
-
-    Args:
-        sum_: the sum so far.
-        number: of the same shape.
-
-    Returns:
-        The sum.
-    """
+    """Add a number; its rounding error is kept for the next one."""
     total, low = two_sum(sum_.total, sum_.low, number)
     # An infinite total has no rounding error.
     return FloatSum(total, jnp.where(jnp.isfinite(total), low, 0.0))

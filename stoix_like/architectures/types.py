@@ -17,48 +17,30 @@ Given = Mapping[str, jax.Array]
 
 
 class Inputs(NamedTuple):
-    """Inputs of a run besides its environments: arguments of its programs, the same for all members and shards.
+    """Inputs of a run besides its environments: arguments of its programs, the same for all members and shards."""
 
-    Attributes:
-        data: recorded data, see `utils.replay.data`; None without any.
-        teacher: the parameters of a teacher, see `systems.parts.teacher`; None without one.
-    """
-
-    data: Any = None
-    teacher: Any = None
+    data: Any = None  # recorded data; None without any
+    teacher: Any = None  # the parameters of a teacher; None without one
 
 
 NO_INPUTS = Inputs()
 
 
 class ProgramSpec(NamedTuple):
-    """The sizes of a training program.
+    """The sizes of a training program."""
 
-    Attributes:
-        num_members: members of the population; with more than one, every array has a leading population axis.
-        num_envs: environments per shard, N; of several agents, their rows.
-        rollout_length: steps per environment between two updates, T.
-        warmup_steps: random steps per environment before the first update, a multiple of `rollout_length`.
-        on_nan_ignore: whether training continues after a metric or a parameter became non-finite.
-        every_updates: updates per block, after each of which a call stores the sums of the interval; None stores none.
-        max_blocks: blocks that one call may have at most.
-        most_truncations: see `rollout.rollout`.
-        lone_shards: whether each device has a single shard, so that the axis over its shards is omitted.
-        diagnostics: whether a call diagnoses the networks after its last update, see `systems.diagnostics`.
-        offline: whether the agent learns only from recorded data, and no environment is stepped.
-    """
-
-    num_members: int
-    num_envs: int
-    rollout_length: int
-    warmup_steps: int = 0
-    on_nan_ignore: bool = False
+    num_members: int  # members of the population; with more than one, every array has a leading population axis
+    num_envs: int  # environments per shard, N; of several agents, their rows
+    rollout_length: int  # steps per environment between two updates, T
+    warmup_steps: int = 0  # random steps per environment before the first update, a multiple of `rollout_length`
+    on_nan_ignore: bool = False  # whether training continues after a metric or a parameter became non-finite
+    # Updates per block, after each of which a call stores the sums of the interval; None stores none.
     every_updates: int | None = None
-    max_blocks: int = 1
+    max_blocks: int = 1  # blocks that one call may have at most
     most_truncations: int | None = None
-    lone_shards: bool = False
-    diagnostics: bool = False
-    offline: bool = False
+    lone_shards: bool = False  # whether each device has a single shard, so that the axis over its shards is omitted
+    diagnostics: bool = False  # whether a call diagnoses the networks after its last update
+    offline: bool = False  # whether the agent learns only from recorded data, and no environment is stepped
 
 
 class EpisodeSums(NamedTuple):
@@ -73,83 +55,49 @@ class EpisodeSums(NamedTuple):
 
 
 class MetricSums(NamedTuple):
-    """Sums over the updates of an interval, which may span several calls.
+    """Sums over the updates of an interval, which may span several calls."""
 
-    Attributes:
-        metrics: the system's metrics by name, each a `FloatSum` over healthy updates.
-        healthy_updates: updates before something became non-finite.
-        bad_metrics: by name, whether the metric was non-finite in the update that diverged.
-    """
-
-    metrics: dict[str, FloatSum]
-    healthy_updates: jax.Array
-    bad_metrics: Metrics
+    metrics: dict[str, FloatSum]  # the system's metrics by name, each a `FloatSum` over healthy updates
+    healthy_updates: jax.Array  # updates before something became non-finite
+    bad_metrics: Metrics  # by name, whether the metric was non-finite in the update that diverged
 
 
 class Shard(NamedTuple):
-    """Per-shard state, `[num_shards, ...]` in the whole run.
+    """Per-shard state, `[num_shards, ...]` in the whole run."""
 
-    Attributes:
-        local: the agent's local state, such as a replay buffer.
-        rollout_state: `RolloutState` at the end of the last rollout.
-        key: PRNG key of the next update.
-        episodes: `EpisodeSums` of the interval so far.
-    """
-
-    local: Any
-    rollout_state: Any
-    key: Any
-    episodes: Any
+    local: Any  # the agent's local state, such as a replay buffer
+    rollout_state: Any  # `RolloutState` at the end of the last rollout
+    key: Any  # PRNG key of the next update
+    episodes: Any  # `EpisodeSums` of the interval so far
 
 
 class LearnerState(NamedTuple):
-    """The complete state of training.
+    """The complete state of training."""
 
-    Attributes:
-        shared: the agent's shared state, replicated over the devices.
-        shards: `Shard`, with its leading axis split over the devices.
-        healthy: bool, False once a metric or a parameter became non-finite; in a population, freezes the member.
-        sums: `MetricSums` of the interval so far.
-    """
-
-    shared: Any
-    shards: Any
-    healthy: Any
-    sums: Any
+    shared: Any  # the agent's shared state, replicated over the devices
+    shards: Any  # `Shard`, with its leading axis split over the devices
+    healthy: Any  # bool, False once a metric or a parameter became non-finite; in a population, freezes the member
+    sums: Any  # `MetricSums` of the interval so far
 
 
 class RunningSums(NamedTuple):
-    """Sums since the start of the interval, `[max_blocks]` after each block of a call; only blocks that it has count.
+    """Sums since the start of the interval, `[max_blocks]` after each block of a call; unused blocks do not count."""
 
-    Attributes:
-        metrics: the system's metrics by name, each a `FloatSum` over healthy updates and averaged over shards.
-        healthy_updates: updates before something became non-finite.
-        episodes: the episodes that finished.
-    """
-
+    # The system's metrics by name, each a `FloatSum` over healthy updates and averaged over shards.
     metrics: dict[str, FloatSum]
-    healthy_updates: jax.Array
-    episodes: EpisodeSums
+    healthy_updates: jax.Array  # updates before something became non-finite
+    episodes: EpisodeSums  # the episodes that finished
 
 
 class IntervalMetrics(NamedTuple):
-    """Metrics of the updates between two evaluations.
+    """Metrics of the updates between two evaluations."""
 
-    Attributes:
-        metrics: the system's metrics, averaged over the interval's healthy updates and all shards.
-        episodes: the episodes that finished in the interval.
-        healthy_updates: updates of the interval before something became non-finite.
-        bad_metrics: by name, whether the metric was non-finite in the update that diverged.
-        blocks: `RunningSums` after each block of `ProgramSpec.every_updates` updates of the call; empty without.
-        diagnostics: those of the last update of the call, by name; empty without.
-    """
-
-    metrics: Metrics
-    episodes: EpisodeSums
-    healthy_updates: jax.Array
-    bad_metrics: Metrics
-    blocks: Any = ()
-    diagnostics: Any = ()
+    metrics: Metrics  # the system's metrics, averaged over the interval's healthy updates and all shards
+    episodes: EpisodeSums  # the episodes that finished in the interval
+    healthy_updates: jax.Array  # updates of the interval before something became non-finite
+    bad_metrics: Metrics  # by name, whether the metric was non-finite in the update that diverged
+    blocks: Any = ()  # `RunningSums` after each block of `ProgramSpec.every_updates` updates of the call; empty without
+    diagnostics: Any = ()  # those of the last update of the call, by name; empty without
 
 
 class Program(NamedTuple):
@@ -157,14 +105,9 @@ class Program(NamedTuple):
 
     With a population, every argument and result has a leading population axis, except `num_updates`, `new_interval`,
     `number` and `inputs`.
-
-    Attributes:
-        init: `(hyperparams, key, shard_keys [num_shards], inputs, given={}, warm_up=True) -> LearnerState`.
-        train: `(LearnerState, hyperparams, num_updates [], new_interval [], inputs) -> (LearnerState, metrics)`;
-            `new_interval` resets the sums; otherwise the current interval continues. Donates the state.
-        rollouts: `(LearnerState, hyperparams, number []) -> scalar`, rollouts from a state, to measure their time.
     """
 
-    init: Any
+    init: Any  # `(hyperparams, key, shard_keys [num_shards], inputs, given={}, warm_up=True) -> LearnerState`
+    # `(LearnerState, hyperparams, num_updates [], new_interval [], inputs) -> (LearnerState, metrics)`.
     train: Any
-    rollouts: Any
+    rollouts: Any  # `(LearnerState, hyperparams, number []) -> scalar`, rollouts from a state, to measure their time

@@ -44,34 +44,16 @@ Build = Callable[[Hyperparams, Inputs], System]
 
 
 class ShardProgram(NamedTuple):
-    """A system with its environments and mapped axes.
-
-    Attributes:
-        system: the system.
-        env: environments with automatic reset.
-        axes: the axes that a batch is spread over.
-        spec: sizes.
-        inputs: recorded data, and the parameters of a teacher.
-    """
+    """A system with its environments and mapped axes."""
 
     system: System
-    env: VectorEnvironment
-    axes: Axes
-    spec: ProgramSpec
-    inputs: Inputs = NO_INPUTS
+    env: VectorEnvironment  # environments with automatic reset
+    axes: Axes  # the axes that a batch is spread over
+    spec: ProgramSpec  # sizes
+    inputs: Inputs = NO_INPUTS  # recorded data, and the parameters of a teacher
 
     def init_shard(self, key: jax.Array, shard_key: jax.Array, given: Given, update: Update) -> LearnerState:
-        """Initialise one shard, and run the warm-up.
-
-        Args:
-            key: key of the agent, the same for every shard.
-            shard_key: key of this shard.
-            given: what the warm-up plays with; a rollout stores more than random steps, such as results of searches.
-            update: from `make_update`, for the names and shapes of its metrics.
-
-        Returns:
-            The state, without a shard axis.
-        """
+        """Initialise one shard, and run the warm-up."""
         if self.spec.offline:
             return self.init_learner(key, shard_key, update)
         reset_key, warmup_key, shard_key = jax.random.split(shard_key, 3)
@@ -85,16 +67,7 @@ class ShardProgram(NamedTuple):
         return self._first_state(agent, state, shard_key, update)
 
     def init_learner(self, key: jax.Array, shard_key: jax.Array, update: Update) -> LearnerState:
-        """Initialise one shard whose rollouts, or data, come from elsewhere; its environments are never called.
-
-        Args:
-            key: key of the agent, the same for every shard.
-            shard_key: key of this shard.
-            update: see `init_shard`.
-
-        Returns:
-            The state, without a shard axis and without a state of rollouts.
-        """
+        """Initialise one shard whose rollouts, or data, come from elsewhere; its environments are never called."""
         reset_key, shard_key = jax.random.split(shard_key)
         keys = jax.random.split(reset_key, self.spec.num_envs)
         shapes = jax.eval_shape(lambda: start_episodes(self.env, self.system, keys))
@@ -103,17 +76,7 @@ class ShardProgram(NamedTuple):
         return state._replace(shards=state.shards._replace(rollout_state=()))
 
     def check_averages(self, num_shards: int, agent: Agent, rollout_state: RolloutState, key: jax.Array) -> None:
-        """Refuse a system whose update does not average over shards, by a trace for shards of one device.
-
-        Args:
-            num_shards: number of shards.
-            agent: the agent after its initialisation.
-            rollout_state: the state of a rollout.
-            key: any key.
-
-        Raises:
-            ConfigError: see `map_over_shards`.
-        """
+        """Refuse a system whose update does not average over shards, by a trace for shards of one device."""
         _, played = self._rollout(agent.shared, rollout_state, key)
         shard = Shard(agent.local, (), key, self._no_episodes(rollout_state.timestep))
         shards, rollouts = jax.tree.map(lambda leaf: jnp.stack([leaf] * num_shards), (shard, played))
@@ -152,17 +115,7 @@ class ShardProgram(NamedTuple):
     def train_shard(
         self, state: LearnerState, num_updates: jax.Array, new_interval: jax.Array, update: Update
     ) -> tuple[LearnerState, IntervalMetrics]:
-        """Train one shard.
-
-        Args:
-            state: the state of this shard.
-            num_updates: a traced scalar, so that intervals of different lengths share one program.
-            new_interval: bool scalar, whether to reset the sums first.
-            update: from `make_update`.
-
-        Returns:
-            The next state, and the metrics of the interval so far.
-        """
+        """Train one shard."""
         state = self._start_interval(state, new_interval)
         state = state._replace(shared=pack_params(state.shared))
         every, blocks = self.spec.every_updates, None
@@ -226,13 +179,7 @@ class ShardProgram(NamedTuple):
     ) -> tuple[LearnerState, IntervalMetrics]:
         """Update one shard once, on a rollout that comes from elsewhere.
 
-        Args:
-            state: the state of this shard, without a state of rollouts.
-            rollout: the rollout `[T, N, ...]`.
-            new_interval: bool scalar, whether to reset the sums first.
-
-        Returns:
-            The next state, and the metrics of the interval so far.
+        `rollout`: the rollout `[T, N, ...]`.
         """
         state = self._start_interval(state, new_interval)
         state = unpack(self._healthy_update(state, partial(self._update, collect=lambda *_: ((), rollout))))
@@ -241,15 +188,7 @@ class ShardProgram(NamedTuple):
         return state, self._interval_metrics(state, jax.tree.map(partial(_repeat, count=1), _running_sums(state)))
 
     def rollouts_shard(self, state: LearnerState, number: jax.Array) -> jax.Array:
-        """Play rollouts without learning from them, to measure their time.
-
-        Args:
-            state: the state of this shard; it stays as it is.
-            number: of rollouts.
-
-        Returns:
-            A scalar that depends on every step, so that none is optimised away.
-        """
+        """Play rollouts without learning from them, to measure their time."""
 
         def play(_: jax.Array, carry: tuple[RolloutState, jax.Array, jax.Array]) -> Any:
             rollout_state, key, total = carry
@@ -348,17 +287,7 @@ class ShardProgram(NamedTuple):
 def make_update(
     build: Build, env: VectorEnvironment, axes: Axes, spec: ProgramSpec
 ) -> Callable[[Hyperparams, Inputs], Update]:
-    """Return the update of a shard, which is traced once, although every program traces all of its functions again.
-
-    Args:
-        build: see `anakin.make_program`.
-        env: environments with automatic reset.
-        axes: the axes that a batch is spread over.
-        spec: sizes.
-
-    Returns:
-        `(hyperparams, inputs) -> update`.
-    """
+    """Return the update of a shard, which is traced once, although every program traces all of its functions again."""
 
     def update(hyperparams: Hyperparams, inputs: Inputs, shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics]:
         return ShardProgram(build(hyperparams, inputs), env, axes, spec, inputs).roll_out_and_update(shared, shard)

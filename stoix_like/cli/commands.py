@@ -21,12 +21,7 @@ from stoix_like.interpreter import make_importable
 
 
 def add(commands: Any, show: Callable[[str], None]) -> None:
-    """Add the parsers of the commands.
-
-    Args:
-        commands: the subparsers of the program.
-        show: prints a text.
-    """
+    """Add the parsers of the commands."""
     listing = commands.add_parser("runs", help="list runs with their status, return and budget")
     listing.add_argument(
         "runs", type=Path, nargs="*", default=[Path("runs")], metavar="RUN", help=f"{RUNS} (default: runs)"

@@ -17,12 +17,7 @@ _BINS = 40
 
 
 def add(commands: Any, show: Callable[[str], None]) -> None:
-    """Add the parsers of the commands.
-
-    Args:
-        commands: the subparsers of the program.
-        show: prints a text.
-    """
+    """Add the parsers of the commands."""
     collecting = commands.add_parser("collect", help="record episodes of a trained run as a data set to learn from")
     add_run(collecting)
     collecting.add_argument("--out", type=Path, required=True, help="the file to write: data.npz")
@@ -83,14 +78,7 @@ def _data(args: argparse.Namespace) -> str:
 
 
 def describe(data: DataSet) -> str:
-    """Format what a data set holds for the terminal.
-
-    Args:
-        data: the data set.
-
-    Returns:
-        A table.
-    """
+    """Format what a data set holds for the terminal."""
     from stoix_like.loggers.formats import columns, format_number
 
     header, lengths = data.header, data.episode_lengths
@@ -114,12 +102,7 @@ def describe(data: DataSet) -> str:
 
 
 def plot_returns(data: DataSet, path: Path) -> None:
-    """Draw a histogram of the returns of the episodes.
-
-    Args:
-        data: the data set.
-        path: the file: .png, .svg, .pdf or .html.
-    """
+    """Draw a histogram of the returns of the episodes."""
     import numpy as np
     from matplotlib.figure import Figure
 

@@ -64,17 +64,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def eject(source: str, overrides: Sequence[str], out: Path | None = None) -> str:
     """Return the single file of a system.
 
-    Args:
-        source: a system, `ppo/ff_ppo`; or the directory or address of a run.
-        overrides: Hydra overrides; of a run, of existing keys.
-        out: where to write it; None writes no file.
-
-    Returns:
-        The source.
-
-    Raises:
-        ConfigError: there is no such system or run, the file exists, or a setting is one that the file does not have;
-            names the key.
+    `out`: where to write it; None writes no file.
     """
     text = render(_find(source, overrides))
     if out is not None:
@@ -89,11 +79,7 @@ def eject(source: str, overrides: Sequence[str], out: Path | None = None) -> str
 
 
 def render(run: RunConfig) -> str:
-    """Return the single file of a system with the settings of a run.
-
-    Raises:
-        ConfigError: a setting is one that the file does not have; names the key.
-    """
+    """Return the single file of a system with the settings of a run."""
     script, config = script_of(run.system_name), settings_of(run)
     source = inspect.getsource(script)
     for field in fields(config):
@@ -105,11 +91,7 @@ def render(run: RunConfig) -> str:
 
 
 def settings_of(run: RunConfig) -> Any:
-    """Return the `Config` of the single file of a system with the settings of a run.
-
-    Raises:
-        ConfigError: a setting is one that the file does not have; names the key.
-    """
+    """Return the `Config` of the single file of a system with the settings of a run."""
     script, reference = script_of(run.system_name), parse_config(compose_config([f"system={run.system_name}"]))
     ours, plain = _values(run), _values(reference)
     keys = {field.name: _keys_of(field.name, plain) for field in fields(script.Config)}
@@ -133,11 +115,7 @@ def settings_of(run: RunConfig) -> Any:
 
 
 def script_of(system: str) -> ModuleType:
-    """Import the single file of a system.
-
-    Raises:
-        ConfigError: it has none.
-    """
+    """Import the single file of a system."""
     if system not in SCRIPTS:
         raise ConfigError(f"system={system} has no single file: use {', '.join(SCRIPTS)}")
     return importlib.import_module(f"stoix_like.single_file.{system.rpartition('/')[2]}")

@@ -18,15 +18,7 @@ _SECONDS = 60
 def fetch(out: Path | None = None, url: str = weights.URL) -> str:
     """Download the weights of Disco103, unless they are there already, and check them.
 
-    Args:
-        out: the file to write; None for a directory of this user, where the system that needs it finds it.
-        url: the address of the file, `https://`, `http://` or `file://`.
-
-    Returns:
-        What was done, for the user.
-
-    Raises:
-        ConfigError: the file cannot be downloaded or written, or its checksum is wrong.
+    `out`: the file to write; None for a directory of this user, where the system that needs it finds it.
     """
     path = weights.default_path() if out is None else out.expanduser()
     use = "system.weights=null finds it" if out is None else f"use it with system.weights={path}"

@@ -19,15 +19,7 @@ _WIDTH = 100
 
 
 def lines(what: str, everything: bool = False) -> list[str]:
-    """List the choices of one kind, each as an override, with indented lines about it.
-
-    Args:
-        what: `systems`, `envs`, `networks`, `experiments`, `heads`, `torsos` or `cells`.
-        everything: of the environments, also list the probes.
-
-    Returns:
-        Lines of text.
-    """
+    """List the choices of one kind, each as an override, with indented lines about it."""
     listings: dict[str, Callable[[], list[str]]] = {
         "systems": lambda: _with_comments("system"),
         "envs": lambda: _envs(everything),
@@ -111,17 +103,7 @@ def _experiments() -> list[str]:
 
 
 def run_lines(paths: Sequence[Path]) -> list[str]:
-    """List runs, the newest last, with status, return, budget, time, and the settings that tell them apart.
-
-    Args:
-        paths: directories that contain runs, at any depth.
-
-    Returns:
-        Lines of text; runs that cannot be read come last, with the reasons.
-
-    Raises:
-        ConfigError: a directory does not exist or holds no run that can be read.
-    """
+    """List runs, the newest last, with status, return, budget, time, and the settings that tell them apart."""
     from stoix_like.storage.differences import tell_apart
     from stoix_like.storage.recorded_runs import read_runs, started, task_names
 

@@ -44,11 +44,7 @@ Reinforcement learning in JAX with whole training runs compiled into one program
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run `stoix-like`.
-
-    Args:
-        argv: the arguments; by default those of the process, which then answers signals and closed output as a program.
-    """
+    """Run `stoix-like`."""
     with program(owns_process=argv is None):
         known, rest = _parse(argv)
         if known.command == "train":

@@ -21,33 +21,16 @@ DEFAULT = "curves"
 
 
 class PlotKind(NamedTuple):
-    """A kind of pictures.
+    """A kind of pictures."""
 
-    Attributes:
-        about: what they show.
-        add: adds the arguments to a parser, but for `--out`.
-        draw: returns the figure; None where it wrote the file itself.
-        animations: further endings that `out` may have.
-    """
-
-    about: str
-    add: Callable[[argparse.ArgumentParser], None]
-    draw: Callable[[argparse.Namespace], Figure | None]
-    animations: tuple[str, ...] = ()
+    about: str  # what they show
+    add: Callable[[argparse.ArgumentParser], None]  # adds the arguments to a parser, but for `--out`
+    draw: Callable[[argparse.Namespace], Figure | None]  # returns the figure; None where it wrote the file itself
+    animations: tuple[str, ...] = ()  # further endings that `out` may have
 
 
 def plot(words: Sequence[str]) -> str:
-    """Draw one picture.
-
-    Args:
-        words: the words of the command line after `plot`.
-
-    Returns:
-        What to show.
-
-    Raises:
-        ConfigError: the kind is unknown, or the picture cannot be drawn.
-    """
+    """Draw one picture."""
     first = argparse.ArgumentParser("stoix-like plot", add_help=False, allow_abbrev=False)
     first.add_argument("--kind", default=DEFAULT)
     known, rest = first.parse_known_args(words)

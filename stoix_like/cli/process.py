@@ -24,11 +24,7 @@ INTERRUPTED = 130
 
 @contextlib.contextmanager
 def program(owns_process: bool) -> Iterator[None]:
-    """Answer errors, signals and closed output of a command.
-
-    Args:
-        owns_process: the process has no other purpose than this command.
-    """
+    """Answer errors, signals and closed output of a command."""
     with Signals(owns_process), one_line_errors():
         if owns_process:
             _ignore_interrupted_callbacks()

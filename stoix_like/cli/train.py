@@ -37,9 +37,7 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
 
     A run that cannot work is refused with one line and exit code 2, before it creates a directory or compiles anything.
 
-    Args:
-        system: default system; None uses that of the configuration.
-        argv: Hydra's arguments; by default those of the process.
+    `system`: default system; None uses that of the configuration.
     """
     with program(owns_process=argv is None):
         train(system, list(sys.argv[1:] if argv is None else argv), owns_process=argv is None)
@@ -118,15 +116,10 @@ def config_dirs(args: argparse.Namespace) -> list[str]:
 
 
 class _LoneRun(NamedTuple):
-    """A run that is neither part of a multirun nor started elsewhere.
+    """A run that is neither part of a multirun nor started elsewhere."""
 
-    Attributes:
-        config: its configuration, with that of Hydra.
-        prepared: the run.
-    """
-
-    config: DictConfig
-    prepared: Prepared
+    config: DictConfig  # its configuration, with that of Hydra
+    prepared: Prepared  # the run
 
 
 def _check(args: argparse.Namespace) -> _LoneRun | None:

@@ -35,18 +35,7 @@ def check_data(
     env_name: str,
     key: str = KEY,
 ) -> None:
-    """Refuse data that a run cannot learn from.
-
-    Args:
-        data: the data set; of a header alone, only what it says is checked.
-        observation_space: the space of the views of the run's agent.
-        action_space: the space of the actions of the environment itself, without wrappers: `env.unwrapped`'s.
-        env_name: suite and scenario of the run, `gymnax/CartPole-v1`.
-        key: what names the file, for messages.
-
-    Raises:
-        ConfigError: what is wrong first, in one sentence.
-    """
+    """Refuse data that a run cannot learn from."""
     header = data if isinstance(data, DataHeader) else data.header
     problem = next(_problems(header, data, observation_space, action_space, env_name), None)
     if problem is not None:

@@ -44,39 +44,24 @@ _FORM = {
 
 @dataclass(frozen=True, kw_only=True)
 class DataHeader:
-    """Description of a data set, as recorded in its file.
+    """Description of a data set, as recorded in its file."""
 
-    Attributes:
-        format: number of the format.
-        environment: suite and scenario, `gymnax/CartPole-v1`; without a suite, an id of gymnasium; empty: unknown.
-        arguments: keys of the environment and its wrappers that are not at their defaults.
-        system: the system that acted.
-        run: hash of the configuration of its run.
-        policy: how it acted: `best`, `mix:0.3`, `replay`.
-        steps: number of steps, the valid rows.
-        episodes: number of episodes.
-        return_mean: mean sum of the rewards of an episode; None if it is not finite, likewise below.
-        return_min: the least one.
-        return_max: the largest one.
-        versions: versions of the packages that recorded it.
-        notes: sentences about what a reader of the data should know.
-        path: the file that it was read from; not recorded.
-    """
-
-    format: int = FORMAT
+    format: int = FORMAT  # number of the format
+    # Suite and scenario, `gymnax/CartPole-v1`; without a suite, an id of gymnasium; empty: unknown.
     environment: str = ""
+    # Keys of the environment and its wrappers that are not at their defaults.
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    system: str = ""
-    run: str = ""
-    policy: str = ""
-    steps: int = 0
-    episodes: int = 0
-    return_mean: float | None = None
-    return_min: float | None = None
-    return_max: float | None = None
-    versions: Mapping[str, str | None] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    path: str = ""
+    system: str = ""  # the system that acted
+    run: str = ""  # hash of the configuration of its run
+    policy: str = ""  # how it acted: `best`, `mix:0.3`, `replay`
+    steps: int = 0  # number of steps, the valid rows
+    episodes: int = 0  # number of episodes
+    return_mean: float | None = None  # mean sum of the rewards of an episode; None if it is not finite, likewise below
+    return_min: float | None = None  # the least one
+    return_max: float | None = None  # the largest one
+    versions: Mapping[str, str | None] = field(default_factory=dict)  # versions of the packages that recorded it
+    notes: tuple[str, ...] = ()  # sentences about what a reader of the data should know
+    path: str = ""  # the file that it was read from; not recorded
 
     def to_json(self) -> str:
         """Return the header as it is recorded."""
@@ -85,40 +70,22 @@ class DataHeader:
 
     @classmethod
     def from_json(cls, text: str | bytes, path: str = "") -> DataHeader:
-        """Read a recorded header.
-
-        Args:
-            text: the text, which may have further keys.
-            path: the file that it comes from.
-
-        Raises:
-            ValueError: it is not a header.
-        """
+        """Read a recorded header."""
         found = parse_json(text, _FORM, "the header")
         values = {name: found[name] for name in _FORM}
         return cls(**{**values, "notes": tuple(values["notes"]), "path": path})
 
 
 class DataSet(NamedTuple):
-    """Recorded episodes, one after the other, as host arrays.
+    """Recorded episodes, one after the other, as host arrays."""
 
-    Attributes:
-        header: what they are.
-        observation: `[R, ...]`; the view may be a nested dictionary, the mask and the step count may be None.
-        action: `[R, ...]`, in the units of the environment; parts of a `Mixed` space side by side.
-        reward: `[R]` float32, of the environment.
-        terminated: `[R]` bool, whether the episode terminated with the step of this row.
-        truncated: `[R]` bool, whether it was truncated there, never both.
-        valid: `[R]` bool, False in the last row of each episode.
-    """
-
-    header: DataHeader
-    observation: Observation
-    action: np.ndarray
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    valid: np.ndarray
+    header: DataHeader  # what they are
+    observation: Observation  # `[R, ...]`; the view may be a nested dictionary, the mask and the step count may be None
+    action: np.ndarray  # `[R, ...]`, in the units of the environment; parts of a `Mixed` space side by side
+    reward: np.ndarray  # `[R]` float32, of the environment
+    terminated: np.ndarray  # `[R]` bool, whether the episode terminated with the step of this row
+    truncated: np.ndarray  # `[R]` bool, whether it was truncated there, never both
+    valid: np.ndarray  # `[R]` bool, False in the last row of each episode
 
     @property
     def episode_lengths(self) -> np.ndarray:
@@ -160,11 +127,7 @@ class DataSet(NamedTuple):
 
     @classmethod
     def from_arrays(cls, header: DataHeader, arrays: Mapping[str, Any]) -> DataSet:
-        """Build a data set of what `arrays` returns.
-
-        Raises:
-            KeyError: an array is missing.
-        """
+        """Build a data set of what `arrays` returns."""
         view: Any = arrays.get("observations", {})
         for name in (name for name in arrays if name.startswith("observations/")):
             *parents, last = parts_of(name)[1:]
@@ -206,19 +169,12 @@ def from_steps(
 ) -> DataSet:
     """Build a data set of steps whose successors are the observations of the next steps, but for those of ends.
 
-    Args:
-        header: what they are; its statistics are computed.
-        observation: `[M, ...]`.
-        action: `[M, ...]`, in the units of the environment.
-        reward: `[M]`.
-        terminated: `[M]` bool.
-        truncated: `[M]` bool, ignored with `terminated`; the last step ends its episode in any case.
-        last: `[E, ...]` like `observation`, the true successors of the steps that end; None if they are unknown.
-            Truncated steps are left out then: their observation is the successor of the step before. That of a
-            terminated step, which no bootstrap value needs, is its own observation.
-
-    Returns:
-        The data set.
+    `observation`: `[M, ...]`.
+    `action`: `[M, ...]`, in the units of the environment.
+    `reward`: `[M]`.
+    `terminated`: `[M]` bool.
+    `truncated`: `[M]` bool, ignored with `terminated`; the last step ends its episode in any case.
+    `last`: `[E, ...]` like `observation`, the true successors of the steps that end; None if they are unknown.
     """
     truncated = truncated & ~terminated
     truncated[-1:] |= ~terminated[-1:]

@@ -39,17 +39,7 @@ _DAMAGED = (*_MALFORMED, OSError, EOFError, RuntimeError, MemoryError, zipfile.B
 
 
 def write_data(path: str | Path, data: DataSet, compress: bool = True) -> None:
-    """Write a data set to a new `.npz` file, atomically; the same data give the same bytes.
-
-    Args:
-        path: the file, which must not exist.
-        data: the data set.
-        compress: whether to compress the arrays; without it, readers map them into memory.
-
-    Raises:
-        ConfigError: the file exists, or its directory does not.
-        OSError: it cannot be written.
-    """
+    """Write a data set to a new `.npz` file, atomically; the same data give the same bytes."""
     check_file(Path(path))
     header = np.frombuffer(data.header.to_json().encode(), np.uint8)
     arrays: dict[str, Any] = {_HEADER: header, **data.arrays()}
@@ -58,7 +48,7 @@ def write_data(path: str | Path, data: DataSet, compress: bool = True) -> None:
 
 
 def check_new(path: Path) -> None:
-    """Refuse a path that exists, or whose directory does not; see `write_data`."""
+    """Refuse a path that exists, or whose directory does not."""
     if os.path.lexists(path):
         raise ConfigError(f"out={path} exists, and data sets are never overwritten: use another name")
     if not path.absolute().parent.is_dir():
@@ -66,36 +56,22 @@ def check_new(path: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a path that `check_new` refuses, or with another ending than `.npz`; see `write_data`."""
+    """Refuse a path that `check_new` refuses, or with another ending than `.npz`."""
     if path.suffix != ".npz":
         raise ConfigError(f"out={path}: a data set is a file that ends in .npz, or a directory with format=minari")
     check_new(path)
 
 
 class OpenedData(NamedTuple):
-    """A data set whose arrays are read on demand; those of other layouts than this package's are read already.
+    """A data set whose arrays are read on demand; those of other layouts than this package's are read already."""
 
-    Attributes:
-        header: its header.
-        shapes: the shapes and dtypes of its arrays, those of `DataSet.arrays`, by name.
-        read: returns the data, see `read_data`.
-    """
-
-    header: DataHeader
-    shapes: dict[str, jax.ShapeDtypeStruct]
-    read: Callable[[], DataSet]
+    header: DataHeader  # its header
+    shapes: dict[str, jax.ShapeDtypeStruct]  # the shapes and dtypes of its arrays, those of `DataSet.arrays`, by name
+    read: Callable[[], DataSet]  # returns the data
 
 
 def open_data(path: str | Path, key: str = KEY) -> OpenedData:
-    """Open a data set.
-
-    Args:
-        path: the file, or the directory of Minari.
-        key: what names it, for messages.
-
-    Raises:
-        ConfigError: it is no data set, or cannot be read.
-    """
+    """Open a data set."""
     with _reading(path, key) as (place, layout):
         if layout in _OTHERS:
             found = _OTHERS[layout](place)
@@ -104,23 +80,12 @@ def open_data(path: str | Path, key: str = KEY) -> OpenedData:
 
 
 def read_header(path: str | Path) -> DataHeader:
-    """Read the header of a data set; see `open_data`."""
+    """Read the header of a data set."""
     return open_data(path).header
 
 
 def read_data(path: str | Path, key: str = KEY) -> DataSet:
-    """Read a data set, one array after the other.
-
-    Args:
-        path: the file, or the directory of Minari.
-        key: what names it, for messages.
-
-    Returns:
-        The data; arrays that are stored without compression are mapped into memory.
-
-    Raises:
-        ConfigError: it is no data set, or cannot be read.
-    """
+    """Read a data set, one array after the other."""
     with _reading(path, key) as (place, layout):
         if layout in _OTHERS:
             return _OTHERS[layout](place)
@@ -128,14 +93,7 @@ def read_data(path: str | Path, key: str = KEY) -> DataSet:
 
 
 def content_hash(path: str | Path) -> str:
-    """Return the SHA-256 of the bytes of a data set, in hexadecimal.
-
-    Args:
-        path: the file, or the directory of Minari.
-
-    Raises:
-        ConfigError: it is no data set, or cannot be read.
-    """
+    """Return the SHA-256 of the bytes of a data set, in hexadecimal."""
     with _reading(path, KEY) as (place, layout):
         found = hashlib.sha256()
         for part in layouts.minari_files(place) if layout == "minari" else [place]:

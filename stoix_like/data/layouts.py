@@ -38,9 +38,6 @@ def read_ogbench(path: Path) -> DataSet:
 
     Its episodes are truncated. `terminals` marks their last rows, and in a file with `valids` also the rows before.
     `masks` is zero where a task was solved, which terminates; an episode that continues there is split.
-
-    Args:
-        path: the file.
     """
     found = read_npz(path, _OGBENCH)
     view, action = found["observations"], found["actions"]
@@ -68,12 +65,6 @@ def read_d4rl(path: Path) -> DataSet:
 
     Where the file has no `next_observations`, the successors of the last steps of episodes are unknown, see
     `dataset.from_steps`.
-
-    Args:
-        path: the file.
-
-    Raises:
-        ConfigError: it has no `timeouts`.
     """
     if zipfile.is_zipfile(path):
         found = read_npz(path, _D4RL)
@@ -96,12 +87,6 @@ def read_minari(path: Path) -> DataSet:
 
     Parts of mixed actions stand side by side. A step with both flags terminated. Of `infos`, an `action_mask` and a
     `step_count` are read.
-
-    Args:
-        path: the directory, or the one in it that holds `main_data.hdf5`.
-
-    Raises:
-        ConfigError: it has no episode, or images that are compressed with loss.
     """
     metadata, data = minari_files(path)
     with _opened(data) as file:
@@ -170,7 +155,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def read_npz(path: Path, names: Container[str]) -> dict[str, np.ndarray]:
-    """Read those of the named arrays that a file of numpy has, see `read_rows`."""
+    """Read those of the named arrays that a file of numpy has."""
     found = {name: shape for name, shape in npz.shapes(path).items() if name in names}
     return read_rows(found, partial(npz.array, path))
 
@@ -183,14 +168,6 @@ def read_rows(stored: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> d
     """Read arrays with the same number of rows as environments observe them; nothing is read before all may be.
 
     Floats and rewards become float32, flags bool, and others int32, but for observed ones of at most 16 bits.
-
-    Args:
-        stored: what has their shapes and dtypes, by name.
-        read: returns the array of a name.
-
-    Raises:
-        ConfigError: an array holds other than numbers, integers beyond 32 bits, or flags that are NaN.
-        ValueError: they have different numbers of rows.
     """
     _check_rows(stored)
     for name, array in stored.items():
@@ -210,7 +187,7 @@ def _check_rows(arrays: Mapping[str, Any]) -> None:
 
 
 def _as_observed(array: np.ndarray, name: str) -> np.ndarray:
-    """Convert an array, without a copy where it has the type already; see `read_rows`."""
+    """Convert an array, without a copy where it has the type already."""
     if name in (*_FLAGS, "rewards"):
         array = array.reshape(len(array))
     if name in (*_FLAGS, "action_mask"):

@@ -24,15 +24,7 @@ _NAME = re.compile(r"[-_.A-Za-z0-9]+-v[0-9]+")
 
 
 def check_minari(path: Path) -> None:
-    """Refuse a path that Minari cannot take, or where h5py is not installed.
-
-    Args:
-        path: the directory to write; Minari finds it by its name in `MINARI_DATASETS_PATH`.
-
-    Raises:
-        ConfigError: names the path.
-        MissingExtraError: h5py is not installed.
-    """
+    """Refuse a path that Minari cannot take, or where h5py is not installed."""
     if not _NAME.fullmatch(path.name):
         raise ConfigError(f"out={path}: names of Minari end with a version: use {path.parent / path.stem}-v0")
     check_new(path)
@@ -42,18 +34,7 @@ def check_minari(path: Path) -> None:
 def write_minari(
     path: str | Path, data: DataSet, observation_space: ObservationSpace, action_space: ActionSpace
 ) -> None:
-    """Write a data set to a new directory of Minari; masks of actions and step counts become `infos`.
-
-    Args:
-        path: the directory, see `check_minari`.
-        data: the data set.
-        observation_space: the space of the views.
-        action_space: the space of the actions of the environment itself; a `Dict` or a `Tuple` splits vectors.
-
-    Raises:
-        ConfigError: see `check_minari`.
-        OSError: it cannot be written.
-    """
+    """Write a data set to a new directory of Minari; masks of actions and step counts become `infos`."""
     path = Path(path)
     check_minari(path)
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")

@@ -20,32 +20,14 @@ _ENTRY = struct.Struct("<26xHH")
 
 
 def shapes(path: Path) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes and dtypes of the arrays of a file, without reading them.
-
-    Args:
-        path: the file.
-
-    Raises:
-        ConfigError: an array is pickled.
-        ValueError: the file is damaged.
-    """
+    """Return the shapes and dtypes of the arrays of a file, without reading them."""
     with zipfile.ZipFile(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
         return {name: jax.ShapeDtypeStruct(*_header(archive, name)[:2]) for name in names}
 
 
 def array(path: Path, name: str) -> np.ndarray:
-    """Read an array, whose checksum is compared; without compression, it is mapped into memory. It is never unpickled.
-
-    Args:
-        path: the file.
-        name: the array.
-
-    Raises:
-        ConfigError: it is pickled.
-        ValueError: the file is damaged.
-        zipfile.BadZipFile: so it is.
-    """
+    """Read an array and compare its checksum; uncompressed arrays are mapped into memory. Nothing is unpickled."""
     with zipfile.ZipFile(path) as archive:
         (shape, dtype, order, start), info = _header(archive, name), archive.getinfo(f"{name}.npy")
         size = math.prod(shape) * dtype.itemsize

@@ -20,17 +20,7 @@ T = TypeVar("T")
 def check_scenario(
     suite: str, name: str, known: Iterable[str], unsupported: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Check that a suite has a scenario.
-
-    Args:
-        suite: name of the suite.
-        name: name of the scenario.
-        known: names of the suite's scenarios.
-        unsupported: those that are not supported here, with the reason.
-
-    Raises:
-        ConfigError: if the scenario is not supported, or unknown; the message suggests similar names.
-    """
+    """Check that a suite has a scenario."""
     if name in unsupported:
         raise ConfigError(f"env.scenario.name={name!r} is not supported: {unsupported[name]}")
     names = list(known)
@@ -41,17 +31,7 @@ def check_scenario(
 
 
 def check_names(key: str, given: Mapping[str, Any], known: Iterable[str], owner: str) -> None:
-    """Check that a scenario has parameters of the given names.
-
-    Args:
-        key: the config key that holds them, such as `env.kwargs`.
-        given: values by name.
-        known: names that the scenario accepts.
-        owner: name of the scenario.
-
-    Raises:
-        ConfigError: if a name is unknown; the message suggests similar names.
-    """
+    """Check that a scenario has parameters of the given names."""
     names = list(known)
     for name, value in given.items():
         if name not in names:
@@ -60,15 +40,7 @@ def check_names(key: str, given: Mapping[str, Any], known: Iterable[str], owner:
 
 
 def check_fits_32_bits(key: str, value: Any) -> None:
-    """Check that a number survives its conversion to the 32-bit types of a compiled program.
-
-    Args:
-        key: the config key that holds it, such as `env.params.max_steps_in_episode`.
-        value: an integer or a float; other values pass.
-
-    Raises:
-        ConfigError: if it is too large.
-    """
+    """Check that a number survives its conversion to the 32-bit types of a compiled program."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > INT32_MAX:
         raise ConfigError(f"{key}={value} is too large for 32-bit integers: use at most {INT32_MAX} in magnitude")
     largest = float(np.finfo(np.float32).max)
@@ -85,21 +57,7 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key: str = "env.kwargs", *args: Any) -> T:
-    """Construct an environment or a wrapper from the configuration.
-
-    Args:
-        cls: the class, or a function that returns an instance.
-        kwargs: arguments by name.
-        owner: name of the scenario or the class, for messages.
-        key: the config key of `kwargs`.
-        *args: arguments by position, which are not part of the configuration.
-
-    Returns:
-        The instance.
-
-    Raises:
-        ConfigError: if an argument is unknown or the constructor rejects its value.
-    """
+    """Construct an environment or a wrapper from the configuration."""
     parameters = parameters_of(cls)[len(args) :]
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
         check_names(key, kwargs, [parameter.name for parameter in parameters], owner)
@@ -133,18 +91,7 @@ def fit_params(
 ) -> dict[str, Any]:
     """Convert `env.params`, or arguments of a constructor, to the types of their defaults.
 
-    Args:
-        defaults: default by name of each parameter that the scenario has; None accepts any value.
-        params: parameters to change by name.
-        owner: name of the scenario.
-        positive: names of those that must be at least 1, such as the time limit, in steps.
-        key: the config key of `params`.
-
-    Returns:
-        The converted parameters, without those that keep their default.
-
-    Raises:
-        ConfigError: if a parameter is unknown or its value does not fit.
+    `defaults`: default by name of each parameter that the scenario has; None accepts any value.
     """
     check_names(key, params, defaults, owner)
     fitted = {}

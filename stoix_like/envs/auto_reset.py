@@ -48,26 +48,17 @@ class PoolStore(NamedTuple):
 
 
 class AutoReset(StatefulWrapper):
-    """Base class of automatic resets; subclasses provide the start states.
-
-    Attributes:
-        stagger: where the first episodes are truncated.
-
-    Args:
-        env: environments without automatic reset.
-    """
+    """Base class of automatic resets; subclasses provide the start states."""
 
     keeps_ends: ClassVar[bool] = True
-    stagger: Stagger = IN_LOCKSTEP
+    stagger: Stagger = IN_LOCKSTEP  # where the first episodes are truncated
 
     def reset(self, keys: jax.Array) -> tuple[AutoResetState, TimeStep]:
-        """See `VectorEnvironment.reset`."""
         env_state, timestep = self.env.reset(keys)
         store = self.init_store(keys, Start(env_state, timestep.observation))
         return AutoResetState(env_state, store, self.stagger.init(keys)), timestep
 
     def step(self, keys: jax.Array, state: AutoResetState, action: jax.Array) -> tuple[AutoResetState, TimeStep]:
-        """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state.env_state, action)
         remaining, timestep = self.stagger.truncate(state.remaining, timestep)
         done = timestep.terminated | timestep.truncated
@@ -77,12 +68,8 @@ class AutoReset(StatefulWrapper):
     def init_store(self, keys: jax.Array, starts: Start) -> PyTree:
         """Build the initial store; empty by default.
 
-        Args:
-            keys: `[N]` keys that `starts` was drawn with.
-            starts: `[N, ...]` initial states of the environments.
-
-        Returns:
-            The store.
+        `keys`: `[N]` keys that `starts` was drawn with.
+        `starts`: `[N, ...]` initial states of the environments.
         """
         del keys, starts
         return ()
@@ -91,14 +78,10 @@ class AutoReset(StatefulWrapper):
     def replace_ended(self, keys: jax.Array, store: PyTree, done: jax.Array, current: Start) -> tuple[Start, PyTree]:
         """Replace the states of the environments whose episode ended by start states.
 
-        Args:
-            keys: `[N]` keys of the step.
-            store: the store, from `init_store` or the last call.
-            done: `[N]` bool, whether the episode ended.
-            current: `[N, ...]` states and observations after the step.
-
-        Returns:
-            `[N, ...]`: start states where `done` is True, `current` elsewhere; and the new store.
+        `keys`: `[N]` keys of the step.
+        `done`: `[N]` bool, whether the episode ended.
+        `current`: `[N, ...]` states and observations after the step.
+        Returns `[N, ...]`: start states where `done` is True, `current` elsewhere; and the new store.
         """
 
     def _replace_by_drawn(self, done: jax.Array, current: Start, draw: Callable[[], Start]) -> Start:
@@ -121,7 +104,6 @@ class FreshReset(AutoReset):
     """A new start state for each episode, at the cost of resetting all environments whenever one episode ends."""
 
     def replace_ended(self, keys: jax.Array, store: PyTree, done: jax.Array, current: Start) -> tuple[Start, PyTree]:
-        """See `AutoReset.replace_ended`."""
         if not self.env.keeps_parameters:
             return self._replace_by_drawn(done, current, lambda: self._draw(keys)), store
 
@@ -137,10 +119,6 @@ class PoolReset(AutoReset):
 
     All start states of a rollout are independent if at most `pool_size` episodes end in it; further episodes reuse the
     pool.
-
-    Args:
-        env: environments without automatic reset.
-        pool_size: start states that are drawn at once.
     """
 
     def __init__(self, env: VectorEnvironment, pool_size: int) -> None:
@@ -148,21 +126,19 @@ class PoolReset(AutoReset):
         self.pool_size = pool_size
 
     def start_rollout(self, key: jax.Array, state: AutoResetState) -> AutoResetState:
-        """Fill the pool if it was used; see `VectorEnvironment.start_rollout`."""
+        """Fill the pool if it was used."""
         env_state = self.env.start_rollout(key, state.env_state)
         # Start states may cost as much as many steps, and no episode may have ended.
         store = apply_where(state.store.taken > 0, lambda _: self._fill(key), state.store)
         return state._replace(env_state=env_state, store=store)
 
     def init_store(self, keys: jax.Array, starts: Start) -> PoolStore:
-        """See `AutoReset.init_store`."""
         del starts
         return self._fill(keys[0])
 
     def replace_ended(
         self, keys: jax.Array, store: PoolStore, done: jax.Array, current: Start
     ) -> tuple[Start, PoolStore]:
-        """See `AutoReset.replace_ended`."""
         del keys
         rank = jnp.cumsum(done[:: self.num_agents], dtype=jnp.int32)
         entry = (store.taken + rank - 1) % self.pool_size
@@ -180,10 +156,6 @@ class OptimisticReset(AutoReset):
     With N environments, each step draws `ceil(N / reset_ratio)` start states. If more episodes than that end in the
     same step, several environments share a start state; episodes that always end together, for example by a time limit,
     are then correlated.
-
-    Args:
-        env: environments without automatic reset.
-        reset_ratio: environments per start state.
     """
 
     def __init__(self, env: VectorEnvironment, reset_ratio: int) -> None:
@@ -191,7 +163,6 @@ class OptimisticReset(AutoReset):
         self.reset_ratio = reset_ratio
 
     def replace_ended(self, keys: jax.Array, store: PyTree, done: jax.Array, current: Start) -> tuple[Start, PyTree]:
-        """See `AutoReset.replace_ended`."""
         num_resets = math.ceil(len(keys) / self.num_agents / self.reset_ratio)
 
         def draw() -> Start:
@@ -205,26 +176,19 @@ class CachedReset(AutoReset):
     """A single start state per environment, drawn at the first reset and reused for every episode."""
 
     def init_store(self, keys: jax.Array, starts: Start) -> Start:
-        """See `AutoReset.init_store`."""
         del keys
         # A copy: a donated buffer must not appear twice.
         return jax.tree.map(jnp.copy, starts)
 
     def replace_ended(self, keys: jax.Array, store: Start, done: jax.Array, current: Start) -> tuple[Start, Start]:
-        """See `AutoReset.replace_ended`."""
         del keys
         return where_rows(done, store, current), store
 
 
 class HostReset(Wrapper):
-    """Continuation with the episodes that environments on the host have started themselves.
-
-    Args:
-        env: environments on the host, with their wrappers.
-    """
+    """Continuation with the episodes that environments on the host have started themselves."""
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state, action)
         starts, first = self.env.next_episodes(_of_resets(keys), env_state)
         done = timestep.terminated | timestep.truncated

@@ -39,19 +39,12 @@ _SLACK = 1e-5
 
 
 class CheckedRollout(NamedTuple):
-    """Steps with random legal actions.
+    """Steps with random legal actions."""
 
-    Attributes:
-        starts: first time steps `[_NUM_STARTS, ...]`.
-        first: those of the steps `[N, ...]`.
-        action: `[T, N, ...]`.
-        steps: the time steps `[T, N, ...]`, with automatic reset.
-    """
-
-    starts: TimeStep
-    first: TimeStep
-    action: np.ndarray
-    steps: TimeStep
+    starts: TimeStep  # first time steps `[_NUM_STARTS, ...]`
+    first: TimeStep  # those of the steps `[N, ...]`
+    action: np.ndarray  # `[T, N, ...]`
+    steps: TimeStep  # the time steps `[T, N, ...]`, with automatic reset
 
     @property
     def ended(self) -> np.ndarray:
@@ -81,20 +74,7 @@ class Checked(NamedTuple):
 
 
 def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Checked:
-    """Check that an environment follows the protocol, with random legal actions.
-
-    Args:
-        env: an `Environment`, a `VectorEnvironment` without automatic reset, an object with gymnax's interface, or a
-            class without arguments.
-        num_steps: steps per environment.
-        seed: seed of the start states and actions.
-
-    Returns:
-        What was checked; printed, a line.
-
-    Raises:
-        FaultyEnvironmentError: a `ConfigError` with one sentence per fault.
-    """
+    """Check that an environment follows the protocol, with random legal actions."""
     try:
         vector = custom.make("", env, {}, {})
     except ConfigError as error:
@@ -114,16 +94,7 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
 
 
 def check_interface(env: VectorEnvironment, strict: bool = False) -> None:
-    """Check spaces, and the structure, shapes and dtypes of what `reset` and `step` return, without compiling anything.
-
-    Args:
-        env: environments without automatic reset.
-        strict: also check weak types of the state, and that dtypes of observations are those of the space; training
-            tolerates both.
-
-    Raises:
-        FaultyEnvironmentError: one sentence per fault, with the place in the code of the environment.
-    """
+    """Check spaces, and structure, shapes and dtypes of the results of `reset` and `step`; nothing is compiled."""
     # Each stage relies on the one before.
     _raise_any(_space_faults(env))
     if env.num_agents > 1:
@@ -135,14 +106,8 @@ def check_interface(env: VectorEnvironment, strict: bool = False) -> None:
 def element_faults(space: Any, values: Any, batch_dims: int, name: str) -> Iterator[str]:
     """Yield what keeps values from being elements of a space.
 
-    Args:
-        space: the space.
-        values: a concrete array, or a dictionary of them for a `Dict`, with leading axes.
-        batch_dims: number of leading axes.
-        name: what the values are, for messages.
-
-    Yields:
-        Sentences.
+    `values`: a concrete array, or a dictionary of them for a `Dict`, with leading axes.
+    `batch_dims`: number of leading axes.
     """
     if isinstance(space, Dict):
         for key, each in space.spaces.items():
@@ -169,13 +134,7 @@ def element_faults(space: Any, values: Any, batch_dims: int, name: str) -> Itera
 def mask_faults(space: Any, mask: Any, name: str) -> Iterator[str]:
     """Yield what is wrong with a mask of legal actions.
 
-    Args:
-        space: the action space.
-        mask: a concrete array `[..., A]`; None if there is no mask.
-        name: what the mask is, for messages.
-
-    Yields:
-        Sentences.
+    `mask`: a concrete array `[..., A]`; None if there is no mask.
     """
     if mask is None:
         return

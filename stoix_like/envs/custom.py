@@ -51,19 +51,7 @@ def make(
 ) -> VectorEnvironment:
     """Build custom environments.
 
-    Args:
-        target: import path of a class, or of a function that returns an environment; empty if `env` is given.
-        env: an environment, or a class or function that builds it; None to import `target`.
-        kwargs: arguments of the class or function by name.
-        params: parameters of an environment with gymnax's interface, by name.
-        options: how to vectorise environments of gymnasium, and their time limit.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: nothing is given, the path cannot be imported, an argument is invalid, or the result is no
-            environment.
+    `env`: an environment, or a class or function that builds it; None to import `target`.
     """
     if env is None and not target:
         raise ConfigError(
@@ -148,20 +136,7 @@ def _adds_world(env: Any, world: Mapping[str, Any]) -> bool:
 
 
 def adapt(env: Any, params: Mapping[str, Any], world: bool = False) -> VectorEnvironment:
-    """Convert an environment to vector environments.
-
-    Args:
-        env: an `Environment`, a `VectorEnvironment`, or an object with the interface of gymnax or of JaxMARL.
-        params: parameters to change by name, for gymnax's interface only.
-        world: whether agents also observe what all of them see, in games of several.
-
-    Returns:
-        The environments.
-
-    Raises:
-        FaultyEnvironmentError: the object has another interface, or actions of a type that no policy has.
-        ConfigError: a parameter is unknown.
-    """
+    """Convert an environment to vector environments."""
     if all(hasattr(env, name) for name in _GYMNAX):
         vector = _adapt_gymnax(env, params)
     elif _is_of_jaxmarl(env):
@@ -193,19 +168,7 @@ def _adapt_own(env: Any, params: Mapping[str, Any], world: bool) -> VectorEnviro
 
 
 def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> VectorEnvironment:
-    """Apply custom wrappers.
-
-    Args:
-        env: the environments.
-        wrappers: the wrappers, the innermost first: `_target_`, an import path, and further arguments by name.
-
-    Returns:
-        The wrapped environments.
-
-    Raises:
-        ConfigError: a wrapper has no `_target_`, cannot be imported, rejects its arguments, or returns no
-            `VectorEnvironment`.
-    """
+    """Apply custom wrappers."""
     for i, wrapper in enumerate(wrappers):
         key = f"env.wrappers[{i}]"
         wrapped = build_target(dict(wrapper), key, "my_module.MyWrapper", env)
@@ -233,11 +196,7 @@ def _changes_observations(wrapped: VectorEnvironment, env: VectorEnvironment) ->
 
 
 def unused_methods(env: VectorEnvironment) -> tuple[str, ...]:
-    """Return notes about methods of a custom environment that nothing calls.
-
-    Args:
-        env: the environments, with their wrappers.
-    """
+    """Return notes about methods of a custom environment that nothing calls."""
     base: Any = env.unwrapped
     while not hasattr(base, "action_mask") and hasattr(base, "env"):
         base = base.env
@@ -253,20 +212,7 @@ def unused_methods(env: VectorEnvironment) -> tuple[str, ...]:
 
 
 def build_target(entry: Any, key: str, example: str, *args: Any) -> Any:
-    """Build an object from its block of the configuration.
-
-    Args:
-        entry: `_target_`, an import path, and arguments by name.
-        key: the config key of the block, for messages.
-        example: an import path, for messages.
-        *args: arguments by position.
-
-    Returns:
-        The object.
-
-    Raises:
-        ConfigError: there is no import path, it cannot be imported, or the arguments are rejected.
-    """
+    """Build an object from its block of the configuration."""
     target = entry.get("_target_") if isinstance(entry, Mapping) else None
     if not isinstance(target, str):
         raise ConfigError(f"{key}={entry} has no _target_, an import path: write {{_target_: {example}, …}}")
@@ -283,14 +229,7 @@ def import_path(env: Any) -> str | None:
 
 
 def as_overrides(env: Any) -> list[str]:
-    """Return the overrides that select an environment passed from Python.
-
-    Args:
-        env: an environment, or a class or function that builds it.
-
-    Returns:
-        Hydra overrides; an empty `env._target_` where another process could not build the environment.
-    """
+    """Return the overrides that select an environment passed from Python."""
     path = import_path(env)
     if path is None:
         return [f"env={OWN}", "env._target_=''", f"env.scenario.name={_name(env)}"]
@@ -300,14 +239,7 @@ def as_overrides(env: Any) -> list[str]:
 def check_same(env: Any, env_name: str, target: str, name: str) -> None:
     """Refuse an environment for a run that was not trained on it.
 
-    Args:
-        env: the environment passed from Python; None if there is none.
-        env_name: `env.env_name` of the run.
-        target: `env._target_` of the run.
-        name: `env.scenario.name` of the run.
-
-    Raises:
-        ConfigError: the run builds its environment from its configuration, or was trained on another class.
+    `env`: the environment passed from Python; None if there is none.
     """
     if env is None or import_path(env) == target != "":
         return

@@ -19,14 +19,7 @@ _EVERYWHERE = "everywhere"
 
 
 class DescribedEnvironment(VectorEnvironment):
-    """Environments that start episodes with observations of zeros, and take no step.
-
-    Args:
-        description: from `describe`.
-
-    Raises:
-        KeyError, TypeError, ValueError: the description is malformed.
-    """
+    """Environments that start episodes with observations of zeros, and take no step."""
 
     def __init__(self, description: dict[str, Any]) -> None:
         self.observation_space = _space_of(description["observation_space"])
@@ -40,7 +33,6 @@ class DescribedEnvironment(VectorEnvironment):
         self._legend = Legend(tuple(features), tuple(legend["actions"]), tuple(legend["velocities"]))
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.reset`."""
         mask = None if self._mask is None else jnp.ones(self._mask, bool)
         count = jnp.zeros((), jnp.int32) if self._counts else None
         first = restart(Observation(_zeros(self.observation_space), mask, count))
@@ -51,35 +43,26 @@ class DescribedEnvironment(VectorEnvironment):
         raise TypeError("described environments take no steps: build them by factory.make_eval")
 
     def legend(self) -> Legend:
-        """See `VectorEnvironment.legend`."""
         return self._legend
 
     @property
     def num_players(self) -> int:
-        """See `VectorEnvironment.num_players`."""
         return self._num_players
 
     @property
     def num_agents(self) -> int:
-        """See `VectorEnvironment.num_agents`."""
         return self._num_agents
 
     @property
     def team_reward(self) -> bool:
-        """See `VectorEnvironment.team_reward`."""
         return self._team_reward
 
 
 def describe(env: VectorEnvironment, observation: Observation) -> dict[str, Any] | None:
     """Describe environments in values of JSON.
 
-    Args:
-        env: environments with all wrappers.
-        observation: the shapes of their observations, `[N, ...]`.
-
-    Returns:
-        The description of their observations, and of the actions of `unwrapped`; None where that is not all that a
-        policy needs, because actions or observations are converted by code of their own.
+    `observation`: the shapes of their observations, `[N, ...]`.
+    Returns the description of their observations, and of the actions of `unwrapped`.
     """
     own, base = type(env.unwrapped), VectorEnvironment
     converts = own.native_action is not base.native_action or (not env.on_host and own.view_of is not base.view_of)
@@ -102,11 +85,7 @@ def describe(env: VectorEnvironment, observation: Observation) -> dict[str, Any]
 
 
 def conversions(env: VectorEnvironment) -> list[type[Wrapper]]:
-    """Return the wrappers that convert actions, the outermost first; `AgentRows` keeps their units.
-
-    Args:
-        env: environments with wrappers, some of which may be inside those of a user's own.
-    """
+    """Return the wrappers that convert actions, the outermost first; `AgentRows` keeps their units."""
     found = list[type[Wrapper]]()
     for layer in layers(env):
         own = type(layer)

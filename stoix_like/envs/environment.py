@@ -289,52 +289,41 @@ class Vectorize(VectorEnvironment):
 
     @property
     def truncates_after(self) -> int | None:
-        """See `VectorEnvironment.truncates_after`."""
         return self.env.truncates_after
 
     @property
     def num_players(self) -> int:
-        """See `VectorEnvironment.num_players`."""
         return self.env.num_players
 
     @property
     def num_agents(self) -> int:
-        """See `VectorEnvironment.num_agents`."""
         return self.env.num_agents
 
     @property
     def team_reward(self) -> bool:
-        """See `VectorEnvironment.team_reward`."""
         return self.env.team_reward
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """See `VectorEnvironment.faults`."""
         return self.env.faults
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.reset`."""
         return jax.vmap(self.env.reset)(keys)
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.step`."""
         return jax.vmap(self.env.step)(keys, state, action)
 
     def against(self, opponent: Any) -> VectorEnvironment:
-        """See `VectorEnvironment.against`."""
         return Vectorize(self.env.against(opponent))
 
     def scene(self) -> Scene | None:
-        """See `VectorEnvironment.scene`."""
         return self.env.scene()
 
     def legend(self) -> Legend:
-        """See `VectorEnvironment.legend`."""
         return self.env.legend()
 
     @property
     def params(self) -> Any:
-        """See `VectorEnvironment.params`."""
         return getattr(self.env, "params", None)
 
 

@@ -63,15 +63,10 @@ AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], auto_reset.AutoR
 
 @dataclass
 class ScenarioConfig:
-    """A scenario, one environment of a suite.
+    """A scenario, one environment of a suite."""
 
-    Attributes:
-        name: name of the scenario in its suite.
-        task_name: name in run directories; by default the name of the scenario.
-    """
-
-    name: str = ""
-    task_name: str = ""
+    name: str = ""  # name of the scenario in its suite
+    task_name: str = ""  # name in run directories; by default the name of the scenario
 
     def __post_init__(self) -> None:
         self.task_name = self.task_name or self.name
@@ -124,17 +119,8 @@ class EnvConfig:
 def make(config: EnvConfig, custom_env: Any = None, precision: str | None = None) -> VectorEnvironment:
     """Build training environments, with automatic reset.
 
-    Args:
-        config: the environment and its wrappers.
-        custom_env: a custom environment, or its class; None to build it from `config`.
-        precision: of products of matrices, as for `jax.default_matmul_precision`; None: jax's default.
-
-    Returns:
-        The environments; their number is the number of keys passed to `reset`.
-
-    Raises:
-        ConfigError: if the suite, the scenario, an argument, a parameter or the mode of automatic reset is unknown.
-        MissingExtraError: if the suite's package is not installed.
+    `custom_env`: a custom environment, or its class; None to build it from `config`.
+    `precision`: of products of matrices, as for `jax.default_matmul_precision`; None: jax's default.
     """
     if config.auto_reset not in AUTO_RESETS:
         hint = nearest(config.auto_reset, AUTO_RESETS)
@@ -155,15 +141,7 @@ def make(config: EnvConfig, custom_env: Any = None, precision: str | None = None
 
 
 def with_learned_rewards(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
-    """Scale and clip the rewards of environments as those of training.
-
-    Args:
-        env: environments with the rewards of the suite.
-        config: the environment and its wrappers.
-
-    Returns:
-        The environments.
-    """
+    """Scale and clip the rewards of environments as those of training."""
     if config.reward_scale != 1.0:
         env = wrappers.ScaleReward(env, config.reward_scale)
     return env if config.reward_clip is None else wrappers.ClipReward(env, config.reward_clip)
@@ -172,11 +150,7 @@ def with_learned_rewards(env: VectorEnvironment, config: EnvConfig) -> VectorEnv
 def make_model(env: VectorEnvironment) -> Model | None:
     """Return training environments as a model to plan with.
 
-    Args:
-        env: environments from `make`.
-
-    Returns:
-        The model; None for environments on the host, whose state cannot be stepped twice.
+    Returns the model; None for environments on the host, whose state cannot be stepped twice.
     """
     if not isinstance(env, auto_reset.AutoReset):
         return None
@@ -198,48 +172,20 @@ def make_eval(config: EnvConfig, custom_env: Any = None, precision: str | None =
     """Build evaluation environments, without automatic reset and with the original rewards.
 
     Where training environments have two players, the agent plays one of them, against `env.eval_opponent`.
-
-    Args:
-        config: the environment and its wrappers.
-        custom_env: see `make`.
-        precision: see `make`.
-
-    Returns:
-        The environments; time steps after the end of an episode are undefined.
-
-    Raises:
-        ConfigError: if the suite, the scenario, an argument or a parameter is unknown.
-        MissingExtraError: if the suite's package is not installed.
     """
     return _make_episodes(config, custom_env, evaluation=True, precision=precision)
 
 
 def make_described(config: EnvConfig, description: dict[str, Any]) -> VectorEnvironment:
-    """Return the environments of evaluation as a run describes them, with the actions of policies.
-
-    Args:
-        config: the environment and its wrappers.
-        description: from `describe`.
-
-    Returns:
-        The environments, which take no steps.
-
-    Raises:
-        KeyError, TypeError, ValueError: the description is malformed.
-    """
+    """Return the environments of evaluation as a run describes them, with the actions of policies."""
     return _wrap_actions(wrappers.join_actions(DescribedEnvironment(description)), config)
 
 
 def describe_episodes(config: EnvConfig, env: VectorEnvironment, observation: Observation) -> dict[str, Any] | None:
     """Describe environments for `make_described`.
 
-    Args:
-        config: the environment and its wrappers.
-        env: environments built from it.
-        observation: the shapes of their observations, `[N, ...]`.
-
-    Returns:
-        The description; None where custom code may convert actions.
+    `observation`: the shapes of their observations, `[N, ...]`.
+    Returns the description; None where custom code may convert actions.
     """
     description = None if config.wrappers else describe(env, observation)
     if description is None or conversions(env) != conversions(make_described(config, description)):
@@ -248,20 +194,7 @@ def describe_episodes(config: EnvConfig, env: VectorEnvironment, observation: Ob
 
 
 def make_games(config: EnvConfig, custom_env: Any = None, precision: str | None = None) -> VectorEnvironment:
-    """Build environments for matches: as for evaluation, but actions are moves of both players.
-
-    Args:
-        config: the environment and its wrappers.
-        custom_env: see `make`.
-        precision: see `make`.
-
-    Returns:
-        The environments, whose states are those of `make_eval`.
-
-    Raises:
-        ConfigError: if they have a single player, or see `make_eval`.
-        MissingExtraError: if the suite's package is not installed.
-    """
+    """Build environments for matches: as for evaluation, but actions are moves of both players."""
     env = _make_episodes(config, custom_env, precision=precision)
     if env.num_players != 2:
         raise ConfigError(
@@ -272,20 +205,7 @@ def make_games(config: EnvConfig, custom_env: Any = None, precision: str | None 
 
 
 def make_drawn(config: EnvConfig, custom_env: Any = None, precision: str | None = None) -> VectorEnvironment:
-    """Build evaluation environments that can be drawn, see `VectorEnvironment.scene`.
-
-    Args:
-        config: the environment and its wrappers.
-        custom_env: see `make`.
-        precision: see `make`.
-
-    Returns:
-        The environments, for one episode each: those on the host stay where it ended.
-
-    Raises:
-        ConfigError: if they cannot be drawn, or see `make_eval`.
-        MissingExtraError: if the suite's package is not installed.
-    """
+    """Build evaluation environments that can be drawn."""
     env = _make_episodes(config, custom_env, evaluation=True, drawn=True, precision=precision)
     name = f"env.scenario.name={config.scenario.name}"
     advice = (
@@ -301,15 +221,7 @@ def make_drawn(config: EnvConfig, custom_env: Any = None, precision: str | None 
 
 
 def check_host_wrappers(env: VectorEnvironment, config: EnvConfig) -> None:
-    """Refuse wrappers that start or end episodes of environments on the host, which do so themselves.
-
-    Args:
-        env: environments, with their wrappers.
-        config: the environment.
-
-    Raises:
-        ConfigError: names the wrapper.
-    """
+    """Refuse wrappers that start or end episodes of environments on the host, which do so themselves."""
     for layer in wrappers.layers(env) if env.on_host else ():
         if isinstance(layer, _OF_EPISODES):
             instead = "use env.time_limit" if isinstance(layer, wrappers.TimeLimit) else "leave it out"
@@ -426,21 +338,7 @@ def _hide(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
 def make_scenario(
     config: EnvConfig, custom_env: Any = None, evaluation: bool = False, drawn: bool = False
 ) -> VectorEnvironment:
-    """Build environments with only the custom wrappers.
-
-    Args:
-        config: the environment.
-        custom_env: see `make`.
-        evaluation: whether the environments evaluate; those on the host then clip no rewards.
-        drawn: whether those on the host can be asked for pictures.
-
-    Returns:
-        The environments, without automatic reset.
-
-    Raises:
-        ConfigError: if the suite, the scenario, an argument or a parameter is unknown.
-        MissingExtraError: if the suite's package is not installed.
-    """
+    """Build environments with only the custom wrappers."""
     options = HostOptions(config.vectorization, config.time_limit, evaluation, config.timeout, drawn)
     if config.env_name == custom.OWN:
         env = custom.make(config._target_, custom_env, config.kwargs, config.params, options)

@@ -35,22 +35,7 @@ def make_spec(
     channels_first: bool = False,
     stacked: int = 1,
 ) -> HostSpec:
-    """Describe an environment on the host by its spaces.
-
-    Args:
-        name: suite and scenario, for messages.
-        observations: space of its observations: `Box`, `Discrete`, a `Tuple` of `Discrete`, `MultiDiscrete`, or a
-            `Dict` of these.
-        actions: space of its actions: a `Box` of floats, `Discrete`, `MultiDiscrete`, or a `Dict` or `Tuple` of these.
-        channels_first: whether the observations are images whose channels, such as stacked frames, come first.
-        stacked: number of stacked frames, see `spaces.Box`.
-
-    Returns:
-        The description. Discrete observations are one-hot vectors, all numbers but pictures float32.
-
-    Raises:
-        ConfigError: a space is not supported.
-    """
+    """Describe an environment on the host by its spaces."""
     # Bounds of float64 that float32 does not hold are infinite.
     with np.errstate(over="ignore"):
         space, leaf, encode = _convert_observations(name, joined(observations))
@@ -77,12 +62,8 @@ def joined(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
 def native_actions(space: gymnasium.Space[Any], actions: PyTree) -> PyTree:
     """Convert actions to the dtype of the environment's space.
 
-    Args:
-        space: space of one action.
-        actions: `[N, ...]` elements of the converted space.
-
-    Returns:
-        `[N, ...]` elements of `space`.
+    `actions`: `[N, ...]` elements of the converted space.
+    Returns `[N, ...]` elements of `space`.
     """
     if isinstance(space, gymnasium.spaces.Dict):
         return {name: native_actions(part, actions[name]) for name, part in space.spaces.items()}

@@ -38,37 +38,24 @@ T = TypeVar("T")
 
 
 class HostSpec(NamedTuple):
-    """Specification of environments on the host.
+    """Specification of environments on the host."""
 
-    Attributes:
-        name: suite and scenario, for messages.
-        observation: `jax.ShapeDtypeStruct`s of one observation as the host returns it.
-        encode: converts observations `[N, ...]` of the host into elements of `observation_space`.
-        observation_space: the space of the agent's view.
-        action_space: the space of the actions that the host takes.
-        mask: returns the legal actions of observations `[N, ...]` of the host; None: all are legal.
-        num_agents: see `VectorEnvironment.num_agents`.
-    """
-
-    name: str
-    observation: PyTree
+    name: str  # suite and scenario, for messages
+    observation: PyTree  # `jax.ShapeDtypeStruct`s of one observation as the host returns it
+    # Converts observations `[N, ...]` of the host into elements of `observation_space`.
     encode: Callable[[PyTree], PyTree]
-    observation_space: ObservationSpace
-    action_space: ActionSpace
+    observation_space: ObservationSpace  # the space of the agent's view
+    action_space: ActionSpace  # the space of the actions that the host takes
+    # Returns the legal actions of observations `[N, ...]` of the host; None: all are legal.
     mask: Callable[[PyTree], jax.Array] | None = None
     num_agents: int = 1
 
 
 class HostState(NamedTuple):
-    """The state of N environments on the host.
+    """The state of N environments on the host."""
 
-    Attributes:
-        batch: `[N]` int32, the id of the batch that the environments belong to, the same for all.
-        start: `[N, ...]` the first observation of the next episode where an episode ended in the last step.
-    """
-
-    batch: jax.Array
-    start: Observation
+    batch: jax.Array  # `[N]` int32, the id of the batch that the environments belong to, the same for all
+    start: Observation  # `[N, ...]` the first observation of the next episode where an episode ended in the last step
 
 
 class HostEnvironment(VectorEnvironment):
@@ -80,11 +67,8 @@ class HostEnvironment(VectorEnvironment):
     An exception on the host does not reach the program, where it would leave other devices waiting. The program
     continues with episodes that terminate at once, and `check` raises the exception afterwards.
 
-    Args:
-        make: builds a batch of N environments.
-        spec: names, shapes and spaces.
-        timeout: seconds that a call of a batch may take.
-        fps: frames per second of the pictures of batches; None if they have none.
+    `timeout`: seconds that a call of a batch may take.
+    `fps`: frames per second of the pictures of batches; None if they have none.
     """
 
     on_host = True
@@ -101,28 +85,23 @@ class HostEnvironment(VectorEnvironment):
         weakref.finalize(self, self._batches.close)
 
     def reset(self, keys: jax.Array) -> tuple[HostState, TimeStep]:
-        """See `VectorEnvironment.reset`."""
         (num_envs,) = keys.shape
         spec = self._observations(num_envs)
         return self.started(*_call_host(partial(self._reset, spec), (_ids(num_envs), spec), self.seeds(keys)))
 
     def step(self, keys: jax.Array, state: HostState, action: jax.Array) -> tuple[HostState, TimeStep]:
-        """See `VectorEnvironment.step`."""
         del keys
         num_envs = len(state.batch)
         spec = self.step_spec(num_envs)
         return self.stepped(*_call_host(partial(self._step, spec), (_ids(num_envs), spec), state.batch, action))
 
     def next_episodes(self, keys: jax.Array, state: HostState) -> tuple[HostState, TimeStep]:
-        """See `VectorEnvironment.next_episodes`."""
         return self._start(state.batch, state.start)
 
     def release(self, state: HostState) -> None:
-        """See `VectorEnvironment.release`."""
         _call_host(self._release, None, state.batch)
 
     def view_of(self, native: PyTree) -> PyTree:
-        """See `VectorEnvironment.view_of`."""
         specs = self._spec.observation
         what = f"observation of {self._spec.name}"
         arrays = jax.tree.map(lambda spec, array: as_dtype(spec.dtype, array, what), specs, native)
@@ -132,32 +111,19 @@ class HostEnvironment(VectorEnvironment):
         return jax.tree.map(lambda array: array.reshape(*leading, *array.shape[1:]), self._spec.encode(rows))
 
     def is_native(self, observation: Any) -> bool:
-        """Return whether observations have the form that `view_of` takes, and not that of policies.
-
-        Args:
-            observation: with any batch axes.
-        """
+        """Return whether observations have the form that `view_of` takes, and not that of policies."""
         return _has_form(self._spec.observation, observation)
 
     def scene(self) -> Scene | None:
-        """See `VectorEnvironment.scene`."""
         return None if self._fps is None else from_pictures(lambda picture: picture, self._fps)
 
     def legend(self) -> Legend:
-        """See `VectorEnvironment.legend`."""
         return find_legend(self._spec.name.rsplit("/", 1)[-1], self.observation_space)
 
     def picture(self, state: HostState) -> np.ndarray:
         """Return a picture of the first environment, outside of compiled programs.
 
-        Args:
-            state: the state of the environments.
-
-        Returns:
-            `[H, W, 3]` uint8.
-
-        Raises:
-            HostEnvironmentError: an environment failed.
+        Returns `[H, W, 3]` uint8.
         """
         batch = int(state.batch[0])
         self.check()
@@ -165,7 +131,6 @@ class HostEnvironment(VectorEnvironment):
             return self._batches[batch].call(lambda environments: environments.picture())
 
     def check(self) -> None:
-        """See `VectorEnvironment.check`."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             if not isinstance(failure, Exception):
@@ -173,21 +138,10 @@ class HostEnvironment(VectorEnvironment):
             raise self._error(failure) from failure
 
     def close(self) -> None:
-        """See `VectorEnvironment.close`."""
         self._batches.close()
 
     def open(self, num_envs: int) -> DirectBatch:
-        """Take a batch of environments, to step it without a compiled program; `close` closes it.
-
-        Args:
-            num_envs: N.
-
-        Returns:
-            The batch.
-
-        Raises:
-            HostEnvironmentError: an environment cannot be built.
-        """
+        """Take a batch of environments, to step it without a compiled program; `close` closes it."""
         with self._errors():
             return DirectBatch(self._batches[self._batches.take(num_envs)], self.step_spec(num_envs), self._errors)
 
@@ -199,24 +153,16 @@ class HostEnvironment(VectorEnvironment):
     def started(self, batch: jax.Array, view: PyTree) -> tuple[HostState, TimeStep]:
         """Build the result of `reset` from that of the host.
 
-        Args:
-            batch: `[N]`, see `HostState`.
-            view: the first observations, as `HostBatch.reset` returns them.
-
-        Returns:
-            The state and the first time step `[N, ...]`.
+        `batch`: `[N]`.
+        Returns the state and the first time step `[N, ...]`.
         """
         return self._start(batch, self._observe(view))
 
     def stepped(self, batch: jax.Array, outcome: HostStep) -> tuple[HostState, TimeStep]:
         """Build the result of `step` from that of the host.
 
-        Args:
-            batch: `[N]`, see `HostState`.
-            outcome: of `HostBatch.step`.
-
-        Returns:
-            The next state and the time step `[N, ...]`.
+        `batch`: `[N]`.
+        Returns the next state and the time step `[N, ...]`.
         """
         start, successor = self._observe(outcome.observation), self._observe(outcome.next_observation)
         timestep = jax.vmap(transition)(successor, outcome.reward, outcome.terminated, outcome.truncated)
@@ -225,11 +171,7 @@ class HostEnvironment(VectorEnvironment):
     def step_spec(self, num_envs: int) -> HostStep:
         """Return the shapes and types of the outcome of a step, as `jax.ShapeDtypeStruct`s.
 
-        Args:
-            num_envs: N.
-
-        Returns:
-            The shapes `[N, ...]`.
+        Returns the shapes `[N, ...]`.
         """
         view, flag = self._observations(num_envs), _shape(num_envs, bool)
         of_agents = () if self.num_agents == 1 else (self.num_agents,)
@@ -237,7 +179,6 @@ class HostEnvironment(VectorEnvironment):
 
     @property
     def num_agents(self) -> int:
-        """See `VectorEnvironment.num_agents`."""
         return self._spec.num_agents
 
     def _observe(self, view: PyTree) -> Observation:
@@ -309,16 +250,7 @@ def _has_form(spec: PyTree, given: Any) -> bool:
 
 
 def _call_host(function: Callable[..., Any], result: Any, *arguments: PyTree) -> Any:
-    """Call a function of numpy arrays from a program.
-
-    Args:
-        function: must not raise.
-        result: shapes and dtypes of what it returns.
-        *arguments: its arguments, or trees of them.
-
-    Returns:
-        What the function returns.
-    """
+    """Call a function of numpy arrays from a program."""
     if not on_cpu():
         return io_callback(lambda *given: function(*jax.tree.map(np.asarray, given)), result, *arguments)
 

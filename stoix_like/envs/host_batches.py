@@ -29,39 +29,24 @@ _SIGNAL_SECONDS = 10.0
 
 
 class HostOptions(NamedTuple):
-    """Options for building environments on the host.
+    """Options for building environments on the host."""
 
-    Attributes:
-        vectorization: how N environments are stepped together, `env.vectorization`.
-        time_limit: truncate episodes after this many steps, in addition to the environment's own limit; None: no limit.
-        evaluation: whether the environments are for evaluation.
-        timeout: seconds that a call of the environments may take.
-        drawn: whether they can be asked for pictures; they then stay where an episode ended.
-    """
-
-    vectorization: str = "sync"
+    vectorization: str = "sync"  # how N environments are stepped together, `env.vectorization`
+    # Truncate episodes after this many steps, in addition to the environment's own limit; None: no limit.
     time_limit: int | None = None
-    evaluation: bool = False
-    timeout: float = 300.0
-    drawn: bool = False
+    evaluation: bool = False  # whether the environments are for evaluation
+    timeout: float = 300.0  # seconds that a call of the environments may take
+    drawn: bool = False  # whether they can be asked for pictures; they then stay where an episode ended
 
 
 class HostStep(NamedTuple):
-    """The outcome of one step of N environments on the host.
+    """The outcome of one step of N environments on the host."""
 
-    Attributes:
-        observation: `[N, ...]` the observation to act on; where an episode ended, the first of the next one.
-        next_observation: `[N, ...]` the true successor.
-        reward: `[N]`.
-        terminated: `[N]` bool.
-        truncated: `[N]` bool.
-    """
-
-    observation: PyTree
-    next_observation: PyTree
-    reward: Any
-    terminated: Any
-    truncated: Any
+    observation: PyTree  # `[N, ...]` the observation to act on; where an episode ended, the first of the next one
+    next_observation: PyTree  # `[N, ...]` the true successor
+    reward: Any  # `[N]`
+    terminated: Any  # `[N]` bool
+    truncated: Any  # `[N]` bool
 
 
 class HostBatch(ABC):
@@ -71,22 +56,14 @@ class HostBatch(ABC):
     def reset(self, seeds: list[int]) -> PyTree:
         """Start an episode in each environment.
 
-        Args:
-            seeds: N seeds, below 2**31.
-
-        Returns:
-            The first observations `[N, ...]`.
+        Returns the first observations `[N, ...]`.
         """
 
     @abstractmethod
     def step(self, actions: np.ndarray) -> HostStep:
         """Take one step in each environment.
 
-        Args:
-            actions: `[N, ...]`.
-
-        Returns:
-            The outcome; its arrays are read before the next call.
+        `actions`: `[N, ...]`.
         """
 
     def picture(self) -> np.ndarray:
@@ -102,13 +79,7 @@ class HostBatch(ABC):
 
 
 class DirectBatch:
-    """A batch of environments that is stepped without a compiled program, by one thread.
-
-    Args:
-        batch: the environments.
-        spec: shapes and types of the outcome of a step.
-        errors: names the environment in exceptions.
-    """
+    """A batch of environments that is stepped without a compiled program, by one thread."""
 
     def __init__(
         self, batch: BatchThread, spec: HostStep, errors: Callable[[], contextlib.AbstractContextManager[None]]
@@ -118,14 +89,8 @@ class DirectBatch:
     def reset(self, seeds: jax.Array) -> PyTree:
         """Start an episode in each environment.
 
-        Args:
-            seeds: `[N]`, from `HostEnvironment.seeds`.
-
-        Returns:
-            Copies of the first observations `[N, ...]`.
-
-        Raises:
-            HostEnvironmentError: an environment failed.
+        `seeds`: `[N]`, from `HostEnvironment.seeds`.
+        Returns copies of the first observations `[N, ...]`.
         """
         with self._errors():
             return _copies(self._batch.reset(np.asarray(seeds), self._spec.observation))
@@ -133,14 +98,7 @@ class DirectBatch:
     def step(self, actions: jax.Array) -> HostStep:
         """Take one step in each environment.
 
-        Args:
-            actions: `[N, ...]`.
-
-        Returns:
-            A copy of the outcome.
-
-        Raises:
-            HostEnvironmentError: an environment failed.
+        `actions`: `[N, ...]`.
         """
         with self._errors():
             return _copies(self._batch.step(jax.tree.map(np.asarray, actions), self._spec))
@@ -206,11 +164,7 @@ class BatchThread:
         self._batch = built[0]
 
     def call(self, function: Callable[[HostBatch], T]) -> T:
-        """Call a function of the batch, and raise what it raises.
-
-        Raises:
-            HostEnvironmentError: it takes longer than the timeout.
-        """
+        """Call a function of the batch, and raise what it raises."""
         assert self._batch is not None
         batch = self._batch
         return self._wait_for(lambda: function(batch), self._timeout)

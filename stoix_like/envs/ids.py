@@ -17,15 +17,7 @@ _BASE = re.compile(r"- /env/(\S+)@_here_")
 
 @functools.cache
 def with_id(name: str, directory: Path) -> list[str]:
-    """Return the overrides for an id of gymnasium, and say once what they are.
-
-    Args:
-        name: the id.
-        directory: that of the YAML files of environments.
-
-    Raises:
-        ConfigError: the id is that of a raw Atari game.
-    """
+    """Return the overrides for an id of gymnasium, and say once what they are."""
     overrides, own = (
         [f"env={suite}", f"env.scenario.name={name}"] for suite in (_suite_of(name, directory), "gymnasium")
     )
@@ -36,26 +28,14 @@ def with_id(name: str, directory: Path) -> list[str]:
 
 
 def preprocessed_id(name: str) -> str:
-    """Return the id under which gymnasium's suite preprocesses an Atari game.
-
-    Args:
-        name: an id, such as `BreakoutNoFrameskip-v4`.
-
-    Returns:
-        `ALE/Breakout-v5`; empty for what is no Atari game, or without gymnasium or ale_py.
-    """
+    """Return the id under which gymnasium's suite preprocesses an Atari game."""
     with contextlib.suppress(MissingExtraError):
         return str(load_suite("gymnasium").preprocessed_id(name))
     return ""
 
 
 def scenario_override(suite: str, name: str) -> str:
-    """Return the override for a scenario of a suite; those of Atari games choose the usual preprocessing.
-
-    Args:
-        suite: name of the suite.
-        name: one of its scenarios.
-    """
+    """Return the override for a scenario of a suite; those of Atari games choose the usual preprocessing."""
     if suite == "gymnasium" and preprocessed_id(name):
         return f"env={name}"
     is_atari = suite == "envpool" and load_suite(suite).is_atari(name)

@@ -33,42 +33,24 @@ _SILENCE = threading.RLock()
 
 
 class Rules(NamedTuple):
-    """Rules of an environment that the interface does not specify.
+    """Rules of an environment that the interface does not specify."""
 
-    Attributes:
-        limit: the steps after which an episode is truncated; None: never.
-        terminated: `(env, state) -> bool`, whether the task has ended, also in the last step before the limit; None: it
-            ends once all are done before that.
-        team_reward: whether all agents receive the same reward.
-        measures: `(env, state) -> measures`, see `EpisodeMetrics`.
-        legal: `(env, state) -> masks`, the legal actions by agent; None: `get_avail_actions`, if there is one.
-        views: `(observations) -> observations`, those of each agent as a list; None where they are by agent already.
-        declared: whether `observation_spaces` tell pictures and categories from numbers; False: all are numbers.
-        scene: see `Environment.scene`; None: as the images of the observation.
-    """
-
-    limit: int | None = None
+    limit: int | None = None  # the steps after which an episode is truncated; None: never
+    # `(env, state) -> bool`, whether the task has ended, also in the last step before the limit.
     terminated: Callable[[Any, Any], Any] | None = None
-    team_reward: bool = False
-    measures: Callable[[Any, Any], Mapping[str, Any]] = lambda env, state: {}
+    team_reward: bool = False  # whether all agents receive the same reward
+    measures: Callable[[Any, Any], Mapping[str, Any]] = lambda env, state: {}  # `(env, state) -> measures`
+    # `(env, state) -> masks`, the legal actions by agent; None: `get_avail_actions`, if there is one.
     legal: Callable[[Any, Any], Mapping[Any, Any]] | None = None
+    # `(observations) -> observations`, those of each agent as a list; None where they are by agent already.
     views: Callable[[Any], Any] | None = None
+    # Whether `observation_spaces` tell pictures and categories from numbers; False: all are numbers.
     declared: bool = False
     scene: Callable[[], Scene | None] | None = None
 
 
 class JaxMarlEnvironment(Environment):
-    """An environment with JaxMARL's interface; one agent is an environment like any other.
-
-    Args:
-        env: the environment; its automatic reset is not used.
-        rules: what its interface leaves open.
-        name: its name, for messages.
-        world: whether agents also observe what all of them see, see `with_world`.
-
-    Raises:
-        ConfigError: the agents' observations or actions cannot be padded to one shape.
-    """
+    """An environment with JaxMARL's interface; one agent is an environment like any other."""
 
     def __init__(self, env: Any, rules: Rules, name: str, world: bool = False) -> None:
         self._env, self._rules, self._world = env, rules, world
@@ -90,13 +72,11 @@ class JaxMarlEnvironment(Environment):
             self.observation_space = world_space(self.observation_space, view)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.reset`."""
         with quiet():
             state, observation = self._all(key)
             return state, restart(self._only(observation), self._rules.measures(self._env, state))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
         rules = self._rules
         with quiet():
             observed, after, rewards, dones, _ = self._env.step_env(key, state, self._native(action))
@@ -112,7 +92,6 @@ class JaxMarlEnvironment(Environment):
             return after, transition(observation, reward, terminated, truncated, rules.measures(self._env, after))
 
     def scene(self) -> Scene | None:
-        """See `Environment.scene`."""
         return super().scene() if self._rules.scene is None else self._rules.scene()
 
     def _all(self, key: jax.Array) -> tuple[State, Observation]:
@@ -172,22 +151,7 @@ class JaxMarlEnvironment(Environment):
 
 
 def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
-    """Convert a custom environment.
-
-    Args:
-        env: the environment. Its `max_steps`, if it has them, truncate an episode; any end before terminates it, and
-            one in the last step where its `terminated(state)`, if it has one, says so. Its `team_reward` tells whether
-            all agents receive the same reward, by default False. Its `scene()`, if it has one, draws it.
-        name: its name, for messages.
-        world: see `JaxMarlEnvironment`.
-
-    Returns:
-        The environment.
-
-    Raises:
-        FaultyEnvironmentError: it does not follow the interface.
-        ConfigError: see `JaxMarlEnvironment`.
-    """
+    """Convert a custom environment."""
     # Each stage relies on the one before.
     for stage in (_space_faults, _reset_faults, _step_faults):
         with quiet(), refusing(f"{name} does not follow JaxMARL's interface", "see JaxMARL's MultiAgentEnv"):

@@ -53,9 +53,6 @@ def deferred(*packages: str) -> Iterator[None]:
 
     Modules that are imported within the context may import modules of these packages, but call nothing of theirs before
     the context ends. Subclasses of their classes are of no use.
-
-    Args:
-        packages: names of packages.
     """
     finder = _PlaceholderFinder([name for name in packages if name not in sys.modules])
     sys.meta_path.insert(0, finder)

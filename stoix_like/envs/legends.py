@@ -21,23 +21,14 @@ LAST_STEP = LAST_ACTION, LAST_REWARD = "last_action", "last_reward"
 
 
 class Feature(NamedTuple):
-    """A number in a view of the agent: one of its entries, or an angle that it holds as cosine and sine.
+    """A number in a view of the agent: one of its entries, or an angle that it holds as cosine and sine."""
 
-    Attributes:
-        name: its name, such as `pole_angle`.
-        places: flat index of the entry, or those of the cosine and the sine.
-        unit: its unit, `rad`; empty for none.
-        low: lower end of its usual range; None if it is unknown.
-        high: upper end.
-        leaf: dotted name of the array in a dictionary; empty if the view is an array.
-    """
-
-    name: str
-    places: tuple[int, ...]
-    unit: str = ""
-    low: float | None = None
-    high: float | None = None
-    leaf: str = ""
+    name: str  # its name, such as `pole_angle`
+    places: tuple[int, ...]  # flat index of the entry, or those of the cosine and the sine
+    unit: str = ""  # its unit, `rad`; empty for none
+    low: float | None = None  # lower end of its usual range; None if it is unknown
+    high: float | None = None  # upper end
+    leaf: str = ""  # dotted name of the array in a dictionary; empty if the view is an array
 
     @property
     def label(self) -> str:
@@ -74,16 +65,11 @@ class Feature(NamedTuple):
 
 
 class Legend(NamedTuple):
-    """Description of the observations and actions of an environment.
+    """Description of the observations and actions of an environment."""
 
-    Attributes:
-        features: named features of the observation, those that tell most first.
-        actions: names of the discrete actions, or of the entries of an action, with their units.
-        velocities: flat indices of the entries of a vector that are velocities, besides those of features.
-    """
-
-    features: tuple[Feature, ...] = ()
-    actions: tuple[str, ...] = ()
+    features: tuple[Feature, ...] = ()  # named features of the observation, those that tell most first
+    actions: tuple[str, ...] = ()  # names of the discrete actions, or of the entries of an action, with their units
+    # Flat indices of the entries of a vector that are velocities, besides those of features.
     velocities: tuple[int, ...] = ()
 
     def places_of(self, name: str) -> tuple[int, ...]:
@@ -104,15 +90,7 @@ class Legend(NamedTuple):
 
 
 def find_legend(name: str, space: ObservationSpace | None = None) -> Legend:
-    """Return the legend of an environment; gymnax, brax, gymnasium and envpool share ids and observations.
-
-    Args:
-        name: id of the environment.
-        space: of its observations; those of physics simulations have entries that are an option.
-
-    Returns:
-        The legend; empty if the environment is not one of classic control, nor one of the known simulations.
-    """
+    """Return the legend of an environment; gymnax, brax, gymnasium and envpool share ids and observations."""
     body = re.sub(r"-v\d+$", "", name).replace("_", "").lower()
     shape = space.shape if isinstance(space, Box) else ()
     first, after = _VELOCITIES.get(body, {}).get(shape, (0, 0))
@@ -122,16 +100,7 @@ def find_legend(name: str, space: ObservationSpace | None = None) -> Legend:
 def find_feature(name: str, features: Sequence[Feature], space: ObservationSpace) -> Feature:
     """Return the feature with a name: a named one, or an entry such as `observation[3]` or `position[0]`.
 
-    Args:
-        name: its name; an entry of a dictionary has the dotted name of its array, and no index if it is a scalar.
-        features: the named features.
-        space: the space of the view.
-
-    Returns:
-        The feature.
-
-    Raises:
-        ConfigError: there is no such feature.
+    `name`: its name; an entry of a dictionary has the dotted name of its array, and no index if it is a scalar.
     """
     for feature in features:
         if feature.name == name:

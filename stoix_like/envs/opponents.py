@@ -25,21 +25,7 @@ def find_opponent(
     key: str = KEY,
     names: str = RANDOM,
 ) -> Opponent:
-    """Return the opponent that a key of the configuration names.
-
-    Args:
-        opponent: `random`, the import path of a function, or a function, see `Opponent`.
-        start: `(key) -> game`, which returns a state to try the function with.
-        random: the opponent `random`.
-        key: the key, for messages.
-        names: its values that are no import paths, for messages.
-
-    Returns:
-        The function, which raises a `ConfigError` wherever it fails.
-
-    Raises:
-        ConfigError: it cannot be imported, or is no such function.
-    """
+    """Return the opponent that a key of the configuration names."""
     if opponent == RANDOM:
         return random
     advice = f"it must be {names} or the import path of a function {_FORM}"

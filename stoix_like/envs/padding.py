@@ -23,15 +23,7 @@ def stack(*leaves: Any) -> jax.Array:
 
 
 def check_views(views: Mapping[Any, PyTree], name: str) -> None:
-    """Check that observations can be stacked.
-
-    Args:
-        views: shapes of the observation by agent.
-        name: name of the game, for messages.
-
-    Raises:
-        ConfigError: they cannot.
-    """
+    """Check that observations can be stacked."""
     first, *others = views
     for agent in others:
         if not _can_stack(views[first], views[agent]):
@@ -45,15 +37,7 @@ def shapes(view: PyTree) -> Any:
 
 
 def common_actions(spaces: Mapping[Any, Space], name: str) -> Space:
-    """Return the largest action space.
-
-    Args:
-        spaces: action space by agent.
-        name: name of the game, for messages.
-
-    Raises:
-        ConfigError: actions of the other spaces are not among its actions.
-    """
+    """Return the largest action space."""
     agents = list(spaces)
     largest = max(agents, key=lambda agent: (sum(choices(spaces[agent])), spaces[agent].shape))
     for agent in agents:
@@ -68,9 +52,7 @@ def common_actions(spaces: Mapping[Any, Space], name: str) -> Space:
 def own_actions(actions: Any, spaces: Sequence[Space]) -> list[Any]:
     """Return the action of each agent, without padding.
 
-    Args:
-        actions: `[A, ...]` elements of the common space; those of one agent have no axis of agents.
-        spaces: action space of each agent.
+    `actions`: `[A, ...]` elements of the common space; those of one agent have no axis of agents.
     """
     rows = [actions] if len(spaces) == 1 else [actions[number] for number in range(len(spaces))]
     pairs = zip(rows, spaces, strict=True)

@@ -79,11 +79,7 @@ class _CommonForm:
     ) -> PyTree:
         """Return what each agent of one game observes, with the legal actions `[A, n]` of discrete ones.
 
-        Args:
-            observations: by name, of the agents that observe anything.
-            infos: by name.
-            acting: the agents that choose; others have one legal action.
-            game: the game, if its state is part of the observation; None: the state is unknown, NaN.
+        `game`: the game, if its state is part of the observation; None: the state is unknown, NaN.
         """
         views = [np.zeros(view.shape, view.dtype) for view in self._views]
         mask = np.zeros((len(self.agents), self._choices), bool)
@@ -164,19 +160,15 @@ class ParallelBatch(HostBatch):
         self._done: list[set[Any]] = [set() for _ in games]
 
     def reset(self, seeds: list[int]) -> PyTree:
-        """See `HostBatch.reset`."""
         return _stack([self._start(number, int(seed)) for number, seed in enumerate(seeds)])
 
     def step(self, actions: np.ndarray) -> HostStep:
-        """See `HostBatch.step`."""
         return HostStep(*map(_stack, zip(*map(self._step, range(len(self._games)), actions), strict=True)))
 
     def picture(self) -> np.ndarray:
-        """See `HostBatch.picture`."""
         return np.asarray(self._games[0].render())
 
     def close(self) -> None:
-        """See `HostBatch.close`."""
         for game in self._games:
             game.close()
 
@@ -224,7 +216,7 @@ class ParallelGames(HostEnvironment):
         self._form = form
 
     def is_native(self, observation: Any) -> bool:
-        """See `HostEnvironment.is_native`; observations of games are by agent."""
+        """Observations of games are by agent."""
         return isinstance(observation, Mapping)
 
     def view_of(self, native: Mapping[str, Any]) -> Observation:
@@ -240,21 +232,7 @@ class ParallelGames(HostEnvironment):
 def adopt(
     env: Any, constructor: Callable[..., Any] | None, name: str, options: HostOptions, world: bool = False
 ) -> VectorEnvironment:
-    """Build vector environments from a game of PettingZoo.
-
-    Args:
-        env: the game, which is closed.
-        constructor: builds further ones; called with `render_mode` to draw them, if it takes one.
-        name: name of the game, for messages.
-        options: the time limit; games are stepped one after the other.
-        world: whether agents also observe what all of them see.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: there is no constructor, a space is not supported, or the game cannot be drawn.
-    """
+    """Build vector environments from a game of PettingZoo."""
     if constructor is None:
         raise ConfigError(f"{name} is built already: pass its class or function, env=my_module.parallel_env")
     if options.vectorization != "sync":

@@ -44,16 +44,6 @@ class Randomized(Vectorize):
     """N copies of a physics environment, each with parameters of its own, without automatic reset.
 
     Only the leaves that the axes name have a leading axis N; the copies share all others.
-
-    Args:
-        env: the environment.
-        physics: its model.
-        randomizer: draws parameters.
-        every: when they are drawn: at each reset, at the start of each rollout too, or once; see `AUTO_RESETS`.
-        name: what to call the randomizer in messages.
-
-    Raises:
-        ConfigError: the randomizer raises an exception, or does not return a model and its axes.
     """
 
     def __init__(
@@ -68,15 +58,13 @@ class Randomized(Vectorize):
         self._axes = self._find_axes(name)
 
     def reset(self, keys: jax.Array) -> tuple[RandomizedState, TimeStep]:
-        """See `VectorEnvironment.reset`."""
         return self._start(keys, self._draw(jax.vmap(jax.random.fold_in, (0, None))(keys, _STREAM)))
 
     def next_episodes(self, keys: jax.Array, state: RandomizedState) -> tuple[RandomizedState, TimeStep]:
-        """See `VectorEnvironment.next_episodes`."""
         return self._start(keys, state.parameters)
 
     def step(self, keys: jax.Array, state: Any, action: jax.Array) -> tuple[Any, TimeStep]:
-        """See `VectorEnvironment.step`; a search plans with this one where evaluations play the nominal model."""
+        """A search plans with this one where evaluations play the nominal model."""
         if not isinstance(state, RandomizedState):
             return super().step(keys, state, action)
 
@@ -88,14 +76,12 @@ class Randomized(Vectorize):
         return RandomizedState(env_state, state.parameters), timestep
 
     def start_rollout(self, key: jax.Array, state: RandomizedState) -> RandomizedState:
-        """See `VectorEnvironment.start_rollout`."""
         if self._every != "rollout":
             return state
         keys = jax.random.split(jax.random.fold_in(key, _STREAM), len(state.parameters[0]))
         return state._replace(parameters=self._draw(keys))
 
     def native_state(self, state: RandomizedState) -> State:
-        """See `VectorEnvironment.native_state`."""
         return state.env_state
 
     def _start(self, keys: jax.Array, parameters: tuple[jax.Array, ...]) -> tuple[RandomizedState, TimeStep]:
@@ -160,20 +146,7 @@ def randomize(
 ) -> VectorEnvironment:
     """Let the parameters of physics models differ between environments.
 
-    Args:
-        env: environments of a physics suite, with custom wrappers.
-        randomization: `registered`, the function that the suite registers for the environment, or the import path of a
-            `Randomizer`.
-        every: see `Randomized`.
-        environment: the name of the environment, for messages.
-        auto_reset: the mode of automatic reset; None where there is none.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: there is no physics model or no such function, the function fails, or the mode of automatic reset
-            or a custom wrapper does not fit.
+    `auto_reset`: the mode of automatic reset; None where there is none.
     """
     one = env.unwrapped.env if isinstance(env.unwrapped, Vectorize) else None
     if not isinstance(one, PhysicsEnvironment) or one.physics is None:
@@ -199,16 +172,7 @@ def randomize(
 
 
 def check_wrappers(env: VectorEnvironment, problem: str, instead: str) -> None:
-    """Refuse wrappers whose starts are their own, where episodes follow each other without their `reset`.
-
-    Args:
-        env: the environments.
-        problem: why episodes do, for the message.
-        instead: what would work, too.
-
-    Raises:
-        ConfigError: names the wrapper.
-    """
+    """Refuse wrappers whose starts are their own, where episodes follow each other without their `reset`."""
     for layer in layers(env):
         cls = type(layer)
         if cls.reset is not Wrapper.reset and cls.next_episodes is Wrapper.next_episodes:

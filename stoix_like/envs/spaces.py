@@ -16,7 +16,7 @@ from stoix_like.errors import ConfigError
 
 @dataclass(frozen=True)
 class Discrete:
-    """The integers `start … start + n - 1`; policies count actions from 0, see `wrappers.CountFromZero`."""
+    """The integers `start … start + n - 1`; policies count actions from 0."""
 
     n: int
     dtype: Any = jnp.int32
@@ -34,12 +34,7 @@ class Discrete:
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Draw one element uniformly among the legal ones.
 
-        Args:
-            key: a typed PRNG key.
-            mask: `[n]` bool, True where an element is legal; if None or all False, every element is legal.
-
-        Returns:
-            The element, a scalar.
+        `mask`: `[n]` bool, True where an element is legal; if None or all False, every element is legal.
         """
         if mask is None:
             return jax.random.randint(key, (), self.start, self.start + self.n, self.dtype)
@@ -64,15 +59,7 @@ class MultiDiscrete:
         return (len(self.nvec),)
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """Draw one element uniformly among the legal ones.
-
-        Args:
-            key: a typed PRNG key.
-            mask: `[sum(nvec)]` bool, the concatenated masks of the entries, see `Discrete.sample`.
-
-        Returns:
-            The element, `[len(nvec)]`.
-        """
+        """Draw one element uniformly among the legal ones."""
         if mask is None:
             low, high = bounds(self)
             return jax.random.randint(key, self.shape, low, high + 1, self.dtype)
@@ -84,21 +71,13 @@ class MultiDiscrete:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Arrays between `low` and `high`, which broadcast to `shape` and may be infinite.
+    """Arrays between `low` and `high`, which broadcast to `shape` and may be infinite."""
 
-    Attributes:
-        low: lower bounds.
-        high: upper bounds.
-        shape: shape of one element.
-        dtype: its dtype.
-        stacked: frames of successive steps along the last axis of an observation, the newest last; the first frame of
-            an episode fills the stack. Replay buffers then store each frame once.
-    """
-
-    low: np.ndarray | float
-    high: np.ndarray | float
-    shape: tuple[int, ...]
-    dtype: Any = jnp.float32
+    low: np.ndarray | float  # lower bounds
+    high: np.ndarray | float  # upper bounds
+    shape: tuple[int, ...]  # shape of one element
+    dtype: Any = jnp.float32  # its dtype
+    # Frames of successive steps along the last axis of an observation, the newest last.
     stacked: int = 1
 
     def __repr__(self) -> str:
@@ -137,13 +116,6 @@ class Box:
 
         Floats are uniform between their bounds, exponentially distributed from a lone one on, and standard normal
         without any. Integers and flags are uniform, without bounds among the numbers of 32 bits.
-
-        Args:
-            key: a typed PRNG key.
-            mask: ignored.
-
-        Returns:
-            The element, an array of `shape`.
         """
         del mask
         if jnp.issubdtype(self.dtype, jnp.bool_):
@@ -165,11 +137,7 @@ class Box:
 
 
 class Dict:
-    """Dictionaries of arrays, with one space per entry; for observations, and for actions, see `Mixed`.
-
-    Args:
-        spaces: the space of each entry by name; an entry may be a `Dict` again.
-    """
+    """Dictionaries of arrays, with one space per entry; for observations, and for actions."""
 
     def __init__(self, spaces: Mapping[str, ObservationSpace]) -> None:
         # In the order in which jax flattens dictionaries.
@@ -179,26 +147,14 @@ class Dict:
         return f"Dict({self.spaces})"
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> dict[str, Any]:
-        """Draw each entry on its own.
-
-        Args:
-            key: a typed PRNG key.
-            mask: ignored.
-
-        Returns:
-            The dictionary.
-        """
+        """Draw each entry on its own."""
         del mask
         keys = jax.random.split(key, len(self.spaces))
         return {name: space.sample(each) for each, (name, space) in zip(keys, self.spaces.items(), strict=True)}
 
 
 class Tuple:
-    """Tuples of arrays, with one space per entry; for actions, see `Mixed`.
-
-    Args:
-        spaces: the space of each entry; an entry may be a `Dict` or a `Tuple` again.
-    """
+    """Tuples of arrays, with one space per entry; for actions."""
 
     def __init__(self, spaces: Sequence[Any]) -> None:
         self.spaces = tuple(spaces)
@@ -207,15 +163,7 @@ class Tuple:
         return f"Tuple({list(self.spaces)})"
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> tuple[Any, ...]:
-        """Draw each entry on its own.
-
-        Args:
-            key: a typed PRNG key.
-            mask: ignored.
-
-        Returns:
-            The tuple.
-        """
+        """Draw each entry on its own."""
         del mask
         keys = jax.random.split(key, len(self.spaces))
         return tuple(space.sample(each) for each, space in zip(keys, self.spaces, strict=True))
@@ -225,21 +173,9 @@ class Mixed:
     """Float vectors that hold one element of each part of a `Dict` or a `Tuple`, side by side, as policies see them.
 
     Choices are whole numbers, which float32 represents exactly up to 2^24.
-
-    Args:
-        space: a `Dict` or a `Tuple` of `Discrete`, `MultiDiscrete` and `Box` spaces, at any depth.
-
-    Raises:
-        ConfigError: a part is another space, or there is none.
-
-    Attributes:
-        parts: the spaces of the parts, in the order in which jax flattens an element of `space`.
-        names: their dotted names, such as `gripper.force`; indices in tuples.
-        shape: shape of one vector, `(D,)`.
-        dtype: its dtype.
     """
 
-    dtype: Any = jnp.float32
+    dtype: Any = jnp.float32  # its dtype
 
     def __init__(self, space: Dict | Tuple) -> None:
         self.space = space
@@ -281,12 +217,7 @@ class Mixed:
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Draw one element of each part, uniformly among the legal ones.
 
-        Args:
-            key: a typed PRNG key.
-            mask: the concatenated masks of the discrete parts, see `Discrete.sample`.
-
-        Returns:
-            The vector, `[D]`.
+        Returns the vector, `[D]`.
         """
         keys, masks = jax.random.split(key, len(self.parts)), self.masks(mask)
         return self.join([part.sample(*each) for part, *each in zip(self.parts, keys, masks, strict=True)])
@@ -400,15 +331,7 @@ ActionSpace = Space | Dict | Tuple
 
 
 def entries(nest: Any, name: str = "") -> dict[str, Any]:
-    """Return the entries of nested dictionaries, in the order of jax: sorted by name at each level.
-
-    Args:
-        nest: a space or a view of the agent; anything else than a dictionary is a single entry.
-        name: name of the nest, which starts the names of its entries.
-
-    Returns:
-        The entries by dotted name, such as `grid` and `agent.position`.
-    """
+    """Return the entries of nested dictionaries, in the order of jax: sorted by name at each level."""
     children = nest.spaces if isinstance(nest, Dict) else nest
     if not isinstance(children, Mapping):
         return {name: nest}
@@ -423,16 +346,7 @@ def element_names(space: ActionSpace) -> list[str]:
 
 
 def action_facts(action_space: Space) -> dict[str, Any]:
-    """Return the properties of an action space under the argument names of heads.
-
-    Args:
-        action_space: the action space.
-
-    Returns:
-        `action_space`; `action_dim`, the number of actions, of sub-actions, or of entries of an action, or the shape of
-        an action that is not a vector; for `MultiDiscrete`, `number_of_dims_per_distribution`; for a bounded `Box`,
-        `minimum` and `maximum`.
-    """
+    """Return the properties of an action space under the argument names of heads."""
     if isinstance(action_space, Discrete):
         return {"action_space": action_space, "action_dim": action_space.n}
     if isinstance(action_space, MultiDiscrete):
@@ -457,10 +371,6 @@ def fits(head: Any, action_space: Space) -> bool:
 
     Both declare the class variables `action_spaces`, by default every type of space, and `needs_bounds`, by default
     False; see `heads.PolicyHead`. Bounds have a distance.
-
-    Args:
-        head: a head, a system's `Config`, or the class of either.
-        action_space: the action space.
     """
     if not isinstance(action_space, getattr(head, "action_spaces", object)):
         return False

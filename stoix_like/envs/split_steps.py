@@ -14,11 +14,7 @@ from stoix_like.envs.host_batches import HostStep
 
 
 class SplitSteps:
-    """The traced parts of a step around the call to the host, for programs that leave the call to others.
-
-    Args:
-        env: environments on the host, with their wrappers.
-    """
+    """The traced parts of a step around the call to the host, for programs that leave the call to others."""
 
     def __init__(self, env: VectorEnvironment) -> None:
         host = env.unwrapped
@@ -28,12 +24,8 @@ class SplitSteps:
     def start(self, keys: jax.Array, view: PyTree) -> tuple[Any, TimeStep]:
         """Build the result of `VectorEnvironment.reset`.
 
-        Args:
-            keys: `[N]` typed PRNG keys.
-            view: of `DirectBatch.reset`.
-
-        Returns:
-            The state and the first time step `[N, ...]`.
+        `keys`: `[N]` typed PRNG keys.
+        Returns the state and the first time step `[N, ...]`.
         """
         return self._env.rebased(_Answered(self.host, view)).reset(keys)
 
@@ -44,13 +36,9 @@ class SplitSteps:
     def host_action(self, keys: jax.Array, state: Any, action: jax.Array) -> jax.Array:
         """Convert actions to those that the environments on the host take.
 
-        Args:
-            keys: `[N]` typed PRNG keys.
-            state: the state before the step.
-            action: `[N, ...]` elements of the action space.
-
-        Returns:
-            `[N, ...]`, for `DirectBatch.step`.
+        `keys`: `[N]` typed PRNG keys.
+        `action`: `[N, ...]` elements of the action space.
+        Returns `[N, ...]`, for `DirectBatch.step`.
         """
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.outcome_spec(len(keys)))
         base = _Answered(self.host, zeros)
@@ -60,14 +48,9 @@ class SplitSteps:
     def finish(self, keys: jax.Array, state: Any, action: jax.Array, outcome: HostStep) -> tuple[Any, TimeStep]:
         """Build the result of `VectorEnvironment.step`.
 
-        Args:
-            keys: `[N]`, those of `host_action`.
-            state: the state before the step.
-            action: `[N, ...]`, those of `host_action`.
-            outcome: of `DirectBatch.step`.
-
-        Returns:
-            The next state and the time step `[N, ...]`.
+        `keys`: `[N]`, those of `host_action`.
+        `action`: `[N, ...]`, those of `host_action`.
+        Returns the next state and the time step `[N, ...]`.
         """
         return self._env.rebased(_Answered(self.host, outcome)).step(keys, state, action)
 

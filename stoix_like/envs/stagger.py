@@ -19,14 +19,11 @@ _LENGTH_STREAM = 0x57A6
 
 
 class Stagger(NamedTuple):
-    """Truncation of the first episode of each environment at a random step.
+    """Truncation of the first episode of each environment at a random step."""
 
-    Attributes:
-        init: `(keys [N]) -> remaining`, the steps until it is truncated, at the first reset.
-        truncate: `(remaining, timestep [N, ...]) -> (remaining, timestep)`, after each step.
-    """
-
+    # `(keys [N]) -> remaining`, the steps until it is truncated, at the first reset.
     init: Callable[[jax.Array], PyTree]
+    # `(remaining, timestep [N, ...]) -> (remaining, timestep)`, after each step.
     truncate: Callable[[Any, TimeStep], tuple[Any, TimeStep]]
 
 
@@ -40,17 +37,6 @@ def make_stagger(enabled: bool, env: VectorEnvironment, time_limit: int | None) 
     The length of the first episode is uniform in 1 … L, for a time limit of L steps, as if training had started in the
     midst of it. Episodes that last until the time limit then end at different times in different environments. All
     steps are learned from, and the truncated episodes are not counted among the episodes.
-
-    Args:
-        enabled: whether to truncate; False gives the identity.
-        env: environments without automatic reset.
-        time_limit: that of the configuration, for environments that do not know theirs.
-
-    Returns:
-        The functions.
-
-    Raises:
-        ConfigError: the environments have no time limit, or reset themselves.
     """
     if not enabled:
         return IN_LOCKSTEP

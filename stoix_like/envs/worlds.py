@@ -17,14 +17,9 @@ OWN, WORLD = "own", "world"
 def with_world(views: Any, world: jax.Array | None = None) -> dict[str, Any]:
     """Add what all agents see to the observation of each.
 
-    Args:
-        views: the observations of one environment's agents, `[A, ...]`.
-        world: the state of the environment `[W]`, or as each agent sees it `[A, W]`, converted to float32; None: the
-            observations of all agents, side by side along the last axis, or flattened where they are dictionaries or
-            scalars.
-
-    Returns:
-        The entries `own` and `world`, `[A, ...]`.
+    `views`: the observations of one environment's agents, `[A, ...]`.
+    `world`: the state of the environment `[W]`, or as each agent sees it `[A, W]`, converted to float32.
+    Returns the entries `own` and `world`, `[A, ...]`.
     """
     leaves = jax.tree.leaves(views)
     if world is None:
@@ -41,12 +36,7 @@ def with_world(views: Any, world: jax.Array | None = None) -> dict[str, Any]:
 def world_space(own: ObservationSpace, views: Any) -> Dict:
     """Return the space of what `with_world` returns.
 
-    Args:
-        own: the space of each agent's observation.
-        views: shapes and dtypes of what it returns, `[A, ...]`.
-
-    Returns:
-        The space.
+    `views`: shapes and dtypes of what it returns, `[A, ...]`.
     """
     world = views[WORLD]
     high = 255 if world.dtype == jnp.uint8 else np.inf

@@ -20,16 +20,7 @@ _FORM = "(observation, key) -> action, of one environment"
 
 
 def with_policy(system: System, policy: str | BaselinePolicy, space: Space) -> System:
-    """Replace what a system does in evaluations.
-
-    Args:
-        system: the system.
-        policy: `random`, the import path of a function, or the function.
-        space: the space of its actions.
-
-    Raises:
-        ConfigError: it cannot be imported, or is no function; wherever it fails or returns another action.
-    """
+    """Replace what a system does in evaluations."""
 
     def fault(action: Any) -> str | None:
         shape = jnp.shape(action)

@@ -49,25 +49,16 @@ _WRITE = "write the results"
 
 
 class EvaluatedMembers(NamedTuple):
-    """Trained members to evaluate.
+    """Trained members to evaluate."""
 
-    Attributes:
-        shared: their shared state, with a leading axis `[M]` for several members.
-        members: `[M]` indices of the members.
-        env_steps: `[M]` environment steps that each member was trained for.
-        hyperparams: `[M]` hyperparameters of each member.
-        selected: `[M]` how the parameters of each member were selected.
-        seeds: `[M]` the seed of each member, where it is not the one that the run started with; empty otherwise.
-        diverged: members whose parameters are those from before they diverged.
-    """
-
-    shared: Any
-    members: tuple[int, ...]
-    env_steps: tuple[int, ...]
-    hyperparams: tuple[dict[str, float], ...]
-    selected: tuple[str, ...]
+    shared: Any  # their shared state, with a leading axis `[M]` for several members
+    members: tuple[int, ...]  # `[M]` indices of the members
+    env_steps: tuple[int, ...]  # `[M]` environment steps that each member was trained for
+    hyperparams: tuple[dict[str, float], ...]  # `[M]` hyperparameters of each member
+    selected: tuple[str, ...]  # `[M]` how the parameters of each member were selected
+    # `[M]` the seed of each member, where it is not the one that the run started with; empty otherwise.
     seeds: tuple[int, ...] = ()
-    diverged: tuple[int, ...] = ()
+    diverged: tuple[int, ...] = ()  # members whose parameters are those from before they diverged
 
     def state_of(self, index: int) -> Any:
         """Return the state of one member."""
@@ -164,18 +155,7 @@ def evaluate(
 
 
 def render(run_dir: str | Path, path: str | Path, *, which: str | int = "best", member: int | str = "best") -> None:
-    """Render an episode of a trained run, and write nothing else.
-
-    Args:
-        run_dir: the directory of the run.
-        path: path of a gif or mp4 file.
-        which: see `evaluate`.
-        member: index of a member of a population, or `best`.
-
-    Raises:
-        ConfigError: the environment cannot be drawn, or there is no such run, checkpoint or member.
-        HostEnvironmentError: an environment on the host failed.
-    """
+    """Render an episode of a trained run, and write nothing else."""
     run = open_run(run_dir)
     animation = _make_animation(run, Path(path))
     set_compile_cache(run.setup.config.arch.compile_cache)
@@ -183,14 +163,7 @@ def render(run_dir: str | Path, path: str | Path, *, which: str | int = "best", 
 
 
 def describe(record: Mapping[str, Any]) -> str:
-    """Format the results of an evaluation for the terminal.
-
-    Args:
-        record: results from `evaluate`.
-
-    Returns:
-        A few lines of text.
-    """
+    """Format the results of an evaluation for the terminal."""
     acting = "greedy" if record["greedy"] else "sampled"
     against = f" against {record['opponent']}" if "opponent" in record else ""
     simulations = f", {record['simulations']} simulations" if "simulations" in record else ""
@@ -438,7 +411,7 @@ def _render(
 
 
 def _scores(trained: EvaluatedMembers, played: Episodes) -> np.ndarray:
-    """Return the mean return of each member, see `records.without_frozen`."""
+    """Return the mean return of each member."""
     return records.without_frozen(np.asarray(played.returns).mean(-1), trained.diverged)
 
 
@@ -466,13 +439,7 @@ def _reported(task: str, *kinds: type[Exception]) -> Iterator[None]:
 def write_results(directory: Path, stem: str, record: dict[str, Any]) -> Path | None:
     """Write results to a new file.
 
-    Args:
-        directory: the directory, `evaluations/` of a run.
-        stem: the name of the file, before its ending and the number of a further one.
-        record: the results.
-
-    Returns:
-        The path of the file; None if writing failed, which is reported.
+    Returns the path of the file; None if writing failed, which is reported.
     """
     with _reported(_WRITE, OSError):
         check_directory(directory)

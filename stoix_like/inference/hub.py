@@ -34,18 +34,6 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
 
     Uploaded are the configuration, the metrics, the summary, and the trained parameters of the newest checkpoint,
     without replay buffers. The token is that of `hf auth login` or of the variable HF_TOKEN.
-
-    Args:
-        run_dir: the directory of a complete run.
-        repo: the repository, `owner/name`; created if it does not exist.
-        private: whether a new repository is private.
-
-    Returns:
-        The address of the repository.
-
-    Raises:
-        ConfigError: there is no complete run, the name is invalid, or the Hub refuses.
-        MissingExtraError: huggingface_hub is not installed.
     """
     directory = remote.local_copy(run_dir, items=("best", "shared"))
     check_is_run(directory)
@@ -91,16 +79,6 @@ def local_run(run_dir: str | Path) -> Path:
 
     The address of a run of the Hub is `hf://owner/name` or `hf://owner/name@revision`. Downloaded are only the files
     that `push` uploads. What they may do is checked as for any other run directory.
-
-    Args:
-        run_dir: a directory, or an address.
-
-    Returns:
-        The absolute path.
-
-    Raises:
-        ConfigError: the address is invalid, or the Hub has no such repository.
-        MissingExtraError: huggingface_hub is not installed.
     """
     text = str(run_dir)
     if not text.startswith("hf:/") or Path(text).exists():
@@ -123,17 +101,7 @@ def local_run(run_dir: str | Path) -> Path:
 
 
 def card(summary: Mapping[str, Any], repo: str, unit: str = "env steps", kept: str = "best") -> str:
-    """Return the model card of a run: metadata that the Hub reads, the results, and how to use the policy.
-
-    Args:
-        summary: the content of `summary.json`.
-        repo: the repository, `owner/name`.
-        unit: what the budget of the run counts.
-        kept: the parameters of the absolute metric, `best` or `last`.
-
-    Returns:
-        The text of README.md.
-    """
+    """Return the model card of a run: metadata that the Hub reads, the results, and how to use the policy."""
     system, environment = summary["system"], summary["environment"]
     mean, what = _return(summary, kept)
     metadata = {

@@ -59,26 +59,9 @@ def ladder(
     model of Bradley and Terry, in points of Elo above the first player: 100 more are a score of 64 %, 400 more one of
     91 %.
 
-    Args:
-        run_dir: the directory of the run, or its address, see `evaluate`.
-        games: games per match, even. All matches play at most 1,000,000.
-        openings: random moves at the start of each game; without any, two greedy policies play two games.
-        neighbours: play each checkpoint against so many before it and the first one; None: against all. With K
-            checkpoints, that is about K times as many matches, in place of K (K - 1) / 2.
-        members: let the members of a population play each other, not checkpoints.
-        which: of members, `last` (None), `best` or the environment steps of a kept checkpoint; see `evaluate`.
-        member: of checkpoints, index of a member of a population, or the `best` one of the last checkpoint.
-        seed: seed of the games, below 2**32.
-        trust: allow the run's configuration to name code from outside this package.
-        env: the environment of a run that was trained on an object passed from Python.
-
-    Returns:
-        The results: `players`, each with its `elo`, `elo_ci_low`, `elo_ci_high` and mean `score`; `matches`, each with
-        the indices of its players and `wins`, `draws` and `losses` of the first one; and the `path` of the file, None
-        if writing failed.
-
-    Raises:
-        ConfigError: an argument is invalid, the run is not one of self-play, or fewer than two players are kept.
+    `neighbours`: play each checkpoint against so many before it and the first one; None: against all.
+    `which`: of members, `last` (None), `best` or the environment steps of a kept checkpoint.
+    Returns the results: `players`, each with its `elo`, `elo_ci_low`, `elo_ci_high` and mean `score`.
     """
     _check(games, openings, neighbours, seed)
     if which is not None and not members:
@@ -122,14 +105,7 @@ def ladder(
 
 
 def describe(record: Mapping[str, Any]) -> str:
-    """Format the results of a ladder for the terminal.
-
-    Args:
-        record: results from `ladder`.
-
-    Returns:
-        A table.
-    """
+    """Format the results of a ladder for the terminal."""
     players, of_members = record["players"], record["of"] == "members"
     acting = "greedy" if record["greedy"] else "sampled"
     matches = "1 match" if len(record["matches"]) == 1 else f"{len(record['matches'])} matches"

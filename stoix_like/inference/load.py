@@ -41,39 +41,24 @@ _INFERENCE = ("logger=silent", "+checkpoint.mirror=null")
 
 
 class TrainedRun(NamedTuple):
-    """A trained run.
+    """A trained run."""
 
-    Attributes:
-        run_dir: its directory.
-        setup: its configuration, environments and networks.
-        mesh: one device.
-    """
-
-    run_dir: Path
-    setup: SystemParts
-    mesh: Mesh
+    run_dir: Path  # its directory
+    setup: SystemParts  # its configuration, environments and networks
+    mesh: Mesh  # one device
 
 
 class TrainedState(NamedTuple):
-    """Trained state; of a population, with a leading axis `[P]`.
+    """Trained state; of a population, with a leading axis `[P]`."""
 
-    Attributes:
-        shared: the agent's shared state: parameters, statistics and counters.
-        env_steps: environment steps that each member was trained for, `[]` or `[P]`.
-        episode_return: mean evaluation return of these parameters, `[]` or `[P]`; NaN if they were not evaluated.
-        hyperparams: by name, the hyperparameters of each member at that time.
-        selected: what these parameters are, for each member.
-        ranks: by which the best member is chosen, `[]` or `[P]`; None: by return.
-        seeds: the seed of each member; empty: those that the run started with.
-    """
-
-    shared: Any
-    env_steps: np.ndarray
+    shared: Any  # the agent's shared state: parameters, statistics and counters
+    env_steps: np.ndarray  # environment steps that each member was trained for, `[]` or `[P]`
+    # Mean evaluation return of these parameters, `[]` or `[P]`; NaN if they were not evaluated.
     episode_return: np.ndarray
-    hyperparams: Mapping[str, Sequence[float]] = {}
-    selected: Sequence[str] = ()
-    ranks: np.ndarray | None = None
-    seeds: Sequence[int] = ()
+    hyperparams: Mapping[str, Sequence[float]] = {}  # by name, the hyperparameters of each member at that time
+    selected: Sequence[str] = ()  # what these parameters are, for each member
+    ranks: np.ndarray | None = None  # by which the best member is chosen, `[]` or `[P]`; None: by return
+    seeds: Sequence[int] = ()  # the seed of each member; empty: those that the run started with
 
     def hyperparams_of(self, member: int) -> dict[str, float]:
         """Return the hyperparameters of one member."""
@@ -81,23 +66,14 @@ class TrainedState(NamedTuple):
 
 
 class TrainedMember(NamedTuple):
-    """Trained state of one member.
+    """Trained state of one member."""
 
-    Attributes:
-        shared: the agent's shared state, without a population axis.
-        member: index of the member, 0 without a population.
-        env_steps: environment steps that the member was trained for.
-        hyperparams: the hyperparameters of the member at that time.
-        selected: what these parameters are: `best of 10 evaluations, return 195.30`.
-        seed: the seed of the member; None: the one that the run started with.
-    """
-
-    shared: Any
-    member: int
-    env_steps: int
-    hyperparams: dict[str, float]
-    selected: str
-    seed: int | None = None
+    shared: Any  # the agent's shared state, without a population axis
+    member: int  # index of the member, 0 without a population
+    env_steps: int  # environment steps that the member was trained for
+    hyperparams: dict[str, float]  # the hyperparameters of the member at that time
+    selected: str  # what these parameters are: `best of 10 evaluations, return 195.30`
+    seed: int | None = None  # the seed of the member; None: the one that the run started with
 
 
 def load_policy(
@@ -154,21 +130,7 @@ def _of_agent(setup: SystemParts, shared: Any, agent: int) -> tuple[SystemParts,
 
 
 def open_run(run_dir: str | Path, trust: bool = False, env: Any = None, steps: bool = True) -> TrainedRun:
-    """Read a run's configuration, and build what its policies need, on one device.
-
-    Args:
-        run_dir: the directory of the run, or its address: on the Hugging Face Hub, `hf://owner/name`, or on an object
-            store, `s3://bucket/run`.
-        trust: whether the configuration may name code outside this package, which is remembered.
-        env: the environment of a run that was trained on an object passed from Python.
-        steps: whether environments are stepped; False takes what the run says of them, where that is enough.
-
-    Returns:
-        The run.
-
-    Raises:
-        ConfigError: if the directory holds no run, or its configuration names untrusted code.
-    """
+    """Read a run's configuration, and build what its policies need, on one device."""
     directory = local_run(run_dir)
     run = with_env(parse_config(read_config(directory, _INFERENCE, trust, learns=False)), env)
     described = None if steps else _described(directory, run)
@@ -190,20 +152,7 @@ def _described(run_dir: Path, run: RunConfig) -> VectorEnvironment | None:
 
 
 def load_shared(run: TrainedRun, which: str | int = "best") -> TrainedState:
-    """Load the trained state of every member.
-
-    Args:
-        run: the run, from `open_run`.
-        which: `best`, each member's parameters with the best evaluation; `last`; or the environment steps of a
-            checkpoint.
-
-    Returns:
-        The state; `best` and `last` come from the newest intact checkpoint. The best parameters of a member that was
-        evaluated only before its first update are its last ones.
-
-    Raises:
-        ConfigError: if the checkpoint does not exist or is damaged.
-    """
+    """Load the trained state of every member."""
     run_dir, steps = run.run_dir, checkpoint.steps(run.run_dir)
     if not steps:
         raise ConfigError(f"run_dir={run_dir} holds no checkpoint: evaluate a run that saved one, or resume it first")
@@ -223,19 +172,7 @@ def load_shared(run: TrainedRun, which: str | int = "best") -> TrainedState:
 
 
 def load_member(run: TrainedRun, which: str | int, member: int | str | None) -> TrainedMember:
-    """Load the trained state of one member.
-
-    Args:
-        run: the run, from `open_run`.
-        which: see `load_shared`.
-        member: see `choose_member`.
-
-    Returns:
-        The state of the member.
-
-    Raises:
-        ConfigError: if the checkpoint or the member does not exist.
-    """
+    """Load the trained state of one member."""
     state = load_shared(run, which)
     index = choose_member(state, member)
     shared = take_member(state.shared, index) if state.env_steps.ndim else state.shared
@@ -245,19 +182,7 @@ def load_member(run: TrainedRun, which: str | int, member: int | str | None) -> 
 
 
 def choose_member(state: TrainedState, member: int | str | None) -> int:
-    """Return the index of a member of a population.
-
-    Args:
-        state: the state of all members.
-        member: index of the member; `best` or None for the one with the highest absolute metric, in a run without one
-            with the highest return of these parameters.
-
-    Returns:
-        The index of the member, 0 without a population.
-
-    Raises:
-        ConfigError: if the member does not exist.
-    """
+    """Return the index of a member of a population."""
     returns = np.atleast_1d(state.episode_return)
     if isinstance(member, str) and member.isdigit():
         member = int(member)
@@ -271,12 +196,8 @@ def choose_member(state: TrainedState, member: int | str | None) -> int:
 def take_member(tree: Any, member: int) -> Any:
     """Select one member of a tree.
 
-    Args:
-        tree: arrays `[P, ...]`.
-        member: index of the member, 0 to P - 1.
-
-    Returns:
-        Arrays `[...]`.
+    `tree`: arrays `[P, ...]`.
+    Returns arrays `[...]`.
     """
     return jax.tree.map(lambda leaf: leaf[member], tree)
 

@@ -31,17 +31,6 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
     """Read the replay buffer of the last checkpoint of a run.
 
     The oldest episode of each environment may lack its start. The newest one is truncated after its last step.
-
-    Args:
-        run: the run.
-        member: see `load.choose_member`.
-
-    Returns:
-        The steps, with actions in the units of the policy and rewards in those of the environment, and a sentence about
-        them.
-
-    Raises:
-        ConfigError: the run has no such buffer, or clipped its rewards.
     """
     config = run.setup.config
     stored = config.system.find_part(ReplayConfig)
@@ -92,15 +81,7 @@ def read_replay(run: TrainedRun, member: int | str | None) -> tuple[DataSet, str
 
 
 def stored_scale(config: SystemConfig, hyperparams: Mapping[str, float]) -> float:
-    """Return the factor by which the system multiplied the rewards of its buffer.
-
-    Args:
-        config: hyperparameters of the system.
-        hyperparams: those that the member has instead.
-
-    Returns:
-        `reward_scale`; 1 where the system has none, or stores rewards as they are.
-    """
+    """Return the factor by which the system multiplied the rewards of its buffer."""
     if config.stores_raw_rewards or "reward_scale" not in flat_hints(type(config)):
         return 1.0
     return float(hyperparams.get("reward_scale", get_value(config, "reward_scale")))

@@ -21,37 +21,17 @@ from stoix_like.schema import replace_values
 
 
 class SearchedEpisode(NamedTuple):
-    """An episode of T steps.
+    """An episode of T steps."""
 
-    Attributes:
-        name: `search/ff_az on gymnax/CartPole-v1`; of several agents, with the one that the other fields are of.
-        action_space: the space of one action.
-        legend: names of the actions.
-        found: `[T, ...]`, what the searches found, as host arrays.
-        reward: `[T]`, as the environment counts them.
-    """
-
-    name: str
-    action_space: Space
-    legend: Legend
-    found: SearchOutput
-    reward: np.ndarray
+    name: str  # `search/ff_az on gymnax/CartPole-v1`; of several agents, with the one that the other fields are of
+    action_space: Space  # the space of one action
+    legend: Legend  # names of the actions
+    found: SearchOutput  # `[T, ...]`, what the searches found, as host arrays
+    reward: np.ndarray  # `[T]`, as the environment counts them
 
 
 def with_simulations(config: RunConfig, simulations: int | None) -> RunConfig:
-    """Set how long evaluations of a run search in each step.
-
-    Args:
-        config: the typed configuration of the run.
-        simulations: number of simulations, or of what the system counts; 0 for the policy alone; None leaves it as it
-            is.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ConfigError: the system does not search, or the number is negative.
-    """
+    """Set how long evaluations of a run search in each step."""
     if simulations is None:
         return config
     keys = config.system.policy_hyperparams
@@ -71,22 +51,7 @@ def search_episode(
     simulations: int | None = None,
     trust: bool = False,
 ) -> SearchedEpisode:
-    """Play an episode of evaluation, and keep what the search of every step found.
-
-    Args:
-        run_dir: see `load_policy`.
-        which: see `load_policy`.
-        member: see `load_policy`.
-        seed: seed of the start state, below 2**32.
-        simulations: see `with_simulations`.
-        trust: see `load_policy`.
-
-    Returns:
-        The episode.
-
-    Raises:
-        ConfigError: the run does not search, the seed is out of range, or see `load_policy`.
-    """
+    """Play an episode of evaluation, and keep what the search of every step found."""
     check_seed(seed)
     run = open_run(run_dir, trust)
     setup = run.setup._replace(config=with_simulations(run.setup.config, simulations))

@@ -13,15 +13,7 @@ from stoix_like.run.host.plan import count_updates
 def set_up_inference(config: RunConfig, env: VectorEnvironment | None = None) -> SystemParts:
     """Build the environments and the networks of a run that was trained, for one device.
 
-    Args:
-        config: the typed configuration.
-        env: environments as the run describes them, for a system that does not plan with them; None builds them.
-
-    Returns:
-        The parts.
-
-    Raises:
-        ConfigError: the environment cannot be built, or the networks do not fit it.
+    `env`: environments as the run describes them, for a system that does not plan with them; None builds them.
     """
     made_of = (config.env, config.custom_env, config.matmul_precision)
     env = factory.make_eval(*made_of) if env is None else env

@@ -37,7 +37,7 @@ class ConsoleConfig(LoggerSettings):
     curve: bool = True
 
     def make(self, run_dir: pathlib.Path) -> Logger:
-        """See `LoggerSettings.make`; in a Jupyter notebook, a curve takes the place of the lines."""
+        """In a Jupyter notebook, a curve takes the place of the lines."""
         del run_dir
         console = ConsoleLogger(self)
         if not (self.curve and in_notebook()):
@@ -49,11 +49,7 @@ class ConsoleConfig(LoggerSettings):
 
 
 class ConsoleLogger:
-    """Console logger: a header, one line per evaluation, a summary and, on a terminal, a progress bar.
-
-    Args:
-        config: configuration of `logger.console`.
-    """
+    """Console logger: a header, one line per evaluation, a summary and, on a terminal, a progress bar."""
 
     name = "console"
 
@@ -69,11 +65,7 @@ class ConsoleLogger:
         self._bar: Progress | None = None
 
     def start(self, info: RunInfo) -> None:
-        """Print the header and show the progress bar.
-
-        Args:
-            info: description of the run.
-        """
+        """Print the header and show the progress bar."""
         self._total, self._unit, self._kept = max(info.total_timesteps, 1), info.step_unit, info.kept
         self._run_dir, self._system, self._absolute_episodes = info.run_dir, info.system, info.absolute_episodes
         self._num_members = info.num_members
@@ -111,11 +103,7 @@ class ConsoleLogger:
             self._print(("  compiling: from half a minute to two, or seconds if the programs are cached", "dim"))
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Print one line for an evaluation and advance the progress bar.
-
-        Args:
-            record: the metrics of one evaluation interval.
-        """
+        """Print one line for an evaluation and advance the progress bar."""
         if "eval/episode_return_iqm" in record:
             self._log_population(record)
         else:
@@ -202,11 +190,7 @@ class ConsoleLogger:
         return ""
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Remove the progress bar and print the summary.
-
-        Args:
-            summary: the results of the run.
-        """
+        """Remove the progress bar and print the summary."""
         self.close()
         steps = f"{summary.get('env_steps', self._last.get('env_steps', 0)):,} {self._unit}"
         self._print(("finished", "bold"), f": {steps} in {format_seconds(summary.get('wall_seconds'))}")
@@ -275,15 +259,7 @@ class Cell(NamedTuple):
 
 
 def fitting(cells: Sequence[Cell], width: int) -> list[Cell]:
-    """Leave out the cells that do not fit.
-
-    Args:
-        cells: the cells of a row; those of rank 0 stay.
-        width: of the terminal, in columns.
-
-    Returns:
-        The others, in their order.
-    """
+    """Leave out the cells that do not fit."""
     kept = list(cells)
     while sum(len(cell.text) for cell in kept) > width and any(cell.rank for cell in kept):
         kept.remove(max(kept, key=lambda cell: cell.rank))

@@ -11,22 +11,14 @@ MIN_IQM = 4
 
 
 def center_name(size: int) -> str:
-    """Return the name of an interquartile mean: `IQM`, or `mean` for so few scores that it is the mean.
-
-    Args:
-        size: number of scores.
-    """
+    """Return the name of an interquartile mean: `IQM`, or `mean` for so few scores that it is the mean."""
     return "IQM" if size >= MIN_IQM else "mean"
 
 
 def format_number(value: Any) -> str:
     """Format a number with its significant digits.
 
-    Args:
-        value: a number; any other value, such as None, is missing.
-
-    Returns:
-        `475.30`, `1,234`, `0.0012`, or `-` if missing.
+    `value`: a number; any other value, such as None, is missing.
     """
     if not isinstance(value, int | float):
         return "-"
@@ -37,14 +29,7 @@ def format_number(value: Any) -> str:
 
 
 def format_rate(value: Any) -> str:
-    """Format a rate with three significant digits.
-
-    Args:
-        value: a number, per second; any other value is missing.
-
-    Returns:
-        `312k`, `1.25M`, `85.0`, or `-` if missing.
-    """
+    """Format a rate with three significant digits."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return "-"
     for unit, size in (("M", 1e6), ("k", 1e3)):
@@ -61,11 +46,7 @@ def _three_digits(value: float) -> str:
 def format_seconds(value: Any) -> str:
     """Format a duration.
 
-    Args:
-        value: a number of seconds; any other value is missing.
-
-    Returns:
-        `0:07`, `12:34`, `1:02:03`, or `-` if missing.
+    `value`: a number of seconds; any other value is missing.
     """
     if not isinstance(value, int | float) or not math.isfinite(value):
         return "-"
@@ -77,11 +58,7 @@ def format_seconds(value: Any) -> str:
 def format_timing(timing: Mapping[str, float]) -> str:
     """Format where the time of a run went, the longest phase first.
 
-    Args:
-        timing: seconds by phase, and `total`; phases with an underscore are parts of others and left out.
-
-    Returns:
-        `62.0 s: compilation 44.6, training 12.3, startup 3.1`, without phases of less than 0.05 s.
+    `timing`: seconds by phase, and `total`; phases with an underscore are parts of others and left out.
     """
     estimates = {
         name.removeprefix("training_"): value for name, value in timing.items() if name.startswith("training_")
@@ -95,13 +72,6 @@ def format_timing(timing: Mapping[str, float]) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align rows of cells in columns.
-
-    Args:
-        rows: cells; all rows have the same number.
-
-    Returns:
-        One line per row.
-    """
+    """Align rows of cells in columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -23,9 +23,6 @@ class JsonlLogger:
 
     The lines are strict JSON: NaN and infinities become null. Records that could not be written, as on a full disk, are
     reported once and written together with the next one; no torn line stays.
-
-    Args:
-        path: the metrics file; `updates.jsonl` next to it takes the records between evaluations.
     """
 
     name = "jsonl"
@@ -37,9 +34,6 @@ class JsonlLogger:
         """Replace the files by those of the run up to its checkpoint.
 
         The metrics file then contains exactly the records of the history, none for a new run.
-
-        Args:
-            info: description of the run.
         """
         self._metrics.start("".join(map(_line, info.history)))
         if self._updates.path.exists():
@@ -50,29 +44,17 @@ class JsonlLogger:
                 self._updates.start("")
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append one line.
-
-        Args:
-            record: the metrics of one evaluation interval.
-        """
+        """Append one line."""
         self._metrics.append(_line(record))
 
     def log_updates(self, record: Mapping[str, Any]) -> None:
-        """Append one line to the file of records between evaluations.
-
-        Args:
-            record: the metrics of `logger.every_updates` updates.
-        """
+        """Append one line to the file of records between evaluations."""
         if not self._updates.started:
             self._updates.start("")
         self._updates.append(_line(record))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Do nothing: the summary has a file of its own.
-
-        Args:
-            summary: unused.
-        """
+        """Do nothing: the summary has a file of its own."""
 
     def close(self) -> None:
         """Write what is left, and close the files."""
@@ -81,11 +63,7 @@ class JsonlLogger:
 
 
 class _Lines:
-    """A file of lines, each of which is complete.
-
-    Args:
-        path: the file.
-    """
+    """A file of lines, each of which is complete."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path

@@ -24,10 +24,6 @@ class LoggerConfig:
     """Configuration of `logger`: one field per logger, videos, and metrics between evaluations.
 
     The metrics file is always written, without keys.
-
-    Attributes:
-        every_updates: updates between two records of training metrics; None records only those of evaluations.
-        diagnostics: whether every evaluation records dormant units, ranks and norms of the networks.
     """
 
     tensorboard: TensorBoardConfig = dataclasses.field(default_factory=TensorBoardConfig)
@@ -35,37 +31,20 @@ class LoggerConfig:
     # The console starts last, so that W&B prints above the progress bar, and closes first to restore the terminal.
     console: ConsoleConfig = dataclasses.field(default_factory=ConsoleConfig)
     video: VideoConfig = dataclasses.field(default_factory=VideoConfig)
+    # Updates between two records of training metrics; None records only those of evaluations.
     every_updates: Annotated[int | None, between(1, INT32_MAX)] = None
-    diagnostics: bool = False
+    diagnostics: bool = False  # whether every evaluation records dormant units, ranks and norms of the networks
 
 
 def check_available(config: LoggerConfig) -> None:
-    """Check that the packages of the enabled loggers are installed, without importing them, and what else they need.
-
-    Args:
-        config: configuration of the loggers.
-
-    Raises:
-        MissingExtraError: an optional package is missing; names the extra that installs it.
-        ConfigError: something else is missing, such as credentials.
-    """
+    """Check that the packages of the enabled loggers are installed, without importing them, and what else they need."""
     _check_installed(config)
     for settings in _enabled(config).values():
         settings.check()
 
 
 def sending_loggers(values: Mapping[str, Any]) -> list[str]:
-    """List the enabled loggers that send data to other machines.
-
-    Args:
-        values: plain values by key, such as `logger.wandb.enabled`.
-
-    Returns:
-        Names of loggers.
-
-    Raises:
-        ConfigError: a value has the wrong type or is out of range.
-    """
+    """List the enabled loggers that send data to other machines."""
     found = []
     for name, settings in _settings(LoggerConfig()).items():
         path = f"logger.{name}"
@@ -79,19 +58,7 @@ def sending_loggers(values: Mapping[str, Any]) -> list[str]:
 
 
 def make_logger(config: LoggerConfig, run_dir: pathlib.Path, own: Sequence[Logger] = ()) -> MultiLogger:
-    """Build the loggers of a run; they open and write nothing before `start`.
-
-    Args:
-        config: configuration of the loggers other than the metrics file.
-        run_dir: the run directory.
-        own: custom loggers.
-
-    Returns:
-        One logger that calls all others and never raises an `Exception`.
-
-    Raises:
-        MissingExtraError: an optional package is missing.
-    """
+    """Build the loggers of a run; they open and write nothing before `start`."""
     _check_installed(config)
     loggers: list[Logger] = [JsonlLogger(run_dir / "metrics.jsonl")]
     # The user's own come before the console, so that they print above the progress bar.

@@ -14,11 +14,7 @@ from stoix_like.user_code import user_errors
 
 
 class MultiLogger:
-    """Sequence of loggers that acts as one; a logger that raises is reported on stderr, closed and dropped.
-
-    Args:
-        loggers: called in this order; closed in reverse order.
-    """
+    """Sequence of loggers that acts as one; a logger that raises is reported on stderr, closed and dropped."""
 
     name = "multi"
 
@@ -26,45 +22,24 @@ class MultiLogger:
         self._loggers = list(loggers)
 
     def start(self, info: RunInfo) -> None:
-        """Start every logger.
-
-        Args:
-            info: description of the run.
-        """
+        """Start every logger."""
         self._call_each(lambda logger: logger.start(info))
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Pass a record to every logger.
-
-        Args:
-            record: the metrics of one evaluation interval.
-        """
+        """Pass a record to every logger."""
         # A logger may change its copy; the record is part of the next checkpoint.
         self._call_each(lambda logger: logger.log(dict(record)))
 
     def log_updates(self, record: Mapping[str, Any]) -> None:
-        """Pass the metrics of some updates to every logger that takes them.
-
-        Args:
-            record: the metrics of `logger.every_updates` updates.
-        """
+        """Pass the metrics of some updates to every logger that takes them."""
         self._call_each(lambda logger: logger.log_updates(dict(record)) if isinstance(logger, UpdateLogger) else None)
 
     def log_video(self, path: pathlib.Path, env_steps: int) -> None:
-        """Pass a video to every logger that takes videos.
-
-        Args:
-            path: the file, a gif or an mp4.
-            env_steps: environment steps of each member when it was recorded.
-        """
+        """Pass a video to every logger that takes videos."""
         self._call_each(lambda logger: logger.log_video(path, env_steps) if isinstance(logger, VideoLogger) else None)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Pass the summary to every logger.
-
-        Args:
-            summary: the results of the run.
-        """
+        """Pass the summary to every logger."""
         self._call_each(lambda logger: logger.finish(dict(summary)))
 
     def close(self) -> None:

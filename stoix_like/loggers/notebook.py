@@ -20,11 +20,7 @@ _MAX_LINES = 20
 
 
 class NotebookLogger:
-    """A learning curve that is drawn again after evaluations, between the header and the summary of another logger.
-
-    Args:
-        texts: the logger of header and summary.
-    """
+    """A learning curve that is drawn again after evaluations, between the header and the summary of another logger."""
 
     name = "console"
 
@@ -36,30 +32,18 @@ class NotebookLogger:
         self._drawn, self._shown = -_PERIOD, 0
 
     def start(self, info: RunInfo) -> None:
-        """Print the header.
-
-        Args:
-            info: description of the run.
-        """
+        """Print the header."""
         self._info, self._records, self._shown = info, list(info.history), len(info.history)
         self._texts.start(info)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Add an evaluation to the curve, and draw it unless it was drawn less than a second ago.
-
-        Args:
-            record: the metrics of one evaluation interval.
-        """
+        """Add an evaluation to the curve, and draw it unless it was drawn less than a second ago."""
         self._records.append(record)
         if time.monotonic() - self._drawn >= _PERIOD:
             self._draw()
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Draw the whole curve, and print the summary.
-
-        Args:
-            summary: the results of the run.
-        """
+        """Draw the whole curve, and print the summary."""
         self._draw()
         self._texts.finish(summary)
 
@@ -85,15 +69,7 @@ class NotebookLogger:
 
 
 def draw_curve(info: RunInfo, records: list[Mapping[str, Any]]) -> Figure:
-    """Draw the returns of all evaluations: of a population the interquartile mean, its interval and its members.
-
-    Args:
-        info: description of the run.
-        records: the records so far, at least one.
-
-    Returns:
-        The figure.
-    """
+    """Draw the returns of all evaluations: of a population the interquartile mean, its interval and its members."""
     figure = Figure(figsize=(7.0, 3.2), layout="constrained")
     axes = figure.add_subplot()
     steps = np.asarray([record["env_steps"] for record in records])

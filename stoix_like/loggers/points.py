@@ -12,23 +12,12 @@ _RESULTS = ("members", "seeds")
 
 
 def describe(point: Mapping[str, Any]) -> str:
-    """Return the hyperparameters of a setting, `actor_lr=0.001, gamma=0.99`.
-
-    Args:
-        point: a record of `population/points`.
-    """
+    """Return the hyperparameters of a setting, `actor_lr=0.001, gamma=0.99`."""
     return ", ".join(f"{name}={point[name]:.3g}" for name in _varied(point))
 
 
 def table(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table of the last evaluation of each setting, the best one first.
-
-    Args:
-        points: the records of `population/points`.
-
-    Returns:
-        Lines: a head, at most `MAX_ROWS` settings, and how many are left out.
-    """
+    """Return a table of the last evaluation of each setting, the best one first."""
     name = "eval/episode_return"
     ranked = sorted(points, key=lambda point: _rank(point[f"{name}_iqm"]), reverse=True)
     rows = [[*_varied(points[0]), "mean", "IQM", "95 % interval", "seeds"]]

@@ -26,16 +26,11 @@ class TensorBoardConfig(LoggerSettings):
     package: ClassVar[str | None] = "tensorboardX"
 
     def make(self, run_dir: pathlib.Path) -> TensorBoardLogger:
-        """See `LoggerSettings.make`."""
         return TensorBoardLogger(run_dir / "tensorboard")
 
 
 class TensorBoardLogger:
-    """TensorBoard logger: curves over `env_steps`, and the configuration as text.
-
-    Args:
-        directory: directory of the event files, created if missing.
-    """
+    """TensorBoard logger: curves over `env_steps`, and the configuration as text."""
 
     name = "tensorboard"
 
@@ -44,11 +39,7 @@ class TensorBoardLogger:
         self._writer: EventsWriter | None = None
 
     def start(self, info: RunInfo) -> None:
-        """Open an event file and write the configuration; TensorBoard then discards what follows the checkpoint.
-
-        Args:
-            info: description of the run.
-        """
+        """Open an event file and write the configuration; TensorBoard then discards what follows the checkpoint."""
         # Not `SummaryWriter`: a failed write kills its thread, and later calls then block forever.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.summary import text
@@ -63,31 +54,18 @@ class TensorBoardLogger:
         self._write(text("config", "    " + listing.replace("\n", "\n    ")), step=0)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Write the numbers of a record at its `env_steps`.
-
-        Args:
-            record: the metrics of one evaluation interval.
-        """
+        """Write the numbers of a record at its `env_steps`."""
         curves = scalars(record)
         self._write_scalars(curves, step=int(curves.pop("env_steps")))
 
     def log_updates(self, record: Mapping[str, Any]) -> None:
-        """Write the numbers of a record between evaluations.
-
-        Args:
-            record: the metrics of `logger.every_updates` updates.
-        """
+        """Write the numbers of a record between evaluations."""
         curves = scalars(record)
         del curves["updates"]  # a curve of `log`
         self._write_scalars(curves, step=int(curves.pop("env_steps")))
 
     def log_video(self, path: pathlib.Path, env_steps: int) -> None:
-        """Write a gif as an image, which TensorBoard animates; it shows no other videos.
-
-        Args:
-            path: the file.
-            env_steps: environment steps of each member when it was recorded.
-        """
+        """Write a gif as an image, which TensorBoard animates; it shows no other videos."""
         if path.suffix != ".gif":
             return
         from tensorboardX.proto.summary_pb2 import Summary
@@ -99,11 +77,7 @@ class TensorBoardLogger:
         self._write(Summary(value=[Summary.Value(tag=kind_of(path), image=image)]), env_steps)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write the absolute metric, the only result that no record contains.
-
-        Args:
-            summary: the results of the run.
-        """
+        """Write the absolute metric, the only result that no record contains."""
         results = scalars(summary)
         absolute = {name: value for name, value in results.items() if name.startswith("absolute/")}
         self._write_scalars(absolute, step=int(results.get("env_steps", 0)))

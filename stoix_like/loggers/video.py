@@ -13,11 +13,7 @@ DREAM = "dream"
 
 
 def kind_of(path: pathlib.Path) -> str:
-    """Return what an animation shows, `video` or `dream`, from the name of its file.
-
-    Args:
-        path: the file, such as `640.gif` or `640_dream.gif`.
-    """
+    """Return what an animation shows, `video` or `dream`, from the name of its file."""
     return DREAM if path.stem.endswith(f"_{DREAM}") else "video"
 
 

@@ -41,11 +41,10 @@ class WandbConfig(LoggerSettings):
 
     @property
     def sends_data(self) -> bool:
-        """See `LoggerSettings.sends_data`."""
         return self.enabled and self.mode == "online"
 
     def check(self) -> None:
-        """See `LoggerSettings.check`; without credentials, W&B would ask for them, or fail after compilation."""
+        """Without credentials, W&B would ask for them, or fail after compilation."""
         if self.mode != "online" or os.environ.get("WANDB_MODE", "online") not in ("online", "shared"):
             return
         if not (os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE") or _logged_in()):
@@ -55,7 +54,6 @@ class WandbConfig(LoggerSettings):
             )
 
     def make(self, run_dir: pathlib.Path) -> WandbLogger:
-        """See `LoggerSettings.make`."""
         return WandbLogger(self, run_dir)
 
 
@@ -88,12 +86,7 @@ def _configured_url(home: pathlib.Path) -> str | None:
 
 
 class WandbLogger:
-    """W&B logger: curves over `env_steps`, the configuration, and the final summary.
-
-    Args:
-        config: configuration of `logger.wandb`.
-        directory: parent of the directory `wandb/`, where W&B stores its files.
-    """
+    """W&B logger: curves over `env_steps`, the configuration, and the final summary."""
 
     name = "wandb"
 
@@ -110,9 +103,6 @@ class WandbLogger:
         A process that was killed may have logged records and videos after its last checkpoint, which W&B cannot delete:
         they stay, and are not logged again, except those of the last step that it logged, where some may be missing.
         Offline, W&B does not know them.
-
-        Args:
-            info: description of the run.
         """
         self._check_directory()
         import wandb
@@ -162,28 +152,15 @@ class WandbLogger:
             return run_id
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Log the numbers of a record.
-
-        Args:
-            record: the metrics of one evaluation interval.
-        """
+        """Log the numbers of a record."""
         self._log(scalars(record))
 
     def log_updates(self, record: Mapping[str, Any]) -> None:
-        """Log the numbers of a record between evaluations.
-
-        Args:
-            record: the metrics of `logger.every_updates` updates.
-        """
+        """Log the numbers of a record between evaluations."""
         self.log(record)
 
     def log_video(self, path: pathlib.Path, env_steps: int) -> None:
-        """Upload a video.
-
-        Args:
-            path: the file.
-            env_steps: environment steps of each member when it was recorded.
-        """
+        """Upload a video."""
         import wandb
 
         self._log({kind_of(path): wandb.Video(str(path)), "env_steps": env_steps})
@@ -194,11 +171,7 @@ class WandbLogger:
             self._run.log(row)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write the results to the W&B summary.
-
-        Args:
-            summary: the results of the run.
-        """
+        """Write the results to the W&B summary."""
         if self._run is not None:
             self._run.summary.update(plain(summary))
             self._exit_code = 0

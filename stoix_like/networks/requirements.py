@@ -36,11 +36,7 @@ _RECURRENT_PARTS = ("rnn_layer", "post_torso")
 
 
 class MisfitError(ConfigError):
-    """A network that does not fit the system or the environment.
-
-    Attributes:
-        problem: what does not fit, without advice.
-    """
+    """A network that does not fit the system or the environment."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem}: {advice}")
@@ -48,35 +44,24 @@ class MisfitError(ConfigError):
 
 
 class HeadRequirement(NamedTuple):
-    """Requirements of a system on one head, and on the torsos before it.
+    """Requirements of a system on one head, and on the torsos before it."""
 
-    Attributes:
-        outputs: what the head computes, as heads declare it in their class variable `outputs`.
-        hyperparams: attributes of the head that the system sets from its own hyperparameters.
-        layer_norm: whether torsos must apply layer normalisation; those without an attribute `use_layer_norm` are not
-            checked.
-        batch_norm: whether the system updates the running statistics of torsos with batch normalisation, which declare
-            `batch_norm = True`, and needs one before the head; such torsos fit no other system.
-        recurrent: whether the network has recurrent cells and a torso after them; such a network fits no other system.
-        cells_optional: whether a network without cells fits, too, where `recurrent`.
-        shares_torso_of: a network whose input layer, torso and cells the head shares, parameters included, where its
-            own network has nothing else; empty where the head needs a torso of its own.
-        dropout: whether the system draws masks for the dropout of torsos; otherwise nothing is dropped.
-        optional: attributes of heads of the family that the system supports, with the values of the network.
-        alternatives: what else the head may compute.
-        latent: whether the input of the network is a latent state of a learned model, not the output of an input layer.
-    """
-
-    outputs: str
-    hyperparams: tuple[str, ...] = ()
+    outputs: str  # what the head computes, as heads declare it in their class variable `outputs`
+    hyperparams: tuple[str, ...] = ()  # attributes of the head that the system sets from its own hyperparameters
+    # Whether torsos must apply layer normalisation; those without an attribute `use_layer_norm` are not checked.
     layer_norm: bool = False
+    # Whether the system updates the running statistics of torsos with batch normalisation.
     batch_norm: bool = False
+    # Whether the network has recurrent cells and a torso after them; such a network fits no other system.
     recurrent: bool = False
-    cells_optional: bool = False
+    cells_optional: bool = False  # whether a network without cells fits, too, where `recurrent`
+    # A network whose input layer, torso and cells the head shares, parameters included.
     shares_torso_of: str = ""
-    dropout: bool = False
+    dropout: bool = False  # whether the system draws masks for the dropout of torsos; otherwise nothing is dropped
+    # Attributes of heads of the family that the system supports, with the values of the network.
     optional: tuple[str, ...] = ()
-    alternatives: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()  # what else the head may compute
+    # Whether the input of the network is a latent state of a learned model, not the output of an input layer.
     latent: bool = False
 
 
@@ -86,14 +71,7 @@ def shares_torso(network: Any) -> bool:
 
 
 def torsos_of(network: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the torsos of a network, those of its input layer and of chains of torsos included.
-
-    Args:
-        network: a part of the networks, or one of its input layers or torsos.
-
-    Yields:
-        The path in the network, such as `pre_torso` or `input_layer.layers.grid`, and the torso.
-    """
+    """Yield the torsos of a network, those of its input layer and of chains of torsos included."""
     names = ("input_layer", "pre_torso", "post_torso", "layers")
     parts = {name: part for name in names if (part := getattr(network, name, None)) is not None}
     for keys, part in jax.tree.leaves_with_path(parts):
@@ -110,15 +88,6 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
     path of the head, such as `actor_network.action_head`. Systems and heads that declare nothing are not checked.
     Torsos with noisy layers, which have an attribute `sigma_zero`, fit only feed-forward networks of systems that draw
     noise for them: those with the class variable `noisy_layers = True`.
-
-    Args:
-        networks: the modules, from `build_networks`.
-        config: the hyperparameters of the system.
-        system_name: name of the system, for messages.
-        key: key of the configuration, for messages.
-
-    Raises:
-        ConfigError: names the head or the torso, and what the system needs; a `MisfitError` where another network fits.
     """
     requirements: Mapping[str, HeadRequirement] = getattr(config, "network_heads", {})
     for path, requirement in requirements.items():
@@ -146,13 +115,7 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
 
 
 def unused_dropout(networks: SimpleNamespace, config: Any, key: str = "network") -> list[str]:
-    """Return the dropout rates, `key=value`, of torsos in which the system drops nothing.
-
-    Args:
-        networks: the modules, from `build_networks`.
-        config: the hyperparameters of the system.
-        key: key of the configuration.
-    """
+    """Return the dropout rates, `key=value`, of torsos in which the system drops nothing."""
     requirements: Mapping[str, HeadRequirement] = getattr(config, "network_heads", {})
     without = [path.partition(".")[0] for path, requirement in requirements.items() if not requirement.dropout]
     torsos = {f"{name}.{path}": torso for name in without for path, torso in torsos_of(getattr(networks, name, None))}

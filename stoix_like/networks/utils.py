@@ -93,18 +93,7 @@ def parse_activation_fn(activation_fn_name: str) -> Activation:
 
 
 def parse_initializer(initializer: str | Initializer) -> Initializer:
-    """Return an initialiser by name.
-
-    Args:
-        initializer: the name of an initialiser in `jax.nn.initializers`, such as `lecun_normal`, with its scale where
-            it has one, `orthogonal(1.41)`; or an initialiser, which is returned unchanged.
-
-    Returns:
-        A function `(key, shape, dtype) -> array`.
-
-    Raises:
-        ConfigError: the name is unknown, or the arguments do not fit.
-    """
+    """Return an initialiser by name."""
     if not isinstance(initializer, str):
         return initializer
     match = re.fullmatch(r"(\w+)(?:\((.*)\))?", initializer.strip())

@@ -49,26 +49,17 @@ def kind_of(space: ObservationSpace) -> str:
 
 
 class _Coder(nn.Module):
-    """The attributes and layers that encoder and decoder share.
+    """The attributes and layers that encoder and decoder share."""
 
-    Attributes:
-        units: width of the dense layers, in units.
-        num_layers: number of dense layers for all entries that are not images together.
-        channels: channels of the first convolution of images; those of the following ones are 2, 3, … times as many.
-        kernel_size: height and width of the kernels, in pixels.
-        activation: name of the activation function, after normalisation by the root mean square.
-        dtype: dtype of the layers, such as bfloat16; parameters, statistics of normalisation and outputs stay float32.
-            None: the promoted dtype of inputs and parameters.
-        space: the observation space.
-    """
-
-    units: int = 256
-    num_layers: int = 1
+    units: int = 256  # width of the dense layers, in units
+    num_layers: int = 1  # number of dense layers for all entries that are not images together
+    # Channels of the first convolution of images; those of the following ones are 2, 3, … times as many.
     channels: int = 16
-    kernel_size: int = 5
-    activation: str = "silu"
+    kernel_size: int = 5  # height and width of the kernels, in pixels
+    activation: str = "silu"  # name of the activation function, after normalisation by the root mean square
+    # Dtype of the layers, such as bfloat16; parameters, statistics of normalisation and outputs stay float32.
     dtype: Any = None
-    space: ObservationSpace | None = None
+    space: ObservationSpace | None = None  # the observation space
 
     def _spaces(self) -> dict[str, Any]:
         if self.space is None:

@@ -37,14 +37,7 @@ def path_of(path: Path) -> Path:
 
 
 def write(policy: Exportable, path: Path, format: str, content: bytes) -> None:
-    """Write the description of an exported policy.
-
-    Args:
-        policy: the policy.
-        path: path of the exported file.
-        format: its format.
-        content: its content.
-    """
+    """Write the description of an exported policy."""
     system, _, environment = policy.name.partition(" on ")
     view = entries(policy.observation_space, "agent_view")
     form = real_shape if format == "onnx" else (lambda leaf: leaf)
@@ -81,17 +74,7 @@ def write(policy: Exportable, path: Path, format: str, content: bytes) -> None:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Read the description of an exported policy, and check that the file is the one that it describes.
-
-    Args:
-        path: path of the exported file.
-
-    Returns:
-        The description.
-
-    Raises:
-        ConfigError: one of the files cannot be read, or the file was changed.
-    """
+    """Read the description of an exported policy, and check that the file is the one that it describes."""
     path = Path(path)
     try:
         described: Any = read_json(path_of(path), _MAX_BYTES)

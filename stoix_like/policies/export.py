@@ -29,19 +29,9 @@ _OTHER_FORMATS = (
 
 
 def export_policy(policy: Exportable, path: str | Path, format: str | None = None) -> Path:
-    """Write a policy to a file, and its description to `<path>.json`; see `Policy.export`.
+    """Write a policy to a file, and its description to `<path>.json`.
 
-    Args:
-        policy: the policy.
-        path: path of the file; overwritten if it exists.
-        format: one of `FORMATS`; None for that of the ending, or `stablehlo`.
-
-    Returns:
-        The path.
-
-    Raises:
-        ConfigError: if the path ends like a file of another format, or the format cannot hold this policy.
-        RuntimeError: if the exported function differs from the policy on random observations; writes no file.
+    `format`: one of `FORMATS`; None for that of the ending, or `stablehlo`.
     """
     path = Path(path)
     chosen = choose_format(path, format)
@@ -58,12 +48,7 @@ def export_policy(policy: Exportable, path: str | Path, format: str | None = Non
 def choose_format(path: Path, format: str | None = None) -> str:
     """Return the format of a file.
 
-    Args:
-        path: path of the file.
-        format: one of `FORMATS`; None for that of the ending, or `stablehlo`.
-
-    Raises:
-        ConfigError: the format is unknown, or the path ends like a file of another one.
+    `format`: one of `FORMATS`; None for that of the ending, or `stablehlo`.
     """
     ending = path.suffix.lower()
     if format is None and ending not in ("", *_OTHER_FORMATS, *(f".{name}" for name in FORMATS)):

@@ -18,31 +18,18 @@ def as_result(action: Any) -> Any:
 
 
 class Exportable(Protocol):
-    """A policy as a function of plain arrays.
+    """A policy as a function of plain arrays."""
 
-    Attributes:
-        name: name of the run: `ppo/ff_ppo on gymnax/CartPole-v1`.
-        greedy: whether actions are the mode of the policy.
-        has_mode: whether the policy has one.
-        env_steps: environment steps that the policy was trained for, or gradient steps.
-        step_unit: which of both, `env steps` or `gradient steps`.
-        selected: how its parameters were selected; empty if they were not loaded from a run.
-        member: the member of a population whose policy this is, 0 without one.
-        agent: the agent with networks of its own whose policy this is; None: that of all agents.
-        observation_space: the space of one observation.
-        action_space: the space of one action, in the units of the suite.
-    """
-
-    name: str
-    greedy: bool
-    has_mode: bool
-    env_steps: int
-    step_unit: str
-    selected: str
-    member: int
-    agent: int | None
-    observation_space: ObservationSpace
-    action_space: ActionSpace
+    name: str  # name of the run: `ppo/ff_ppo on gymnax/CartPole-v1`
+    greedy: bool  # whether actions are the mode of the policy
+    has_mode: bool  # whether the policy has one
+    env_steps: int  # environment steps that the policy was trained for, or gradient steps
+    step_unit: str  # which of both, `env steps` or `gradient steps`
+    selected: str  # how its parameters were selected; empty if they were not loaded from a run
+    member: int  # the member of a population whose policy this is, 0 without one
+    agent: int | None  # the agent with networks of its own whose policy this is; None: that of all agents
+    observation_space: ObservationSpace  # the space of one observation
+    action_space: ActionSpace  # the space of one action, in the units of the suite
 
     @property
     @abstractmethod
@@ -73,12 +60,8 @@ class Exportable(Protocol):
     def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
         """Choose actions from plain arrays, without checks and conversions, inside a jitted function.
 
-        Args:
-            arrays: `[B, ...]`, one for each of `argument_shapes`.
-            key: a typed PRNG key.
-
-        Returns:
-            Arrays `[B, ...]`, one for each of `result_names`; actions are in the units of the suite.
+        `arrays`: `[B, ...]`, one for each of `argument_shapes`.
+        Returns arrays `[B, ...]`, one for each of `result_names`; actions are in the units of the suite.
         """
 
     def mode_on(self, arrays: Sequence[jax.Array]) -> Any:

@@ -20,16 +20,8 @@ class FeedForwardPolicy(Policy):
     def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
         """Choose actions.
 
-        Args:
-            observation: `[..., *observation_space.shape]`, with any batch axes; an array, or a dictionary of arrays
-                where the space is a `Dict`, or an `Observation` if the environment has an action mask or counts steps.
-            key: a typed PRNG key; optional for a greedy policy.
-
-        Returns:
-            The actions, `[..., *action_space.shape]`.
-
-        Raises:
-            ValueError: if the observation has a wrong shape, dtype or field, or a sampling policy gets no key.
+        `observation`: `[..., *observation_space.shape]`, with any batch axes.
+        Returns the actions, `[..., *action_space.shape]`.
         """
         return self.apply(self.params, observation, key)
 
@@ -38,16 +30,7 @@ class FeedForwardPolicy(Policy):
 
         It can be transformed by jax: jitted, differentiated, and mapped over parameters.
 
-        Args:
-            params: a tree with the structure of `params`.
-            observation: see `__call__`.
-            key: see `__call__`.
-
-        Returns:
-            The actions, `[..., *action_space.shape]`.
-
-        Raises:
-            ValueError: see `__call__`.
+        Returns the actions, `[..., *action_space.shape]`.
         """
         batch, leading = self._batched(observation)
         action = self._compiled(self._with_params(params), batch, self._key_of(key))
@@ -60,41 +43,27 @@ class FeedForwardPolicy(Policy):
 
         A sampling policy draws from a stream of its own, the same after every load; pass keys to `__call__` for others.
 
-        Args:
-            observation: `[..., *shape]`, as a suite on the host returns it: an image of an Atari game has its frames
-                first, an integer of gymnasium is not one-hot, and that of a game is by agent; the run's wrappers apply,
-                as far as they are functions of one observation. Of other suites, and in other forms, as in `__call__`.
-                The policy of one agent returns only its action.
-            state: None, since the policy has no recurrent state; as is `episode_start`.
-            episode_start: ignored.
-            deterministic: must agree with `greedy`; by default, it does.
-
-        Returns:
-            The actions `[..., *action_space.shape]` as a numpy array, or a dictionary or tuple of them, and None.
-
-        Raises:
-            ValueError: see `__call__`; or `deterministic` disagrees with the policy, or the environment's dtype does
-                not hold an observation.
+        `observation`: `[..., *shape]`, as a suite on the host returns it.
+        `state`: None, since the policy has no recurrent state; as is `episode_start`.
         """
         key = self._next_key(deterministic)
         return jax.tree.map(np.asarray, self(self._view_of(observation), key)), None
 
     @property
     def argument_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """See `Exportable.argument_shapes`: `input_shapes`."""
+        """`input_shapes`."""
         return self.input_shapes
 
     @property
     def result_names(self) -> list[str]:
-        """See `Exportable.result_names`: `action`, or the names of its parts."""
+        """`action`, or the names of its parts."""
         return element_names(self.action_space)
 
     def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
-        """See `Exportable.act_on`."""
         return as_result(self._act(self._shared, self.observation_of(arrays), key))
 
     def mode_on(self, arrays: Sequence[jax.Array]) -> Any:
-        """See `Exportable.mode_on`; it is possible where the system implements `inspect`."""
+        """It is possible where the system implements `inspect`."""
         if self._system.inspect is None:
             return super().mode_on(arrays)
         policy, _ = self._system.inspect(self._shared, self.observation_of(arrays))

@@ -17,7 +17,7 @@ from stoix_like.policies.recurrent import RecurrentPolicy
 def make_policy(
     setup: SystemParts, shared: Any, hyperparams: dict[str, float], *, greedy: bool | None = None, env_steps: int = 0
 ) -> Policy:
-    """Build the policy of a trained state, a `RecurrentPolicy` if its system is recurrent; see `Policy`."""
+    """Build the policy of a trained state, a `RecurrentPolicy` if its system is recurrent."""
     kind = RecurrentPolicy if is_recurrent(setup.build_system()) else FeedForwardPolicy
     return kind(setup, shared, hyperparams, greedy=greedy, env_steps=env_steps)
 

@@ -236,7 +236,6 @@ class Policy(Exportable):
 
     @property
     def legend(self) -> Legend:
-        """See `Exportable.legend`."""
         return self._env.legend()
 
     @property
@@ -249,16 +248,13 @@ class Policy(Exportable):
 
     @property
     def shared(self) -> Any:
-        """See `Exportable.shared`."""
         return self._shared
 
     @property
     def inner_action_space(self) -> Space:
-        """See `Exportable.inner_action_space`."""
         return self._env.action_space
 
     def native_action(self, action: jax.Array) -> jax.Array:
-        """See `Exportable.native_action`."""
         return self._env.native_action(action)
 
     @property
@@ -301,7 +297,6 @@ class Policy(Exportable):
         return export_policy(self, path, format)
 
     def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
-        """See `Exportable.random_arguments`."""
         drawn = _arrays(self.random_observations(key, batch))
         return [drawn[name] for name in self.input_shapes]
 
@@ -450,9 +445,7 @@ def _observed(env: VectorEnvironment, given: Any) -> Any:
     Those that are no functions of an observation, such as noise, are left out, and those above one that changes shapes,
     such as a stack, too.
 
-    Args:
-        env: the environments.
-        given: `[..., *shape]` an observation, or its view.
+    `given`: `[..., *shape]` an observation, or its view.
     """
     view = given.agent_view if isinstance(given, Observation) else given
     first, space = (next(iter(entries(tree).values())) for tree in (view, env.observation_space))

@@ -30,14 +30,7 @@ class RecurrentPolicy(Policy):
         return jax.eval_shape(lambda: self._system.init_carry(1))
 
     def initial_state(self, batch: int | Sequence[int] = ()) -> Any:
-        """Return the state at the start of an episode.
-
-        Args:
-            batch: number of environments, or the shape of their batch; by default, that of a single observation.
-
-        Returns:
-            Arrays `[*batch, H]`.
-        """
+        """Return the state at the start of an episode."""
         leading = (batch,) if isinstance(batch, int | np.integer) else tuple(batch)
         state = self._system.init_carry(math.prod(leading))
         return jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), state)
@@ -47,18 +40,8 @@ class RecurrentPolicy(Policy):
     ) -> tuple[jax.Array, Any]:
         """Choose actions.
 
-        Args:
-            observation: `[..., *observation_space.shape]`, see `Policy.__call__`.
-            state: from `initial_state` or from the last call, with the same batch axes.
-            is_first: `[...]` bool, True where an observation is the first of its episode, before which the state is
-                reset; by default, False everywhere.
-            key: a typed PRNG key; optional for a greedy policy.
-
-        Returns:
-            The actions, `[..., *action_space.shape]`, and the state for the next call.
-
-        Raises:
-            ValueError: if an argument has a wrong shape, dtype or field, or a sampling policy gets no key.
+        `observation`: `[..., *observation_space.shape]`.
+        Returns the actions, `[..., *action_space.shape]`, and the state for the next call.
         """
         return self.apply(self.params, observation, state, is_first, key)
 
@@ -82,18 +65,9 @@ class RecurrentPolicy(Policy):
 
         A sampling policy draws from a stream of its own, the same after every load; pass keys to `__call__` for others.
 
-        Args:
-            observation: see `FeedForwardPolicy.predict`.
-            state: from the last call; None before the first one.
-            episode_start: `[...]` bool, True where an observation is the first of its episode; by default everywhere in
-                the first call, and nowhere in later ones.
-            deterministic: must agree with `greedy`; by default, it does.
-
-        Returns:
-            The actions `[..., *action_space.shape]` as a numpy array, and the state for the next call.
-
-        Raises:
-            ValueError: see `__call__`; or `deterministic` disagrees with the policy.
+        `state`: from the last call; None before the first one.
+        `episode_start`: `[...]` bool, True where an observation is the first of its episode.
+        Returns the actions `[..., *action_space.shape]` as a numpy array, and the state for the next call.
         """
         key, view = self._next_key(deterministic), self._view_of(observation)
         if state is None:
@@ -105,14 +79,14 @@ class RecurrentPolicy(Policy):
 
     @property
     def argument_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """See `Exportable.argument_shapes`: `input_shapes`, the arrays of the state by number, and `is_first`."""
+        """`input_shapes`, the arrays of the state by number, and `is_first`."""
         leaves = jax.tree.leaves(self._state_like)
         states = {f"state.{i}": jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for i, leaf in enumerate(leaves)}
         return self.input_shapes | states | {"is_first": jax.ShapeDtypeStruct((), jnp.dtype(bool))}
 
     @property
     def result_names(self) -> list[str]:
-        """See `Exportable.result_names`: `action` or its parts, and the arrays of the next state by number."""
+        """`action` or its parts, and the arrays of the next state by number."""
         return [
             *element_names(self.action_space),
             *(f"next_state.{i}" for i in range(len(jax.tree.leaves(self._state_like)))),
@@ -127,7 +101,6 @@ class RecurrentPolicy(Policy):
         return *jax.tree.leaves(action), *jax.tree.leaves(state)
 
     def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
-        """See `Exportable.random_arguments`."""
         state_key, first_key = jax.random.split(key)
         states = [_random_like(state_key, leaf) for leaf in jax.tree.leaves(self.initial_state(batch))]
         return [*super().random_arguments(key, batch), *states, jax.random.bernoulli(first_key, 0.3, (batch,))]

@@ -22,98 +22,48 @@ _STREAM = 0x515
 
 
 class Visits(NamedTuple):
-    """M steps of E episodes, one episode after the other, as host arrays; of several agents, one agent after the other.
+    """M steps of E episodes, one after the other, as host arrays; several agents stand one after the other."""
 
-    Attributes:
-        observation: `[M, ...]` what was acted on.
-        action: `[M, ...]`, in the units of the suite.
-        reward: `[M]`, of the suite.
-        episode: `[M]` int, the episode of each step; of A agents, A times that plus the number of the agent.
-        returns: `[E]` sums of the rewards; of several agents, of the team.
-        finished: `[E]` bool, whether the episode ended; otherwise its last steps are missing.
-    """
-
-    observation: Observation
-    action: np.ndarray
-    reward: np.ndarray
-    episode: np.ndarray
-    returns: np.ndarray
-    finished: np.ndarray
+    observation: Observation  # `[M, ...]` what was acted on
+    action: np.ndarray  # `[M, ...]`, in the units of the suite
+    reward: np.ndarray  # `[M]`, of the suite
+    episode: np.ndarray  # `[M]` int, the episode of each step; of A agents, A times that plus the number of the agent
+    returns: np.ndarray  # `[E]` sums of the rewards; of several agents, of the team
+    finished: np.ndarray  # `[E]` bool, whether the episode ended; otherwise its last steps are missing
 
     def paths(self, most: int) -> list[np.ndarray]:
-        """Return the numbers of the steps of the first episodes; of several agents, of each agent apart.
-
-        Args:
-            most: largest number of paths.
-        """
+        """Return the numbers of the steps of the first episodes; of several agents, of each agent apart."""
         return [np.flatnonzero(self.episode == path) for path in range(min(most, 1 + self.episode.max()))]
 
 
 class Rows(NamedTuple):
-    """Steps of E episodes side by side, and the last successors; zero in the rows after an episode.
+    """Steps of E episodes side by side, and the last successors; zero in the rows after an episode."""
 
-    Attributes:
-        observation: `[E, T + 1, ...]`; later ones than the successor of the last step are undefined.
-        action: `[E, T + 1, ...]`, in the units of the suite.
-        reward: `[E, T + 1]`, of the suite.
-        terminated: `[E, T + 1]` bool.
-        truncated: `[E, T + 1]` bool.
-        valid: `[E, T + 1]` bool, whether the episode took this step.
-    """
-
-    observation: Any
-    action: Any
-    reward: Any
-    terminated: Any
-    truncated: Any
-    valid: Any
+    observation: Any  # `[E, T + 1, ...]`; later ones than the successor of the last step are undefined
+    action: Any  # `[E, T + 1, ...]`, in the units of the suite
+    reward: Any  # `[E, T + 1]`, of the suite
+    terminated: Any  # `[E, T + 1]` bool
+    truncated: Any  # `[E, T + 1]` bool
+    valid: Any  # `[E, T + 1]` bool, whether the episode took this step
 
 
 def num_first(lengths: np.ndarray, steps: int, num_agents: int) -> int:
     """Return how many episodes, in an order that does not depend on their length, have enough steps.
 
-    Args:
-        lengths: `[E]` steps of the episodes.
-        steps: the number of steps.
-        num_agents: A; episodes are those of all agents of a game, one after the other.
-
-    Returns:
-        A multiple of A; more than E where all episodes have fewer steps.
+    `lengths`: `[E]` steps of the episodes.
     """
     number = 1 + int(np.searchsorted(np.cumsum(lengths), steps))
     return -(-number // num_agents) * num_agents
 
 
 def check_seed(seed: int) -> None:
-    """Check the seed of an evaluation.
-
-    Args:
-        seed: the seed.
-
-    Raises:
-        ConfigError: it is out of range.
-    """
+    """Check the seed of an evaluation."""
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed={seed} is out of range: it must be at least 0 and below 2**32")
 
 
 def play(env: VectorEnvironment, system: System, shared: Any, episodes: int, max_steps: int, seed: int) -> Visits:
-    """Play whole episodes with `eval_act`, and keep every step.
-
-    Args:
-        env: environments without automatic reset.
-        system: the system.
-        shared: its trained state.
-        episodes: number of episodes, E, played side by side.
-        max_steps: steps after which an episode is stopped; also once the observations take half a GiB.
-        seed: seed of the start states and of sampled actions.
-
-    Returns:
-        The steps.
-
-    Raises:
-        HostEnvironmentError: an environment on the host failed.
-    """
+    """Play whole episodes with `eval_act`, and keep every step."""
     player = Player(env, system, system.eval_act, episodes, max_steps, _MAX_BYTES)
     rows = player.play(shared, jax.random.fold_in(jax.random.key(seed), _STREAM))
     valid = rows.valid
@@ -128,13 +78,7 @@ def play(env: VectorEnvironment, system: System, shared: Any, episodes: int, max
 class Player:
     """Whole episodes side by side, of which every step is kept; the programs are compiled once.
 
-    Args:
-        env: environments without automatic reset.
-        system: the system.
-        act: how it acts, such as its `eval_act`.
-        episodes: number of episodes, E; of several agents, the rows of one episode are those of each of them.
-        max_steps: steps after which an episode is stopped.
-        max_bytes: size of the observations at which all of them are stopped; None: any.
+    `max_bytes`: size of the observations at which all of them are stopped; None: any.
     """
 
     def __init__(
@@ -152,20 +96,7 @@ class Player:
         self._steps = jax.jit(self._traced_steps)
 
     def play(self, shared: Any, key: jax.Array, steps: int | None = None) -> Rows:
-        """Play E episodes.
-
-        Args:
-            shared: the trained state of the system.
-            key: a typed PRNG key.
-            steps: a number of steps after which no more episodes are needed: those of `num_first` are played to their
-                ends, and others to any step. None: all are played to their ends.
-
-        Returns:
-            The rows, as host arrays.
-
-        Raises:
-            HostEnvironmentError: an environment on the host failed.
-        """
+        """Play E episodes."""
         start_key, key = jax.random.split(key)
         carry = self._start(jax.random.split(start_key, self._rows)), jnp.zeros(self._rows, bool)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(carry[0].timestep.observation))

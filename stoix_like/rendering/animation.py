@@ -31,15 +31,7 @@ _MAX_GIF_FPS = 50
 
 
 def check_path(path: Path) -> None:
-    """Check that an animation can be written.
-
-    Args:
-        path: path of the animation.
-
-    Raises:
-        ConfigError: if the suffix is not that of a format, or the directory does not exist or is not writable.
-        MissingExtraError: if ffmpeg, which writes mp4, is not installed.
-    """
+    """Check that an animation can be written."""
     if path.suffix.removeprefix(".") not in FORMATS:
         use = path.with_suffix(".gif").name if path.name else "out.gif"
         raise ConfigError(f"render={path if path.name else ''} must be an animated gif or an mp4 file: use {use}")
@@ -56,16 +48,7 @@ def check_path(path: Path) -> None:
 
 
 def check_writer(file_format: str, setting: str) -> None:
-    """Check that animations of a format can be written.
-
-    Args:
-        file_format: one of `FORMATS`.
-        setting: the key and its value, for messages.
-
-    Raises:
-        ConfigError: matplotlib cannot start.
-        MissingExtraError: ffmpeg, which writes mp4, is not installed.
-    """
+    """Check that animations of a format can be written."""
     # Without a place for its caches, it warns.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
@@ -90,20 +73,7 @@ def _ffmpeg() -> str | None:
 def write_animation(
     path: Path, scene: Scene, recording: RecordedEpisode, stopped: Callable[[], bool] = lambda: False
 ) -> int:
-    """Write an animation of an episode.
-
-    Args:
-        path: path of the file, of one of `FORMATS`; overwritten if it exists.
-        scene: the scene of the environment.
-        recording: the episode.
-        stopped: asked before each frame; once it returns True, nothing is written.
-
-    Returns:
-        The number of frames.
-
-    Raises:
-        InterruptedError: `stopped` returned True.
-    """
+    """Write an animation of an episode."""
     from matplotlib.figure import Figure
 
     # pyplot would select a backend and keep the figure in memory.
@@ -123,23 +93,7 @@ def write_animation(
 def write_frames(
     path: Path, figure: Figure, fps: int, count: int, show: Callable[[int], None], stopped: Callable[[], bool]
 ) -> int:
-    """Write an animation of a figure; a gif of more than 50 frames per second skips some and keeps the time.
-
-    Args:
-        path: path of the file, of one of `FORMATS`; overwritten if it exists.
-        figure: the figure, with its layout.
-        fps: frames per second.
-        count: number of frames of the episode.
-        show: updates the figure to a frame.
-        stopped: asked before each frame; once it returns True, nothing is written.
-
-    Returns:
-        The number of frames in the file, of which the last is that of the episode.
-
-    Raises:
-        ConfigError: ffmpeg failed.
-        InterruptedError: `stopped` returned True.
-    """
+    """Write an animation of a figure; a gif of more than 50 frames per second skips some and keeps the time."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)

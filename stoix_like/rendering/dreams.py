@@ -36,27 +36,16 @@ _WIDTH, _HEIGHT = 2.6, 2.2  # inches of one panel of an animation
 
 
 class DreamedEpisode(NamedTuple):
-    """The first T observations of an episode, and a dream of them, as host arrays.
+    """The first T observations of an episode, and a dream of them, as host arrays."""
 
-    Attributes:
-        name: `dreamer/dreamer_v3 on gymnax/CartPole-v1`.
-        space: the space of one observation.
-        legend: names of features of the observation.
-        context: number of observations that the model saw; it predicts the others.
-        view: `[T, *view]`, an array or a dictionary of arrays.
-        reward: `[T]`, of the steps that led to the observations, as training counts them; 0 for the first.
-        terminated: `[T]` bool.
-        dream: `[T, ...]`, float32.
-    """
-
-    name: str
-    space: ObservationSpace
-    legend: Legend
-    context: int
-    view: PyTree
-    reward: np.ndarray
-    terminated: np.ndarray
-    dream: Dream
+    name: str  # `dreamer/dreamer_v3 on gymnax/CartPole-v1`
+    space: ObservationSpace  # the space of one observation
+    legend: Legend  # names of features of the observation
+    context: int  # number of observations that the model saw; it predicts the others
+    view: PyTree  # `[T, *view]`, an array or a dictionary of arrays
+    reward: np.ndarray  # `[T]`, of the steps that led to the observations, as training counts them; 0 for the first
+    terminated: np.ndarray  # `[T]` bool
+    dream: Dream  # `[T, ...]`, float32
 
 
 class _Entry(NamedTuple):
@@ -70,16 +59,7 @@ class _Entry(NamedTuple):
 
 
 class DreamPlayer:
-    """Episodes played with `eval_act`, and dreams of them; the program is compiled once.
-
-    Args:
-        name: name of the run, see `DreamedEpisode.name`.
-        build: builds the system from the hyperparameters of a member; the system has `dream`.
-        env: environments without automatic reset, with the rewards of training.
-        max_steps: steps after which an episode stops.
-        context: observations that the model sees, at least 1, and fewer than all.
-        length: largest number of observations, T.
-    """
+    """Episodes played with `eval_act`, and dreams of them; the program is compiled once."""
 
     def __init__(
         self,
@@ -96,19 +76,7 @@ class DreamPlayer:
         self._play_and_dream = jax.jit(self._traced)
 
     def dream(self, shared: Any, hyperparams: Hyperparams, key: jax.Array) -> DreamedEpisode:
-        """Play one episode, and dream it.
-
-        Args:
-            shared: the trained state of one member.
-            hyperparams: its hyperparameters, as `build` takes them.
-            key: a typed PRNG key.
-
-        Returns:
-            The episode up to its end, or its first T observations.
-
-        Raises:
-            HostEnvironmentError: an environment on the host failed.
-        """
+        """Play one episode, and dream it."""
         env_state, *found = self._play_and_dream(shared, hyperparams, key)
         entries, dream = jax.device_get(found)
         self._env.check()
@@ -151,47 +119,25 @@ class DreamPlayer:
 
 
 class Picture(NamedTuple):
-    """An image in the observation, over T steps.
+    """An image in the observation, over T steps."""
 
-    Attributes:
-        name: its name in a dictionary of observations; otherwise empty.
-        truth: `[T, H, W, 3]` in [0, 1], what was observed.
-        dream: `[T, H, W, 3]`, what the model made of it.
-        difference: `[T, H, W]` in [0, 1], mean over the channels of the absolute difference.
-    """
-
-    name: str
-    truth: np.ndarray
-    dream: np.ndarray
-    difference: np.ndarray
+    name: str  # its name in a dictionary of observations; otherwise empty
+    truth: np.ndarray  # `[T, H, W, 3]` in [0, 1], what was observed
+    dream: np.ndarray  # `[T, H, W, 3]`, what the model made of it
+    difference: np.ndarray  # `[T, H, W]` in [0, 1], mean over the channels of the absolute difference
 
 
 class Line(NamedTuple):
-    """A number over T steps.
+    """A number over T steps."""
 
-    Attributes:
-        label: its name and unit.
-        truth: `[T]`, what was observed.
-        dream: `[T]`, what the model made of it.
-        limits: ends of its axis; None for those of the values.
-    """
-
-    label: str
-    truth: np.ndarray
-    dream: np.ndarray
-    limits: tuple[float, float] | None = None
+    label: str  # its name and unit
+    truth: np.ndarray  # `[T]`, what was observed
+    dream: np.ndarray  # `[T]`, what the model made of it
+    limits: tuple[float, float] | None = None  # ends of its axis; None for those of the values
 
 
 def pictures(episode: DreamedEpisode) -> list[Picture]:
-    """Return the images in the observations of an episode: arrays with two or three axes.
-
-    Args:
-        episode: the episode.
-
-    Returns:
-        The images; with three channels in colour, others with one colour per channel, and beyond ten channels, which
-        are stacked frames, the last one.
-    """
+    """Return the images in the observations of an episode: arrays with two or three axes."""
     truth, dream = entries(episode.view), entries(episode.dream.view)
     found = []
     for name, space in _images(episode).items():
@@ -204,15 +150,7 @@ def pictures(episode: DreamedEpisode) -> list[Picture]:
 
 
 def lines(episode: DreamedEpisode, most: int) -> list[Line]:
-    """Return numbers over the steps of an episode.
-
-    Args:
-        episode: the episode.
-        most: largest number of features; those that the environment names come first, then those that vary most.
-
-    Returns:
-        Features of the observation that lie in no image, the reward, and the probability that the episode continues.
-    """
+    """Return numbers over the steps of an episode."""
     images = _images(episode)
     views = [entries(tree) for tree in (episode.view, episode.dream.view)]
     named = episode.legend.features
@@ -232,16 +170,7 @@ def lines(episode: DreamedEpisode, most: int) -> list[Line]:
 
 
 def draw_line(axes: Axes, line: Line, context: int) -> Callable[[int], None]:
-    """Draw a number of the episode, and of the dream.
-
-    Args:
-        axes: axes to draw into.
-        line: the number.
-        context: number of observations that the model saw, which are shaded.
-
-    Returns:
-        A function that shows the dream only up to a step.
-    """
+    """Draw a number of the episode, and of the dream."""
     steps = np.arange(len(line.truth))
     axes.axvspan(0, context - 0.5, color=LIGHT, alpha=0.25, linewidth=0)
     axes.plot(steps, line.truth, color="black", linewidth=1.0, label="truth")
@@ -263,19 +192,7 @@ def draw_line(axes: Axes, line: Line, context: int) -> Callable[[int], None]:
 
 
 def write_dream(path: Path, episode: DreamedEpisode, stopped: Callable[[], bool] = lambda: False) -> int:
-    """Write an animation of an episode next to its dream.
-
-    Args:
-        path: path of the file, see `write_animation`.
-        episode: the episode.
-        stopped: see `write_animation`.
-
-    Returns:
-        The number of frames.
-
-    Raises:
-        InterruptedError: `stopped` returned True.
-    """
+    """Write an animation of an episode next to its dream."""
     from matplotlib.figure import Figure
 
     shown, numbers = pictures(episode), lines(episode, _MAX_ANIMATED)

@@ -33,13 +33,7 @@ class Snapshot(NamedTuple):
 
 
 class Recorder:
-    """Recording of episodes played with `eval_act`, one at a time; its programs are compiled once.
-
-    Args:
-        build: builds the system from the hyperparameters of a member.
-        env: environments from `factory.make_drawn`, with their wrappers.
-        max_steps: steps after which recording stops.
-    """
+    """Recording of episodes played with `eval_act`, one at a time; its programs are compiled once."""
 
     def __init__(self, build: Callable[[Hyperparams], System], env: VectorEnvironment, max_steps: int) -> None:
         self._build, self._env, self._max_steps = build, env, max_steps
@@ -49,20 +43,7 @@ class Recorder:
         self._play = jax.jit(self._traced_play)
 
     def record(self, shared: Any, hyperparams: Hyperparams, key: jax.Array) -> RecordedEpisode:
-        """Record one episode.
-
-        Args:
-            shared: the trained state of one member.
-            hyperparams: its hyperparameters, as `build` takes them.
-            key: a typed PRNG key.
-
-        Returns:
-            The episode. Of one with more than `MAX_FRAMES` steps, every second, fourth, eighth, … step and the last are
-            kept; of a picture with more than 640 pixels per side, every second, third, … pixel.
-
-        Raises:
-            HostEnvironmentError: an environment on the host failed.
-        """
+        """Record one episode."""
         kept: dict[int, Snapshot] = {}
         stride = 1
         for step, snapshot in self._episode(shared, hyperparams, key):

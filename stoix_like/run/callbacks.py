@@ -30,9 +30,6 @@ class Callbacks:
     """The callbacks of a run as one; an exception of one of them ends the run with its name.
 
     Of a run on several hosts, only the first process calls them, and tells the others what they ask for.
-
-    Args:
-        setup: the run.
     """
 
     def __init__(self, setup: RunSetup) -> None:
@@ -48,25 +45,12 @@ class Callbacks:
         return bool(self._callbacks)
 
     def start(self, info: RunInfo) -> None:
-        """Call `on_start`, and check that states can be saved.
-
-        Args:
-            info: description of the run.
-        """
+        """Call `on_start`, and check that states can be saved."""
         self._call_all(lambda callback: callback.on_start(info))
         self.state()
 
     def evaluated(self, progress: Progress, shared: Any, population: Population) -> None:
-        """Call `on_evaluation`; add the metrics that it returns to the last record, and note who stops the run.
-
-        Args:
-            progress: the progress of the run, with the record of the evaluation.
-            shared: the shared state of all members.
-            population: the members.
-
-        Raises:
-            CallbackError: a callback failed; `progress` has the answers of those before it.
-        """
+        """Call `on_evaluation`; add the metrics that it returns to the last record, and note who stops the run."""
         record, processes = progress.history[-1], self._setup.processes
         shared = processes.readable(shared)
         policy = functools.cache(lambda: self._policy(record, shared, population))
@@ -88,9 +72,7 @@ class Callbacks:
     def saved(self, env_steps: int | None, run_dir: Path) -> None:
         """Call `on_checkpoint`, if there is a new one.
 
-        Args:
-            env_steps: environment steps of the newest complete checkpoint; None without one.
-            run_dir: the run directory.
+        `env_steps`: environment steps of the newest complete checkpoint; None without one.
         """
         if env_steps is None or env_steps == self._checkpoint:
             return
@@ -98,11 +80,7 @@ class Callbacks:
         self._call_all(lambda callback: callback.on_checkpoint(env_steps, run_dir))
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """Call `on_end`.
-
-        Args:
-            summary: the results.
-        """
+        """Call `on_end`."""
         self._call_all(lambda callback: callback.on_end(dict(summary)))
 
     def state(self) -> list[dict[str, Any]]:
@@ -119,15 +97,7 @@ class Callbacks:
         return self._state
 
     def restore(self, states: Sequence[Mapping[str, Any]], env_steps: int) -> list[str]:
-        """Restore the state of each callback from that of the same name.
-
-        Args:
-            states: from `state`.
-            env_steps: environment steps of the checkpoint.
-
-        Returns:
-            Names of the callbacks that the run had, and has no more.
-        """
+        """Restore the state of each callback from that of the same name."""
         self._checkpoint = env_steps
         return self._setup.processes.first(lambda: self._restored(list(states)))
 

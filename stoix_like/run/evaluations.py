@@ -25,13 +25,7 @@ MAX_EPISODE_RETURNS = 20_000
 class Evaluations:
     """Turns episodes into records, and keeps the best parameters.
 
-    Attributes:
-        best: the best parameters so far; None before the first evaluation, or where nothing asks for them.
-
-    Args:
-        setup: the run.
-        learner: its members.
-        selection: decides about the members; None: nothing does.
+    `selection`: decides about the members; None: nothing does.
     """
 
     def __init__(self, setup: RunSetup, learner: Learner, selection: Selection | None) -> None:
@@ -42,17 +36,7 @@ class Evaluations:
     def record(
         self, episodes: Any, env_steps: int, failures: Collection[int], history: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Describe an evaluation of the current parameters, and keep them where they are the best.
-
-        Args:
-            episodes: from `Learner.play`.
-            env_steps: environment steps of each member so far.
-            failures: members that diverged.
-            history: one record per evaluation before this one.
-
-        Returns:
-            The entries of a record.
-        """
+        """Describe an evaluation of the current parameters, and keep them where they are the best."""
         config, population, selection = self._setup.config, self._learner.population, self._selection
         record = records.evaluation("eval", episodes, config.arch.num_eval_episodes)
         scores = np.asarray(record["eval/episode_return_mean"])
@@ -72,17 +56,7 @@ class Evaluations:
         return {**record, **evaluated(population, scores, failures), **described}
 
     def absolute(self, last: Mapping[str, Any], env_steps: int, between_batches: Callable[[], None]) -> dict[str, Any]:
-        """Evaluate the best parameters over more episodes.
-
-        Args:
-            last: the record of the last evaluation.
-            env_steps: environment steps of each member so far.
-            between_batches: called after each batch of episodes.
-
-        Returns:
-            The absolute metric, what it was measured on, and the returns of its first episodes, at most
-            `MAX_EPISODE_RETURNS`; nothing if no parameters are kept.
-        """
+        """Evaluate the best parameters over more episodes."""
         if self.best is None:
             return {}
         # A member without best parameters from after an update has its last ones, as in a loaded policy. With

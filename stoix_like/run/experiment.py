@@ -52,24 +52,15 @@ Start = Callable[[RunSetup, RunDirectory, MultiLogger, Callable[[], TrainingLoop
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Result:
-    """The result of a run.
+    """The result of a run."""
 
-    Attributes:
-        eval_return: mean episode return of the last evaluation; of a population, the interquartile mean over members;
-            of successive halving, that of the best complete trial.
-        run_dir: the directory of the run.
-        summary: the content of `summary.json`.
-        history: one record per evaluation, the one at step 0 first; the content of `metrics.jsonl`.
-        members: one record per member of the population, ready for a data frame.
-        step_unit: what the `env_steps` of its records count, `env steps` or `gradient steps`.
-    """
-
+    # Mean episode return of the last evaluation; of a population, the interquartile mean over members.
     eval_return: float
-    run_dir: Path
-    summary: dict[str, Any]
-    history: list[dict[str, Any]]
-    members: list[dict[str, Any]]
-    step_unit: str = "env steps"
+    run_dir: Path  # the directory of the run
+    summary: dict[str, Any]  # the content of `summary.json`
+    history: list[dict[str, Any]]  # one record per evaluation, the one at step 0 first; the content of `metrics.jsonl`
+    members: list[dict[str, Any]]  # one record per member of the population, ready for a data frame
+    step_unit: str = "env steps"  # what the `env_steps` of its records count, `env steps` or `gradient steps`
 
     def __repr__(self) -> str:
         """Return one line; the records have one entry per evaluation and per member."""
@@ -104,17 +95,7 @@ def run_experiment(config: DictConfig, build: Build | None = None) -> float:
 
 
 def run_job(prepared: Prepared) -> float:
-    """Train as Hydra's current job.
-
-    Args:
-        prepared: the run.
-
-    Returns:
-        As `run_experiment`.
-
-    Raises:
-        TrainingError: a metric or a parameter became non-finite.
-    """
+    """Train as Hydra's current job."""
     return run(prepared, _tuned(prepared.setup.config)).eval_return
 
 
@@ -145,19 +126,7 @@ def _tuned(config: RunConfig) -> tuple[str, ...]:
 
 
 def run(prepared: Prepared, notes: tuple[str, ...] = ()) -> Result:
-    """Train, evaluate and write a run.
-
-    Args:
-        prepared: from `prepare`.
-        notes: further notes for the user of a new run.
-
-    Returns:
-        The result of the run.
-
-    Raises:
-        ConfigError: the directory cannot be written, or the run does not fit into memory.
-        TrainingError: a metric or a parameter became non-finite, or no checkpoint could be written.
-    """
+    """Train, evaluate and write a run."""
     setup, directory = prepared.setup, prepared.directory
     stop_if_received(setup.processes)
     if prepared.resumes:
@@ -393,8 +362,7 @@ def _start_again(
 def _secure_last_checkpoint(loop: TrainingLoop, writer: checkpoint.Writer) -> int | None:
     """Wait for the last checkpoint, and try once more if it failed.
 
-    Returns:
-        Environment steps of the newest checkpoint; None if there is none that can be read.
+    Returns environment steps of the newest checkpoint; None if there is none that can be read.
     """
     writer.wait()
     if not writer.usable or writer.newest != loop.env_steps:

@@ -21,18 +21,7 @@ from stoix_like.utils.jax_utils import named
 def divergences(
     setup: RunSetup, interval: IntervalMetrics, state: LearnerState, updates: tuple[int, int], known: Collection[int]
 ) -> dict[int, str]:
-    """Describe what became non-finite in an interval.
-
-    Args:
-        setup: the run.
-        interval: the metrics of the interval.
-        state: the state at its end.
-        updates: numbers of updates at its start and at its end.
-        known: members that diverged before.
-
-    Returns:
-        A clause for each other member that diverged, by member.
-    """
+    """Describe what became non-finite in an interval."""
     failures = {}
     for member, healthy_updates in enumerate(np.atleast_1d(interval.healthy_updates)):
         if updates[0] + int(healthy_updates) == updates[1] or member in known:

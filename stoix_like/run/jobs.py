@@ -39,13 +39,9 @@ _LOST = {
 
 
 class Failed(float):
-    """The score of a job that failed: NaN.
+    """The score of a job that failed: NaN."""
 
-    Attributes:
-        reason: why, in a line.
-    """
-
-    reason: str
+    reason: str  # why, in a line
 
     def __new__(cls, reason: str) -> Failed:
         """Return NaN with a reason."""
@@ -77,14 +73,7 @@ def train(config: DictConfig) -> float:
 
 
 def train_in_multirun(config: DictConfig) -> float:
-    """Train one job of a multirun; one that is refused, or stopped by its last time limit, fails like others.
-
-    Args:
-        config: composed by Hydra.
-
-    Returns:
-        As `train`.
-    """
+    """Train one job of a multirun; one that is refused, or stopped by its last time limit, fails like others."""
     try:
         return train(config)
     except Exception as error:
@@ -104,12 +93,7 @@ def _fail(error: Exception) -> Failed:
 
 
 def run(config: DictConfig, task: TaskFunction) -> None:
-    """Run one job as `hydra.main` does, which would compose its configuration again.
-
-    Args:
-        config: the composed configuration, with that of Hydra.
-        task: the job; what it raises is raised here.
-    """
+    """Run one job as `hydra.main` does, which would compose its configuration again."""
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     config.hydra.mode = RunMode.RUN
     callbacks = Callbacks(config)
@@ -122,16 +106,7 @@ def run(config: DictConfig, task: TaskFunction) -> None:
 
 
 def run_all(overrides: Sequence[str], config_dirs: Sequence[str | Path], task: TaskFunction) -> list[JobReturn]:
-    """Run the jobs of a multirun, as `hydra.main` does, which would drop what they return.
-
-    Args:
-        overrides: Hydra overrides with swept values.
-        config_dirs: further directories of YAML files.
-        task: the job.
-
-    Returns:
-        The jobs; none with a sweeper that returns none.
-    """
+    """Run the jobs of a multirun, as `hydra.main` does, which would drop what they return."""
     with hydra_session():
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
@@ -141,14 +116,7 @@ def run_all(overrides: Sequence[str], config_dirs: Sequence[str | Path], task: T
 
 
 def check(jobs: Sequence[JobReturn]) -> None:
-    """Report the jobs of a multirun that failed.
-
-    Args:
-        jobs: what `train` returned, in Hydra's form.
-
-    Raises:
-        TrainingError: names the directory of each job that failed, and why.
-    """
+    """Report the jobs of a multirun that failed."""
     reasons = []
     for job in jobs:
         if isinstance(score := job.return_value, Failed):
@@ -164,11 +132,7 @@ def is_lost(error: Exception) -> bool:
 
 
 def failure(error: Exception) -> TrainingError:
-    """Return the error of a job in one line.
-
-    Args:
-        error: what the job or its launcher raised.
-    """
+    """Return the error of a job in one line."""
     text = str(error) if is_lost(error) else "".join(traceback.format_exception_only(error))
     lines = [line.strip() for line in text.splitlines() if line.strip(" -")]
     if (which := _OF_SUBMITIT.get(type(error).__name__)) is not None:

@@ -26,17 +26,7 @@ copied = jax.jit(partial(jax.tree.map, jnp.copy))
 
 
 class Learner:
-    """The members of a run: their state, their hyperparameters, and the programs.
-
-    Attributes:
-        programs: the compiled programs.
-        population: the members.
-        hyperparams: those that the programs take as arguments.
-
-    Args:
-        setup: the run.
-        clock: measures where the time goes.
-    """
+    """The members of a run: their state, their hyperparameters, and the programs."""
 
     def __init__(self, setup: RunSetup, clock: Clock) -> None:
         self._setup, self._clock = setup, clock
@@ -52,12 +42,7 @@ class Learner:
         return self._state is not None
 
     def start(self, given: Given | None = None, warm_up: bool = True) -> LearnerState:
-        """Return the state; the first call initialises it.
-
-        Args:
-            given: what the warm-up plays with, in place of a new agent.
-            warm_up: False only starts episodes.
-        """
+        """Return the state; the first call initialises it."""
         if self._state is None:
             differs = self._setup.config.system.warmup_steps and (given or not warm_up)
             with self._clock("initialisation"):
@@ -83,7 +68,7 @@ class Learner:
         self._state = state
 
     def take_new_starts(self, updates: int) -> None:
-        """Let `start` draw other start states than those of the first update, see `functions.with_new_starts`."""
+        """Let `start` draw other start states than those of the first update."""
         self._keys = with_new_starts(self._keys, updates)
 
     def set_population(self, population: Population) -> None:
@@ -106,7 +91,7 @@ class Learner:
         return state
 
     def train(self, num_updates: int, new_interval: bool) -> Any:
-        """Start to train, which donates the state, and return the metrics of the interval so far; see `wait`."""
+        """Start to train, which donates the state, and return the metrics of the interval so far."""
         state = self.start()
         self._state, interval = self.programs.train(
             state, self.hyperparams, np.int32(num_updates), np.bool_(new_interval)
@@ -114,26 +99,13 @@ class Learner:
         return interval
 
     def wait(self, interval: Any) -> Any:
-        """Wait for the metrics of `train`.
-
-        Raises:
-            HostEnvironmentError: an environment on the host failed, in any process.
-        """
+        """Wait for the metrics of `train`."""
         interval = self._setup.processes.fetch(interval)
         self._check(self._setup.env)
         return interval
 
     def play(self, number: int, shared: Any = None, hyperparams: Mapping[str, Any] | None = None) -> Any:
-        """Evaluate.
-
-        Args:
-            number: of the evaluation; each has its own start states.
-            shared: what the policies are read from; by default the current state.
-            hyperparams: those of these policies; by default the current ones.
-
-        Returns:
-            The episodes.
-        """
+        """Evaluate."""
         shared = self.state.shared if shared is None else shared
         hyperparams = self.hyperparams if hyperparams is None else hyperparams
         with self._clock("evaluation"):

@@ -13,37 +13,16 @@ from stoix_like.storage.run_directory import RunDirectory
 
 
 class Prepared(NamedTuple):
-    """A run that may start: it fits its place, and nothing is written yet.
+    """A run that may start: it fits its place, and nothing is written yet."""
 
-    Attributes:
-        setup: its parts.
-        directory: where a new run is written, or the directory of the run to resume.
-        resumes: whether the directory holds a run, which is resumed.
-        source: the parameters that a new run starts from; None for those that it draws.
-    """
-
-    setup: RunSetup
-    directory: RunDirectory
-    resumes: bool = False
-    source: warm_start.Source | None = None
+    setup: RunSetup  # its parts
+    directory: RunDirectory  # where a new run is written, or the directory of the run to resume
+    resumes: bool = False  # whether the directory holds a run, which is resumed
+    source: warm_start.Source | None = None  # the parameters that a new run starts from; None for those that it draws
 
 
 def prepare(config: RunConfig, run_dir: Path, started: float | None = None) -> Prepared:
-    """Set up a run, and refuse what cannot work before anything compiles or is written.
-
-    Args:
-        config: the typed configuration.
-        run_dir: the directory to write to. If `arch.resume_from` names a run, that run is resumed in its own directory
-            instead; if it names `run_dir` and there is no run yet, neither there nor at `checkpoint.mirror`, the run
-            starts there. If it is the address of a run on an object store, that run is resumed in the user's cache.
-        started: when the program, or the call that starts the run, started; by default now.
-
-    Returns:
-        The run.
-
-    Raises:
-        ConfigError: names the key, the value and what would work.
-    """
+    """Set up a run, and refuse what cannot work before anything compiles or is written."""
     setup = set_up(config, started)
     place, mirror = RunDirectory(run_dir, setup.processes), setup.config.checkpoint.mirror
     if (resumed := place.resumed(config.arch.resume_from, mirror)) is not None:
@@ -55,5 +34,5 @@ def prepare(config: RunConfig, run_dir: Path, started: float | None = None) -> P
 
 
 def find_source(setup: RunSetup) -> warm_start.Source | None:
-    """Find the parameters that a new run starts from, in all of its processes; see `warm_start.find`."""
+    """Find the parameters that a new run starts from, in all of its processes."""
     return setup.processes.together(lambda: warm_start.find(setup))

@@ -38,15 +38,7 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the results of a run.
 
-    Args:
-        setup: the run.
-        notes: messages to the user, of all processes of the run.
-        population: its members, as selections have left them.
-        progress: its progress.
-        compiled: its programs.
-        absolute: the absolute metric; empty without one.
-        profile: where the time of an update goes; None if it was not measured.
-        wall_seconds: time since the run started.
+    `profile`: where the time of an update goes; None if it was not measured.
     """
     config, plan = setup.config, setup.plan
     population, last, trials = outcome(setup, population, progress.history)
@@ -87,18 +79,7 @@ def summarise(
 def outcome(
     setup: RunSetup, population: Population, history: Sequence[Mapping[str, Any]]
 ) -> tuple[Population, dict[str, Any], Trials | None]:
-    """Return the members that the results of a run are about, and their last evaluation.
-
-    Args:
-        setup: the run.
-        population: its members, as selections have left them.
-        history: one record per evaluation.
-
-    Returns:
-        The members, the record of their last evaluation, and the trials of successive halving, if it has trained any.
-        Its members are those of the best complete trial of each slot, in their last evaluation, and the best of them is
-        one of the best trial's.
-    """
+    """Return the members that the results of a run are about, and their last evaluation."""
     last = dict(history[-1])
     if not setup.config.arch.population.halves or len(history) == 1:
         return population, last, None
@@ -120,12 +101,7 @@ def outcome(
 
 
 def shown_failures(failures: Mapping[int, str], last: Mapping[str, Any]) -> dict[int, str]:
-    """Return the failures of the members that results are about: those of a slot's last trial may not be.
-
-    Args:
-        failures: by member, what became non-finite.
-        last: the record of their last evaluation, from `outcome`.
-    """
+    """Return the failures of the members that results are about: those of a slot's last trial may not be."""
     return {member: failure for member, failure in failures.items() if member in last["population/failed"]}
 
 
@@ -154,15 +130,7 @@ def _of_population(
 def timing(seconds: dict[str, float], elapsed: float, updates: int, profile: Profile | None) -> dict[str, float]:
     """Return where the time of a run went.
 
-    Args:
-        seconds: by phase, with `startup`.
-        elapsed: seconds since startup.
-        updates: number of updates.
-        profile: see `summarise`.
-
-    Returns:
-        Seconds by phase; `total` is their sum, apart from `LOGGING_MEANWHILE`, `ENVIRONMENT` and `LEARNING`, which
-        are parts of `training`. The last two are estimates, only for a run with a profile.
+    `elapsed`: seconds since startup.
     """
     total = seconds["startup"] + elapsed
     counted = sum(value for phase, value in seconds.items() if phase != LOGGING_MEANWHILE)

@@ -47,23 +47,11 @@ _REGARDLESS = "arch.on_nan=ignore continues regardless"
 class TrainingLoop:
     """Intervals of updates, with an evaluation after each.
 
-    Attributes:
-        setup: the run.
-        progress: its progress.
-        writer: writer of checkpoints, or None.
-        notes: messages to the user, with those of the processes before this one; checkpoints hold them.
-        missing: state that was not restored; results may differ from an uninterrupted run.
-        clock: measures where the time goes.
-        evaluations: turns episodes into records, and keeps the best parameters.
-
-    Args:
-        setup: the run.
-        logger: receives each record.
-        writer: writer of checkpoints; None writes none.
-        videos: recorder of videos; None records none.
-        callbacks: called at evaluations and checkpoints; None for none.
-        profile: where the time of an update goes; None measures nothing.
-        directory: the run directory; None where nothing is written.
+    `writer`: writer of checkpoints; None writes none.
+    `videos`: recorder of videos; None records none.
+    `callbacks`: called at evaluations and checkpoints; None for none.
+    `profile`: where the time of an update goes; None measures nothing.
+    `directory`: the run directory; None where nothing is written.
     """
 
     def __init__(
@@ -134,12 +122,7 @@ class TrainingLoop:
         return self._learner.targets()
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint.
-
-        Args:
-            checkpoint: has the items of `targets`; without `local`, a new warm-up fills the replay buffer and restarts
-                the episodes. Environments on the host start new episodes, without a warm-up where there is a buffer.
-        """
+        """Continue from a checkpoint."""
         items, host_state = checkpoint.items, checkpoint.host_state
         self.notes = tuple(host_state.get("notes", ()))
         self.progress = Progress.from_json({**host_state["progress"], "stopped_by": stopped_by(self.setup, host_state)})
@@ -178,27 +161,12 @@ class TrainingLoop:
             self._select()
 
     def warm_start(self, source: warm_start.Source) -> None:
-        """Start from the parameters and statistics of another run.
-
-        Args:
-            source: the checkpoint, from `warm_start.find`.
-
-        Raises:
-            ConfigError: the checkpoint is damaged.
-        """
+        """Start from the parameters and statistics of another run."""
         arrays = self.setup.processes.together(lambda: warm_start.read(self.setup, source))
         self._learner.start_from(warm_start.place(arrays, self._learner.programs.state.shared))
 
     def train(self) -> None:
-        """Spend the rest of the budget, then evaluate the best parameters once more.
-
-        Raises:
-            TrainingError: a metric or a parameter became non-finite.
-            HostEnvironmentError: an environment on the host failed, and a checkpoint has been written.
-            LostDirectoryError: the run directory was deleted, and a checkpoint has been written.
-            KeyboardInterrupt: SIGINT was received, and a checkpoint has been written.
-            SystemExit: SIGTERM was received, and a checkpoint has been written.
-        """
+        """Spend the rest of the budget, then evaluate the best parameters once more."""
         updates_left = self.setup.plan.num_updates - self.progress.updates
         with Signals() as signals, self._saved_on_failure(signals), self._learner.programs.running(updates_left):
             if not self.history:
@@ -233,14 +201,7 @@ class TrainingLoop:
         self._stop_if_asked(signals)
 
     def advance(self, num_updates: int) -> dict[str, Any]:
-        """Train without evaluating, logging or saving.
-
-        Args:
-            num_updates: at least one.
-
-        Returns:
-            The metrics of the interval.
-        """
+        """Train without evaluating, logging or saving."""
         metrics = self._train_until(self.progress.updates + num_updates, Signals())
         self.progress.end_interval()
         return metrics
@@ -252,7 +213,7 @@ class TrainingLoop:
         return summarise(self.setup, self.notes, learner.population, self.progress, learner.programs, *measured)
 
     def timing(self) -> dict[str, float]:
-        """Return where the time of the run went, see `summary.timing`."""
+        """Return where the time of the run went."""
         return timing(self.clock.read(), self._elapsed(), self.progress.updates, self._profile)
 
     def _train_until(self, target: int, signals: Signals) -> dict[str, Any]:

@@ -48,17 +48,11 @@ Arrays = Mapping[str, Any]
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read.
+    """A checkpoint that was read."""
 
-    Attributes:
-        step: environment steps of each member; the name of its directory.
-        items: trees of arrays by item, on the devices and in the layout of the targets.
-        host_state: the state of the host.
-    """
-
-    step: int
-    items: dict[str, Any]
-    host_state: dict[str, Any]
+    step: int  # environment steps of each member; the name of its directory
+    items: dict[str, Any]  # trees of arrays by item, on the devices and in the layout of the targets
+    host_state: dict[str, Any]  # the state of the host
 
 
 class Writer:
@@ -66,11 +60,6 @@ class Writer:
 
     A failed write is reported once; older checkpoints stay, and later writes are tried again. The first checkpoint is
     read back once, and reported if it differs from what was written.
-
-    Args:
-        run_dir: the directory of the run.
-        keep: number of checkpoints to keep; the oldest is deleted when a new one is complete.
-        processes: the processes of the run; all of them call each method, and each writes its part of the arrays.
     """
 
     def __init__(self, run_dir: Path, keep: int, processes: Processes = ALONE) -> None:
@@ -87,13 +76,7 @@ class Writer:
         self._usable: bool | None = None  # unknown before the first checkpoint was read back
 
     def save(self, step: int, items: Arrays, host_state: Mapping[str, Any]) -> None:
-        """Start to write a checkpoint; return as soon as the arrays may be donated.
-
-        Args:
-            step: environment steps of each member.
-            items: trees of arrays; empty trees and arrays without elements are left out.
-            host_state: JSON values.
-        """
+        """Start to write a checkpoint; return as soon as the arrays may be donated."""
         ocp = orbax.load()
         self.wait()
         with self._reported():
@@ -242,18 +225,7 @@ class Writer:
 
 
 def steps(run_dir: Path) -> list[int]:
-    """List the checkpoints of a run.
-
-    Args:
-        run_dir: the directory of the run.
-
-    Returns:
-        Their environment steps, the newest last; entries named like a checkpoint that are not one are
-        reported as damaged.
-
-    Raises:
-        ConfigError: the directory of the checkpoints is a link or a file, or cannot be read.
-    """
+    """List the checkpoints of a run."""
     directory = run_dir / DIRECTORY
     try:
         check_directory(directory)
@@ -264,38 +236,12 @@ def steps(run_dir: Path) -> list[int]:
 
 
 def read_host_state(run_dir: Path, step: int, processes: Processes = ALONE) -> dict[str, Any]:
-    """Read the state of the host from a checkpoint.
-
-    Args:
-        run_dir: the directory of the run.
-        step: one of `steps`.
-        processes: all of them read it.
-
-    Returns:
-        The value that was passed to `Writer.save`.
-
-    Raises:
-        DamagedError: it cannot be read, or differs from what was written.
-        ConfigError: the file system or the memory failed.
-    """
+    """Read the state of the host from a checkpoint."""
     return processes.together(lambda: _read_text(run_dir, step))[HOST_STATE]
 
 
 def read_shapes(run_dir: Path, step: int, item: str) -> dict[str, jax.ShapeDtypeStruct]:
-    """Read the shapes of an item's arrays, without the arrays.
-
-    Args:
-        run_dir: the directory of the run.
-        step: one of `steps`.
-        item: name of the item.
-
-    Returns:
-        Shapes and dtypes by path, such as `params.actor_params.params.torso.Dense_0.kernel`.
-
-    Raises:
-        DamagedError: they cannot be read.
-        ConfigError: the file system or the memory failed.
-    """
+    """Read the shapes of an item's arrays, without the arrays."""
     ocp = orbax.load()
     directory = (run_dir / DIRECTORY / str(step) / item).absolute()
     try:
@@ -308,22 +254,7 @@ def read_shapes(run_dir: Path, step: int, item: str) -> dict[str, jax.ShapeDtype
 def read(
     run_dir: Path, step: int, targets: Arrays | Callable[[dict[str, Any]], Arrays], processes: Processes = ALONE
 ) -> Checkpoint:
-    """Read a checkpoint, and verify its checksums.
-
-    Args:
-        run_dir: the directory of the run.
-        step: one of `steps`.
-        targets: trees of `jax.ShapeDtypeStruct` by item, with the layout to restore to; items that the checkpoint does
-            not have are left out. Or a function that returns them, of the state of the host.
-        processes: the processes that have the devices of the layout; each reads its part.
-
-    Returns:
-        The checkpoint.
-
-    Raises:
-        DamagedError: it cannot be read, or differs from what was written.
-        ConfigError: the file system or the memory failed.
-    """
+    """Read a checkpoint, and verify its checksums."""
     ocp = orbax.load()
     text = processes.together(lambda: _read_text(run_dir, step))
     written = text["checksums"]
@@ -361,16 +292,7 @@ def read(
 def newest_readable(run_dir: Path, read_step: Callable[[int], T], processes: Processes = ALONE) -> T | None:
     """Read the newest undamaged checkpoint, and quarantine the damaged ones after it.
 
-    Args:
-        run_dir: the directory of the run.
-        read_step: reads the checkpoint of a step.
-        processes: the processes of the run; all of them read, and agree on what is damaged.
-
-    Returns:
-        The result of `read_step`; None if there are no checkpoints.
-
-    Raises:
-        ConfigError: every checkpoint is damaged; none of them is moved.
+    Returns the result of `read_step`; None if there are no checkpoints.
     """
     damaged: list[tuple[int, DamagedError]] = []
     processes.first(lambda: replaced.settle(run_dir / DIRECTORY))
@@ -391,15 +313,7 @@ def newest_readable(run_dir: Path, read_step: Callable[[int], T], processes: Pro
 
 
 def quarantine(run_dir: Path, step: int) -> Path:
-    """Move a damaged checkpoint to the directory `checkpoints-damaged`, or to a new one if the name is taken there.
-
-    Args:
-        run_dir: the directory of the run.
-        step: one of `steps`.
-
-    Returns:
-        Its new path.
-    """
+    """Move a damaged checkpoint to the directory `checkpoints-damaged`, or to a new one if the name is taken there."""
     place = run_dir / QUARANTINE
     is_plain = not os.path.lexists(place) or (place.is_dir() and not place.is_symlink())
     if not is_plain or os.path.lexists(place / str(step)):

@@ -15,13 +15,7 @@ WORDS_PER_BLOCK = 2**20
 def checksums(items: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, dict[str, int]]:
     """Compute the position-weighted sum of the words of each array, modulo 2**32.
 
-        sum_i (2 i + 1) word_i
-
-    Args:
-        items: arrays by item and leaf.
-
-    Returns:
-        The sums, in the same structure.
+    sum_i (2 i + 1) word_i
     """
 
     def add(leaf: jax.Array) -> int:

@@ -30,20 +30,7 @@ _NOT_A_RUN = f"{{}} is not the configuration of a run: it must have the groups {
 
 
 def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = False, learns: bool = True) -> DictConfig:
-    """Read the configuration of a run.
-
-    Args:
-        run_dir: the directory of the run.
-        overrides: Hydra overrides of existing keys; `logger` and `checkpoint` can also be chosen as groups.
-        trusted: skip the check of the code that it names and of the loggers that send data.
-        learns: whether the runs are read that it learns from, such as a teacher.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ConfigError: it does not exist, cannot be read, names code that is not trusted, or sends data elsewhere.
-    """
+    """Read the configuration of a run."""
     config = _load(run_dir)
     if not trusted:
         words = overrides if learns else [*overrides, *(f"{key}=null" for key in trust.SOURCES)]
@@ -54,17 +41,7 @@ def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = Fa
 
 
 def plain_config(run_dir: Path) -> dict[str, Any]:
-    """Read the configuration of a run as plain values, without resolving or executing anything.
-
-    Args:
-        run_dir: the directory of the run.
-
-    Returns:
-        The values.
-
-    Raises:
-        ConfigError: it does not exist, or cannot be read.
-    """
+    """Read the configuration of a run as plain values, without resolving or executing anything."""
     path = run_dir / CONFIG
     with _reading(path):
         found = yaml.load(_text(run_dir), _Loader)
@@ -92,14 +69,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def _check_size(text: str) -> None:
-    """Refuse YAML that goes beyond what a configuration needs, before anything is built from it.
-
-    Args:
-        text: the YAML.
-
-    Raises:
-        ValueError: it is nested too deeply, or contains aliases or characters that control a terminal.
-    """
+    """Refuse YAML that goes beyond what a configuration needs, before anything is built from it."""
     depth = 0
     for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         if isinstance(event, yaml.AliasEvent):

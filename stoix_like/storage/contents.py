@@ -25,15 +25,7 @@ _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticErro
 
 @contextlib.contextmanager
 def reading(what: Any, advice: str = "") -> Iterator[None]:
-    """Refuse recorded files whose contents are not what this version writes.
-
-    Args:
-        what: the run directory or the file, for messages.
-        advice: what would work, for messages.
-
-    Raises:
-        ConfigError: the code within raised what malformed contents cause.
-    """
+    """Refuse recorded files whose contents are not what this version writes."""
     try:
         yield
     except ConfigError:
@@ -47,23 +39,13 @@ def reading(what: Any, advice: str = "") -> Iterator[None]:
 def read_json(path: Path, limit: int, form: Any = object) -> Any:
     """Read a JSON file.
 
-    Args:
-        path: the file.
-        limit: the largest size to read, in bytes.
-        form: that of its content.
-
-    Returns:
-        The content.
-
-    Raises:
-        OSError: it cannot be read, or is larger than the limit.
-        ValueError: it is no JSON, or its content has another form.
+    `limit`: the largest size to read, in bytes.
     """
     return parse_json(read_bytes(path, limit), form, path.name)
 
 
 def parse_json(text: str | bytes, form: Any = object, name: str = "the text") -> Any:
-    """Parse a text in JSON; see `read_json`."""
+    """Parse a text in JSON."""
     try:
         found = json.loads(text)
         check_form(form, found, name)
@@ -73,16 +55,7 @@ def parse_json(text: str | bytes, form: Any = object, name: str = "the text") ->
 
 
 def check_form(form: Any, value: Any, key: str) -> None:
-    """Check that a value has a form.
-
-    Args:
-        form: the form.
-        value: a value in JSON.
-        key: what the value is, for messages.
-
-    Raises:
-        ValueError: it has another one; the message names the key.
-    """
+    """Check that a value has a form."""
     if isinstance(form, tuple):
         if not any(_fits(alternative, value, key) for alternative in form):
             raise ValueError(f"{key} is {value!r:.80}")

@@ -19,16 +19,7 @@ BUDGETS = (
 
 
 def tell_apart(runs: Sequence[Run], tasks: Sequence[str]) -> list[str]:
-    """Tell runs of one system on one task apart by their settings.
-
-    Args:
-        runs: the runs.
-        tasks: the task of each run, from `task_names`.
-
-    Returns:
-        For each run, some of the settings that are not the same in all runs of its system on its task, see `words_of`:
-        `actor_lr=0.001 epochs=4`.
-    """
+    """Tell runs of one system on one task apart by their settings."""
     places: dict[tuple[str, str], list[int]] = {}
     for place, (run, task) in enumerate(zip(runs, tasks, strict=True)):
         places.setdefault((run.system, task), []).append(place)
@@ -46,16 +37,7 @@ def tell_apart(runs: Sequence[Run], tasks: Sequence[str]) -> list[str]:
 
 
 def words_of(own: dict[str, Any], rivals: Sequence[dict[str, Any]], names: dict[str, str]) -> list[str]:
-    """Write the settings in which one differs from its rivals: a few, and as many more as tell it apart from all.
-
-    Args:
-        own: its settings, by dotted key.
-        rivals: those of the others.
-        names: the keys that may be named, from `names_of_keys`.
-
-    Returns:
-        Words such as `actor_lr=0.001`.
-    """
+    """Write the settings in which one differs from its rivals: a few, and as many more as tell it apart from all."""
     keys = [key for key in names if any(other[key] != own[key] for other in rivals)]
     named = keys[:_FEW]
     alike = [other for other in rivals if all(format_value(other[key]) == format_value(own[key]) for key in named)]
@@ -71,12 +53,6 @@ def names_of_keys(differences: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Name keys by as many of their last words as tell them apart.
 
     Keys with the same last word and always the same value are named once, such as the cells of actor and critic.
-
-    Args:
-        differences: the values of the same keys in all settings that are compared.
-
-    Returns:
-        The names by dotted key, without the name of the system.
     """
     kept: dict[tuple[str, str], str] = {}
     for key in differences[0] if differences else ():
@@ -94,12 +70,5 @@ def _shortest(key: str, keys: Sequence[str]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Write the value of a setting in a few characters.
-
-    Args:
-        value: the value.
-
-    Returns:
-        A float with four significant digits, any other value as it is.
-    """
+    """Write the value of a setting in a few characters."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

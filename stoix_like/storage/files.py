@@ -38,15 +38,7 @@ def user_cache() -> Path:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Refuse a file that cannot be written, before what it is to hold is computed.
-
-    Args:
-        path: the file.
-        option: what names it, for messages.
-
-    Raises:
-        ConfigError: it is a directory, or none can be written where it is to be.
-    """
+    """Refuse a file that cannot be written, before what it is to hold is computed."""
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"{option} {path}: {path.parent} is not a directory: create it first")
     if path.is_dir():
@@ -55,15 +47,7 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def check_place(path: Path, option: str) -> None:
-    """Refuse a path below which nothing can be written; directories that do not exist would be created.
-
-    Args:
-        path: a directory.
-        option: what names it, for messages.
-
-    Raises:
-        ConfigError: names the path, and the reason.
-    """
+    """Refuse a path below which nothing can be written; directories that do not exist would be created."""
     present = path.absolute()
     try:
         # Unlike `exists`, it tells what is not there from what may not be looked at.
@@ -80,12 +64,7 @@ def check_place(path: Path, option: str) -> None:
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Write a JSON file atomically.
-
-    Args:
-        path: the file; replaced if it exists.
-        values: the content; NaN and infinities become null.
-    """
+    """Write a JSON file atomically."""
     # Loggers write files, too.
     from stoix_like.loggers.base import plain
 
@@ -93,39 +72,20 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """Write a text file atomically.
-
-    Args:
-        path: the file; replaced if it exists.
-        text: the content.
-        mode: its permissions, less those of the umask.
-    """
+    """Write a text file atomically."""
     with replaced(path, mode) as file:
         file.write(text.encode())
 
 
 def write_bytes(path: Path, content: bytes | bytearray) -> None:
-    """Write a file atomically.
-
-    Args:
-        path: the file; replaced if it exists.
-        content: the content.
-    """
+    """Write a file atomically."""
     with replaced(path) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def replaced(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Open a new file, which replaces `path` once it is complete and on disk; after an exception it is deleted.
-
-    Args:
-        path: the file; a link is replaced, not followed.
-        mode: its permissions, less those of the umask.
-
-    Yields:
-        The new file, opened for writing.
-    """
+    """Open a new file, which replaces `path` once it is complete and on disk; after an exception it is deleted."""
     # At most 255 bytes, whatever the name of the target.
     scratch = path.with_name(scratch_name(path.name))
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | _BINARY, mode)
@@ -143,15 +103,7 @@ def replaced(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 def read_bytes(path: Path, limit: int) -> bytes:
     """Read a regular file.
 
-    Args:
-        path: the file.
-        limit: the largest size to read, in bytes.
-
-    Returns:
-        The content.
-
-    Raises:
-        OSError: it is not a regular file, is larger than the limit, or cannot be read.
+    `limit`: the largest size to read, in bytes.
     """
     with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
         content = file.read(limit + 1)
@@ -161,18 +113,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """Open a regular file.
-
-    Args:
-        path: the file; a link is refused.
-        flags: of `os.open`.
-
-    Returns:
-        The file descriptor.
-
-    Raises:
-        OSError: it is not a regular file, or cannot be opened.
-    """
+    """Open a regular file."""
     if path.is_symlink():
         raise OSError(errno.ELOOP, "is a link, not a regular file", str(path))
     # A FIFO without a writer would block.
@@ -184,14 +125,7 @@ def open_regular(path: Path, flags: int) -> int:
 
 
 def check_directory(path: Path) -> None:
-    """Refuse a path that exists and is not a directory of its own.
-
-    Args:
-        path: the directory; it need not exist.
-
-    Raises:
-        OSError: it is a link or a file.
-    """
+    """Refuse a path that exists and is not a directory of its own."""
     if path.is_symlink():
         raise OSError(errno.ELOOP, "is a link, not a directory", str(path))
     if path.exists() and not path.is_dir():
@@ -200,15 +134,7 @@ def check_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, refusal: str) -> Iterator[None]:
-    """Hold a lock file, which the operating system releases at exit.
-
-    Args:
-        path: the file.
-        refusal: what to say where another process holds it.
-
-    Raises:
-        ConfigError: another process holds the lock, or the file is no regular one.
-    """
+    """Hold a lock file, which the operating system releases at exit."""
     # The lock would be created at the target of a link.
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise ConfigError(f"{path} is not a regular file: remove it")
@@ -237,9 +163,5 @@ def _way_out(lock: filelock.BaseFileLock, path: Path) -> str:
 
 
 def scratch_name(name: str) -> str:
-    """Return a name next to a file for its replacement; names of this form are left out of copies, and cleaned up.
-
-    Args:
-        name: that of the file.
-    """
+    """Return a name next to a file for its replacement; names of this form are left out of copies, and cleaned up."""
     return f".{name[:32]}.{secrets.token_hex(8)}.tmp"

@@ -50,13 +50,6 @@ class Mirror:
 
     The directory itself stays as it is without a mirror: its checkpoints appear under their names when they are
     complete, and are copied then. A failure is reported once per kind of error and tried again in the next pass.
-
-    Args:
-        run_dir: the run directory.
-        address: where to copy it.
-
-    Raises:
-        ConfigError: the address cannot be used.
     """
 
     def __init__(self, run_dir: Path, address: str) -> None:
@@ -89,11 +82,7 @@ class Mirror:
         return remote.newest(self._run_dir), remote.first_record(self._run_dir)
 
     def close(self, seconds: float) -> None:
-        """Copy the rest and stop.
-
-        Args:
-            seconds: the longest time to wait; what is missing then is reported.
-        """
+        """Copy the rest and stop."""
         if not self._thread.is_alive():
             return
         self._stopping.set()
@@ -262,18 +251,7 @@ class Mirror:
 
 @contextlib.contextmanager
 def mirrored(run_dir: Path, config: CheckpointConfig) -> Iterator[Callable[[], None]]:
-    """Keep a mirror of a run directory, if the configuration names one; at exit, wait for it.
-
-    Args:
-        run_dir: the run directory.
-        config: the address, and the longest time to wait.
-
-    Yields:
-        A function that starts to copy.
-
-    Raises:
-        ConfigError: the protocol of the address is unknown, or its package is not installed.
-    """
+    """Keep a mirror of a run directory, if the configuration names one; at exit, wait for it."""
     if config.mirror is None:
         yield lambda: None
         return

@@ -74,16 +74,7 @@ def plain_path(directory: Path) -> Iterator[Path]:
 
 
 def unreadable(place: Path, error: BaseException) -> ConfigError | DamagedError:
-    """Return what to raise where a checkpoint could not be read.
-
-    Args:
-        place: the checkpoint.
-        error: what Orbax or the file system raised.
-
-    Returns:
-        A `ConfigError` if the file system or the memory failed, which leaves the checkpoint in its place; otherwise a
-        `DamagedError`.
-    """
+    """Return what to raise where a checkpoint could not be read."""
     links = [error]
     while (cause := links[-1].__cause__) is not None:
         links.append(cause)

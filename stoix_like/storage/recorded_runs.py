@@ -84,19 +84,12 @@ SEEDS_AND_OUTPUT = (
 
 
 class Run(NamedTuple):
-    """A run.
+    """A run."""
 
-    Attributes:
-        directory: the run directory.
-        config: its resolved configuration, in plain values, without the callbacks of a search.
-        last: the record of its last evaluation; empty before the first one. Per-member values are lists.
-        summary: its results; empty before it has finished.
-    """
-
-    directory: Path
-    config: dict[str, Any]
-    last: dict[str, Any]
-    summary: dict[str, Any]
+    directory: Path  # the run directory
+    config: dict[str, Any]  # its resolved configuration, in plain values, without the callbacks of a search
+    last: dict[str, Any]  # the record of its last evaluation; empty before the first one. Per-member values are lists
+    summary: dict[str, Any]  # its results; empty before it has finished
 
     @property
     def history(self) -> Iterator[dict[str, Any]]:
@@ -133,21 +126,13 @@ class Run(NamedTuple):
 
 
 class Member(NamedTuple):
-    """One seed of a run.
-
-    Attributes:
-        run: the run.
-        place: place in the population; 0 without one.
-        seed: its seed.
-        hyperparams: those in which it differs from the run's configuration.
-        failure: what became non-finite, or None.
-    """
+    """One seed of a run."""
 
     run: Run
-    place: int
-    seed: int
-    hyperparams: dict[str, float]
-    failure: str | None = None
+    place: int  # place in the population; 0 without one
+    seed: int  # its seed
+    hyperparams: dict[str, float]  # those in which it differs from the run's configuration
+    failure: str | None = None  # what became non-finite, or None
 
     def value(self, record: Mapping[str, Any], name: str) -> float:
         """Return the value of a metric in a record, NaN if it is missing; values of the whole population are shared."""
@@ -160,15 +145,7 @@ class Member(NamedTuple):
         return float(value) if isinstance(value, (int, float)) else float("nan")
 
     def score(self, kind: str) -> float:
-        """Return the mean episode return of the last evaluation, or of the best policy.
-
-        Args:
-            kind: `final` or `best`.
-
-        Returns:
-            The return; NaN if the run has no such evaluation. The final one of a member that diverged is NaN, too: its
-            policy is that of the update before, however early.
-        """
+        """Return the mean episode return of the last evaluation, or of the best policy."""
         if kind == "best":
             return self.value(self.run.summary, BEST_RETURN)
         return float("nan") if self.failure else self.value(self.run.last, RETURN)
@@ -202,17 +179,7 @@ class Reading(NamedTuple):
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
-    """Find the run directories at or below the given paths.
-
-    Args:
-        paths: run directories, and directories that contain runs, or their addresses on an object store.
-
-    Returns:
-        The run directories, each once.
-
-    Raises:
-        ConfigError: there is no path, or one is not a directory, or holds no run.
-    """
+    """Find the run directories at or below the given paths."""
     found: dict[Path, None] = {}
     given = list(paths)
     if not given:
@@ -237,17 +204,7 @@ def _run_directories(path: Path) -> Iterator[Path]:
 
 
 def read_runs(paths: Iterable[str | Path]) -> Reading:
-    """Read the runs at or below the given paths.
-
-    Args:
-        paths: see `find_runs`.
-
-    Returns:
-        The runs, and a sentence about each that cannot be read, such as one of another version.
-
-    Raises:
-        ConfigError: a path is not a directory, or holds no run that can be read.
-    """
+    """Read the runs at or below the given paths."""
     runs, problems = [], []
     for directory in find_runs(paths):
         try:
@@ -260,17 +217,7 @@ def read_runs(paths: Iterable[str | Path]) -> Reading:
 
 
 def read_run(directory: Path) -> Run:
-    """Read a run.
-
-    Args:
-        directory: the run directory.
-
-    Returns:
-        The run.
-
-    Raises:
-        ConfigError: its configuration is missing or cannot be read, or lacks what every run has.
-    """
+    """Read a run."""
     last, summary = read_last_record(directory / METRICS), read_summary(directory)
     if TRIALS in summary:
         # The results of successive halving are those of its best trials, which may have ended long before the run.
@@ -290,14 +237,7 @@ def read_run(directory: Path) -> Run:
 
 
 def members(run: Run) -> list[Member]:
-    """Return the members of a run; without a population there is one.
-
-    Args:
-        run: the run, finished or not.
-
-    Returns:
-        Its members.
-    """
+    """Return the members of a run; without a population there is one."""
     seed = int(run.config["arch"]["seed"])
     if "population/members" in run.summary:
         # Selections change them on the way: they are no settings of a member.
@@ -315,15 +255,7 @@ def members(run: Run) -> list[Member]:
 
 
 def samples(run: Run) -> list[Member]:
-    """Return the members of a run that are independent of each other, for statistics.
-
-    Args:
-        run: the run, finished or not.
-
-    Returns:
-        Its members; where selections change them, as in population-based training, only the best one of the
-        last evaluation, with the seed of the run.
-    """
+    """Return the members of a run that are independent of each other, for statistics."""
     found = members(run)
     if not evolves(run):
         return found
@@ -346,12 +278,7 @@ def _members_of_records(run: Run) -> Iterator[Member]:
 def seed_at(member: Member, record: Mapping[str, Any]) -> int | None:
     """Return the seed in a member's place at the time of a record: successive halving starts trials on the way.
 
-    Args:
-        member: the member.
-        record: one of its run.
-
-    Returns:
-        The seed; None of a search by successive halving whose record does not have its trials.
+    Returns the seed; None of a search by successive halving whose record does not have its trials.
     """
     if not halves(member.run):
         return member.seed
@@ -359,11 +286,7 @@ def seed_at(member: Member, record: Mapping[str, Any]) -> int | None:
 
 
 def all_seeds(run: Run) -> set[int]:
-    """Return the seeds of the members of a run, and of all trials of successive halving once it has finished.
-
-    Args:
-        run: the run.
-    """
+    """Return the seeds of the members of a run, and of all trials of successive halving once it has finished."""
     population, trials = _population(run), len(run.summary.get(TRIALS, ()))
     begun = {_seed(run, population, index, {}) for index in range(trials * population.seeds)}
     return begun | {member.seed for member in members(run)}
@@ -380,20 +303,12 @@ def _seed(run: Run, population: PopulationConfig, index: int, record: Mapping[st
 
 
 def evolves(run: Run) -> bool:
-    """Return whether selections change the members of a run: population-based training, or successive halving.
-
-    Args:
-        run: the run.
-    """
+    """Return whether selections change the members of a run: population-based training, or successive halving."""
     return _of_population(run, "pbt", "every_evals") is not None or halves(run)
 
 
 def halves(run: Run) -> bool:
-    """Return whether a run is a search by successive halving.
-
-    Args:
-        run: the run.
-    """
+    """Return whether a run is a search by successive halving."""
     return _of_population(run, "halving", "rounds") is not None
 
 
@@ -402,25 +317,13 @@ def _of_population(run: Run, part: str, key: str) -> Any:
 
 
 def budget(run: Run) -> int:
-    """Return the environment steps that each member of a run is to train for: of successive halving, of all rounds.
-
-    Args:
-        run: the run.
-    """
+    """Return the environment steps that each member of a run is to train for: of successive halving, of all rounds."""
     rounds = _of_population(run, "halving", "rounds")
     return int(int(run.config["arch"]["total_timesteps"]) * (1 if rounds is None else rounds) + 1e-6)
 
 
 def flatten(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a configuration by dotted key; a list is a leaf, an empty mapping has none.
-
-    Args:
-        node: the configuration.
-        path: key of `node`.
-
-    Yields:
-        Pairs of a key and a value.
-    """
+    """Yield the leaves of a configuration by dotted key; a list is a leaf, an empty mapping has none."""
     for name, value in node.items():
         key = f"{path}.{name}" if path else str(name)
         if isinstance(value, Mapping) and key != WHOLE:
@@ -430,15 +333,7 @@ def flatten(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
 
 
 def settings(member: Member, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what determines the results of a member, apart from its seed.
-
-    Args:
-        member: the member.
-        without: further keys to leave out, each with all below it.
-
-    Returns:
-        Values by dotted key.
-    """
+    """Return what determines the results of a member, apart from its seed."""
     hidden = (*SEEDS_AND_OUTPUT, *without)
     found = {key: value for key, value in flatten(member.run.config) if not is_below(key, hidden)}
     if evolves(member.run):
@@ -448,14 +343,7 @@ def settings(member: Member, without: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def task_names(runs: Sequence[Run]) -> list[str]:
-    """Name the task of each run: its environment, and the arguments and parameters that differ there between runs.
-
-    Args:
-        runs: the runs.
-
-    Returns:
-        Names such as `memory/t_maze length=8`, equal for runs of the same task.
-    """
+    """Name the task of each run: its environment, and the arguments and parameters that differ there between runs."""
     by_run = [{key: value for key, value in flatten(run.config) if is_below(key, TASK)} for run in runs]
     rivals: dict[str, list[dict[str, Any]]] = {}
     for run, arguments in zip(runs, by_run, strict=True):

@@ -53,9 +53,6 @@ def identity(directory: Path) -> str:
     """Return what tells a checkpoint from others of the same step: a digest of its state of the host.
 
     That holds the checksums of all arrays, and times.
-
-    Args:
-        directory: a checkpoint.
     """
     digest = hashlib.sha256()
     for path in sorted((directory / "host_state").rglob("*")):
@@ -67,11 +64,7 @@ def identity(directory: Path) -> str:
 def check_new(address: str | None) -> None:
     """Refuse an address that cannot be read, or holds a run.
 
-    Args:
-        address: `checkpoint.mirror`; None for none.
-
-    Raises:
-        ConfigError: names the address.
+    `address`: `checkpoint.mirror`; None for none.
     """
     if address is None:
         return
@@ -85,18 +78,7 @@ def check_new(address: str | None) -> None:
 
 
 def check_continues(address: str, run_dir: Path, start_step: int, record: bytes) -> None:
-    """Refuse an address that holds another run, or a later state of this one: the mirror would remove it.
-
-    Args:
-        address: `checkpoint.mirror`.
-        run_dir: the directory of the run.
-        start_step: environment steps of the checkpoint that the run continues from; -1 for none.
-        record: from `first_record`, when the run started or was resumed.
-
-    Raises:
-        OtherRunError: names the address.
-        ConfigError: the store cannot be read.
-    """
+    """Refuse an address that holds another run, or a later state of this one: the mirror would remove it."""
     with reported(address):
         store = Store(address)
         if not store.exists(CONFIG):
@@ -111,26 +93,13 @@ def check_continues(address: str, run_dir: Path, start_step: int, record: bytes)
 
 
 def check_owner(store: Store, token: bytes) -> None:
-    """Refuse a store that another mirror has started to write since this one did.
-
-    Args:
-        store: the store.
-        token: what this mirror has written to `OWNER`.
-
-    Raises:
-        OtherRunError: names the address.
-        FileNotFoundError: the store names no mirror any more.
-    """
+    """Refuse a store that another mirror has started to write since this one did."""
     if store.read(OWNER) != token:
         raise OtherRunError(f"checkpoint.mirror={store.address} is the mirror of another process by now")
 
 
 def first_record(run_dir: Path) -> bytes:
-    """Return the first record of a run, which contains a time and so tells it from other runs; empty without any.
-
-    Args:
-        run_dir: the directory of a run.
-    """
+    """Return the first record of a run, which contains a time and so tells it from other runs; empty without any."""
     path = run_dir / METRICS
     return path.read_bytes().partition(b"\n")[0] if path.is_file() else b""
 
@@ -151,7 +120,7 @@ def _from(store: Store, first: int) -> list[int]:
 
 
 def _stored_identity(store: Store, step: int, marker: Marker) -> str:
-    """Return the identity of a checkpoint on a store, see `identity`."""
+    """Return the identity of a checkpoint on a store."""
     digest = hashlib.sha256()
     for name in sorted(map(PurePosixPath, marker.files)):
         if name.parts[0] == "host_state":
@@ -160,25 +129,14 @@ def _stored_identity(store: Store, step: int, marker: Marker) -> str:
 
 
 def newest(run_dir: Path) -> int:
-    """Return the environment steps of the newest checkpoint of a directory; -1 without any.
-
-    Args:
-        run_dir: the directory of a run.
-    """
+    """Return the environment steps of the newest checkpoint of a directory; -1 without any."""
     from stoix_like.storage import checkpoint  # imports jax, which commands that only read runs do not need
 
     return max(checkpoint.steps(run_dir), default=-1)
 
 
 def holds_run(address: str) -> bool:
-    """Return whether a store holds a run.
-
-    Args:
-        address: of the run.
-
-    Raises:
-        ConfigError: the store cannot be read.
-    """
+    """Return whether a store holds a run."""
     with reported(address):
         return Store(address).exists(CONFIG)
 
@@ -187,15 +145,6 @@ def fetch(address: str | Path, target: Path, wanted: Wanted = lambda name: True)
     """Make a local directory hold the files of a run on a store; what it holds already is not copied again.
 
     Complete checkpoints come first and the configuration, without which there is no run, comes last.
-
-    Args:
-        address: of the run, or of a directory of runs.
-        target: the directory; checkpoints that the store does not have are removed from it.
-        wanted: which files to copy.
-
-    Raises:
-        ConfigError: the store or the directory cannot be used, or no checkpoint that is wanted can be read; the
-            directory then stays as it is.
     """
     with reported(address):
         store = Store(address)
@@ -240,18 +189,7 @@ def _fetch_checkpoints(store: Store, target: Path, wanted: Wanted) -> set[int]:
 
 
 def local_copy(run_dir: str | Path, items: tuple[str, ...] = ()) -> Path:
-    """Return the local directory of runs, after copying what is to be read if they are on a store.
-
-    Args:
-        run_dir: a directory, or an address.
-        items: items of checkpoints to copy.
-
-    Returns:
-        The directory; of an address, in the user's cache.
-
-    Raises:
-        ConfigError: the store cannot be read, or holds no run.
-    """
+    """Return the local directory of runs, after copying what is to be read if they are on a store."""
     if not is_address(run_dir):
         return Path(run_dir).expanduser()
     inside = (*items, "host_state", "_CHECKPOINT_METADATA")
@@ -272,12 +210,6 @@ def working_copy(address: str | Path) -> Path:
     """Return a local directory in which to resume a run on a store, made equal to it.
 
     A directory that is ahead of the store stays as it is: what is missing there was not copied the last time.
-
-    Args:
-        address: of the run.
-
-    Raises:
-        ConfigError: the store cannot be read or holds no run, or the run is being trained in that directory.
     """
     target = _cache("resumed", address)
     target.mkdir(parents=True, exist_ok=True)
@@ -295,15 +227,7 @@ def working_copy(address: str | Path) -> Path:
 
 
 def catch_up(address: str, run_dir: Path) -> None:
-    """Copy what a store has of a run beyond a local directory, because the run continued elsewhere.
-
-    Args:
-        address: `checkpoint.mirror`.
-        run_dir: the directory of the run.
-
-    Raises:
-        ConfigError: the store cannot be read.
-    """
+    """Copy what a store has of a run beyond a local directory, because the run continued elsewhere."""
     with reported(address):
         store = Store(address)
         if not (store.exists(CONFIG) and _is_same_run(store, first_record(run_dir))):
@@ -314,11 +238,7 @@ def catch_up(address: str, run_dir: Path) -> None:
 
 
 def address_of(copy: Path) -> str | Path:
-    """Return the address of what `local_copy` returned, from which more can be copied; any other path as it is.
-
-    Args:
-        copy: a directory.
-    """
+    """Return the address of what `local_copy` returned, from which more can be copied; any other path as it is."""
     try:
         place = _cache("read").resolve()
     except OSError:

@@ -10,21 +10,12 @@ _ENDING = ".replaced"
 
 
 def set_aside(directory: Path, step: int) -> None:
-    """Give a checkpoint another name, under which it is none.
-
-    Args:
-        directory: of the checkpoints.
-        step: that of the checkpoint.
-    """
+    """Give a checkpoint another name, under which it is none."""
     (directory / str(step)).rename(directory / f"{step}{_ENDING}")
 
 
 def settle(directory: Path) -> None:
-    """Delete what was set aside where its replacement is complete, and give it its name back where it is not.
-
-    Args:
-        directory: of the checkpoints; nothing is written there at the time.
-    """
+    """Delete what was set aside where its replacement is complete, and give it its name back where it is not."""
     # A file system that fails here fails again where checkpoints are read or written, which is reported.
     with contextlib.suppress(OSError):
         for aside in () if directory.is_symlink() else list(directory.glob(f"*{_ENDING}")):

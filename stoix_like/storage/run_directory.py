@@ -43,11 +43,7 @@ _FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, "multirun.yaml")
 
 
 def by_first(method: Callable[P, T]) -> Callable[P, T]:
-    """Let only the first process call a method of `RunDirectory`, with its result and its errors in all of them.
-
-    Args:
-        method: returns JSON values.
-    """
+    """Let only the first process call a method of `RunDirectory`, with its result and its errors in all of them."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -62,14 +58,6 @@ class RunDirectory:
     """The directory of a run.
 
     All processes of the run call each method; the first one acts, and all of them fail if it fails.
-
-    Attributes:
-        path: the directory; that of the first process.
-        processes: the processes of the run.
-
-    Args:
-        path: the directory; it need not exist.
-        processes: the processes of the run.
     """
 
     def __init__(self, path: Path, processes: Processes = ALONE) -> None:
@@ -80,16 +68,7 @@ class RunDirectory:
     def resumed(self, resume_from: str | None, address: str | None) -> RunDirectory | None:
         """Return the directory of the run to resume, copied from its store if it is only there.
 
-        Args:
-            resume_from: `arch.resume_from`: a directory, or an address. If it is this directory and holds no run, or an
-                earlier state than the mirror, the run comes from there; without either, it starts here.
-            address: `checkpoint.mirror`.
-
-        Returns:
-            The directory; None where a new run starts.
-
-        Raises:
-            ConfigError: the store cannot be read, there is no run at `resume_from`, or another process trains there.
+        Returns the directory; None where a new run starts.
         """
         found = self._find(resume_from, address)
         return None if found is None else RunDirectory(Path(found), self.processes)
@@ -121,20 +100,12 @@ class RunDirectory:
             print(f"{error}; the run continues from what is in {self.path}", file=sys.stderr)
 
     def check_is_run(self) -> None:
-        """Refuse a directory that holds no run, in any process; see `run_files.check_is_run`."""
+        """Refuse a directory that holds no run, in any process."""
         self.processes.together(lambda: run_files.check_is_run(self.path))
 
     @by_first
     def check_new(self, address: str | None = None, key: str = "hydra.run.dir") -> None:
-        """Refuse places of a new run that cannot be written, or hold a run.
-
-        Args:
-            address: `checkpoint.mirror`.
-            key: what names the directory, for messages.
-
-        Raises:
-            ConfigError: names the place.
-        """
+        """Refuse places of a new run that cannot be written, or hold a run."""
         path = self.path
         if run_files.is_address(path):
             raise ConfigError(
@@ -162,18 +133,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def own(self, config: CheckpointConfig) -> Iterator[Callable[[], None]]:
-        """Create the directory if needed, lock it, record signals, and mirror it; write why the run fails.
-
-        Args:
-            config: the mirror, and the longest time to wait for it at exit.
-
-        Yields:
-            A function that starts the mirror.
-
-        Raises:
-            ConfigError: another process holds the lock, the directory cannot be written, or processes do not share it.
-            ProcessLostError: another process of the run ended.
-        """
+        """Create the directory if needed, lock it, record signals, and mirror it; write why the run fails."""
         lost = f"continue from its last checkpoint with: {resume_command(self.path)}"
         with (
             self.processes.watched(lost),
@@ -197,11 +157,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training here; the operating system releases the lock at exit.
-
-        Raises:
-            ConfigError: another process holds the lock, or the directory cannot be written.
-        """
+        """Keep other processes from training here; the operating system releases the lock at exit."""
         with contextlib.ExitStack() as stack:
             with self._refused_if_unwritable():
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -215,13 +171,7 @@ class RunDirectory:
     ) -> None:
         """Write the configuration of a run, and remember that this user trained it.
 
-        Args:
-            config: the resolved configuration as plain values.
-            environment: what its policies know of the environments, see `envs.described`; None if they need more.
-            resumed: replace the one that is there, and remove how the run ended.
-
-        Raises:
-            ConfigError: it cannot be written, or another process wrote one first.
+        `environment`: what its policies know of the environments; None if they need more.
         """
         with self._refused_if_unwritable():
             if not resumed and os.path.lexists(self.path / CONFIG):  # The lock keeps other processes away in between.
@@ -238,15 +188,7 @@ class RunDirectory:
 
     @by_first
     def check_present(self, config: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> None:
-        """Write the directory again if it was deleted while the run trained, so that a checkpoint can follow.
-
-        Args:
-            config: the resolved configuration as plain values.
-            history: the records so far.
-
-        Raises:
-            LostDirectoryError: it was deleted.
-        """
+        """Write the directory again if it was deleted while the run trained, so that a checkpoint can follow."""
         try:
             (self.path / CONFIG).lstat()
             return
@@ -279,11 +221,7 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> str | None:
         """Write the results of a complete run; try twice, for shared file systems fail for a moment.
 
-        Args:
-            summary: the results.
-
-        Returns:
-            Why they could not be written; None if they were.
+        Returns why they could not be written; None if they were.
         """
         try:
             write_json(self.path / SUMMARY, summary)

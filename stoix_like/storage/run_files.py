@@ -47,14 +47,7 @@ _MAX_ENVIRONMENT_BYTES = 2**26
 
 
 def check_is_run(run_dir: Path) -> None:
-    """Refuse a directory that holds no run.
-
-    Args:
-        run_dir: the directory.
-
-    Raises:
-        ConfigError: names the directory.
-    """
+    """Refuse a directory that holds no run."""
     path = run_dir / CONFIG
     if not os.path.lexists(path):
         runs = [found.parent for found in sorted(run_dir.glob(f"*/{METRICS}")) if (found.parent / CONFIG).is_file()]
@@ -65,32 +58,17 @@ def check_is_run(run_dir: Path) -> None:
 
 
 def is_address(place: str | Path) -> bool:
-    """Return whether a text is the address of a run on an object store, `s3://bucket/run`, and no local path.
-
-    Args:
-        place: an address or a path; pathlib may have turned its two slashes into one.
-    """
+    """Return whether a text is the address of a run on an object store, `s3://bucket/run`, and no local path."""
     return ADDRESS.fullmatch(str(place)) is not None and not os.path.lexists(place)
 
 
 def holds_run(run_dir: Path) -> bool:
-    """Return whether a directory holds a run.
-
-    Args:
-        run_dir: the directory.
-    """
+    """Return whether a directory holds a run."""
     return (run_dir / CONFIG).exists()
 
 
 def read_ladders(run_dir: Path) -> list[dict[str, Any]]:
-    """Read the newest ladder of checkpoints and the newest one of members, see `stoix_like.inference.ladder`.
-
-    Args:
-        run_dir: the directory.
-
-    Returns:
-        Their results, as far as there are any that can be read.
-    """
+    """Read the newest ladder of checkpoints and the newest one of members."""
     found: dict[str, dict[str, Any]] = {}
     paths = [path for path in (run_dir / EVALUATIONS).glob(f"{LADDER}-*.json") if path.is_file()]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
@@ -101,11 +79,7 @@ def read_ladders(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Return whether a process is training in a run directory.
-
-    Args:
-        run_dir: the directory; nothing is created in it.
-    """
+    """Return whether a process is training in a run directory."""
     path = run_dir / LOCK
     if path.is_symlink() or not path.is_file():
         return False
@@ -135,14 +109,7 @@ def _is_locked_by_another_user(path: Path) -> bool:
 
 
 def read_failure(run_dir: Path) -> str:
-    """Read why a run failed.
-
-    Args:
-        run_dir: the directory.
-
-    Returns:
-        The error; empty if the run did not fail.
-    """
+    """Read why a run failed."""
     try:
         return read_bytes(run_dir / FAILURE, _MAX_FAILURE_BYTES).decode(errors="replace").strip()
     except OSError:
@@ -150,14 +117,7 @@ def read_failure(run_dir: Path) -> str:
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Read the summary of a complete run.
-
-    Args:
-        run_dir: the directory.
-
-    Returns:
-        The summary; empty if it does not exist or cannot be read.
-    """
+    """Read the summary of a complete run."""
     try:
         found: dict[str, Any] = read_json(run_dir / SUMMARY, _MAX_SUMMARY_BYTES, {})
     except (OSError, ValueError):
@@ -168,14 +128,7 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 def read_environment(run_dir: Path) -> dict[str, Any] | None:
     """Read what policies know of the environments of a run.
 
-    Args:
-        run_dir: the directory.
-
-    Returns:
-        The description, which may be malformed; None if there is none.
-
-    Raises:
-        ConfigError: it cannot be read.
+    Returns the description, which may be malformed; None if there is none.
     """
     path = run_dir / ENVIRONMENT
     if not os.path.lexists(path):
@@ -188,17 +141,7 @@ def read_environment(run_dir: Path) -> dict[str, Any] | None:
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Read a file of records line by line.
-
-    Args:
-        path: the file.
-
-    Yields:
-        The records, without a last line that is incomplete; none if the file does not exist or cannot be read.
-
-    Raises:
-        ConfigError: a line that others follow is damaged.
-    """
+    """Read a file of records line by line."""
     try:
         with _opened(path) as file:
             damaged = 0
@@ -216,14 +159,7 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_last_record(path: Path) -> dict[str, Any]:
-    """Read the last complete record of a file, from its end.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The record; empty if there is none, or the file cannot be read.
-    """
+    """Read the last complete record of a file, from its end."""
     try:
         with _opened(path) as file:
             size, block = file.seek(0, os.SEEK_END), 2**14

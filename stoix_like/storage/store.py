@@ -39,26 +39,14 @@ UNREADABLE = (FileNotFoundError, IsADirectoryError, PermissionError)
 
 
 class Marker(NamedTuple):
-    """The marker of a complete checkpoint.
-
-    Attributes:
-        identity: see `identity`.
-        files: sizes in bytes by name in the directory of the checkpoint.
-    """
+    """The marker of a complete checkpoint."""
 
     identity: str
-    files: dict[str, int]
+    files: dict[str, int]  # sizes in bytes by name in the directory of the checkpoint
 
 
 class Store:
-    """A directory on an object store.
-
-    Args:
-        address: its address, `protocol://path`.
-
-    Raises:
-        ConfigError: the protocol is unknown, or its package is not installed.
-    """
+    """A directory on an object store."""
 
     def __init__(self, address: str | Path) -> None:
         self.address = normalised(address)
@@ -216,14 +204,7 @@ class Store:
 
 
 def normalised(address: str | Path) -> str:
-    """Return an address with two slashes after the protocol, and none at the end.
-
-    Args:
-        address: an address, perhaps as a path.
-
-    Raises:
-        ConfigError: it is not the address of a directory.
-    """
+    """Return an address with two slashes after the protocol, and none at the end."""
     found = ADDRESS.fullmatch(str(address))
     if found is not None and re.match(r"[^/]*:[^/]*@", found[2]):
         raise ConfigError(
@@ -279,14 +260,7 @@ def _file_system(address: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def reported(address: str | Path) -> Iterator[None]:
-    """Translate the errors of a store.
-
-    Args:
-        address: of the store, for the message.
-
-    Raises:
-        ConfigError: the store cannot be read.
-    """
+    """Translate the errors of a store."""
     try:
         yield
     except ConfigError:

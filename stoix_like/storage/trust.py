@@ -58,30 +58,15 @@ _SYSTEMS = "stoix_like.systems"
 
 
 class _Record(NamedTuple):
-    """Record of a trusted configuration.
+    """Record of a trusted configuration."""
 
-    Attributes:
-        directories: where its code is imported from.
-        modules: digests of its modules.
-        sends: whether it may send data elsewhere.
-    """
-
-    directories: list[str]
-    modules: dict[str, str | None]
-    sends: bool = True
+    directories: list[str]  # where its code is imported from
+    modules: dict[str, str | None]  # digests of its modules
+    sends: bool = True  # whether it may send data elsewhere
 
 
 def check_trusted(config: Iterable[tuple[str, Any]], where: str, overrides: Sequence[str] = ()) -> None:
-    """Refuse a configuration that would execute foreign code or send data elsewhere, unless this user trained it.
-
-    Args:
-        config: pairs of a key and a plain value.
-        where: the name of the file, for messages.
-        overrides: the overrides of the command line, which may allow or disable a logger themselves.
-
-    Raises:
-        ConfigError: names the key and the value.
-    """
+    """Refuse a configuration that would execute foreign code or send data elsewhere, unless this user trained it."""
     pairs = list(config)
     refused = next(_refusals(pairs, overrides), None)
     if refused is None:
@@ -105,10 +90,6 @@ def record_trusted(config: Iterable[tuple[str, Any]], sends: bool = True) -> Non
     The record is a file in the user's own state directory, named by the digest of the configuration: a record in the
     run directory could be forged. It holds the directories that the code was imported from, and digests of the modules
     that the configuration names. Without a state directory, nothing is recorded.
-
-    Args:
-        config: pairs of a key and a plain value, as `check_trusted` will receive them.
-        sends: whether it may send data elsewhere, as this user's own runs may.
     """
     pairs = list(config)
     if next(_refusals(pairs), None) is None:

@@ -112,13 +112,7 @@ class EntryPoints(NamedTuple):
 
 
 def entry_points(system: str, make_algorithm: Callable[..., Algorithm]) -> EntryPoints:
-    """Return the entry points of a system's module.
-
-    Args:
-        system: name of the system, `ppo/ff_ppo`.
-        make_algorithm: the module's `make_algorithm(config, spec)`; the annotation of `config` is its class of
-            hyperparameters.
-    """
+    """Return the entry points of a system's module."""
 
     @wraps(make_algorithm)
     def build(config: SystemConfig, spec: SystemSpec) -> System:
@@ -128,11 +122,11 @@ def entry_points(system: str, make_algorithm: Callable[..., Algorithm]) -> Entry
     build.__name__ = build.__qualname__ = "build"
 
     def run_experiment(config: Any) -> float:
-        """Train a composed configuration; see `stoix_like.run.experiment.run_experiment`."""
+        """Train a composed configuration."""
         return _resolve(*RUNNER)(config, build)
 
     def hydra_entry_point() -> None:
-        """Train with the arguments of the command line; see `stoix_like.cli.launch`."""
+        """Train with the arguments of the command line."""
         _resolve(*COMMAND_LINE)(system)
 
     return EntryPoints(build, run_experiment, hydra_entry_point)

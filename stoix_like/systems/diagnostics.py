@@ -29,16 +29,7 @@ _ADAM_B2 = 0.999
 def diagnose(system: System, axes: Axes, before: PyTree, after: PyTree, observation: Observation | None) -> Metrics:
     """Compute diagnostics of the networks of a system after an update.
 
-    Args:
-        system: the system.
-        axes: the axes that the batch is spread over.
-        before: the shared state before the update.
-        after: that after it.
-        observation: observations `[B, ...]` that the system learns from, see `batch_of`.
-
-    Returns:
-        Scalars by `network/name`: `weight_norm`, `update_ratio`, with Adam `gradient_norm`, and of networks with
-        declared units `dormant_units`, `feature_norm`, `effective_rank` and `srank`; see `docs/guides/plasticity.md`.
+    `observation`: observations `[B, ...]` that the system learns from.
     """
     found: dict[str, list[jax.Array]] = defaultdict(list)
     old, new = _weights(before.params), _weights(after.params)
@@ -84,14 +75,7 @@ def _weights(params: PyTree) -> dict[str, list[jax.Array]]:
 
 
 def gradient_norms(shared: PyTree) -> dict[str, jax.Array]:
-    """Compute the root mean squares of the norms of gradients after clipping, from the second moments of each Adam.
-
-    Args:
-        shared: the shared state of an agent.
-
-    Returns:
-        By network, the norm over about the last 1,000 gradient steps: `max_grad_norm` where all of them were clipped.
-    """
+    """Compute the root mean squares of the norms of gradients after clipping, from the second moments of each Adam."""
 
     def is_adam(state: PyTree) -> bool:
         return isinstance(state, optax.ScaleByAdamState)
@@ -134,12 +118,8 @@ def dormant_scores(outputs: jax.Array, axes: Axes) -> jax.Array:
 
     Source: Sokar et al. 2023, definition 3.1.
 
-    Args:
-        outputs: `[..., F]`, the outputs h of the units for a batch.
-        axes: the axes that the batch is spread over.
-
-    Returns:
-        `[F]`; zero for all units of a layer that is silent.
+    `outputs`: `[..., F]`, the outputs h of the units for a batch.
+    Returns `[F]`; zero for all units of a layer that is silent.
     """
     magnitude = axes.mean(jnp.mean(jnp.abs(outputs), axis=tuple(range(outputs.ndim - 1))))
     return magnitude / jnp.maximum(jnp.mean(magnitude), 1e-9)
@@ -161,12 +141,6 @@ def effective_rank(values: jax.Array) -> jax.Array:
         exp(-sum_i p_i log p_i),   p_i = sigma_i / sum_j sigma_j
 
     Source: Roy and Vetterli 2007, definition 1.
-
-    Args:
-        values: singular values.
-
-    Returns:
-        A number of dimensions, from 1 to their number.
     """
     p = values / jnp.maximum(jnp.sum(values), 1e-12)
     return jnp.exp(-jnp.sum(jax.scipy.special.xlogy(p, p)))
@@ -176,12 +150,6 @@ def srank(values: jax.Array) -> jax.Array:
     """Compute how many of the largest singular values make up 99 % of their sum.
 
     Source: Kumar et al. 2021, section 3, srank with delta = 0.01.
-
-    Args:
-        values: singular values, in descending order.
-
-    Returns:
-        A number of dimensions.
     """
     share = jnp.cumsum(values) / jnp.maximum(jnp.sum(values), 1e-12)
     return 1.0 + jnp.sum(share < _RANK_FRACTION)

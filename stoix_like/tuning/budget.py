@@ -43,57 +43,30 @@ _MARGIN = 0.85
 
 
 class Budget(NamedTuple):
-    """A budget: one of both.
+    """A budget: one of both."""
 
-    Attributes:
-        seconds: wall time.
-        steps: environment steps, or gradient steps of `arch=offline`, over all members.
-    """
-
-    seconds: float | None = None
-    steps: float | None = None
+    seconds: float | None = None  # wall time
+    steps: float | None = None  # environment steps, or gradient steps of `arch=offline`, over all members
 
 
 class BudgetStages(NamedTuple):
-    """Plan of a search within a budget.
+    """Plan of a search within a budget."""
 
-    Attributes:
-        slots: settings that train at a time.
-        rounds: length of the search, in budgets of one trial per slot.
-        deadline: seconds after which the search stops at its next evaluation; None: none.
-        seeds: seeds of each finalist, and fresh seeds.
-    """
-
-    slots: int
-    rounds: float
-    deadline: float | None = None
-    seeds: int = SEEDS[0]
+    slots: int  # settings that train at a time
+    rounds: float  # length of the search, in budgets of one trial per slot
+    deadline: float | None = None  # seconds after which the search stops at its next evaluation; None: none
+    seeds: int = SEEDS[0]  # seeds of each finalist, and fresh seeds
 
 
 class Cost(NamedTuple):
-    """Time that training a population takes.
+    """Time that training a population takes."""
 
-    Attributes:
-        start: seconds until the first evaluation is done, compilation included.
-        round: seconds of one trial per slot.
-    """
-
-    start: float
-    round: float
+    start: float  # seconds until the first evaluation is done, compilation included
+    round: float  # seconds of one trial per slot
 
 
 def parse_budget(text: str | float) -> Budget:
-    """Read a budget.
-
-    Args:
-        text: `"10min"`, `"90s"`, `"2h"`, `"5e7"` or a number of steps.
-
-    Returns:
-        The budget.
-
-    Raises:
-        ConfigError: it is neither, or less than a minute.
-    """
+    """Read a budget."""
     found = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(s|min|h|)\s*", str(text))
     try:
         value = float(found[1]) if found else math.nan
@@ -121,17 +94,7 @@ def count_finalists(slots: int) -> int:
 def plan_steps(steps: float, trial_steps: int, slots: int | None, unit: str) -> BudgetStages:
     """Divide a number of steps.
 
-    Args:
-        steps: the budget, over all members.
-        trial_steps: those of one trial.
-        slots: settings that train at a time; None: as many as fit.
-        unit: what steps these are, `environment steps` or `gradient steps`.
-
-    Returns:
-        The plan.
-
-    Raises:
-        ConfigError: too few; names the least number.
+    `slots`: settings that train at a time; None: as many as fit.
     """
     for seeds, number in itertools.product(SEEDS, (slots,) if slots else SLOTS):
         rounds = steps / (number * trial_steps) - tail_rounds(number, seeds)
@@ -147,14 +110,8 @@ def plan_steps(steps: float, trial_steps: int, slots: int | None, unit: str) -> 
 def plan_seconds(seconds: float, cost: Cost, slots: int, spent: float) -> BudgetStages | None:
     """Divide a wall time.
 
-    Args:
-        seconds: the budget.
-        cost: of a population of this size.
-        slots: settings that train at a time.
-        spent: seconds that have passed.
-
-    Returns:
-        The plan; None if the search would be too short.
+    `spent`: seconds that have passed.
+    Returns the plan; None if the search would be too short.
     """
     for seeds in SEEDS:
         left = seconds - spent - _tail_seconds(cost, slots, seeds)
@@ -171,11 +128,7 @@ def least_seconds(cost: Cost, slots: int, spent: float) -> float:
 def describe_seconds(seconds: float, cost: Cost, plan: BudgetStages, spent: float) -> str:
     """Return where a wall time goes, as text.
 
-    Args:
-        seconds: the budget.
-        cost: of a population.
-        plan: from `plan_seconds`.
-        spent: seconds that have passed.
+    `spent`: seconds that have passed.
     """
     later = _tail_seconds(cost, plan.slots, plan.seeds)
     search = min(seconds - spent - later, 0.5 * cost.start + plan.rounds * cost.round / _MARGIN)
@@ -187,14 +140,7 @@ def describe_seconds(seconds: float, cost: Cost, plan: BudgetStages, spent: floa
 
 
 def describe_steps(steps: float, trial_steps: int, plan: BudgetStages, unit: str) -> str:
-    """Return where a number of steps goes, as text.
-
-    Args:
-        steps: the budget, over all members.
-        trial_steps: those of one trial.
-        plan: from `plan_steps`.
-        unit: what steps these are, `environment steps` or `gradient steps`.
-    """
+    """Return where a number of steps goes, as text."""
     one = plan.slots * trial_steps
     return (
         f"of {steps:.3g} {unit}, {plan.rounds * one:.3g} for the search and"
@@ -218,7 +164,6 @@ class _Stopwatch(Callback):
         self.evaluations = 0
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
-        """See `Callback.on_evaluation`."""
         self.evaluations += 1
         if self.evaluations == 1:
             self.started = time.perf_counter()
@@ -227,16 +172,7 @@ class _Stopwatch(Callback):
 
 
 def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: int) -> Cost:
-    """Train a population of random settings for a few seconds, in a directory that is removed.
-
-    Args:
-        overrides: Hydra overrides of all trials.
-        parameters: what varies; traced.
-        slots: settings that train at a time.
-
-    Returns:
-        What it costs.
-    """
+    """Train a population of random settings for a few seconds, in a directory that is removed."""
     rng = np.random.default_rng(0)
     columns = {parameter.key: rng.permutation(parameter.grid(slots)) for parameter in parameters}
     settings = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

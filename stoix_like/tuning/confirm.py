@@ -15,14 +15,7 @@ _MAX_SEED = 2**31
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a seed of a search whose further seeds would be none of runs.
-
-    Args:
-        seed: `arch.seed`.
-
-    Raises:
-        ConfigError: names the largest seed.
-    """
+    """Refuse a seed of a search whose further seeds would be none of runs."""
     if seed > _MAX_SEED:
         raise ConfigError(f"arch.seed={seed} leaves no room for the further seeds of a search: use at most {_MAX_SEED}")
 
@@ -36,24 +29,7 @@ def train_again(
     first_seed: int,
     objective: str,
 ) -> list[list[float]]:
-    """Train settings on other seeds; those that differ only in traced hyperparameters are one population.
-
-    Args:
-        runner: where the runs train; they are resumed if they were interrupted, and read if they are complete.
-        name: directory of the runs, relative to that of the runner.
-        settings: values by key.
-        traced: keys of hyperparameters that members may differ in.
-        seeds: seeds per setting; all settings have the same ones.
-        first_seed: the first seed, `arch.seed` plus `FINALISTS` or `FRESH`.
-        objective: `final` or `best`.
-
-    Returns:
-        The return of each seed by setting; NaN where training diverged.
-
-    Raises:
-        ConfigError: a run cannot be trained, or the directory holds others.
-        LostRunsError, TrainingError: see `Runner.train`.
-    """
+    """Train settings on other seeds; those that differ only in traced hyperparameters are one population."""
     # None is no value of a member.
     own = [[key for key in setting if key in traced and setting[key] is not None] for setting in settings]
     groups: dict[str, list[int]] = {}

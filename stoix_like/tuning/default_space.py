@@ -19,30 +19,14 @@ FILE = "_space.yaml"
 
 
 def default_space(setup: RunSetup, fixed: Collection[str] = ()) -> dict[str, dict[str, list[float]]]:
-    """Return the ranges in which the hyperparameters of a configuration are worth searching.
-
-    Args:
-        setup: a run with the configuration.
-        fixed: hyperparameters to leave as they are.
-
-    Returns:
-        Ranges by name, as for `parameters.parse_space`; each contains the configured value.
-    """
+    """Return the ranges in which the hyperparameters of a configuration are worth searching."""
     ranges = configured_space(setup.config, fixed)
     influence = find_influence(setup.parts, setup.env, ranges)
     return {name: one for name, one in ranges.items() if name in influence.init | influence.updates}
 
 
 def configured_space(config: RunConfig, fixed: Collection[str] = ()) -> dict[str, dict[str, list[float]]]:
-    """Return the ranges of the hyperparameters that a configuration has and has not switched off.
-
-    Args:
-        config: the typed configuration.
-        fixed: hyperparameters to leave as they are.
-
-    Returns:
-        Ranges by name, made wider where the configured value lies outside.
-    """
+    """Return the ranges of the hyperparameters that a configuration has and has not switched off."""
     found = {}
     part = config.system.find_part(SampledConservatism)
     if part is not None and part.calibrated:

@@ -27,19 +27,7 @@ _FURTHER, _STRIDE = FRESH + 1_000_000, 1_000_000
 
 
 class Halvings:
-    """The search by successive halving, see `run.population.halving`.
-
-    Args:
-        study: the study.
-        parameters: what varies.
-        shapes: the shapes, each of which has a run of its own.
-        runner: where the runs train.
-        trials: the budget, in whole trials.
-        size: trials that a population trains at a time.
-        copies: populations per shape.
-        seeds: members per trial.
-        seed: `arch.seed` of the first run.
-    """
+    """The search by successive halving."""
 
     def __init__(
         self,
@@ -63,7 +51,6 @@ class Halvings:
         self._without_result: set[str] = set()
 
     def notes(self) -> list[str]:
-        """See `sweep.Search`."""
         populations = [(number, self._size) for number in range(len(self._shapes))] * self._copies
         notes = [describe_programs(self._parameters, len(self._shapes), populations, self._seeds)]
         rounds = f"{len(self._jobs)} run(s) of {self._size} trials at a time last {self._rounds:.3g} whole trials"
@@ -71,12 +58,10 @@ class Halvings:
         return [*notes, rounds + (few if self._rounds < 2 else "")]
 
     def next_jobs(self) -> list[Job]:
-        """See `sweep.Search`."""
         self._tell_complete()
         return [job for run, job in self._jobs.items() if run not in self._without_result and not self._trials(run)]
 
     def tell(self, job: Job) -> None:
-        """See `sweep.Search`."""
         if not self._trials(job.run):
             self._without_result.add(job.run)
         self._tell_complete()
@@ -134,17 +119,7 @@ class Halvings:
 def divide(given: int | None, trials: int, parallel: int, num_shapes: int) -> tuple[int, int]:
     """Divide a search by successive halving into populations.
 
-    Args:
-        given: `sweep.population`; None: `parallel`, or its largest divisor with which runs last two whole trials.
-        trials: the budget, in whole trials.
-        parallel: number of trials that train at a time.
-        num_shapes: number of shapes.
-
-    Returns:
-        Trials that a population trains at a time, and populations per shape.
-
-    Raises:
-        ConfigError: the budget is too small, or trials have none to be compared with.
+    `given`: `sweep.population`; None: `parallel`, or its largest divisor with which runs last two whole trials.
     """
     divisors = [size for size in range(parallel, 1, -1) if parallel % size == 0] or [2]
     size = given or next((size for size in divisors if trials >= 2 * size * num_shapes), divisors[-1])

@@ -24,17 +24,11 @@ FORMS = ("uniform", "log_uniform", "int", "log_int", "choice")
 
 
 class Parameter(NamedTuple):
-    """A parameter to optimise.
+    """A parameter to optimise."""
 
-    Attributes:
-        key: its key in the configuration, `system.actor_lr`.
-        distribution: its range.
-        traced: whether trials with different values share one compiled program.
-    """
-
-    key: str
-    distribution: BaseDistribution
-    traced: bool
+    key: str  # its key in the configuration, `system.actor_lr`
+    distribution: BaseDistribution  # its range
+    traced: bool  # whether trials with different values share one compiled program
 
     @property
     def field(self) -> str:
@@ -52,11 +46,7 @@ class Parameter(NamedTuple):
         return not isinstance(self.distribution, CategoricalDistribution)
 
     def grid(self, points: int) -> list[Any]:
-        """Return the values of a grid: all choices, or evenly spaced points of a range.
-
-        Args:
-            points: points of a range; a range of integers has at most as many as there are integers.
-        """
+        """Return the values of a grid: all choices, or evenly spaced points of a range."""
         if isinstance(self.distribution, CategoricalDistribution):
             return list(self.distribution.choices)
         assert isinstance(self.distribution, (FloatDistribution, IntDistribution))
@@ -68,20 +58,7 @@ class Parameter(NamedTuple):
 
 
 def parse_space(space: Mapping[str, Any], known: Collection[str], floats: Collection[str]) -> list[Parameter]:
-    """Build the parameters of a search space.
-
-    Args:
-        space: by key, `{uniform: [low, high]}`, `{log_uniform: …}`, `{int: …}`, `{log_int: …}` or `{choice: [values]}`;
-            a key without a dot is a hyperparameter of the system.
-        known: keys of the configuration.
-        floats: names of the hyperparameters of the system that may be traced.
-
-    Returns:
-        The parameters.
-
-    Raises:
-        ConfigError: a key is unknown, or a range is empty or has another form.
-    """
+    """Build the parameters of a search space."""
     if not space:
         raise ConfigError(f"{KEY} is empty: give at least one range, {{actor_lr: {{log_uniform: [1e-5, 1e-2]}}}}")
     parameters = [_parameter(str(name), given, known, floats) for name, given in space.items()]
@@ -92,14 +69,7 @@ def parse_space(space: Mapping[str, Any], known: Collection[str], floats: Collec
 
 
 def as_json(space: Any) -> Any:
-    """Return a search space as it is read from a file: with lists in place of tuples.
-
-    Args:
-        space: ranges by key.
-
-    Raises:
-        ConfigError: it has other values than JSON.
-    """
+    """Return a search space as it is read from a file: with lists in place of tuples."""
     try:
         return json.loads(json.dumps(space))
     except (TypeError, ValueError) as error:

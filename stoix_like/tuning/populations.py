@@ -17,19 +17,7 @@ from stoix_like.tuning.study import RUN, STARTUP, Sampling, ask, grid_population
 
 
 class Populations:
-    """The search by Optuna.
-
-    Args:
-        study: the study.
-        sampling: what is drawn.
-        runner: where the runs train.
-        trials: number of trials in the whole sweep.
-        parallel: number of trials in a batch.
-        size: number of trials in a population.
-        seeds: members per trial.
-        seed: `arch.seed` of the first population.
-        objective: `final` or `best`, see `Member.score`.
-    """
+    """The search by Optuna."""
 
     def __init__(
         self,
@@ -51,7 +39,6 @@ class Populations:
         self._asked: dict[str, list[FrozenTrial]] = {}
 
     def notes(self) -> list[str]:
-        """See `sweep.Search`."""
         name, trials, parallel = self._sampling.sampler, self._trials, self._parallel
         populations = self._count_populations()
         shapes = self._sampling.shapes
@@ -94,7 +81,6 @@ class Populations:
         return [(number % len(shapes), size) for number, size in enumerate(sizes)]
 
     def next_jobs(self) -> list[Job]:
-        """See `sweep.Search`."""
         ask(self._study, self._sampling, self._trials, self._parallel, self._size)
         self._asked = {trials[0].user_attrs[RUN]: trials for trials in unfinished(self._study)}
         return [self._job(run, trials) for run, trials in self._asked.items()]
@@ -109,7 +95,6 @@ class Populations:
         return Job(run, [*overrides, f"arch.seed={first}"])
 
     def tell(self, job: Job) -> None:
-        """See `sweep.Search`."""
         trials = self._asked[job.run]
         returns = self._runner.returns(job, len(trials), self._seeds, self._objective)
         values = interquartile_means(np.ravel(returns), self._seeds).tolist()

@@ -18,11 +18,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 class TuningProgress(Callback):
     """Prints how far a stage is and how long it will take, and stops it at its deadline.
 
-    Args:
-        stage: its name.
-        deadline: seconds of the run, pauses not included, after which it stops; None: none.
-        least: evaluations that it has, however long they take.
-        seeds: members per setting, one after the other.
+    `deadline`: seconds of the run, pauses not included, after which it stops; None: none.
     """
 
     def __init__(self, stage: str, deadline: float | None = None, least: int = 0, seeds: int = 1) -> None:
@@ -32,13 +28,11 @@ class TuningProgress(Callback):
         self._score = "return" if seeds == 1 else center_name(seeds)
 
     def on_start(self, info: RunInfo) -> None:
-        """See `Callback.on_start`."""
         self._evaluations, self._done = info.num_evaluations, len(info.history)
         settings = f"{info.num_members // self._seeds} setting(s) of {self._seeds} seed(s)"
         _say(f"{self._stage}: {settings}, {info.num_evaluations - 1} evaluations")
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
-        """See `Callback.on_evaluation`."""
         self._done += 1
         best = interquartile_means(record["eval/episode_return_mean"], self._seeds).max()
         seconds, now = float(record["wall_seconds"]), time.perf_counter()

@@ -42,21 +42,13 @@ _BESIDE = "# on the command line, too: "
 
 
 class SweepResult(NamedTuple):
-    """The result of a sweep.
+    """The result of a sweep."""
 
-    Attributes:
-        directory: its directory.
-        study: the Optuna study.
-        best_params: values of the best trial by key.
-        best_value: its value, the highest of all trials, by which it was selected.
-        fresh_returns: its return on each fresh seed; empty without any.
-    """
-
-    directory: Path
-    study: optuna.Study
-    best_params: dict[str, Any]
-    best_value: float
-    fresh_returns: list[float]
+    directory: Path  # its directory
+    study: optuna.Study  # the Optuna study
+    best_params: dict[str, Any]  # values of the best trial by key
+    best_value: float  # its value, the highest of all trials, by which it was selected
+    fresh_returns: list[float]  # its return on each fresh seed; empty without any
 
 
 def write_results(
@@ -68,16 +60,7 @@ def write_results(
     *,
     draws: bool = True,
 ) -> None:
-    """Write the table of trials, the best configuration as an experiment, and the picture.
-
-    Args:
-        directory: that of the sweep.
-        study: the study.
-        parameters: what varies.
-        overrides: Hydra overrides of all trials.
-        fresh_returns: of the best trial, on fresh seeds.
-        draws: whether to draw the picture.
-    """
+    """Write the table of trials, the best configuration as an experiment, and the picture."""
     done, best = complete(study), best_trial(study)
     keys = [parameter.key for parameter in parameters]
     buffer = io.StringIO()
@@ -105,13 +88,7 @@ def draw(
 ) -> Figure:
     """Draw the value of each trial over each parameter, with the importance of the parameter.
 
-    Args:
-        study: the study; at least two trials are complete.
-        parameters: what varies.
-        fresh_returns: returns on fresh seeds by name of a setting, for a panel of their own; None for none.
-
-    Returns:
-        The figure.
+    `fresh_returns`: returns on fresh seeds by name of a setting, for a panel of their own; None for none.
     """
     importances = importance(study)
     before = 0 if fresh_returns is None else 1
@@ -161,12 +138,6 @@ def importance(study: optuna.Study) -> dict[str, float]:
     """Return the share of each parameter in the variation of the value, by PED-ANOVA.
 
     Source: Watanabe et al. 2023, "PED-ANOVA: efficiently quantifying hyperparameter importance in arbitrary subspaces".
-
-    Args:
-        study: the study.
-
-    Returns:
-        Shares by key; empty where the trials do not suffice.
     """
     done = complete(study)
     if len(done) < _MIN_TRIALS or len({trial.value for trial in done}) == 1:
@@ -180,12 +151,7 @@ def importance(study: optuna.Study) -> dict[str, float]:
 
 
 def describe(result: SweepResult, shown: int = 10) -> str:
-    """Return the best trials and the importance of each parameter as text.
-
-    Args:
-        result: the result of a sweep.
-        shown: number of trials.
-    """
+    """Return the best trials and the importance of each parameter as text."""
     done = complete(result.study)
     ranked = sorted(done, key=lambda trial: trial.value or 0.0, reverse=True)[:shown]
     keys = list(result.best_params)
@@ -204,11 +170,7 @@ def describe(result: SweepResult, shown: int = 10) -> str:
 
 
 def train_line(path: Path) -> str:
-    """Return the command that trains an experiment, with what it cannot do itself: delete keys, and find other files.
-
-    Args:
-        path: the file, from `as_experiment`.
-    """
+    """Return the command that trains an experiment, with what it cannot do: delete keys, and find other files."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     beside = [line.removeprefix(_BESIDE) for line in lines if line.startswith(_BESIDE)]
     command = ["stoix-like", "train", "--config-dir", str(path.parent.parent), f"+experiment={path.stem}", *beside]
@@ -216,16 +178,7 @@ def train_line(path: Path) -> str:
 
 
 def check_overrides(overrides: Sequence[str], directory: str, *, launches: bool) -> None:
-    """Refuse overrides of all trials that change what the populations of a search consist of, or have no effect.
-
-    Args:
-        overrides: Hydra overrides.
-        directory: option that sets the directory of the search.
-        launches: whether the search may use a launcher, whose jobs read further keys of Hydra's configuration.
-
-    Raises:
-        ConfigError: names the override.
-    """
+    """Refuse overrides of all trials that change what the populations of a search consist of, or have no effect."""
     for override in parse_overrides(overrides):
         key = override.key_or_group
         if is_set_by_search(key):
@@ -245,16 +198,7 @@ def is_set_by_search(key: str) -> bool:
 
 
 def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Sequence[str]) -> str:
-    """Return a configuration as an experiment file.
-
-    Args:
-        overrides: Hydra overrides.
-        params: further values by key.
-        about: lines of its comment.
-
-    Returns:
-        YAML.
-    """
+    """Return a configuration as an experiment file."""
     # In a list of defaults the first choice of a group counts, on the command line the last one.
     chosen: dict[str, Any] = {}
     values: dict[str, Any] = {}
@@ -289,11 +233,7 @@ def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Se
 
 
 def plain(value: Any) -> Any:
-    """Return a value of Hydra's parser as plain containers and strings.
-
-    Args:
-        value: of an override.
-    """
+    """Return a value of Hydra's parser as plain containers and strings."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -39,28 +39,16 @@ class LostRunsError(TrainingError):
 
 
 class Job(NamedTuple):
-    """A run of a sweep.
+    """A run of a sweep."""
 
-    Attributes:
-        run: its directory, relative to that of the sweep.
-        overrides: Hydra overrides in which it differs from the other runs.
-    """
-
-    run: str
-    overrides: Sequence[str]
+    run: str  # its directory, relative to that of the sweep
+    overrides: Sequence[str]  # Hydra overrides in which it differs from the other runs
 
 
 def population_overrides(
     settings: Sequence[Mapping[str, Any]], traced: Collection[str], seeds: int, paired: bool = False
 ) -> list[str]:
-    """Return the Hydra overrides of a population.
-
-    Args:
-        settings: values by key of each hyperparameter setting; those that are not traced are equal in all.
-        traced: keys of hyperparameters of the system that members may differ in.
-        seeds: members per setting.
-        paired: whether all settings have the same seeds.
-    """
+    """Return the Hydra overrides of a population."""
     fixed = {key: value for key, value in settings[0].items() if key not in traced}
     varied = [key for key in settings[0] if key in traced]
     values = {key.removeprefix("system."): [float(one[key]) for one in settings] for key in varied}
@@ -71,14 +59,7 @@ def population_overrides(
 
 
 def check_set_up(overrides: Sequence[str]) -> RunSetup:
-    """Build and check a run that is not trained.
-
-    Args:
-        overrides: Hydra overrides.
-
-    Raises:
-        ConfigError: it cannot be trained.
-    """
+    """Build and check a run that is not trained."""
     setup = set_up(parse_config(compose_config(overrides)))
     for env in (setup.env, setup.eval_env, setup.drawn_env):
         if env is not None:
@@ -87,24 +68,14 @@ def check_set_up(overrides: Sequence[str]) -> RunSetup:
 
 
 class Runner(NamedTuple):
-    """Runner of a sweep, which trains its runs.
+    """Runner of a sweep, which trains its runs."""
 
-    Attributes:
-        directory: the directory of the sweep.
-        overrides: Hydra overrides of all runs.
-        launcher: Hydra launcher; None: one run after the other in this process.
-    """
-
-    directory: Path
-    overrides: Sequence[str]
-    launcher: str | None = None
+    directory: Path  # the directory of the sweep
+    overrides: Sequence[str]  # Hydra overrides of all runs
+    launcher: str | None = None  # Hydra launcher; None: one run after the other in this process
 
     def check(self) -> None:
-        """Refuse a launcher that is unknown or not installed, and options of Hydra that have no effect without one.
-
-        Raises:
-            ConfigError: names the launcher, or the option.
-        """
+        """Refuse a launcher that is unknown or not installed, and options of Hydra that have no effect without one."""
         if self.launcher is None:
             hydras = filter(is_hydras, self.overrides)
             if unused := next((override for override in hydras if not override.startswith(f"{SEARCH}=")), None):
@@ -115,17 +86,7 @@ class Runner(NamedTuple):
             stoix_like_ray.check_installed()
 
     def check_population(self, setting: Mapping[str, Any], traced: Collection[str], seeds: int, key: str) -> None:
-        """Refuse seeds of a setting that could not train as one population here; jobs of a launcher have other devices.
-
-        Args:
-            setting: values by key.
-            traced: keys of hyperparameters that members may differ in.
-            seeds: number of members.
-            key: what sets that number.
-
-        Raises:
-            ConfigError: names the key where fewer seeds could be trained, or what keeps any from it.
-        """
+        """Refuse seeds of a setting that cannot train as one population here; launchers' jobs have other devices."""
         given = [*self.overrides, *population_overrides([setting], traced, seeds, paired=True)]
         if self.launcher is not None:
             parse_config(compose_config([override for override in given if not is_launchers(override)]))
@@ -142,18 +103,7 @@ class Runner(NamedTuple):
         finished: Callable[[Job], None],
         starting: Callable[[Job, RunSetup], None] = lambda job, setup: None,
     ) -> None:
-        """Train the runs that are not complete; those that were interrupted are resumed.
-
-        Args:
-            jobs: the runs.
-            finished: called for each run once it has ended, also if training diverged, or failed as before.
-            starting: called before a run of this process starts.
-
-        Raises:
-            ConfigError: a run cannot be trained.
-            LostRunsError: runs failed for the first time for another reason than training that diverged.
-            TrainingError: a job of the launcher was lost.
-        """
+        """Train the runs that are not complete; those that were interrupted are resumed."""
         jobs, lost = list(jobs), list[Job]()
         tried = {job.run for job in jobs if read_failure(self.directory / job.run)}
 
@@ -186,11 +136,7 @@ class Runner(NamedTuple):
             )
 
     def has_results(self, run: str) -> bool:
-        """Return whether a run has results, and not those of parameters that were lost after its last checkpoint.
-
-        Args:
-            run: its directory, relative to that of the sweep.
-        """
+        """Return whether a run has results, and not those of parameters that were lost after its last checkpoint."""
         summary = read_summary(self.directory / run)
         with contextlib.suppress(ConfigError):  # of a configuration that cannot be read
             # Without any checkpoint, the run could not continue.
@@ -213,17 +159,7 @@ class Runner(NamedTuple):
                 write_text(path, f"{_NO_RESULTS}\n")
 
     def returns(self, job: Job, settings: int, seeds: int, objective: str) -> list[list[float]]:
-        """Return the returns that a run has reached.
-
-        Args:
-            job: the run.
-            settings: number of hyperparameter settings of its population.
-            seeds: members per setting.
-            objective: `final` or `best`, see `Member.score`.
-
-        Returns:
-            The return of each seed by setting, NaN if the run has not finished, or the member diverged.
-        """
+        """Return the returns that a run has reached."""
         run = read_run(self.directory / job.run)
         values = [math.nan] * (settings * seeds)
         if self.has_results(job.run):

@@ -24,27 +24,14 @@ Shape = dict[str, Any]
 
 
 def shape_of(params: Mapping[str, Any], parameters: Sequence[Parameter]) -> Shape:
-    """Return the shape of a trial.
-
-    Args:
-        params: its values by key.
-        parameters: what varies.
-    """
+    """Return the shape of a trial."""
     return {parameter.key: params[parameter.key] for parameter in parameters if not parameter.traced}
 
 
 def list_shapes(parameters: Sequence[Parameter], sampler: str, number: int | None, seed: int) -> list[Shape] | None:
     """Return the shapes of a sweep.
 
-    Args:
-        parameters: what varies.
-        sampler: name of the sampler; `grid` tries all shapes of its grid.
-        number: how many to draw, without repetition; None: all combinations of choices, and at most `MAX_DRAWN` where
-            integers have ranges. A larger number adds shapes.
-        seed: seed of the draw.
-
-    Returns:
-        The shapes; None where nothing is traced, so that every trial compiles anyway and may have its own.
+    Returns the shapes; None where nothing is traced, so that every trial compiles anyway and may have its own.
     """
     fixed = [parameter for parameter in parameters if not parameter.traced]
     if sampler == "grid":
@@ -98,11 +85,7 @@ def _draw(parameter: Parameter, rng: np.random.Generator) -> Any:
 def population_size(given: int | None, trials: int, parallel: int, num_shapes: int) -> int:
     """Return the number of trials that train as one population.
 
-    Args:
-        given: `sweep.population`; None: `parallel`, or its largest divisor with which every shape is tried.
-        trials: number of trials in the whole sweep.
-        parallel: number of trials in a batch.
-        num_shapes: number of shapes.
+    `given`: `sweep.population`; None: `parallel`, or its largest divisor with which every shape is tried.
     """
     if given is not None:
         return given
@@ -115,11 +98,7 @@ def describe_programs(
 ) -> str:
     """Return how many programs a sweep compiles, as one line.
 
-    Args:
-        parameters: what varies.
-        num_shapes: number of shapes; None: every trial has its own.
-        populations: of each, the number of its shape and its trials.
-        seeds: members per trial.
+    `num_shapes`: number of shapes; None: every trial has its own.
     """
     of = ", ".join(parameter.key for parameter in parameters if not parameter.traced)
     if all(not parameter.traced for parameter in parameters):

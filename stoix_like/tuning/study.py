@@ -41,17 +41,7 @@ _NAME, _DIRECTION = "sweep", optuna.study.StudyDirection.MAXIMIZE
 
 
 def open_study(path: Path) -> optuna.Study:
-    """Create a study in a file, or open the one there.
-
-    Args:
-        path: the file, a database.
-
-    Returns:
-        The study.
-
-    Raises:
-        ConfigError: the file is damaged.
-    """
+    """Create a study in a file, or open the one there."""
     path = path.absolute()  # of whichever directory is the current one later
 
     def connect() -> sqlite3.Connection:
@@ -94,11 +84,7 @@ def best_trial(study: optuna.Study) -> FrozenTrial | None:
 
 
 def unfinished(study: optuna.Study) -> list[list[FrozenTrial]]:
-    """Return the populations with a trial that has no result yet, whole and in the order of their members.
-
-    Args:
-        study: the study.
-    """
+    """Return the populations with a trial that has no result yet, whole and in the order of their members."""
     runs: dict[str, list[FrozenTrial]] = {}
     for trial in study.get_trials(deepcopy=False):
         runs.setdefault(trial.user_attrs[RUN], []).append(trial)
@@ -107,19 +93,12 @@ def unfinished(study: optuna.Study) -> list[list[FrozenTrial]]:
 
 
 class Sampling(NamedTuple):
-    """Parameters to sample, and the sampler.
+    """Parameters to sample, and the sampler."""
 
-    Attributes:
-        parameters: what varies.
-        shapes: the shapes to choose from, see `shapes.list_shapes`.
-        sampler: name of the sampler.
-        seed: its seed.
-    """
-
-    parameters: Sequence[Parameter]
-    shapes: Sequence[Shape] | None
-    sampler: str
-    seed: int
+    parameters: Sequence[Parameter]  # what varies
+    shapes: Sequence[Shape] | None  # the shapes to choose from
+    sampler: str  # name of the sampler
+    seed: int  # its seed
 
 
 def ask(study: optuna.Study, sampling: Sampling, trials: int, parallel: int, size: int) -> None:
@@ -127,13 +106,6 @@ def ask(study: optuna.Study, sampling: Sampling, trials: int, parallel: int, siz
 
     Every population of a batch has one shape. Each shape is tried once; then `tpe` draws the first trial of a
     population freely and the others with its shape, and other samplers take the shapes in turns.
-
-    Args:
-        study: the study; no trial of the next batch trains yet.
-        sampling: what is drawn.
-        trials: number of trials in the whole sweep, which has no more than its grid has points.
-        parallel: number of trials in a batch.
-        size: number of trials in a population.
     """
     before = study.get_trials(deepcopy=False)
     until = max((trial.user_attrs.get(UNTIL, 0) for trial in before), default=0)
@@ -164,13 +136,7 @@ def ask(study: optuna.Study, sampling: Sampling, trials: int, parallel: int, siz
 
 
 class _Batch:
-    """The populations of a batch: a trial joins the last one of its shape, until that is full.
-
-    Args:
-        parameters: what varies.
-        size: number of trials in a population.
-        begun: trials that are written.
-    """
+    """The populations of a batch: a trial joins the last one of its shape, until that is full."""
 
     def __init__(self, parameters: Sequence[Parameter], size: int, begun: Iterable[FrozenTrial]) -> None:
         self._parameters, self._size = parameters, size
@@ -284,14 +250,7 @@ def _points(sampling: Sampling, before: Sequence[FrozenTrial]) -> Iterator[tuple
 def grid_populations(
     sampling: Sampling, before: Sequence[FrozenTrial], limit: int, size: int
 ) -> list[list[dict[str, Any]]]:
-    """Return the next populations of a grid, by the parameters of their trials.
-
-    Args:
-        sampling: what is drawn.
-        before: trials that are written.
-        limit: number of trials in all of them.
-        size: number of trials in a population.
-    """
+    """Return the next populations of a grid, by the parameters of their trials."""
     populations: list[list[dict[str, Any]]] = []
     total = 0
     points = (point for point, _ in _points(sampling, before))
@@ -323,11 +282,5 @@ def _fix(sampler: optuna.samplers.BaseSampler, params: dict[str, Any]) -> optuna
 
 
 def random_share(sampler: str, trials: int, parallel: int) -> int:
-    """Return the number of trials that a sampler draws at random, before it has returns to learn from.
-
-    Args:
-        sampler: its name.
-        trials: number of trials in the whole sweep.
-        parallel: number of trials in a batch.
-    """
+    """Return the number of trials that a sampler draws at random, before it has returns to learn from."""
     return min(trials, -(-STARTUP.get(sampler, 0) // parallel) * parallel)

@@ -135,14 +135,7 @@ def sweep(
 
 
 def from_command_line(arguments: Sequence[str]) -> SweepResult:
-    """Run the sweep of a command line.
-
-    Args:
-        arguments: `sweep.key=value` for the fields of `SweepConfig`, and Hydra overrides of all trials.
-
-    Returns:
-        The result.
-    """
+    """Run the sweep of a command line."""
     own = [argument for argument in arguments if argument.startswith("sweep.")]
     parsed = parse_overrides(own)
     for override in parsed:
@@ -154,19 +147,7 @@ def from_command_line(arguments: Sequence[str]) -> SweepResult:
 
 
 def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
-    """Run a sweep, or what is left of it.
-
-    Args:
-        config: its settings.
-        overrides: Hydra overrides of all trials.
-
-    Returns:
-        The result.
-
-    Raises:
-        ConfigError: a setting is invalid, or the directory holds another sweep.
-        TrainingError: no trial has a return.
-    """
+    """Run a sweep, or what is left of it."""
     check_overrides(overrides, "sweep.dir", launches=True)
     runner = Runner(Path(config.dir), overrides, config.launcher)
     # How a launcher runs them changes no trial.
@@ -199,19 +180,7 @@ def _check(
 
 
 class Sweep:
-    """A sweep in its directory.
-
-    Args:
-        config: its settings.
-        overrides: Hydra overrides of all trials.
-        parameters: what varies.
-        shapes: from `shapes.list_shapes`.
-        seed: `arch.seed` of the trials.
-        runner: where the runs train; by default as the settings say.
-
-    Raises:
-        ConfigError: a setting is invalid, or the directory holds another sweep.
-    """
+    """A sweep in its directory."""
 
     def __init__(
         self,
@@ -349,16 +318,7 @@ class Sweep:
                 directory.rmdir()
 
     def run(self) -> SweepResult:
-        """Train the trials that are left, and the best one again on fresh seeds.
-
-        Returns:
-            The result.
-
-        Raises:
-            ConfigError: a run cannot be trained, and without any that could, nothing is left of the sweep; or another
-                process sweeps in its directory.
-            TrainingError: no trial has a return.
-        """
+        """Train the trials that are left, and the best one again on fresh seeds."""
         with self._locked():
             if not (self.directory / SETTINGS).exists():
                 raise ConfigError(f"sweep.dir={self.directory} was removed by another process: try again")

@@ -54,25 +54,16 @@ _SIGNIFICANT = 0.05
 
 
 class TuneResult(NamedTuple):
-    """Result of `tune`.
+    """Result of `tune`."""
 
-    Attributes:
-        directory: its directory.
-        study: the Optuna study of the search.
-        params: values of the tuned setting by key; those of the configured one where no other was better.
-        improved: whether another setting was better.
-        selected_return: interquartile mean of the further seeds that selected it.
-        fresh_returns: final return of the tuned setting, by fresh seed.
-        default_returns: that of the configured setting, on the same seeds.
-    """
-
-    directory: Path
-    study: optuna.Study
+    directory: Path  # its directory
+    study: optuna.Study  # the Optuna study of the search
+    # Values of the tuned setting by key; those of the configured one where no other was better.
     params: dict[str, float]
-    improved: bool
-    selected_return: float
-    fresh_returns: list[float]
-    default_returns: list[float]
+    improved: bool  # whether another setting was better
+    selected_return: float  # interquartile mean of the further seeds that selected it
+    fresh_returns: list[float]  # final return of the tuned setting, by fresh seed
+    default_returns: list[float]  # that of the configured setting, on the same seeds
 
     @property
     def overrides(self) -> list[str]:
@@ -86,17 +77,11 @@ class TuneResult(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Request to `tune`.
+    """Request to `tune`."""
 
-    Attributes:
-        overrides: Hydra overrides of all trials.
-        space: ranges by name.
-        budget: as it was given.
-    """
-
-    overrides: list[str]
-    space: dict[str, Any]
-    budget: str
+    overrides: list[str]  # Hydra overrides of all trials
+    space: dict[str, Any]  # ranges by name
+    budget: str  # as it was given
 
     @property
     def of_runs(self) -> list[str]:
@@ -298,11 +283,7 @@ def _center(returns: Sequence[float]) -> float:
 
 
 def describe_tuned(result: TuneResult) -> str:
-    """Return what was found as text.
-
-    Args:
-        result: the result of `tune`.
-    """
+    """Return what was found as text."""
     shares = ", ".join(f"{key.removeprefix('system.')} {share:.0%}" for key, share in importance(result.study).items())
     return "\n".join(
         [

@@ -22,13 +22,6 @@ def sum_over(tree: PyTree, axis_names: Sequence[str]) -> PyTree:
 
     On CPUs, the parts of the devices are gathered and added in the order of the devices: the result does not depend on
     the transport, which is another one between processes than within one.
-
-    Args:
-        tree: arrays of any shape.
-        axis_names: mapped axes (vmap, shard_map); empty outside a mapped program.
-
-    Returns:
-        The sums, equal on every shard.
     """
     over_devices = on_cpu() and jax.sharding.get_abstract_mesh().axis_names
     ordered = [name for name in axis_names if over_devices and name in over_devices]
@@ -41,15 +34,7 @@ def sum_over(tree: PyTree, axis_names: Sequence[str]) -> PyTree:
 
 
 def mean_over(tree: PyTree, axis_names: Sequence[str]) -> PyTree:
-    """Average every leaf over mapped axes.
-
-    Args:
-        tree: arrays of any shape.
-        axis_names: as for `sum_over`.
-
-    Returns:
-        The means, equal on every shard.
-    """
+    """Average every leaf over mapped axes."""
     if not axis_names:
         return tree
     count = math.prod(jax.lax.axis_size(name) for name in axis_names)
@@ -57,14 +42,7 @@ def mean_over(tree: PyTree, axis_names: Sequence[str]) -> PyTree:
 
 
 def vary_alike(*arrays: jax.Array) -> list[jax.Array]:
-    """Mark arrays as varying over the same mapped axes, as loops and custom gradients need them.
-
-    Args:
-        *arrays: arrays, of which `shard_map` may know that some are equal on all shards.
-
-    Returns:
-        The arrays; nothing is computed.
-    """
+    """Mark arrays as varying over the same mapped axes, as loops and custom gradients need them."""
     axes = frozenset[Any]().union(*map(_varying, arrays))
     return [_vary(array, axes) for array in arrays]
 

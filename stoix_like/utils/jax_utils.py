@@ -25,11 +25,7 @@ _logger = logging.getLogger(__name__)
 def as_floats(x: Shaped[Array, "..."]) -> Float[Array, "..."]:
     """Convert pixels, integers and booleans to floats.
 
-    Args:
-        x: array of any shape.
-
-    Returns:
-        Floats unchanged, uint8 scaled from 0 … 255 to [0, 1], other types cast to float32.
+    Returns floats unchanged, uint8 scaled from 0 … 255 to [0, 1], other types cast to float32.
     """
     if x.dtype == jnp.uint8:
         return x.astype(jnp.float32) / 255.0
@@ -39,12 +35,7 @@ def as_floats(x: Shaped[Array, "..."]) -> Float[Array, "..."]:
 def restore_float32(x: Float[Array, "..."], dtype: Any) -> Float[Array, "..."]:
     """Return the result of a computation in a dtype of lower precision as float32.
 
-    Args:
-        x: array of any shape.
-        dtype: dtype of the computation; None if none was set, which leaves the array unchanged.
-
-    Returns:
-        The array.
+    `dtype`: dtype of the computation; None if none was set, which leaves the array unchanged.
     """
     return x if dtype is None else x.astype(jnp.float32)
 
@@ -110,26 +101,13 @@ def ndim_at_least(x: Shaped[Array, "..."], num_dims: int) -> bool:
 def prepend_dims(x: Shaped[Array | np.ndarray, "..."], num_dims: int) -> Shaped[Any, "..."]:
     """Prepend dimensions of size 1, so that an array broadcasts without implicit rank promotion.
 
-    Args:
-        x: `[*rest]`.
-        num_dims: number of dimensions of the result, at least `x.ndim`.
-
-    Returns:
-        `[1, ..., 1, *rest]`.
+    Returns `[1, ..., 1, *rest]`.
     """
     return x.reshape((1,) * (num_dims - x.ndim) + x.shape)
 
 
 def append_dims(x: Shaped[Array | np.ndarray, "..."], num_dims: int) -> Shaped[Any, "..."]:
-    """Append dimensions of size 1, such as to flags of rows for all that a row has.
-
-    Args:
-        x: `[*rest]`.
-        num_dims: number of dimensions of the result, at least `x.ndim`.
-
-    Returns:
-        `[*rest, 1, ..., 1]`.
-    """
+    """Append dimensions of size 1, such as to flags of rows for all that a row has."""
     return x.reshape(x.shape + (1,) * (num_dims - x.ndim))
 
 
@@ -202,16 +180,7 @@ def aot_compile(fn_to_compile: Callable[..., Any], fn_name: str, *args: Any, **k
 def two_sum(
     large: Float[Array, "..."], low: Float[Array, "..."], addend: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Add to a sum that is kept with its rounding error (Knuth's error-free transformation).
-
-    Args:
-        large: the sum so far, rounded.
-        low: its rounding error.
-        addend: the number to add.
-
-    Returns:
-        The nearest float to `(large + low) + addend`, and its rounding error.
-    """
+    """Add to a sum that is kept with its rounding error (Knuth's error-free transformation)."""
     addend = addend + low
     total = large + addend
     of_addend = total - large
@@ -225,13 +194,6 @@ def random_order(key: Array, length: int) -> Int[Array, "{length}"]:
     is several times faster than sorting positions by separate random bits, as `jax.random.permutation` does. Positions
     with equal random bits, which have a probability of at most `length / 2^31`, keep their order; this matters only
     where two minibatches meet.
-
-    Args:
-        key: random key.
-        length: number of elements; above 2^22 the function calls `jax.random.permutation`.
-
-    Returns:
-        `[length]` permutation of `0, ..., length - 1`.
     """
     if length > 2**22:
         return jax.random.permutation(key, length)
@@ -243,15 +205,7 @@ def random_order(key: Array, length: int) -> Int[Array, "{length}"]:
 def standardize(x: Float[Array, "..."], axis_names: Sequence[str] = (), epsilon: Scalar = 1e-8) -> Float[Array, "..."]:
     """Shift and scale a whole batch to mean 0 and variance 1.
 
-        (x - mean(x)) / sqrt(var(x) + epsilon)
-
-    Args:
-        x: array of any shape; mean and variance are those of all its elements.
-        axis_names: mapped axes (vmap, shard_map) that the batch is spread over.
-        epsilon: added to the variance, in the squared unit of `x`, so that a constant batch gives zeros.
-
-    Returns:
-        An array of the shape of `x`.
+    (x - mean(x)) / sqrt(var(x) + epsilon)
     """
 
     def mean(values: Array) -> Array:
@@ -274,16 +228,6 @@ def explained_variance(
         1 - var(target - prediction) / max(var(target), min_variance)
 
     It is 1 for perfect predictions, 0 for constant ones, and negative for worse ones.
-
-    Args:
-        prediction: `[*B]` predictions, such as values.
-        target: `[*B]` targets, such as returns; both variances are those of all elements.
-        axis_names: mapped axes (vmap, shard_map) that the batch is spread over.
-        min_variance: lower limit of the variance of the targets, in their squared unit, so that constant targets give
-            a finite number.
-
-    Returns:
-        The share, a scalar.
     """
     check_shapes("prediction[*B] target[*B]", (prediction, target))
 
@@ -298,14 +242,7 @@ def explained_variance(
 
 
 def means(terms: Mapping[str, Shaped[Array, "..."]]) -> dict[str, Float[Array, ""]]:
-    """Average each array; on an accelerator, one reduction averages all of a size.
-
-    Args:
-        terms: arrays of any shape by name.
-
-    Returns:
-        The means by name.
-    """
+    """Average each array; on an accelerator, one reduction averages all of a size."""
     if on_cpu():
         return {name: jnp.mean(term) for name, term in terms.items()}
     by_size: dict[int, dict[str, Array]] = {}
@@ -321,13 +258,7 @@ def means(terms: Mapping[str, Shaped[Array, "..."]]) -> dict[str, Float[Array, "
 def in_pieces(function: Callable[[Any], Any], pieces: int, length: int) -> Callable[[Any], Any]:
     """Return a function of a batch that computes pieces of it one after the other on accelerators, to save memory.
 
-    Args:
-        function: maps arrays `[T, ...]` to arrays `[T, ...]`, each entry by itself.
-        pieces: the largest number of pieces; as many as divide the length.
-        length: T; batches of another length are computed as a whole.
-
-    Returns:
-        The function, the same up to rounding.
+    `function`: maps arrays `[T, ...]` to arrays `[T, ...]`, each entry by itself.
     """
     count = 1 if on_cpu() else max(n for n in range(1, min(pieces, length) + 1) if length % n == 0)
 
@@ -345,12 +276,6 @@ def largest_of_batch(x: jax.Array) -> jax.Array:
     """Return the largest entry, of all entries of a vmapped axis too: one condition or count for the whole batch.
 
     With one condition per entry, `vmap` would run both branches of a `cond`, and refuse loops that call the host.
-
-    Args:
-        x: numbers, or bools, of which True is the largest; of any shape.
-
-    Returns:
-        A scalar.
     """
     return jnp.max(x)
 
@@ -379,13 +304,7 @@ def apply_where(condition: jax.Array, step: Callable[[Any], Any], operand: Any) 
     Over a vmapped axis, such as a population, the step is computed for all entries if the condition holds for one of
     them, and changes only that one; `jax.lax.cond` would compute it in any case.
 
-    Args:
-        condition: a scalar.
-        step: `(operand) -> operand`.
-        operand: the argument of the step, any tree.
-
-    Returns:
-        The new operand, or the same.
+    `condition`: a scalar.
     """
 
     def taken(operand: Any) -> Any:
@@ -397,18 +316,7 @@ def apply_where(condition: jax.Array, step: Callable[[Any], Any], operand: Any) 
 def periodically(
     step: Callable[[Any], tuple[Any, Any]], operand: Any, count: jax.Array, period: int
 ) -> tuple[Any, Any]:
-    """Take a step every `period` calls.
-
-    Args:
-        step: `(operand) -> (operand, metrics)`.
-        operand: the argument of the step.
-        count: number of calls before this one; entries of a mapped axis, such as a population, may have their own.
-        period: calls per step, at least 1.
-
-    Returns:
-        The new operand, and the metrics: multiplied by `period` if the step was taken and zero otherwise, so that their
-        mean over a whole number of periods is the mean over steps.
-    """
+    """Take a step every `period` calls."""
     if period == 1:
         return step(operand)
     _, metrics = jax.eval_shape(step, operand)
@@ -428,30 +336,17 @@ def path_name(path: Any) -> str:
 
 
 def named(tree: PyTree) -> dict[str, Any]:
-    """Return the leaves of a tree by name, see `path_name`.
-
-    Args:
-        tree: arrays or their shapes; those without elements, which no file of arrays can hold, are left out.
-    """
+    """Return the leaves of a tree by name."""
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if leaf.size}
 
 
 def replace_named(tree: PyTree, leaves: Mapping[str, Any]) -> PyTree:
-    """Replace leaves of a tree by name, see `path_name`."""
+    """Replace leaves of a tree by name."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: leaves.get(path_name(path), leaf), tree)
 
 
 def used_inputs(function: Callable[..., Any], inputs: Mapping[str, Any], *args: Any) -> frozenset[str]:
-    """Return the names of the inputs that the results of a function depend on, by the data flow of its trace.
-
-    Args:
-        function: `(inputs, *args) -> results`.
-        inputs: arrays, or their shapes, by name.
-        *args: further arguments.
-
-    Returns:
-        The names.
-    """
+    """Return the names of the inputs that the results of a function depend on, by the data flow of its trace."""
     jaxpr = jax.make_jaxpr(function)(dict(inputs), *args).jaxpr
     _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     # Leaves of a dictionary are in the order of its keys, and come before those of other arguments.

@@ -85,7 +85,7 @@ def _finite(x: Array) -> Array:
 
 
 def _check_sequences(layout: str, arrays: Sequence[Any], time_major: bool) -> None:
-    """Check arrays of the layout `[B,T]`, with any further axes, or `[T,B]` if time-major; see `check_shapes`."""
+    """Check arrays of the layout `[B,T]`, with any further axes, or `[T,B]` if time-major."""
     check_shapes(re.sub(r"\[B,(T[-+\d]*)", r"[\1,B", layout) if time_major else layout, arrays)
 
 

@@ -14,13 +14,9 @@ def fit_elo(scores: np.ndarray, games: np.ndarray, prior_games: float = 1.0) -> 
 
         P(i beats j) = 1 / (1 + 10^((r_j - r_i) / 400))
 
-    Args:
-        scores: `[K, K]`, points of player i against player j: 1 for a win, 0.5 for a draw.
-        games: `[K, K]`, number of games between them, symmetric, with a zero diagonal.
-        prior_games: drawn games of each player against one of rating 0, which keep ratings finite; above zero.
-
-    Returns:
-        `[K]`, ratings in points of Elo above the first player.
+    `scores`: `[K, K]`, points of player i against player j: 1 for a win, 0.5 for a draw.
+    `games`: `[K, K]`, number of games between them, symmetric, with a zero diagonal.
+    Returns `[K]`, ratings in points of Elo above the first player.
     """
     theta = np.zeros(len(games))
     for _ in range(_MAX_ITERATIONS):
@@ -46,14 +42,7 @@ def elo_intervals(outcomes: list[tuple[int, int, np.ndarray]], num_players: int,
 
     Source: Rubin 1981, The Bayesian Bootstrap.
 
-    Args:
-        outcomes: for each match, its two players, and `[G]` the mean score of the first one in each pair of games with
-            the same opening.
-        num_players: number of players, K.
-        num_resamples: number of resamples.
-
-    Returns:
-        `[2, K]`, the ends of the intervals, which contain the rating, in points of Elo above the first player.
+    Returns `[2, K]`, the ends of the intervals, which contain the rating, in points of Elo above the first player.
     """
     rng = np.random.default_rng(0)
     fits = []
@@ -74,12 +63,7 @@ def _resample(pairs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def tabulate(outcomes: list[tuple[int, int, np.ndarray]], num_players: int) -> tuple[np.ndarray, np.ndarray]:
     """Sum the results of matches.
 
-    Args:
-        outcomes: see `elo_intervals`.
-        num_players: number of players, K.
-
-    Returns:
-        `[K, K]`, the points of each player against each other one, and the number of their games.
+    Returns `[K, K]`, the points of each player against each other one, and the number of their games.
     """
     scores, games = np.zeros((2, num_players, num_players))
     for i, j, pairs in outcomes:

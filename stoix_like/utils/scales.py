@@ -16,12 +16,6 @@ def symlog(x: Float[Array, "..."]) -> Float[Array, "..."]:
         symlog(x) = sign(x) ln(|x| + 1)
 
     Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, symlog transformation.
-
-    Args:
-        x: array of any shape.
-
-    Returns:
-        An array of the same shape.
     """
     # Not by |x|, which has the derivative 0 at 0.
     return jnp.log1p(jnp.maximum(x, 0.0)) - jnp.log1p(jnp.maximum(-x, 0.0))
@@ -30,13 +24,7 @@ def symlog(x: Float[Array, "..."]) -> Float[Array, "..."]:
 def symexp(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Invert `symlog`.
 
-        symexp(x) = sign(x) (exp(|x|) - 1)
-
-    Args:
-        x: array of any shape.
-
-    Returns:
-        An array of the same shape.
+    symexp(x) = sign(x) (exp(|x|) - 1)
     """
     return jnp.expm1(jnp.maximum(x, 0.0)) - jnp.expm1(jnp.maximum(-x, 0.0))
 
@@ -48,12 +36,7 @@ def symexp_atoms(num_atoms: int, limit: float = 20.0) -> Float[np.ndarray, "K"]:
 
     Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, symexp two-hot loss.
 
-    Args:
-        num_atoms: number of atoms, K, at least 2.
-        limit: `symlog` of the largest atom.
-
-    Returns:
-        `[K]` atoms, ascending.
+    Returns `[K]` atoms, ascending.
     """
     above = np.expm1(np.linspace(-limit, limit, num_atoms)[(num_atoms + 1) // 2 :]).astype(np.float32)
     return np.concatenate([-above[::-1], np.zeros(num_atoms % 2, np.float32), above])
@@ -64,12 +47,7 @@ def two_hot(target: Float[Array, "*B"], atoms: Float[Array, "K"]) -> Float[Array
 
     It is a single loop on a CPU, where all targets have the same atoms; see also `two_hot_loss_per_example`.
 
-    Args:
-        target: `[*B]`, clipped to the range of the atoms.
-        atoms: `[K]`, ascending; their distances may differ.
-
-    Returns:
-        `[*B, K]` probabilities, without gradients.
+    `atoms`: `[K]`, ascending; their distances may differ.
     """
     # Above the outermost atoms, both lines are at least 1.
     gaps = jnp.diff(atoms)

@@ -15,13 +15,8 @@ def check_shapes(layout: str, arrays: Sequence[Any]) -> None:
 
     `chex.disable_asserts()` turns the checks off.
 
-    Args:
-        layout: names and shapes of the arrays, `q_tm1[B,A] a_tm1[B] values[B,T+1]`. The first use of a letter sets its
-            size; a letter with an offset comes after it. `*B` stands for any number of leading or trailing axes.
-        arrays: the arrays, in the same order; those that are None are not checked.
-
-    Raises:
-        ValueError: names the array, its shape, and the shape that it must have.
+    `layout`: names and shapes of the arrays, `q_tm1[B,A] a_tm1[B] values[B,T+1]`.
+    `arrays`: the arrays, in the same order; those that are None are not checked.
     """
     sizes: dict[str, Any] = {}
     for (name, axes), array in zip(_parse(layout), arrays, strict=True):
@@ -40,18 +35,7 @@ def check_shapes(layout: str, arrays: Sequence[Any]) -> None:
 
 
 def check_last_axes(name: str, shape: Sequence[Any], needed: Sequence[Any], least: int, what: str) -> None:
-    """Refuse an array that would broadcast silently, such as `[B, 1]` against `[B]`; further leading axes are allowed.
-
-    Args:
-        name: name of the array.
-        shape: its shape.
-        needed: the axes that it must end with.
-        least: number of these axes, the last ones, that it must have; it may lack the others.
-        what: description of these axes, for the message.
-
-    Raises:
-        ValueError: names the array, its shape, and the axes that it must end with.
-    """
+    """Refuse an array that would broadcast silently, such as `[B, 1]` against `[B]`; more leading axes are fine."""
     num_axes = max(least, min(len(shape), len(needed)))
     last = tuple(needed[len(needed) - num_axes :])
     if tuple(shape[max(len(shape) - num_axes, 0) :]) != last:

@@ -90,12 +90,6 @@ def clip_by_global_norm(max_norm: Scalar) -> optax.GradientTransformation:
     single scalar. The results differ by rounding.
 
     Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1.
-
-    Args:
-        max_norm: largest global norm, the Euclidean norm of all gradients together.
-
-    Returns:
-        A stateless gradient transformation.
     """
 
     def clip(updates: PyTree[Array], params: PyTree[Array] | None) -> PyTree[Array]:
@@ -113,13 +107,6 @@ def clip_by_parameter_norm(clip: Scalar, least: Scalar = 1e-3) -> optax.Gradient
 
     Source: Brock et al. 2021, arXiv:2102.06171, equation 3, per array instead of per unit, as in Hafner et al. 2023
     (DreamerV3), arXiv:2301.04104.
-
-    Args:
-        clip: largest norm of a gradient, relative to the norm of its parameters.
-        least: lower limit of the norm of parameters, so that those initialised with zeros can learn.
-
-    Returns:
-        A stateless gradient transformation, also of packed trees.
     """
 
     def clip_array(grad: Array, param: Array) -> Array:
@@ -150,15 +137,6 @@ def laprop(rate: Scalar | Schedule, b1: Scalar, b2: Scalar, eps: Scalar) -> opta
         step = -rate * mu / (1 - b1^t)
 
     Source: Ziyin et al. 2020, arXiv:2002.04839, algorithm 1, with the bias correction of Adam.
-
-    Args:
-        rate: learning rate, or its schedule.
-        b1: decay of the mean of normalised gradients.
-        b2: decay of the mean of squared gradients.
-        eps: added to the root mean square of the gradients, in their units.
-
-    Returns:
-        The optimiser.
     """
 
     def init(params: PyTree[Array]) -> LaPropState:
@@ -178,7 +156,7 @@ def laprop(rate: Scalar | Schedule, b1: Scalar, b2: Scalar, eps: Scalar) -> opta
 
 
 def on_trees(optim: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Let an optimiser that depends on the shapes of parameters see them unpacked, see `pack_params`."""
+    """Let an optimiser that depends on the shapes of parameters see them unpacked."""
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, new_state = optim.update(unpack(grads), unpack(state), unpack(params))
@@ -190,15 +168,7 @@ def on_trees(optim: optax.GradientTransformation) -> optax.GradientTransformatio
 def join_optimisers(
     *optims: optax.GradientTransformation, states: Callable[..., Any] = lambda *states: states
 ) -> optax.GradientTransformation:
-    """Combine the optimisers of the parts of a tuple into one.
-
-    Args:
-        *optims: one optimiser per part.
-        states: builds the container of their states, such as a named tuple; by default a tuple.
-
-    Returns:
-        An optimiser of tuples, named or not.
-    """
+    """Combine the optimisers of the parts of a tuple into one."""
 
     def init(params: Any) -> Any:
         return states(*(optim.init(part) for optim, part in zip(optims, params, strict=True)))
@@ -213,15 +183,7 @@ def join_optimisers(
 
 
 def advance_schedules(opt_states: PyTree[Any], steps: jax.Array) -> PyTree[Any]:
-    """Let the learning rate schedules in optimiser states count gradient steps that were left out.
-
-    Args:
-        opt_states: optimiser states, in any containers.
-        steps: number of steps, int32 scalar.
-
-    Returns:
-        The states, which differ only in the counts of schedules.
-    """
+    """Let the learning rate schedules in optimiser states count gradient steps that were left out."""
 
     def advance(state: Any) -> Any:
         return state._replace(count=state.count + steps) if is_schedule(state) else state

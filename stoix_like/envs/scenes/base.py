@@ -17,21 +17,13 @@ DARK, LIGHT, ACCENT, GROUND = "#333344", "#9aa0b4", "#d1495b", "#1b1b26"
 
 
 class RecordedEpisode(NamedTuple):
-    """An episode as K host arrays, one for each step that was kept, the reset first and the end last.
+    """An episode as K host arrays, one for each step that was kept, the reset first and the end last."""
 
-    Attributes:
-        steps: `[K]` int, the step of each entry.
-        states: `[K, ...]` states of the suite's environment; of environments on the host, pictures `[K, H, W, 3]`.
-        views: `[K, *view]` views of the agent, an array or a dictionary of arrays.
-        returns: `[K]` sums of the rewards so far.
-        finished: `[K]` bool; the last is False only if recording stopped before the end of the episode.
-    """
-
-    steps: np.ndarray
-    states: Any
-    views: PyTree
-    returns: np.ndarray
-    finished: np.ndarray
+    steps: np.ndarray  # `[K]` int, the step of each entry
+    states: Any  # `[K, ...]` states of the suite's environment; of environments on the host, pictures `[K, H, W, 3]`
+    views: PyTree  # `[K, *view]` views of the agent, an array or a dictionary of arrays
+    returns: np.ndarray  # `[K]` sums of the rewards so far
+    finished: np.ndarray  # `[K]` bool; the last is False only if recording stopped before the end of the episode
 
 
 Update = Callable[[int], None]
@@ -41,26 +33,16 @@ Draw = Callable[["Axes", RecordedEpisode], Update]
 
 
 class Scene(NamedTuple):
-    """The drawing of an environment.
+    """The drawing of an environment."""
 
-    Attributes:
-        draw: the drawing function.
-        fps: frames per second.
-    """
-
-    draw: Draw
-    fps: int
+    draw: Draw  # the drawing function
+    fps: int  # frames per second
 
 
 def from_pictures(picture: Callable[[Any], Any], fps: int) -> Scene:
     """Build a scene from pictures of states.
 
-    Args:
-        picture: `state -> [H, W, 3]`, uint8, or floats in `[0, 1]`; the state of one environment, as host arrays.
-        fps: frames per second.
-
-    Returns:
-        The scene.
+    `picture`: `state -> [H, W, 3]`, uint8, or floats in `[0, 1]`; the state of one environment, as host arrays.
     """
 
     def draw(axes: Axes, recording: RecordedEpisode) -> Update:
@@ -80,12 +62,7 @@ def from_pictures(picture: Callable[[Any], Any], fps: int) -> Scene:
 def show_picture(axes: Axes, first: np.ndarray) -> Callable[[np.ndarray], None]:
     """Fill axes with a picture.
 
-    Args:
-        axes: axes to draw on.
-        first: `[H, W, 3]` the first picture.
-
-    Returns:
-        A function that replaces the picture.
+    `first`: `[H, W, 3]` the first picture.
     """
     axes.set_axis_off()
     small = max(first.shape[:2]) < 200

@@ -26,13 +26,7 @@ _FLAT = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
 def find_scene(model: mujoco.MjModel, pose: Callable[[Any], dict[str, Any]], seconds: float) -> Scene:
     """Return a scene of the bodies of a model.
 
-    Args:
-        model: the model.
-        pose: what a state of one environment sets of `mujoco.MjData`, by name: `qpos` and others; None sets nothing.
-        seconds: simulated time per step.
-
-    Returns:
-        The scene.
+    `pose`: what a state of one environment sets of `mujoco.MjData`, by name: `qpos` and others; None sets nothing.
     """
 
     def draw(axes: Axes, recording: RecordedEpisode) -> Update:
@@ -67,14 +61,7 @@ def _open_camera(model: mujoco.MjModel) -> _Camera | None:
 
 
 class _Camera:
-    """MuJoCo's renderer, in the first camera of the model or, without one, in a free camera that sees all of it.
-
-    Args:
-        model: the model.
-
-    Raises:
-        Exception: OpenGL cannot start.
-    """
+    """MuJoCo's renderer, in the first camera of the model or, without one, in a free camera that sees all of it."""
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self._model = model

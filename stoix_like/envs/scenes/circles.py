@@ -14,13 +14,7 @@ if TYPE_CHECKING:
 def from_circles(circles: Callable[[Any], tuple[Any, Any, Any, Any]], fps: int) -> Scene:
     """Build a scene that shows all places that the circles of an episode reach.
 
-    Args:
-        circles: returns the C circles of the states `[K, ...]` of a recording, the first one on top: centres
-            `[K, C, 2]`, radii `[C]`, C colours of matplotlib, and opacities `[K, C]` in [0, 1].
-        fps: frames per second.
-
-    Returns:
-        The scene.
+    `circles`: returns the C circles of the states `[K, ...]` of a recording, the first one on top.
     """
 
     def draw(axes: Axes, recording: RecordedEpisode) -> Update:

@@ -23,15 +23,7 @@ _INHERITED = ("fill", "stroke", "stroke-width", "font-size", "font-weight", "tex
 
 
 def from_svg(to_svg: Callable[[Any], str], fps: int) -> Scene:
-    """Build a scene from vector graphics of states.
-
-    Args:
-        to_svg: `state -> svg`: shapes, text and embedded SVG images; the state of one environment, as host arrays.
-        fps: frames per second.
-
-    Returns:
-        The scene.
-    """
+    """Build a scene from vector graphics of states."""
 
     def draw(axes: Axes, recording: RecordedEpisode) -> Update:
         def update(entry: int) -> None:
@@ -47,12 +39,7 @@ def from_svg(to_svg: Callable[[Any], str], fps: int) -> Scene:
 
 
 def draw_svg(axes: Axes, svg: str) -> None:
-    """Draw the shapes and the text of a vector graphic.
-
-    Args:
-        axes: axes to draw on.
-        svg: the document; style sheets, gradients and clipping are ignored.
-    """
+    """Draw the shapes and the text of a vector graphic."""
     root = ElementTree.fromstring(svg)
     width, height = _number(root, "width"), _number(root, "height")
     axes.set(xlim=(0, width), ylim=(height, 0), aspect="equal")
@@ -66,12 +53,7 @@ def draw_svg(axes: Axes, svg: str) -> None:
 def _draw(axes: Axes, element: ElementTree.Element, outer: Mapping[str, str], onto: np.ndarray, points: float) -> None:
     """Draw an element and its children.
 
-    Args:
-        axes: axes to draw on.
-        element: the element.
-        outer: the style of its parent.
-        onto: `[3, 3]` from the coordinates of its parent to those of the drawing.
-        points: points per unit of the drawing.
+    `onto`: `[3, 3]` from the coordinates of its parent to those of the drawing.
     """
     from matplotlib.patches import PathPatch
     from matplotlib.transforms import Affine2D

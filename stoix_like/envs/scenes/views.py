@@ -40,13 +40,8 @@ COLOURS = (
 def find_scene(space: ObservationSpace, names: tuple[str | None, ...] = ()) -> Scene | None:
     """Return a scene of the images in the observation.
 
-    Args:
-        space: the observation space of the suite's environment.
-        names: names of the channels for a legend; channels named None are hidden. By default, all channels are drawn,
-            without a legend.
-
-    Returns:
-        A scene of the first entry that is an image; None if there is none.
+    `names`: names of the channels for a legend; channels named None are hidden.
+    Returns a scene of the first entry that is an image; None if there is none.
     """
     spaces = entries(space)
     for name, entry in spaces.items():
@@ -115,12 +110,8 @@ def _draw_image(spaces: Mapping[str, ArraySpace], name: str, axes: Axes, recordi
 def composed(strength: np.ndarray, channels: Sequence[int]) -> np.ndarray:
     """Paint channels on top of each other, the first one on top.
 
-    Args:
-        strength: `[..., H, W, C]` in [0, 1].
-        channels: the number of each channel, which chooses its colour.
-
-    Returns:
-        `[..., H, W, 3]` colours in [0, 1].
+    `strength`: `[..., H, W, C]` in [0, 1].
+    Returns `[..., H, W, 3]` colours in [0, 1].
     """
     canvas = np.broadcast_to(np.array(rgb(GROUND)), (*strength.shape[:-1], 3))
     for place, channel in reversed(list(enumerate(channels))):
@@ -132,16 +123,8 @@ def composed(strength: np.ndarray, channels: Sequence[int]) -> np.ndarray:
 def newest_views(views: Any, spaces: Mapping[str, ArraySpace], name: str) -> np.ndarray:
     """Extract one entry of the newest of stacked, possibly flattened views.
 
-    Args:
-        views: `[K, *view]` views of the agent, an array or a dictionary of arrays.
-        spaces: the spaces of the suite's environment by entry; a single one without a name where views are arrays.
-        name: name of the entry.
-
-    Returns:
-        `[K, *shape]` with the shape of the entry.
-
-    Raises:
-        ConfigError: flattened views lack entries.
+    `views`: `[K, *view]` views of the agent, an array or a dictionary of arrays.
+    Returns `[K, *shape]` with the shape of the entry.
     """
     if isinstance(views, Mapping):
         # What environments draw is their own, below a wrapper that adds a world.

@@ -10,25 +10,18 @@ from stoix_like.errors import MissingExtraError
 
 
 class Suite(NamedTuple):
-    """A suite of environments.
+    """A suite of environments."""
 
-    Attributes:
-        module: import path of a module with `scenarios() -> list[str]` and
-            `make(name, kwargs, params) -> VectorEnvironment`.
-        package: the package that the module imports.
-        extra: the extra of stoix_like that installs the package.
-        has_assets: whether `make` takes `env.assets` as well, the directory of models that are not part of the package.
-        without_dependencies: a package that the extra cannot install, because it asks for older ones than it needs.
-        on_host: whether the environments run on the host; `make` then takes `HostOptions` as well.
-        engines: packages, by the names that pip knows, whose versions change what the environments do.
-    """
-
+    # Import path of a module with `scenarios() -> list[str]` and `make(name, kwargs, params) -> VectorEnvironment`.
     module: str
-    package: str
-    extra: str
-    on_host: bool = False
+    package: str  # the package that the module imports
+    extra: str  # the extra of stoix_like that installs the package
+    on_host: bool = False  # whether the environments run on the host; `make` then takes `HostOptions` as well
+    # Whether `make` takes `env.assets` as well, the directory of models that are not part of the package.
     has_assets: bool = False
+    # A package that the extra cannot install, because it asks for older ones than it needs.
     without_dependencies: str = ""
+    # Packages, by the names that pip knows, whose versions change what the environments do.
     engines: tuple[str, ...] = ()
 
     @property
@@ -73,15 +66,7 @@ SUITES: dict[str, Suite] = {
 def load_suite(name: str, setting: str | None = None) -> ModuleType:
     """Import the adapter of a suite.
 
-    Args:
-        name: name of the suite, a key of `SUITES`.
-        setting: the key and the value that ask for it, for messages; None for `env.env_name`.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingExtraError: if the suite's package, or one that pip did not install with it, is missing.
+    `setting`: the key and the value that ask for it, for messages; None for `env.env_name`.
     """
     suite = SUITES[name]
     try:
@@ -95,11 +80,7 @@ def load_suite(name: str, setting: str | None = None) -> ModuleType:
 
 
 def list_scenarios() -> dict[str, list[str]]:
-    """List the values of `env.scenario.name`.
-
-    Returns:
-        The scenarios by suite; empty if the suite's package is not installed.
-    """
+    """List the values of `env.scenario.name`."""
     scenarios = {}
     for name in SUITES:
         try:

@@ -36,20 +36,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build environments of brax.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: arguments of the constructor by name, such as `backend`: generalized (default), spring, positional or
-            mjx.
-        params: `episode_length`, the number of steps after which an episode is truncated.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name, an argument or a parameter is unknown, or a value is invalid.
-    """
+    """Build environments of brax."""
     check_scenario("brax", name, scenarios())
     limit = {**_DEFAULTS, **fit_parameters(params, _DEFAULTS, name, tuple(_DEFAULTS))}["episode_length"]
     cls = brax_envs._envs[name]

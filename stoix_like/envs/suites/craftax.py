@@ -42,13 +42,7 @@ _NO_PARAMETERS = frozenset({"fractal_noise_angles"})
 
 
 class CraftaxEnvironment(Environment):
-    """A game of craftax.
-
-    Args:
-        env: the game without automatic reset, from `make_craftax_env_from_name`.
-        params: the parameters of the game.
-        name: the id of the game.
-    """
+    """A game of craftax."""
 
     def __init__(self, env: Any, params: Any, name: str) -> None:
         self._env, self.params, self._name = env, params, name
@@ -59,13 +53,11 @@ class CraftaxEnvironment(Environment):
         self.observation_space = Box(0.0, np.inf if name in _UNBOUNDED else 1.0, shape)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.reset`."""
         with jax.numpy_rank_promotion("allow"):
             view, state = self._env.reset_env(key, self.params)
         return strongly_typed(state), restart(_observation(view))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
         with jax.numpy_rank_promotion("allow"):
             view, state, reward, _, _ = self._env.step_env(key, state, action, self.params)
             terminated = self._env.is_terminal(state, self._endless)
@@ -73,7 +65,6 @@ class CraftaxEnvironment(Environment):
         return strongly_typed(state), transition(_observation(view), reward, terminated, at_limit)
 
     def scene(self) -> Scene:
-        """See `Environment.scene`."""
         game = _read_textures_on_demand(self._name)
 
         @functools.cache
@@ -91,11 +82,7 @@ class CraftaxEnvironment(Environment):
 
 
 class _Textures(dict[int, Any]):
-    """The textures of a game by the size of a block in pixels, read when a size is first used.
-
-    Args:
-        load: reads the textures of a size.
-    """
+    """The textures of a game by the size of a block in pixels, read when a size is first used."""
 
     def __init__(self, load: Callable[[int], Any]) -> None:
         super().__init__()
@@ -112,19 +99,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build environments of craftax.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: must be empty.
-        params: parameters to change by name.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name or a parameter is unknown, a value is invalid, or there are arguments.
-    """
+    """Build environments of craftax."""
     check_scenario("craftax", name, _SCENARIOS)
     check_names("env.kwargs", kwargs, (), name)
     if "Pixels" in name:

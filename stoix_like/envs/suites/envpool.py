@@ -49,13 +49,7 @@ class EnvpoolBatch(HostBatch):
     envpool resets an environment in the step after the end of its episode. This class resets it explicitly in the same
     step instead, so that no step of the batch is spent on a reset.
 
-    Args:
-        construct: builds the pool from one seed per environment.
-        action_space: space of one action.
-        time_limit: steps after which an episode is truncated; None: no limit but the pool's own. The pool
-            reports a termination in the last step of its own limit as a truncation.
-        resets: whether to reset environments whose episode ended; without, their last state can be drawn.
-        keeps_games: whether episodes end with a life, after which the game continues.
+    `time_limit`: steps after which an episode is truncated; None: no limit but the pool's own.
     """
 
     def __init__(
@@ -72,13 +66,12 @@ class EnvpoolBatch(HostBatch):
         self._steps = np.zeros(0, np.int64)
 
     def reset(self, seeds: list[int]) -> PyTree:
-        """See `HostBatch.reset`; seeds a new pool, because a pool cannot be seeded again."""
+        """Seeds a new pool, because a pool cannot be seeded again."""
         self._pool = self._construct(seeds)
         self._steps = np.zeros(len(seeds), np.int64)
         return self._pool.reset()[0]
 
     def step(self, actions: np.ndarray) -> HostStep:
-        """See `HostBatch.step`."""
         native = native_actions(self._action_space, actions)
         result = self._pool.step(native)
         observation, reward, terminated, truncated = result[:4]
@@ -99,11 +92,9 @@ class EnvpoolBatch(HostBatch):
         return HostStep(observation, successor, reward, terminated, truncated)
 
     def picture(self) -> np.ndarray:
-        """See `HostBatch.picture`."""
         return np.asarray(self._pool.render()[0])
 
     def close(self) -> None:
-        """See `HostBatch.close`."""
         # The destructor stops the threads.
         self._pool = None
 
@@ -128,20 +119,7 @@ def is_atari(name: str) -> bool:
 def make(
     name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions | None = None
 ) -> VectorEnvironment:
-    """Build environments of envpool.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: options of the environment by name, such as `episodic_life` of Atari games.
-        params: must be empty.
-        options: the time limit of the environments.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the id or an option is unknown or invalid, or a space is not supported.
-    """
+    """Build environments of envpool."""
     options = options or HostOptions()
     check_scenario("envpool", name, registry.specs)
     check_names("env.params", params, (), name)

@@ -54,24 +54,17 @@ _DEATH_SECONDS = 1.0
 
 
 class GymnasiumBatch(HostBatch):
-    """A vector environment of gymnasium, in any mode of automatic reset.
-
-    Args:
-        envs: the vector environment; unless its mode is `SAME_STEP`, it must accept the option `reset_mask`.
-        resets: whether to reset environments whose episode ended; without, their last state can be drawn.
-    """
+    """A vector environment of gymnasium, in any mode of automatic reset."""
 
     def __init__(self, envs: VectorEnv[Any, Any, Any], resets: bool = True) -> None:
         self._envs, self._resets = envs, resets
         self._mode = AutoresetMode(envs.metadata["autoreset_mode"])
 
     def reset(self, seeds: list[int]) -> PyTree:
-        """See `HostBatch.reset`."""
         with _failures_explained(self._envs):
             return self._envs.reset(seed=seeds)[0]  # type: ignore[arg-type]
 
     def step(self, actions: np.ndarray) -> HostStep:
-        """See `HostBatch.step`."""
         native = native_actions(self._envs.single_action_space, actions)
         with _failures_explained(self._envs):
             observation, reward, terminated, truncated, infos = self._envs.step(native)
@@ -86,13 +79,12 @@ class GymnasiumBatch(HostBatch):
         return HostStep(observation, successor, reward, terminated, truncated)
 
     def picture(self) -> np.ndarray:
-        """See `HostBatch.picture`."""
         pictures = self._envs.render()
         assert pictures is not None
         return np.asarray(pictures[0])
 
     def close(self) -> None:
-        """See `HostBatch.close`; ends workers that do not close their environments in time."""
+        """Ends workers that do not close their environments in time."""
         late = threading.Timer(_CLOSE_SECONDS, self.kill)
         late.start()
         try:
@@ -107,7 +99,6 @@ class GymnasiumBatch(HostBatch):
             self.kill()
 
     def kill(self) -> None:
-        """See `HostBatch.kill`."""
         for process in _processes(self._envs):
             process.kill()
 
@@ -164,14 +155,7 @@ def scenarios() -> list[str]:
 
 
 def preprocessed_id(name: str) -> str:
-    """Return the id under which an Atari game is preprocessed.
-
-    Args:
-        name: a registered id, or `module:id`.
-
-    Returns:
-        `ALE/Breakout-v5` for itself and for `BreakoutNoFrameskip-v4`; empty for what is no Atari game.
-    """
+    """Return the id under which an Atari game is preprocessed."""
     registered = name.rpartition(":")[2]
     if registered.startswith(_ATARI):
         return registered
@@ -185,21 +169,7 @@ def preprocessed_id(name: str) -> str:
 def make(
     name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions | None = None
 ) -> VectorEnvironment:
-    """Build environments of gymnasium.
-
-    Args:
-        name: a registered id, or `module:id`, where importing the module registers the id.
-        kwargs: arguments of `gymnasium.make` by name.
-        params: parameters of the preprocessing of Atari games by name; other environments have none.
-        options: how to vectorise the environments, and their time limit.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the id, an argument or a parameter is unknown or invalid, or a space is not supported.
-        MissingExtraError: if envpool is asked for and not installed.
-    """
+    """Build environments of gymnasium."""
     options = options or HostOptions()
     is_atari = name.rpartition(":")[2].startswith(_ATARI)
     if options.vectorization == "envpool":
@@ -225,20 +195,7 @@ def make(
 def adopt(
     env: gymnasium.Env[Any, Any], constructor: Callable[..., Any] | None, name: str, options: HostOptions
 ) -> VectorEnvironment:
-    """Build vector environments from a user's environment.
-
-    Args:
-        env: the environment; without a constructor, every environment is a deep copy of it. With one, it is closed.
-        constructor: builds further ones; called with `render_mode` to draw them, if it takes one.
-        name: name of the environment, for messages.
-        options: how to vectorise the environments, and their time limit.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: the environment cannot be copied or drawn, or a space is not supported.
-    """
+    """Build vector environments from a user's environment."""
     if options.vectorization == "envpool":
         raise ConfigError(f"env.vectorization=envpool: envpool does not have {name}: use sync or async")
     spec = make_spec(name, env.observation_space, env.action_space)

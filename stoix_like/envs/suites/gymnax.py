@@ -51,13 +51,7 @@ _WRONG_BOUNDS = frozenset({"GaussianBandit-misc", "MemoryChain-bsuite", "MetaMaz
 
 
 class GymnaxEnvironment(Environment):
-    """An environment of gymnax.
-
-    Args:
-        env: the environment, from `gymnax.make`.
-        params: the environment's parameters.
-        name: the environment's id in gymnax.
-    """
+    """An environment of gymnax."""
 
     def __init__(self, env: Any, params: Any, name: str) -> None:
         self.env, self.params, self._name = env, params, name
@@ -83,13 +77,11 @@ class GymnaxEnvironment(Environment):
         self.observation_space = Box(plain_bound(low), plain_bound(high), view.shape, view.dtype)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.reset`."""
         with _allow_rank_promotion():
             view, state = self.env.reset_env(key, self.params)
         return strongly_typed(state), restart(self._observation(view))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
         with _allow_rank_promotion():
             view, state, reward, terminated, _ = self.env.step_env(key, state, action, self.params)
             at_limit = self.env.is_truncated(state, self.params)
@@ -98,12 +90,10 @@ class GymnaxEnvironment(Environment):
         return strongly_typed(state), transition(self._observation(view), reward, terminated, at_limit)
 
     def scene(self) -> Scene | None:
-        """See `Environment.scene`."""
         scene = classic_control.find_scene(self._name, self.params)
         return scene or views.find_scene(self.observation_space, minatar.CHANNELS.get(self._name, ()))
 
     def legend(self) -> Legend:
-        """See `Environment.legend`."""
         return find_legend(self._name)
 
     def _observation(self, view: jax.Array) -> Observation:
@@ -118,19 +108,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build environments of gymnax.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: arguments of the constructor by name.
-        params: parameters to change by name.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name, an argument or a parameter is unknown, or a value is invalid.
-    """
+    """Build environments of gymnax."""
     check_scenario("gymnax", name, scenarios(), _UNSUPPORTED)
     env, _ = gymnax.make(name)
     if not kwargs:
@@ -141,19 +119,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
 
 def adapt(env: Any, params: Mapping[str, Any], name: str) -> VectorEnvironment:
-    """Convert an environment with the interface of gymnax.
-
-    Args:
-        env: the environment.
-        params: parameters to change by name.
-        name: name of the environment, for messages.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if a parameter is unknown or its value is invalid, or a space has no counterpart here.
-    """
+    """Convert an environment with the interface of gymnax."""
     defaults = env.default_params
     known = {entry.name: getattr(defaults, entry.name) for entry in dataclasses.fields(defaults)}
     fitted = fit_params(known, params, name)

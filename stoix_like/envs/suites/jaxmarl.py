@@ -67,20 +67,13 @@ _OPTIONAL = ("agent_view_size", "hand_size")
 
 
 class _Scenario(NamedTuple):
-    """Construction of a scenario.
+    """Construction of a scenario."""
 
-    Attributes:
-        build: `(**arguments) -> (env, rules)`.
-        classes: those whose arguments it takes.
-        key: the name of the argument that selects one of `presets`, `default` if it is left out.
-        presets: arguments by the name that stands for them.
-    """
-
-    build: Callable[..., tuple[Any, Rules]]
-    classes: tuple[type, ...]
-    key: str = ""
+    build: Callable[..., tuple[Any, Rules]]  # `(**arguments) -> (env, rules)`
+    classes: tuple[type, ...]  # those whose arguments it takes
+    key: str = ""  # the name of the argument that selects one of `presets`, `default` if it is left out
     default: str = ""
-    presets: Mapping[str, Mapping[str, Any]] = {}
+    presets: Mapping[str, Mapping[str, Any]] = {}  # arguments by the name that stands for them
 
 
 def scenarios() -> list[str]:
@@ -89,21 +82,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build environments of JaxMARL.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: `world`, whether agents also observe what all of them see; `map_name` of SMAX; `layout` of Overcooked,
-            and `shaped_rewards`, whether it also pays each agent for steps towards a soup; and arguments of the
-            constructor by name: numbers, flags and names.
-        params: none.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name or an argument is unknown, or a value is invalid.
-    """
+    """Build environments of JaxMARL."""
     check_scenario("jaxmarl", name, scenarios(), _UNSUPPORTED)
     check_names("env.params", params, [], name)
     scenario = _SCENARIOS[name]
@@ -186,12 +165,7 @@ class _ShapedState(NamedTuple):
 
 
 class _Shaped:
-    """A kitchen that also pays each agent for its steps towards a soup.
-
-    Args:
-        env: the kitchen.
-        shaped_rewards: whether it does.
-    """
+    """A kitchen that also pays each agent for its steps towards a soup."""
 
     def __init__(self, env: Any, shaped_rewards: bool = False) -> None:
         self._env, self._shapes = env, float(shaped_rewards)

@@ -64,15 +64,7 @@ _FPS = 60
 
 
 class JaxtariEnvironment(Environment):
-    """A game of JAXtari, one frame per step, without the time limit.
-
-    Args:
-        env: the game.
-        name: its id.
-        kind: what is observed, `objects` or `pixels`.
-        noop_max: the largest number of frames without an action at the start of an episode.
-        size: height and width of pixels.
-    """
+    """A game of JAXtari, one frame per step, without the time limit."""
 
     def __init__(self, env: Any, name: str, kind: str, noop_max: int, size: int) -> None:
         self._env, self._name, self._kind, self._noop_max = env, name, kind, noop_max
@@ -90,7 +82,6 @@ class JaxtariEnvironment(Environment):
         self.observation_space = Box(low, high, view.shape, view.dtype)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.reset`."""
         key, noop_key = jax.random.split(key)
         num_noops = jax.random.randint(noop_key, (), 0, self._noop_max + 1)
 
@@ -106,7 +97,6 @@ class JaxtariEnvironment(Environment):
             return state, restart(self._observation(state))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
         with jax.numpy_rank_promotion("allow"):
             _, state, reward, done, _ = self._env.step(state, action)
             at_limit = False
@@ -119,7 +109,6 @@ class JaxtariEnvironment(Environment):
             return strongly_typed(state), transition(self._observation(state), reward, done, at_limit)
 
     def scene(self) -> Scene:
-        """See `Environment.scene`."""
         if not sprites_are_installed():
             return from_pictures(self._draw_objects, _FPS)
         env = self._env if self._kind == "objects" else build_game(self._name, from_pixels=True)
@@ -132,7 +121,6 @@ class JaxtariEnvironment(Environment):
         return from_pictures(picture, _FPS)
 
     def legend(self) -> Legend:
-        """See `Environment.legend`."""
         actions = np.asarray(getattr(self._env, "ACTION_SET", np.arange(self._env.action_space().n)))
         names = {value: name.lower() for name, value in vars(JaxtariAction).items() if isinstance(value, int)}
         words = [" ".join(re.findall("noop|up|down|left|right|fire", names[int(action)])) for action in actions]
@@ -171,11 +159,7 @@ class JaxtariEnvironment(Environment):
 
 
 class _OnDemand:
-    """The renderer of a game, built when one of its attributes is first read.
-
-    Args:
-        build: builds it.
-    """
+    """The renderer of a game, built when one of its attributes is first read."""
 
     def __init__(self, build: Callable[[], Any]) -> None:
         self._build = functools.cache(build)
@@ -192,20 +176,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build environments of JAXtari.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: `observation`: `objects`, a vector of what the game knows of each object, or `pixels`, grey images.
-        params: `noop_max`, the largest number of frames without an action at the start of an episode;
-            `max_frames_per_episode`, the time limit; `screen_size`, height and width of images.
-
-    Returns:
-        The environments, one frame per step.
-
-    Raises:
-        ConfigError: if the name, an argument or a parameter is unknown, a value is invalid, or sprites are missing.
-    """
+    """Build environments of JAXtari."""
     check_scenario("jaxtari", name, scenarios())
     check_names("env.kwargs", kwargs, ("observation",), name)
     kind = str(kwargs.get("observation", "objects"))
@@ -231,18 +202,7 @@ def sprites_are_installed() -> bool:
 
 
 def build_game(name: str, from_pixels: bool = False) -> Any:
-    """Build a game of the package.
-
-    Args:
-        name: its id.
-        from_pixels: whether to build its renderer, too, and not only when something draws.
-
-    Returns:
-        The game.
-
-    Raises:
-        ConfigError: if it needs sprites that are missing.
-    """
+    """Build a game of the package."""
     try:
         # Some games import it for playing by hand.
         with deferred("pygame"):

@@ -72,12 +72,7 @@ _NOT_VIEWED = ("action_mask", "step_count")
 
 
 class JumanjiEnvironment(Environment):
-    """An environment of jumanji.
-
-    Args:
-        env: the environment; its time limit is changed.
-        name: its id.
-    """
+    """An environment of jumanji."""
 
     def __init__(self, env: Any, name: str) -> None:
         self._env, self._name = env, name
@@ -91,14 +86,12 @@ class JumanjiEnvironment(Environment):
         self._set_spaces(_convert_observations(self._spec), getattr(self._spec, "action_mask", None))
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.reset`."""
         with _settings():
             # jumanji keeps the key in its state, as an array.
             state, timestep = self._env.reset(jax.random.key_data(key))
         return strongly_typed(state), restart(self._observation(timestep.observation))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
         if self._choices is not None:
             action = jnp.stack(jnp.unravel_index(action, self._choices))
         with _settings():
@@ -107,7 +100,7 @@ class JumanjiEnvironment(Environment):
         return strongly_typed(state), transition(observation, timestep.reward, terminated, truncated)
 
     def scene(self) -> Scene | None:
-        """See `Environment.scene`; jumanji's own viewer draws."""
+        """Jumanji's own viewer draws."""
         return Scene(self._draw, fps=8) if self._name in _DRAWN else views.find_scene(self.observation_space)
 
     def _draw(self, axes: Axes, recording: RecordedEpisode) -> Update:
@@ -139,13 +132,7 @@ class JumanjiEnvironment(Environment):
 
 
 class JumanjiAgents(JumanjiEnvironment):
-    """An environment of jumanji with several agents, each of which chooses its own action.
-
-    Args:
-        env: see `JumanjiEnvironment`.
-        name: its id, one of `_VIEWS`.
-        world: whether agents also observe what all of them see, see `with_world`.
-    """
+    """An environment of jumanji with several agents, each of which chooses its own action."""
 
     def __init__(self, env: Any, name: str, world: bool = False) -> None:
         self._world, self.num_agents = world, int(env.action_spec.shape[0])
@@ -244,20 +231,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build environments of jumanji.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: arguments of the constructor, and of some generators of start states, by name: numbers and flags, such
-            as `time_limit`; with several agents, `by_agent` and `world`, see `JumanjiAgents`.
-        params: none.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name or an argument is unknown, or a value is invalid.
-    """
+    """Build environments of jumanji."""
     check_scenario("jumanji", name, scenarios(), _UNSUPPORTED)
     check_names("env.params", params, [], name)
     entry = registration._REGISTRY[name]

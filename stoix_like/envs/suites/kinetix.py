@@ -56,27 +56,15 @@ _RANDOM = "random"
 
 
 class Level(NamedTuple):
-    """A level, or a distribution of levels.
+    """A level, or a distribution of levels."""
 
-    Attributes:
-        start: its start state; None if it is drawn for each episode.
-        params: parameters of the physics and of the task.
-        sizes: the largest numbers of shapes, joints and thrusters, and sizes of images.
-    """
-
-    start: Any
-    params: Any
-    sizes: Any
+    start: Any  # its start state; None if it is drawn for each episode
+    params: Any  # parameters of the physics and of the task
+    sizes: Any  # the largest numbers of shapes, joints and thrusters, and sizes of images
 
 
 class KinetixEnvironment(Environment):
-    """A task of Kinetix.
-
-    Args:
-        level: the level.
-        kind: what is observed, `symbolic`, `entities` or `pixels`.
-        actions: `multi_discrete`, `discrete` or `continuous`.
-    """
+    """A task of Kinetix."""
 
     def __init__(self, level: Level, kind: str, actions: str) -> None:
         self.params, self._level, self._kind = level.params, level, kind
@@ -93,21 +81,17 @@ class KinetixEnvironment(Environment):
         self.observation_space = _space(view)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.reset`."""
         with jax.numpy_rank_promotion("allow"):
             state = self._level.start if self._draw is None else self._draw(jax.random.key_data(key))
             return strongly_typed(state), restart(self._observation(self._env.get_obs(state)))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
         with jax.numpy_rank_promotion("allow"):
             view, state, reward, terminated, _ = self._env.step_env(key, state, action, self._endless)
             at_limit = state.timestep >= self.params.max_timesteps
             return strongly_typed(state), transition(self._observation(view), reward, terminated, at_limit)
 
     def scene(self) -> Scene:
-        """See `Environment.scene`."""
-
         @functools.cache
         def renderer() -> Any:
             return jax.jit(make_render_pixels(self.params, self._level.sizes.replace(downscale=2)))
@@ -119,7 +103,6 @@ class KinetixEnvironment(Environment):
         return from_pictures(picture, fps=30)
 
     def legend(self) -> Legend:
-        """See `Environment.legend`."""
         motors = [f"motor {number + 1}" for number in range(self._motors)]
         thrusters = [f"thruster {number + 1}" for number in range(self._thrusters)]
         if not isinstance(self.action_space, Discrete):
@@ -154,20 +137,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build environments of Kinetix.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: `observation`, a vector (`symbolic`), a dictionary of `entities`, or `pixels`; `action`,
-            `multi_discrete`, `discrete` or `continuous`.
-        params: `max_timesteps`, the time limit, or `dense_reward_scale`, the reward per unit of distance.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name, an argument or a parameter is unknown, or a value is invalid.
-    """
+    """Build environments of Kinetix."""
     check_scenario("kinetix", name, scenarios())
     check_names("env.kwargs", kwargs, ("observation", "action"), name)
     kind, actions = str(kwargs.get("observation", "symbolic")), str(kwargs.get("action", "multi_discrete"))

@@ -37,15 +37,11 @@ _MAX_LENGTH = 100_000
 
 
 class DrawnTask(NamedTuple):
-    """An episode that is drawn when it starts.
+    """An episode that is drawn when it starts."""
 
-    Attributes:
-        shown: `[T, C]` int32, what is shown in each step: the index of a symbol in each column, or -1 for nothing.
-        answer: `[T]` int32, the right action in each step; -1 where none is asked for.
-    """
-
+    # `[T, C]` int32, what is shown in each step: the index of a symbol in each column, or -1 for nothing.
     shown: jax.Array
-    answer: jax.Array
+    answer: jax.Array  # `[T]` int32, the right action in each step; -1 where none is asked for
 
 
 class PlanState(NamedTuple):
@@ -60,17 +56,9 @@ class Recall(Environment):
 
     Each of the Q questions of an episode is worth 1 / Q if the answer is right, and -1 / Q if it is wrong. The view is
     one-hot for each column of what is shown.
-
-    Attributes:
-        columns: names of the columns of what is shown.
-
-    Args:
-        sizes: number of symbols in each column.
-        num_actions: number of answers.
-        num_questions: Q.
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("symbol",)
+    columns: ClassVar[tuple[str, ...]] = ("symbol",)  # names of the columns of what is shown
     optimal_return = 1.0
     truncates_after = INT32_MAX
 
@@ -84,11 +72,9 @@ class Recall(Environment):
         """Draw an episode."""
 
     def legend(self) -> Legend:
-        """See `Environment.legend`."""
         return Legend(tuple(Feature(name, (place,), "", 0.0, 1.0) for place, name in enumerate(self._names())))
 
     def scene(self) -> Scene:
-        """See `Environment.scene`."""
         return Scene(partial(drawings.draw_plan, self.columns), drawings.FPS)
 
     def _names(self) -> list[str]:
@@ -96,12 +82,10 @@ class Recall(Environment):
         return [name if size == 1 else f"{name}_{i}" for name, size in pairs for i in range(size)]
 
     def reset(self, key: jax.Array) -> tuple[PlanState, TimeStep]:
-        """See `Environment.reset`."""
         plan = self.draw(key)
         return PlanState(plan, jnp.zeros((), jnp.int32)), restart(self._observe(plan.shown[0]))
 
     def step(self, key: jax.Array, state: PlanState, action: jax.Array) -> tuple[PlanState, TimeStep]:
-        """See `Environment.step`."""
         del key
         plan, steps = state.plan, state.steps + 1
         answer, length = plan.answer[state.steps], len(plan.answer)
@@ -116,12 +100,7 @@ class Recall(Environment):
 
 
 class RepeatFirst(Recall):
-    """The first symbol is to be named in every step, while others are shown.
-
-    Args:
-        length: steps per episode.
-        num_symbols: number of symbols.
-    """
+    """The first symbol is to be named in every step, while others are shown."""
 
     columns = ("symbol", "first")
 
@@ -130,7 +109,6 @@ class RepeatFirst(Recall):
         super().__init__((num_symbols, 1), num_symbols, length)
 
     def draw(self, key: jax.Array) -> DrawnTask:
-        """See `Recall.draw`."""
         symbols = jax.random.randint(key, (self._length,), 0, self._num_symbols)
         first = jnp.where(jnp.arange(self._length) == 0, 0, -1)
         return DrawnTask(jnp.stack([symbols, first], axis=-1), jnp.broadcast_to(symbols[0], symbols.shape))
@@ -139,10 +117,7 @@ class RepeatFirst(Recall):
 class RepeatPrevious(Recall):
     """The symbol shown `delay` steps ago is to be named, from the first step on that has one.
 
-    Args:
-        delay: steps to remember a symbol for.
-        length: steps per episode; None: eight times the delay.
-        num_symbols: number of symbols.
+    `length`: steps per episode; None: eight times the delay.
     """
 
     def __init__(self, delay: int = 4, length: int | None = None, num_symbols: int = 4) -> None:
@@ -151,19 +126,13 @@ class RepeatPrevious(Recall):
         super().__init__((num_symbols,), num_symbols, self._length - delay)
 
     def draw(self, key: jax.Array) -> DrawnTask:
-        """See `Recall.draw`."""
         symbols = jax.random.randint(key, (self._length,), 0, self._num_symbols)
         answer = jnp.concatenate([jnp.full(self._delay, -1), symbols[: self._length - self._delay]])
         return DrawnTask(symbols[:, None], answer)
 
 
 class CountRecall(Recall):
-    """Symbols of a shuffled deck are shown one by one, with the question how often another one has been shown so far.
-
-    Args:
-        num_symbols: number of symbols in the deck.
-        copies: number of cards with each symbol; an episode has as many steps as the deck has cards.
-    """
+    """Symbols of a shuffled deck are shown one by one; the question is how often another one has been shown."""
 
     columns = ("symbol", "question")
 
@@ -173,7 +142,6 @@ class CountRecall(Recall):
         super().__init__((num_symbols, num_symbols), copies + 1, cards)
 
     def draw(self, key: jax.Array) -> DrawnTask:
-        """See `Recall.draw`."""
         deck_key, question_key = jax.random.split(key)
         cards = jax.random.permutation(deck_key, jnp.repeat(jnp.arange(self._num_symbols), self._copies))
         questions = jax.random.randint(question_key, cards.shape, 0, self._num_symbols)
@@ -182,12 +150,7 @@ class CountRecall(Recall):
 
 
 class Autoencode(Recall):
-    """A sequence of symbols is shown, and is then to be played back in its order.
-
-    Args:
-        length: symbols in the sequence; an episode has twice as many steps.
-        num_symbols: number of symbols.
-    """
+    """A sequence of symbols is shown, and is then to be played back in its order."""
 
     columns = ("symbol", "play")
 
@@ -196,7 +159,6 @@ class Autoencode(Recall):
         super().__init__((num_symbols, 1), num_symbols, length)
 
     def draw(self, key: jax.Array) -> DrawnTask:
-        """See `Recall.draw`."""
         symbols = jax.random.randint(key, (self._length,), 0, self._num_symbols)
         nothing = jnp.full_like(symbols, -1)
         shown, play = jnp.concatenate([symbols, nothing]), jnp.concatenate([nothing, jnp.zeros_like(symbols)])
@@ -204,19 +166,12 @@ class Autoencode(Recall):
 
 
 class MazeState(NamedTuple):
-    """The state of a T-maze, each int32.
+    """The state of a T-maze, each int32."""
 
-    Attributes:
-        cue: 0 if the goal is left of the junction, 1 if it is right.
-        place: steps from the start of the corridor.
-        turn: 0 in the corridor, 1 left of the junction, 2 right of it.
-        steps: steps since the episode started.
-    """
-
-    cue: jax.Array
-    place: jax.Array
-    turn: jax.Array
-    steps: jax.Array
+    cue: jax.Array  # 0 if the goal is left of the junction, 1 if it is right
+    place: jax.Array  # steps from the start of the corridor
+    turn: jax.Array  # 0 in the corridor, 1 left of the junction, 2 right of it
+    steps: jax.Array  # steps since the episode started
 
 
 class TMaze(Environment):
@@ -226,10 +181,6 @@ class TMaze(Environment):
     opposite of it. Every other step that does not advance costs `penalty`. The episode is truncated after
     `4 (length + 1)` steps. The view is the cue, one-hot and only in the first place, and whether this place is in
     the corridor or the junction.
-
-    Args:
-        length: steps from the first place to the junction.
-        penalty: cost of a step that does not advance.
     """
 
     optimal_return = 1.0
@@ -244,23 +195,19 @@ class TMaze(Environment):
         self.truncates_after = self._limit = 4 * (length + 1)
 
     def legend(self) -> Legend:
-        """See `Environment.legend`."""
         names = ("goal_left", "goal_right", "corridor", "junction")
         features = tuple(Feature(name, (place,), "", 0.0, 1.0) for place, name in enumerate(names))
         return Legend(features, ("forward", "left", "right"))
 
     def scene(self) -> Scene:
-        """See `Environment.scene`."""
         return Scene(partial(drawings.draw_t_maze, self._length), drawings.FPS)
 
     def reset(self, key: jax.Array) -> tuple[MazeState, TimeStep]:
-        """See `Environment.reset`."""
         zero = jnp.zeros((), jnp.int32)
         state = MazeState(jax.random.randint(key, (), 0, 2), zero, zero, zero)
         return state, restart(self._observe(state))
 
     def step(self, key: jax.Array, state: MazeState, action: jax.Array) -> tuple[MazeState, TimeStep]:
-        """See `Environment.step`."""
         del key
         cue, place, _, steps = state
         forward, at_junction = action == 0, place == self._length
@@ -292,19 +239,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build copies of a task.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: arguments of the constructor by name.
-        params: must be empty; the tasks have no parameters.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name or an argument is unknown, a value is invalid, or `params` is not empty.
-    """
+    """Build copies of a task."""
     check_scenario("memory", name, scenarios())
     check_names("env.params", params, (), name)
     return Vectorize(construct(TASKS[name], kwargs, name))

@@ -52,13 +52,7 @@ class NavixState(NamedTuple):
 
 
 class NavixEnvironment(Environment):
-    """A grid world of navix.
-
-    Args:
-        env: the environment, from `navix.make`.
-        observation: name of its observation function.
-        bounds: smallest and largest value of the observations.
-    """
+    """A grid world of navix."""
 
     def __init__(self, env: Any, observation: str, bounds: tuple[int, int]) -> None:
         self._env = env
@@ -69,13 +63,11 @@ class NavixEnvironment(Environment):
         self.observation_space = Box(*bounds, view.shape, view.dtype)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.reset`."""
         with jax.numpy_rank_promotion("allow"):
             timestep = self._env.reset(key)
         return self._state(timestep), restart(self._observation(timestep.observation))
 
     def step(self, key: jax.Array, state: NavixState, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
         before = navix.Timestep(
             t=state.steps, state=state.grid.replace(key=key), observation=None, action=None, reward=None, step_type=None
         )
@@ -95,8 +87,6 @@ class NavixEnvironment(Environment):
         return strongly_typed(NavixState(timestep.state.replace(**unused), timestep.t))
 
     def scene(self) -> Scene:
-        """See `Environment.scene`."""
-
         @jax.jit
         def picture(grid: Any) -> jax.Array:
             with jax.numpy_rank_promotion("allow"):
@@ -111,20 +101,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build environments of navix.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: `observation_fn`, the name of a function in `navix.observations`; `symbolic` by default.
-        params: `max_steps`, the time limit, or `penalty_coeff`, the reduction of the final reward with time; older
-            versions of navix spell it `penality_coeff`.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name, an argument or a parameter is unknown, or a value is invalid.
-    """
+    """Build environments of navix."""
     check_scenario("navix", name, scenarios())
     check_names("env.kwargs", kwargs, ("observation_fn",), name)
     observation = str(kwargs.get("observation_fn", "symbolic"))

@@ -39,11 +39,7 @@ _LIMIT = "max_steps_in_episode"
 
 
 class OctaxEnvironment(Environment):
-    """A game of Octax.
-
-    Args:
-        env: the game, an `octax.env.OctaxEnv`.
-    """
+    """A game of Octax."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -53,19 +49,16 @@ class OctaxEnvironment(Environment):
         self.observation_space = Box(0, 255, view.shape, view.dtype)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.reset`."""
         with _tolerance():
             state, frames, _ = self._env.reset(jax.random.key_data(key))
         return strongly_typed(state), restart(_observation(frames))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
         with _tolerance():
             state, frames, reward, terminated, truncated, _ = self._env.step(with_raw_key(state, "rng", key), action)
         return strongly_typed(state), transition(_observation(frames), reward, terminated, truncated)
 
     def scene(self) -> Scene:
-        """See `Environment.scene`."""
         lit, dark = rendering.create_color_scheme("octax")
 
         def picture(state: Any) -> np.ndarray:
@@ -74,7 +67,6 @@ class OctaxEnvironment(Environment):
         return from_pictures(picture, fps=15)
 
     def legend(self) -> Legend:
-        """See `Environment.legend`."""
         keys = [f"key {int(key):X}" for key in np.asarray(self._env.action_set)]
         return Legend(actions=(*keys, "none"))
 
@@ -91,20 +83,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build environments of Octax.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: `frame_skip`, frames per step, which are the channels of the observation; `fps` and
-            `instruction_frequency`, frames and instructions of the emulator per second.
-        params: `max_steps_in_episode`, the time limit.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name, an argument or a parameter is unknown, or a value is invalid.
-    """
+    """Build environments of Octax."""
     check_scenario("octax", name, scenarios())
     check_names("env.kwargs", kwargs, _KWARGS, name)
     for key, value in kwargs.items():

@@ -77,9 +77,7 @@ _OPPONENT_STREAM, _DICE_STREAM = 0x0FF0, 0xD1CE
 class PgxEnvironment(Environment):
     """A game of pgx for one player, or for two with an opponent.
 
-    Args:
-        env: the game, from `pgx.make`, or a custom `pgx.Env`.
-        opponent: chooses the actions of the other player; None: each action is a move of the player to move.
+    `opponent`: chooses the actions of the other player; None: each action is a move of the player to move.
     """
 
     def __init__(self, env: Any, opponent: Opponent | None) -> None:
@@ -93,7 +91,6 @@ class PgxEnvironment(Environment):
         self.observation_space = Box(low, high, game.observation.shape)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.reset`."""
         with jax.numpy_rank_promotion("allow"):
             game = _unobserved(self._env.init(key))
             if self._opponent is not None:
@@ -101,7 +98,6 @@ class PgxEnvironment(Environment):
             return game, restart(self._observation(game))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
         with jax.numpy_rank_promotion("allow"):
             game = self._move(key, state, action)
             if self._opponent is None:
@@ -113,11 +109,9 @@ class PgxEnvironment(Environment):
         return game, transition(observation, reward, game.terminated & ~undecided, game.truncated | undecided)
 
     def against(self, opponent: Any) -> PgxEnvironment:
-        """See `Environment.against`."""
         return PgxEnvironment(self._env, _find_opponent(opponent, self._env))
 
     def scene(self) -> Scene | None:
-        """See `Environment.scene`."""
         name = self._env.id
         if name in _NOT_DRAWN:
             return None
@@ -185,15 +179,7 @@ def _unobserved(game: Any) -> Any:
 
 
 def random_opponent(key: jax.Array, game: Any) -> jax.Array:
-    """Draw a legal action uniformly.
-
-    Args:
-        key: a typed PRNG key.
-        game: the state of the game.
-
-    Returns:
-        The action, a scalar.
-    """
+    """Draw a legal action uniformly."""
     mask = game.legal_action_mask
     return Discrete(mask.shape[0]).sample(key, mask)
 
@@ -204,20 +190,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build games of pgx.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: `opponent`, which is `random`, the import path of a function, or a function, see `Opponent`, or `self`;
-            and arguments of the constructor by name.
-        params: none.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name or an argument is unknown, a value is invalid, or the opponent is none.
-    """
+    """Build games of pgx."""
     check_scenario("pgx", name, scenarios(), _UNSUPPORTED)
     check_names("env.params", params, [], name)
     env = pgx.make(name)
@@ -229,20 +202,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
 
 def adapt(env: Any, kwargs: Mapping[str, Any], params: Mapping[str, Any], name: str) -> VectorEnvironment:
-    """Convert a game with the interface of pgx.
-
-    Args:
-        env: the game. With the opponent `self`, its players must move in turn.
-        kwargs: `opponent`, see `make`.
-        params: none.
-        name: name of the game, for messages.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: it is for more than two players, or the opponent is none, or does not fit.
-    """
+    """Convert a game with the interface of pgx."""
     check_names("env.params", params, [], name)
     # Of games of the suite, also those that are named by their class; it has boards of Go of any size.
     known = env.id in scenarios() and env.id not in _IN_TURN

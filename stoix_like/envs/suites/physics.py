@@ -22,17 +22,12 @@ from stoix_like.schema import INT32_MAX
 
 
 class Physics(NamedTuple):
-    """The model of a simulation.
+    """The model of a simulation."""
 
-    Attributes:
-        model: a pytree of its parameters.
-        replaced: returns a context in which the environment computes with another model.
-        registered: returns the function of the suite that draws parameters, see `envs.randomization`; None without one.
-    """
-
-    model: Any
+    model: Any  # a pytree of its parameters
+    # Returns a context in which the environment computes with another model.
     replaced: Callable[[Any], AbstractContextManager[Any]]
-    registered: Callable[[], Any]
+    registered: Callable[[], Any]  # returns the function of the suite that draws parameters; None without one
 
 
 class PhysicsEnvironment(Environment):
@@ -40,12 +35,8 @@ class PhysicsEnvironment(Environment):
 
     Such an environment has no time limit of its own: `wrappers.TimeLimit` truncates its episodes.
 
-    Args:
-        env: the environment, without the wrappers of its suite.
-        model: its model of MuJoCo, for drawing; None if it has none.
-        pose: see `scenes.bodies.find_scene`.
-        physics: the model that it computes with; None if it has none.
-        name: see `find_legend`; empty for no legend.
+    `model`: its model of MuJoCo, for drawing; None if it has none.
+    `physics`: the model that it computes with; None if it has none.
     """
 
     truncates_after = INT32_MAX
@@ -68,17 +59,14 @@ class PhysicsEnvironment(Environment):
         self.observation_space = _unbounded(self._shapes.obs)
 
     def legend(self) -> Legend:
-        """See `Environment.legend`."""
         return find_legend(self._name, self.observation_space)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.reset`."""
         with jax.numpy_rank_promotion("allow"):
             state = strongly_typed(self._env.reset(jax.random.key_data(key)))
         return _without_empty(state), restart(Observation(state.obs))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
         with jax.numpy_rank_promotion("allow"):
             after = strongly_typed(self._env.step(with_raw_key(self._with_empty(state), "rng", key), action))
         # A simulation can diverge. Playground then sets `done`, brax continues with NaN. Here it terminates with no
@@ -91,7 +79,6 @@ class PhysicsEnvironment(Environment):
         return _without_empty(after), transition(Observation(view), reward, terminated, truncated)
 
     def scene(self) -> Scene | None:
-        """See `Environment.scene`."""
         if self._model is None:
             return views.find_scene(self.observation_space)
         # A package of only these suites.
@@ -109,20 +96,7 @@ class PhysicsEnvironment(Environment):
 def fit_parameters(
     params: Mapping[str, Any], defaults: Mapping[str, Any], owner: str, positive: Sequence[str]
 ) -> dict[str, Any]:
-    """Convert `env.params` to the types of their defaults.
-
-    Args:
-        params: parameters to change by name.
-        defaults: all parameters by name.
-        owner: name of the scenario.
-        positive: names of those that must be positive.
-
-    Returns:
-        The parameters to change, by name.
-
-    Raises:
-        ConfigError: if a name is unknown, or a value has the wrong type or must be positive.
-    """
+    """Convert `env.params` to the types of their defaults."""
     fitted = fit_params(defaults, params, owner, positive=("episode_length",))
     for name, value in fitted.items():
         if name in positive and value <= 0:

@@ -43,18 +43,7 @@ def make(
 ) -> VectorEnvironment:
     """Build environments of MuJoCo Playground.
 
-    Args:
-        name: one of `scenarios()`.
-        kwargs: must be empty.
-        params: numbers and flags of the task's configuration to change by name, such as `episode_length` in steps of
-            the simulation's control, `ctrl_dt` and `sim_dt` in seconds.
-        assets: directory of a checkout of mujoco_menagerie; None: where Playground itself keeps one.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name or a parameter is unknown, a value is invalid, or the models of the task are missing.
+    `assets`: directory of a checkout of mujoco_menagerie; None: where Playground itself keeps one.
     """
     check_scenario("playground", name, scenarios())
     check_names("env.kwargs", kwargs, (), name)

@@ -36,12 +36,7 @@ _LIMIT = "max_steps_in_episode"
 
 
 class PopgymArcadeEnvironment(Environment):
-    """A game of POPGym Arcade without its time limit.
-
-    Args:
-        env: the game.
-        params: the parameters of the game.
-    """
+    """A game of POPGym Arcade without its time limit."""
 
     truncates_after = INT32_MAX
 
@@ -52,13 +47,11 @@ class PopgymArcadeEnvironment(Environment):
         self.observation_space = Box(0, 255, view.shape, view.dtype)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.reset`."""
         with jax.numpy_rank_promotion("allow"):
             view, state = self._env.reset_env(key, self.params)
         return strongly_typed(state), restart(_observation(view))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
         with jax.numpy_rank_promotion("allow"):
             view, state, reward, _, info = self._env.step_env(key, state, action, self.params)
         return strongly_typed(state), transition(_observation(view), reward, info["terminated"], False)
@@ -70,19 +63,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build environments of POPGym Arcade.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: `partial_obs`, whether the view hides a part of the state; `obs_size`, its side length in pixels.
-        params: parameters to change by name, among them the time limit `max_steps_in_episode`.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name, an argument or a parameter is unknown, or a value is invalid.
-    """
+    """Build environments of POPGym Arcade."""
     check_scenario("popgym_arcade", name, scenarios())
     env = _construct(name, kwargs)
     defaults = env.default_params

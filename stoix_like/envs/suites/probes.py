@@ -59,13 +59,9 @@ class Outcome(NamedTuple):
 
 
 class Probe(Environment):
-    """Base class of probes.
+    """Base class of probes."""
 
-    Attributes:
-        optimal_return: mean undiscounted return of the optimal policy.
-    """
-
-    optimal_return: float = 1.0
+    optimal_return: float = 1.0  # mean undiscounted return of the optimal policy
     observation_space: ObservationSpace = Box(-1.0, 1.0, (1,))
     action_space: ActionSpace = Discrete(2)
 
@@ -73,25 +69,13 @@ class Probe(Environment):
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
         """Compute the value of the optimal policy.
 
-        Args:
-            view: `[..., D]` views.
-            gamma: discount per step.
-
-        Returns:
-            `[...]` expected discounted returns.
+        `view`: `[..., D]` views.
+        Returns `[...]` expected discounted returns.
         """
 
     @abstractmethod
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
-        """Compute the outcome of an action.
-
-        Args:
-            state: the state before the step.
-            action: an element of `action_space`.
-
-        Returns:
-            Reward, flags and the next view.
-        """
+        """Compute the outcome of an action."""
 
     def first_view(self, key: jax.Array) -> jax.Array:
         """Return the first view of an episode `[D]`; by default, one."""
@@ -99,12 +83,10 @@ class Probe(Environment):
         return jnp.ones((1,), jnp.float32)
 
     def reset(self, key: jax.Array) -> tuple[ProbeState, TimeStep]:
-        """See `Environment.reset`."""
         view = self.first_view(key)
         return ProbeState(view, jnp.zeros((), jnp.int32)), restart(Observation(view))
 
     def step(self, key: jax.Array, state: ProbeState, action: jax.Array) -> tuple[ProbeState, TimeStep]:
-        """See `Environment.step`."""
         del key
         reward, terminated, truncated, view = self.outcome(state, action)
         return ProbeState(view, state.steps + 1), transition(Observation(view), reward, terminated, truncated)
@@ -118,11 +100,9 @@ class OneStepProbe(Probe):
         """Compute the reward of `action` at `view` `[D]`."""
 
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
-        """See `Probe.outcome`."""
         return Outcome(self.reward(state.view, action), True, False, state.view)
 
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
-        """See `Probe.optimal_value`."""
         del gamma
         return jnp.full(view.shape[:-1], self.optimal_return)
 
@@ -131,7 +111,6 @@ class Value(OneStepProbe):
     """Probe with a reward of one: can the critic learn a constant?"""
 
     def reward(self, view: jax.Array, action: jax.Array) -> float:
-        """See `OneStepProbe.reward`."""
         del view, action
         return 1.0
 
@@ -142,16 +121,13 @@ class ObservedValue(OneStepProbe):
     optimal_return = 0.0
 
     def first_view(self, key: jax.Array) -> jax.Array:
-        """See `Probe.first_view`."""
         return _sign(key)
 
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array:
-        """See `OneStepProbe.reward`."""
         del action
         return view[0]
 
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
-        """See `Probe.optimal_value`."""
         del gamma
         return view[..., 0]
 
@@ -160,18 +136,15 @@ class Discount(Probe):
     """Probe of two steps, with views -1 and 1, and a reward of one for the second: are rewards discounted?"""
 
     def first_view(self, key: jax.Array) -> jax.Array:
-        """See `Probe.first_view`."""
         del key
         return jnp.full((1,), -1.0, jnp.float32)
 
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
-        """See `Probe.outcome`."""
         del action
         last = state.steps == 1
         return Outcome(last, last, False, jnp.ones_like(state.view))
 
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
-        """See `Probe.optimal_value`."""
         return jnp.where(view[..., 0] > 0, 1.0, gamma)
 
 
@@ -179,9 +152,6 @@ class TimeLimited(Probe):
     """Probe with a reward of one per step and an unobserved time limit: is truncation bootstrapped?
 
     The optimal value is that of the non-terminating task.
-
-    Args:
-        limit: steps until the episode is truncated.
     """
 
     def __init__(self, limit: int = 5) -> None:
@@ -189,21 +159,15 @@ class TimeLimited(Probe):
         self.optimal_return = float(limit)
 
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
-        """See `Probe.outcome`."""
         del action
         return Outcome(1.0, False, state.steps + 1 >= self.limit, state.view)
 
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
-        """See `Probe.optimal_value`."""
         return jnp.full(view.shape[:-1], 1.0 / (1.0 - gamma))
 
 
 class Terminating(Probe):
-    """Counterpart of `TimeLimited` that terminates; the view is the number of steps taken, one-hot.
-
-    Args:
-        limit: steps until the episode terminates.
-    """
+    """Counterpart of `TimeLimited` that terminates; the view is the number of steps taken, one-hot."""
 
     def __init__(self, limit: int = 5) -> None:
         self.limit = _positive(limit)
@@ -211,19 +175,16 @@ class Terminating(Probe):
         self.observation_space = Box(0.0, 1.0, (limit,))
 
     def first_view(self, key: jax.Array) -> jax.Array:
-        """See `Probe.first_view`."""
         del key
         return jax.nn.one_hot(0, self.limit, dtype=jnp.float32)
 
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
-        """See `Probe.outcome`."""
         del action
         # All zeros after termination.
         view = jax.nn.one_hot(state.steps + 1, self.limit, dtype=jnp.float32)
         return Outcome(1.0, state.steps + 1 >= self.limit, False, view)
 
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
-        """See `Probe.optimal_value`."""
         steps_left = self.limit - jnp.argmax(view, axis=-1)
         return (1.0 - gamma**steps_left) / (1.0 - gamma)
 
@@ -232,7 +193,6 @@ class Action(OneStepProbe):
     """Probe with a reward of one for action 1: does the policy follow the advantage?"""
 
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array:
-        """See `OneStepProbe.reward`."""
         del view
         return action == 1
 
@@ -241,11 +201,9 @@ class ProbePolicy(OneStepProbe):
     """Probe with a reward of one for action 1 at view 1 and action 0 at view -1: does the policy use the view?"""
 
     def first_view(self, key: jax.Array) -> jax.Array:
-        """See `Probe.first_view`."""
         return _sign(key)
 
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array:
-        """See `OneStepProbe.reward`."""
         return (action == 1) == (view[0] > 0)
 
 
@@ -255,11 +213,9 @@ class MultiDiscretePolicy(OneStepProbe):
     action_space = MultiDiscrete((2, 3))
 
     def first_view(self, key: jax.Array) -> jax.Array:
-        """See `Probe.first_view`."""
         return _sign(key)
 
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array:
-        """See `OneStepProbe.reward`."""
         right = jnp.where(view > 0, jnp.asarray((1, 2)), jnp.asarray((0, 0)))
         return jnp.mean(action == right, dtype=jnp.float32)
 
@@ -273,11 +229,9 @@ class MixedPolicy(OneStepProbe):
     action_space = Dict({"choice": Discrete(3), "push": Box(-1.0, 1.0, (1,))})
 
     def first_view(self, key: jax.Array) -> jax.Array:
-        """See `Probe.first_view`."""
         return _sign(key)
 
     def reward(self, view: jax.Array, action: Any) -> jax.Array:
-        """See `OneStepProbe.reward`."""
         right = jnp.asarray(action["choice"] == (view[0] > 0), jnp.float32)
         return right - (action["push"][0] - 0.5 * view[0]) ** 2
 
@@ -289,7 +243,6 @@ class ContinuousAction(OneStepProbe):
     action_space = Box(-1.0, 1.0, (1,))
 
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array:
-        """See `OneStepProbe.reward`."""
         del view
         return -((action[0] - 0.5) ** 2)
 
@@ -301,11 +254,9 @@ class ContinuousPolicy(OneStepProbe):
     action_space = Box(-1.0, 1.0, (1,))
 
     def first_view(self, key: jax.Array) -> jax.Array:
-        """See `Probe.first_view`."""
         return jax.random.uniform(key, (1,), jnp.float32, -0.8, 0.8)
 
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array:
-        """See `OneStepProbe.reward`."""
         return -((action[0] - view[0]) ** 2)
 
 
@@ -314,9 +265,6 @@ class RepeatFirstProbe(Environment):
 
     The view is the cue, -1 or 1 in the first step and 0 later, and the number of steps left divided by the delay. In
     the last step, action 1 is correct after cue 1, and action 0 after cue -1; a policy without memory guesses.
-
-    Args:
-        delay: steps between the first and the last step.
     """
 
     optimal_return = 1.0
@@ -327,12 +275,10 @@ class RepeatFirstProbe(Environment):
         self.delay = _positive(delay, "delay")
 
     def reset(self, key: jax.Array) -> tuple[RepeatState, TimeStep]:
-        """See `Environment.reset`."""
         cue = _sign(key)[0]
         return RepeatState(cue, jnp.zeros((), jnp.int32)), restart(self._observation(cue, 0))
 
     def step(self, key: jax.Array, state: RepeatState, action: jax.Array) -> tuple[RepeatState, TimeStep]:
-        """See `Environment.step`."""
         del key
         last = state.steps == self.delay
         reward = last & ((action == 1) == (state.cue > 0))
@@ -344,7 +290,7 @@ class RepeatFirstProbe(Environment):
         return Observation(jnp.stack([jnp.asarray(cue, jnp.float32), left.astype(jnp.float32)]))
 
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
-        """Compute the value of the optimal policy, see `Probe.optimal_value`."""
+        """Compute the value of the optimal policy."""
         return gamma ** (view[..., 1] * self.delay)
 
 
@@ -370,19 +316,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build copies of a probe.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: arguments of the constructor by name.
-        params: must be empty; probes have no parameters.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name or an argument is unknown, a value is invalid, or `params` is not empty.
-    """
+    """Build copies of a probe."""
     check_scenario("probe", name, scenarios())
     check_names("env.params", params, (), name)
     return Vectorize(construct((PROBES | MEMORY_PROBES)[name], kwargs, name))

@@ -28,12 +28,7 @@ from stoix_like.errors import ConfigError
 
 
 class XMiniGridEnvironment(Environment):
-    """A grid world of xminigrid, seen from the agent.
-
-    Args:
-        env: the environment, from `xminigrid.make`.
-        params: the environment's parameters.
-    """
+    """A grid world of xminigrid, seen from the agent."""
 
     def __init__(self, env: Any, params: Any) -> None:
         self._env, self.params = env, params
@@ -43,13 +38,11 @@ class XMiniGridEnvironment(Environment):
         self.observation_space = Box(0, max(NUM_TILES, NUM_COLORS) - 1, view.shape, view.dtype)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.reset`."""
         with jax.numpy_rank_promotion("allow"):
             timestep = self._env.reset(self.params, key)
         return strongly_typed(timestep.state), restart(Observation(timestep.observation))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
         del key  # nothing is random after the reset
         before = XLandTimeStep(state=state, step_type=None, reward=None, discount=None, observation=None)
         with jax.numpy_rank_promotion("allow"):
@@ -59,7 +52,6 @@ class XMiniGridEnvironment(Environment):
         return strongly_typed(after.state), transition(view, after.reward, after.discount == 0.0, after.last())
 
     def scene(self) -> Scene:
-        """See `Environment.scene`."""
         return from_pictures(lambda state: render(state.grid, state.agent, self.params.view_size), fps=8)
 
 
@@ -69,19 +61,7 @@ def scenarios() -> list[str]:
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build environments of xminigrid.
-
-    Args:
-        name: one of `scenarios()`.
-        kwargs: must be empty.
-        params: `max_steps`, the time limit, or `view_size`, the side length of the view in cells.
-
-    Returns:
-        The environments.
-
-    Raises:
-        ConfigError: if the name or a parameter is unknown, a value is invalid, or there are arguments.
-    """
+    """Build environments of xminigrid."""
     if _needs_benchmark(name):
         raise ConfigError(f"env.scenario.name={name!r} is not supported: xminigrid would download its rules and goals")
     check_scenario("xminigrid", name, scenarios())

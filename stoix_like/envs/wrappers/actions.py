@@ -23,11 +23,7 @@ _STICKY_STREAM, _REPEAT_STREAM = 0x571C, 0x2E9E
 
 
 class JoinActions(Wrapper):
-    """A wrapper that takes dictionaries or tuples of actions as vectors, see `spaces.Mixed`.
-
-    Args:
-        env: environments whose action space is a `Dict` or a `Tuple`.
-    """
+    """A wrapper that takes dictionaries or tuples of actions as vectors."""
 
     keeps_ends: ClassVar[bool] = True
 
@@ -41,11 +37,7 @@ class JoinActions(Wrapper):
 
 
 class CountFromZero(Wrapper):
-    """A wrapper that takes discrete actions counted from 0.
-
-    Args:
-        env: environments whose action space has a `start`, or parts with one.
-    """
+    """A wrapper that takes discrete actions counted from 0."""
 
     keeps_ends: ClassVar[bool] = True
 
@@ -88,10 +80,6 @@ class StickyActions(StatefulWrapper):
     """A wrapper that repeats the previous action with some probability (Machado et al. 2018, arXiv:1709.06009).
 
     The first action of an episode is always taken, and so is one whose predecessor has become illegal.
-
-    Args:
-        env: the environments to wrap.
-        probability: probability of a repetition in each step.
     """
 
     keeps_ends: ClassVar[bool] = True
@@ -101,13 +89,11 @@ class StickyActions(StatefulWrapper):
         self.probability = probability
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[StickyState, TimeStep]:
-        """See `Wrapper.on_start`."""
         space, shape = self.action_space, timestep.reward.shape
         none = jnp.zeros((*shape, *space.shape), space.dtype)
         return StickyState(env_state, none, jnp.zeros(shape, bool), timestep.observation.action_mask), timestep
 
     def step(self, keys: jax.Array, state: StickyState, action: jax.Array) -> tuple[StickyState, TimeStep]:
-        """See `VectorEnvironment.step`."""
         drawn = jax.vmap(jax.random.bernoulli, (0, None))(_fold_in(keys, _STICKY_STREAM), self.probability)
         repeats = drawn & state.has_previous & _is_legal(self.action_space, state.previous, state.mask)
         action = where_rows(repeats, state.previous, action.astype(state.previous.dtype))
@@ -120,10 +106,6 @@ class RepeatActions(Wrapper):
 
     It stops at the end of an episode, whose last observation is the true successor, and where the action of an agent
     becomes illegal.
-
-    Args:
-        env: the environments to wrap.
-        repeats: steps per action.
     """
 
     def __init__(self, env: VectorEnvironment, repeats: int) -> None:
@@ -132,7 +114,6 @@ class RepeatActions(Wrapper):
         self.repeats = repeats
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.step`."""
         # An environment may split its own key, whose parts are those that folding numbers in would give.
         repeat_keys = _fold_in(keys, _REPEAT_STREAM)
 
@@ -149,7 +130,6 @@ class RepeatActions(Wrapper):
 
     @property
     def truncates_after(self) -> int | None:
-        """See `VectorEnvironment.truncates_after`."""
         own = self.env.truncates_after
         return own if own in (None, INT32_MAX) else -(-own // self.repeats)
 
@@ -159,10 +139,6 @@ class RandomStarts(Wrapper):
 
     Their rewards are dropped. Where they would end the episode, it starts in the last state before its end. A limit of
     the environment's own counts their steps.
-
-    Args:
-        env: the environments to wrap.
-        max_steps: the largest number of actions; each number from 0 on is equally likely.
     """
 
     def __init__(self, env: VectorEnvironment, max_steps: int) -> None:
@@ -171,11 +147,9 @@ class RandomStarts(Wrapper):
         self.max_steps = max_steps
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.reset`."""
         return self._play(keys, self.env.reset)
 
     def next_episodes(self, keys: jax.Array, state: State) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.next_episodes`."""
         return self._play(keys, lambda keys: self.env.next_episodes(keys, state))
 
     def _play(self, keys: jax.Array, begin: Callable[[jax.Array], tuple[State, TimeStep]]) -> tuple[State, TimeStep]:
@@ -198,7 +172,6 @@ class RandomStarts(Wrapper):
 
     @property
     def truncates_after(self) -> int | None:
-        """See `VectorEnvironment.truncates_after`."""
         own = self.env.truncates_after
         if own in (None, INT32_MAX):
             return own
@@ -206,14 +179,7 @@ class RandomStarts(Wrapper):
 
 
 class RescaleActions(Wrapper):
-    """A wrapper that rescales continuous actions from `[-1, 1]` to the bounds of the environment.
-
-    Args:
-        env: environments whose action space is a bounded `Box`, or `Mixed`; then each bounded part is rescaled.
-
-    Raises:
-        ValueError: if the action space is neither.
-    """
+    """A wrapper that rescales continuous actions from `[-1, 1]` to the bounds of the environment."""
 
     keeps_ends: ClassVar[bool] = True
 
@@ -242,14 +208,7 @@ class RescaleActions(Wrapper):
 
 
 class ClipActions(Wrapper):
-    """A wrapper that clips actions to the bounds of the action space.
-
-    Args:
-        env: environments whose action space is a `Box` or `Mixed`.
-
-    Raises:
-        ValueError: if the action space is neither.
-    """
+    """A wrapper that clips actions to the bounds of the action space."""
 
     keeps_ends: ClassVar[bool] = True
 

@@ -25,15 +25,6 @@ class AgentRows(Wrapper):
 
     The rows of a game stand together, in the order of its agents, with the flags of the game and the reward of the
     agent. Keys `[N * A]` are those of rows; a game takes that of its first agent. The state of a game stays one entry.
-
-    Args:
-        env: environments with several agents, without wrappers.
-        team_reward: whether every agent receives the sum of the agents' rewards.
-        agent_ids: `one_hot` appends the number of the agent to vectors of floats, or to those among the entries of a
-            dictionary, at any depth; `none` appends nothing.
-
-    Raises:
-        ConfigError: observations have no vector that the number of the agent could be appended to.
     """
 
     keeps_ends: ClassVar[bool] = True
@@ -51,21 +42,17 @@ class AgentRows(Wrapper):
 
     @property
     def team_reward(self) -> bool:
-        """See `VectorEnvironment.team_reward`."""
         return self._sums or self.env.team_reward
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.reset`."""
         state, timestep = self.env.reset(keys[:: self.num_agents])
         return state, self._rows(timestep)
 
     def next_episodes(self, keys: jax.Array, state: State) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.next_episodes`."""
         state, timestep = self.env.next_episodes(keys[:: self.num_agents], state)
         return state, self._rows(timestep)
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.step`."""
         state, timestep = self.env.step(keys[:: self.num_agents], state, self.inner_action(action))
         return state, self._rows(timestep)
 
@@ -74,7 +61,7 @@ class AgentRows(Wrapper):
         return jax.tree.map(lambda leaf: leaf.reshape(-1, self.num_agents, *leaf.shape[1:]), action)
 
     def native_action(self, action: jax.Array) -> jax.Array:
-        """Convert the actions of any number of rows, see `VectorEnvironment.native_action`."""
+        """Convert the actions of any number of rows."""
         return self.env.native_action(action)
 
     def _rows(self, timestep: TimeStep) -> TimeStep:
@@ -124,13 +111,8 @@ def _find_rows(env: VectorEnvironment) -> AgentRows | None:
 def where_rows(condition: jax.Array, taken: Any, other: Any) -> Any:
     """Select the entries of one of two trees, row by row.
 
-    Args:
-        condition: `[N * A]` bool, equal for all rows of a game.
-        taken: arrays `[N * A, ...]` of rows, or `[N, ...]` of games, where it is True.
-        other: arrays where it is False.
-
-    Returns:
-        The selected tree.
+    `condition`: `[N * A]` bool, equal for all rows of a game.
+    `taken`: arrays `[N * A, ...]` of rows, or `[N, ...]` of games, where it is True.
     """
 
     def select(one: jax.Array, two: jax.Array) -> jax.Array:

@@ -20,16 +20,9 @@ from stoix_like.envs.spaces import Box
 
 
 class Wrapper(VectorEnvironment):
-    """Base class that forwards every call to `env`; subclasses override what they change.
+    """Base class that forwards every call to `env`; subclasses override what they change."""
 
-    Attributes:
-        keeps_ends: whether episodes start and end where those of the wrapped environments do; of a subclass with starts
-            or steps of its own, False unless it says otherwise.
-
-    Args:
-        env: the environments to wrap.
-    """
-
+    # Whether episodes start and end where those of the wrapped environments do.
     keeps_ends: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -46,72 +39,56 @@ class Wrapper(VectorEnvironment):
         self.keeps_parameters = env.keeps_parameters
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.reset`."""
         return self.on_start(*self.env.reset(keys))
 
     def next_episodes(self, keys: jax.Array, state: State) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.next_episodes`."""
         return self.on_start(*self.env.next_episodes(keys, self.inner_state(state)))
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.step`."""
         return self.env.step(keys, state, self.inner_action(action))
 
     def start_rollout(self, key: jax.Array, state: State) -> State:
-        """See `VectorEnvironment.start_rollout`."""
         return self.with_inner_state(state, self.env.start_rollout(key, self.inner_state(state)))
 
     def release(self, state: State) -> None:
-        """See `VectorEnvironment.release`."""
         self.env.release(self.inner_state(state))
 
     def against(self, opponent: Any) -> VectorEnvironment:
-        """See `VectorEnvironment.against`."""
         return self.rebased(self.unwrapped.against(opponent))
 
     def check(self) -> None:
-        """See `VectorEnvironment.check`."""
         self.env.check()
 
     def close(self) -> None:
-        """See `VectorEnvironment.close`."""
         self.env.close()
 
     def scene(self) -> Scene | None:
-        """See `VectorEnvironment.scene`."""
         return self.env.scene()
 
     def legend(self) -> Legend:
-        """See `VectorEnvironment.legend`."""
         return self.env.legend()
 
     @property
     def truncates_after(self) -> int | None:
-        """See `VectorEnvironment.truncates_after`."""
         return self.env.truncates_after if self.keeps_ends else None
 
     @property
     def num_players(self) -> int:
-        """See `VectorEnvironment.num_players`."""
         return self.env.num_players
 
     @property
     def num_agents(self) -> int:
-        """See `VectorEnvironment.num_agents`."""
         return self.env.num_agents
 
     @property
     def team_reward(self) -> bool:
-        """See `VectorEnvironment.team_reward`."""
         return self.env.team_reward
 
     @property
     def unwrapped(self) -> VectorEnvironment:
-        """See `VectorEnvironment.unwrapped`."""
         return self.env.unwrapped
 
     def rebased(self, base: VectorEnvironment) -> VectorEnvironment:
-        """See `VectorEnvironment.rebased`."""
         wrapper = copy.copy(self)
         wrapper.env = self.env.rebased(base)
         wrapper.keeps_parameters = base.keeps_parameters
@@ -119,29 +96,20 @@ class Wrapper(VectorEnvironment):
 
     @property
     def params(self) -> Any:
-        """See `VectorEnvironment.params`."""
         return self.env.params
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
         """Wrap the start of an episode.
 
-        Args:
-            env_state: the state of the wrapped environments.
-            timestep: their first time step `[N, ...]`.
-
-        Returns:
-            The state and the first time step with what the wrapper changes.
+        `timestep`: their first time step `[N, ...]`.
         """
         return env_state, timestep
 
     def inner_action(self, action: jax.Array) -> jax.Array:
         """Convert actions to those of the wrapped environments.
 
-        Args:
-            action: `[N, ...]`, elements of `action_space`.
-
-        Returns:
-            `[N, ...]`, elements of the wrapped environments' `action_space`.
+        `action`: `[N, ...]`, elements of `action_space`.
+        Returns `[N, ...]`, elements of the wrapped environments' `action_space`.
         """
         return action
 
@@ -159,11 +127,9 @@ class Wrapper(VectorEnvironment):
         return inner
 
     def native_action(self, action: jax.Array) -> jax.Array:
-        """See `VectorEnvironment.native_action`."""
         return self.env.native_action(self.inner_action(action))
 
     def native_state(self, state: State) -> State:
-        """See `VectorEnvironment.native_state`."""
         return self.env.native_state(self.inner_state(state))
 
 
@@ -178,11 +144,9 @@ class StatefulWrapper(Wrapper):
     """Base class of wrappers with state: a named tuple whose `env_state` is the state of the wrapped environments."""
 
     def inner_state(self, state: State) -> State:
-        """See `Wrapper.inner_state`."""
         return state.env_state
 
     def with_inner_state(self, state: State, inner: State) -> State:
-        """See `Wrapper.with_inner_state`."""
         return state._replace(env_state=inner)
 
 
@@ -197,12 +161,10 @@ class CountingWrapper(StatefulWrapper):
     """Base class of wrappers that need the number of steps since the episode started."""
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[CountedState, TimeStep]:
-        """See `Wrapper.on_start`."""
         steps = jnp.zeros(timestep.reward.shape, jnp.int32)
         return CountedState(env_state, steps), self.at_step(timestep, steps)
 
     def step(self, keys: jax.Array, state: CountedState, action: jax.Array) -> tuple[CountedState, TimeStep]:
-        """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state.env_state, action)
         steps = state.steps + 1
         return CountedState(env_state, steps), self.at_step(timestep, steps)
@@ -218,11 +180,9 @@ class ObservationWrapper(Wrapper):
     keeps_ends: ClassVar[bool] = True
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
-        """See `Wrapper.on_start`."""
         return env_state, with_view(timestep, self.view(timestep.observation.agent_view))
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state, action)
         return env_state, with_view(timestep, self.view(timestep.observation.agent_view))
 
@@ -237,7 +197,6 @@ class RewardWrapper(Wrapper):
     keeps_ends: ClassVar[bool] = True
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state, action)
         return env_state, timestep._replace(reward=self.reward(timestep.reward))
 

@@ -17,24 +17,17 @@ AGENT_RETURN = "agent_return"
 
 
 class TimeLimit(CountingWrapper):
-    """A wrapper that truncates episodes at a time limit.
-
-    Args:
-        env: the environments to wrap.
-        limit: the largest number of steps per episode.
-    """
+    """A wrapper that truncates episodes at a time limit."""
 
     def __init__(self, env: VectorEnvironment, limit: int) -> None:
         super().__init__(env)
         self.limit = limit
 
     def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
-        """See `CountingWrapper.at_step`."""
         return timestep._replace(truncated=(timestep.truncated | (steps >= self.limit)) & ~timestep.terminated)
 
     @property
     def truncates_after(self) -> int | None:
-        """See `VectorEnvironment.truncates_after`."""
         own = self.env.truncates_after
         return None if own is None else min(own, self.limit)
 
@@ -52,15 +45,11 @@ class RecordEpisode(StatefulWrapper):
 
     Of two players, the return is that of the one who moved first, which is minus the other's. Of several agents with
     rewards of their own, it is the sum of their returns, and each agent's is the measure `agent_return`.
-
-    Args:
-        env: the environments to wrap, before their rewards are scaled or clipped.
     """
 
     keeps_ends: ClassVar[bool] = True
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[RecordedState, TimeStep]:
-        """See `Wrapper.on_start`."""
         timestep = _in_32_bits(timestep)
         length, total = jnp.zeros(timestep.reward.shape, jnp.int32), jnp.zeros_like(timestep.reward)
         measures = timestep.episode.measures | self._of_agents(total)
@@ -68,7 +57,6 @@ class RecordEpisode(StatefulWrapper):
         return RecordedState(env_state, total, length), timestep
 
     def step(self, keys: jax.Array, state: RecordedState, action: jax.Array) -> tuple[RecordedState, TimeStep]:
-        """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state.env_state, action)
         timestep = _in_32_bits(timestep)
         reward, length = timestep.reward, state.episode_length + 1
@@ -90,34 +78,22 @@ def _in_32_bits(timestep: TimeStep) -> TimeStep:
 
 
 class ScaleReward(RewardWrapper):
-    """A wrapper that multiplies rewards by a factor.
-
-    Args:
-        env: the environments to wrap.
-        scale: the factor.
-    """
+    """A wrapper that multiplies rewards by a factor."""
 
     def __init__(self, env: VectorEnvironment, scale: float) -> None:
         super().__init__(env)
         self.scale = scale
 
     def reward(self, reward: jax.Array) -> jax.Array:
-        """See `RewardWrapper.reward`."""
         return reward * self.scale
 
 
 class ClipReward(RewardWrapper):
-    """A wrapper that clips rewards to `[-limit, limit]`.
-
-    Args:
-        env: the environments to wrap.
-        limit: the largest absolute reward.
-    """
+    """A wrapper that clips rewards to `[-limit, limit]`."""
 
     def __init__(self, env: VectorEnvironment, limit: float) -> None:
         super().__init__(env)
         self.limit = limit
 
     def reward(self, reward: jax.Array) -> jax.Array:
-        """See `RewardWrapper.reward`."""
         return jnp.clip(reward, -self.limit, self.limit)

@@ -22,14 +22,6 @@ class ObserveLastStep(Wrapper):
 
     They are appended to vectors of floats. Other views become dictionaries with the entries `last_action` and
     `last_reward`, and `observation` if they were none. Discrete actions are one-hot.
-
-    Args:
-        env: the environments to wrap, with the rewards of the suite.
-        action: whether to add the action.
-        reward: whether to add the reward.
-
-    Raises:
-        ConfigError: if a dictionary has such an entry already.
     """
 
     keeps_ends: ClassVar[bool] = True
@@ -54,19 +46,17 @@ class ObserveLastStep(Wrapper):
         self.observation_space = Dict({**parts, **added})
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
-        """See `Wrapper.on_start`."""
         space, num_envs = self.action_space, len(timestep.reward)
         nothing = jnp.zeros((num_envs, *_encoded_space(space).shape))
         return env_state, with_view(timestep, self._with_last(timestep, nothing))
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.step`."""
         state, timestep = self.env.step(keys, state, action)
         encoded = jax.vmap(lambda action: _encode(self.action_space, action))(action)
         return state, with_view(timestep, self._with_last(timestep, encoded))
 
     def legend(self) -> Legend:
-        """See `VectorEnvironment.legend`: an array that became an entry of a dictionary has no names."""
+        """An array that became an entry of a dictionary has no names."""
         legend, inside = self.env.legend(), self._appends or isinstance(self.env.observation_space, Dict)
         return legend if inside else legend._replace(features=())
 

@@ -43,9 +43,7 @@ class AsDeclared(Wrapper):
     observations become one-hot vectors. Integers and flags become floats where these are declared; otherwise, the space
     has the dtype of the view. Masks of actions without choices are dropped.
 
-    Args:
-        env: the environments to wrap.
-        view: the shapes of their views `[N, ...]`.
+    `view`: the shapes of their views `[N, ...]`.
     """
 
     keeps_ends: ClassVar[bool] = True
@@ -55,11 +53,9 @@ class AsDeclared(Wrapper):
         self.observation_space = _agreed(env.observation_space, view)
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
-        """See `Wrapper.on_start`."""
         return env_state, with_observation(timestep, **self.converted(timestep.observation)._asdict())
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state, action)
         return env_state, with_observation(timestep, **self.converted(timestep.observation)._asdict())
 
@@ -74,12 +70,7 @@ class AsDeclared(Wrapper):
 
 
 def as_declared(env: VectorEnvironment, traced: bool = True) -> VectorEnvironment:
-    """Apply `AsDeclared` to environments that it changes; return others as they are.
-
-    Args:
-        env: the environments.
-        traced: whether their views are those of a reset; False: as they are declared.
-    """
+    """Apply `AsDeclared` to environments that it changes; return others as they are."""
     if not traced:
         wrapped = AsDeclared(env, _view_of(env.observation_space))
         return env if repr(env.observation_space) == repr(wrapped.observation_space) else wrapped
@@ -122,9 +113,6 @@ class FlattenObservation(ObservationWrapper):
     """A wrapper that flattens the agent's view to a vector.
 
     The entries of a dictionary become one float32 vector: converted by `as_floats`, and concatenated sorted by name.
-
-    Args:
-        env: the environments to wrap.
     """
 
     def __init__(self, env: VectorEnvironment) -> None:
@@ -132,12 +120,11 @@ class FlattenObservation(ObservationWrapper):
         self.observation_space = _flat_box(env.observation_space)
 
     def legend(self) -> Legend:
-        """See `VectorEnvironment.legend`: arrays keep the order of their entries, dictionaries lose their names."""
+        """Arrays keep the order of their entries, dictionaries lose their names."""
         legend = self.env.legend()
         return legend._replace(features=()) if isinstance(self.env.observation_space, Dict) else legend
 
     def view(self, view: PyTree) -> jax.Array:
-        """See `ObservationWrapper.view`."""
         if not isinstance(view, Mapping):
             return view.reshape(view.shape[0], -1)
         parts = [as_floats(entry).reshape(entry.shape[0], -1) for entry in entries(view).values()]
@@ -145,12 +132,7 @@ class FlattenObservation(ObservationWrapper):
 
 
 class SelectEntries(ObservationWrapper):
-    """A wrapper that keeps some entries of a vector view and drops the others, such as velocities.
-
-    Args:
-        env: environments whose observations are vectors.
-        indices: the entries to keep.
-    """
+    """A wrapper that keeps some entries of a vector view and drops the others, such as velocities."""
 
     def __init__(self, env: VectorEnvironment, indices: Sequence[int]) -> None:
         super().__init__(env)
@@ -158,11 +140,9 @@ class SelectEntries(ObservationWrapper):
         self.observation_space = _box_of_shape(env.observation_space, lambda bound: bound[self._indices])
 
     def legend(self) -> Legend:
-        """See `VectorEnvironment.legend`."""
         return self.env.legend().select(self._indices.tolist())
 
     def view(self, view: jax.Array) -> jax.Array:
-        """See `ObservationWrapper.view`."""
         return view[:, self._indices]
 
 
@@ -174,15 +154,7 @@ class StackedState(NamedTuple):
 
 
 class StackFrames(StatefulWrapper):
-    """A wrapper that stacks the last views along their last axis; a reset fills the stack with the first view.
-
-    Args:
-        env: the environments to wrap.
-        num_frames: views per stack, k.
-
-    Raises:
-        ConfigError: if the views are dictionaries or scalars.
-    """
+    """A wrapper that stacks the last views along their last axis; a reset fills the stack with the first view."""
 
     keeps_ends: ClassVar[bool] = True
 
@@ -203,32 +175,22 @@ class StackFrames(StatefulWrapper):
         self.observation_space = replace(stacks, stacked=num_frames)
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[StackedState, TimeStep]:
-        """See `Wrapper.on_start`."""
         frames = jnp.concatenate([timestep.observation.agent_view] * self.num_frames, axis=-1)
         return StackedState(env_state, frames), with_view(timestep, frames)
 
     def step(self, keys: jax.Array, state: StackedState, action: jax.Array) -> tuple[StackedState, TimeStep]:
-        """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state.env_state, action)
         newest = timestep.observation.agent_view
         frames = jnp.concatenate([state.frames[..., newest.shape[-1] :], newest], axis=-1)
         return StackedState(env_state, frames), with_view(timestep, frames)
 
     def legend(self) -> Legend:
-        """See `VectorEnvironment.legend`: a feature would be one of several frames."""
+        """A feature would be one of several frames."""
         return self.env.legend()._replace(features=())
 
 
 class ClipObservation(ObservationWrapper):
-    """A wrapper that clips the agent's view to `[-limit, limit]`.
-
-    Args:
-        env: environments with float observations.
-        limit: the largest absolute value.
-
-    Raises:
-        ConfigError: if the observations are not floats.
-    """
+    """A wrapper that clips the agent's view to `[-limit, limit]`."""
 
     def __init__(self, env: VectorEnvironment, limit: float) -> None:
         super().__init__(env)
@@ -238,20 +200,11 @@ class ClipObservation(ObservationWrapper):
         self.observation_space = replace(space, low=low, high=high)
 
     def view(self, view: jax.Array) -> jax.Array:
-        """See `ObservationWrapper.view`."""
         return jnp.clip(view, -self.limit, self.limit)
 
 
 class AddTime(CountingWrapper):
-    """A wrapper that appends the remaining fraction of the time limit, from 1 down to 0, to vectors.
-
-    Args:
-        env: environments whose observations are float vectors.
-        limit: the time limit in steps.
-
-    Raises:
-        ConfigError: if the observations are not float vectors.
-    """
+    """A wrapper that appends the remaining fraction of the time limit, from 1 down to 0, to vectors."""
 
     keeps_ends: ClassVar[bool] = True
 
@@ -269,23 +222,17 @@ class AddTime(CountingWrapper):
         self.observation_space = Box(*ends, (space.shape[0] + 1,), space.dtype)
 
     def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
-        """See `CountingWrapper.at_step`."""
         view = timestep.observation.agent_view
         remaining = (1.0 - steps / self.limit).astype(view.dtype)
         return with_view(timestep, jnp.concatenate([view, remaining[:, None]], axis=-1))
 
 
 class CountSteps(CountingWrapper):
-    """A wrapper that sets `Observation.step_count` to the number of steps since the episode started.
-
-    Args:
-        env: the environments to wrap.
-    """
+    """A wrapper that sets `Observation.step_count` to the number of steps since the episode started."""
 
     keeps_ends: ClassVar[bool] = True
 
     def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
-        """See `CountingWrapper.at_step`."""
         return with_observation(timestep, step_count=steps)
 
 

@@ -28,19 +28,7 @@ _NOISE_STREAM, _FLICKER_STREAM = 0x4015E, 0xF11C
 
 
 def mask_entries(env: VectorEnvironment, mask: Sequence[str]) -> VectorEnvironment:
-    """Leave entries out of a vector view.
-
-    Args:
-        env: environments whose observations are vectors.
-        mask: indices of entries; names of features of `VectorEnvironment.legend`, such as `pole_velocity`; or
-            `velocities` for all of those.
-
-    Returns:
-        The environments, in `SelectEntries`.
-
-    Raises:
-        ConfigError: if the observations are not vectors, a name or an index is unknown, or nothing is left.
-    """
+    """Leave entries out of a vector view."""
     setting, space = f"env.observation_mask=[{', '.join(mask)}]", env.observation_space
     if not isinstance(space, Box) or len(space.shape) != 1:
         raise ConfigError(f"{setting} needs observations that are vectors, not {space}: flatten them, or leave it")
@@ -66,15 +54,12 @@ class _RandomViews(Wrapper):
     stream: ClassVar[int]
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.reset`."""
         return self._changed(keys, *self.env.reset(keys))
 
     def next_episodes(self, keys: jax.Array, state: State) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.next_episodes`."""
         return self._changed(keys, *self.env.next_episodes(keys, state))
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.step`."""
         return self._changed(keys, *self.env.step(keys, state, action))
 
     def _changed(self, keys: jax.Array, state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
@@ -87,15 +72,7 @@ class _RandomViews(Wrapper):
 
 
 class NoisyObservation(_RandomViews):
-    """A wrapper that adds normal noise to the agent's view, new in every step.
-
-    Args:
-        env: environments with float observations.
-        scale: standard deviation, in units of the observation; a sequence has one for each entry of a vector.
-
-    Raises:
-        ConfigError: if the observations are not floats, or not as many as the deviations.
-    """
+    """A wrapper that adds normal noise to the agent's view, new in every step."""
 
     keeps_ends: ClassVar[bool] = True
     stream: ClassVar[int] = _NOISE_STREAM
@@ -118,7 +95,6 @@ class NoisyObservation(_RandomViews):
         self.observation_space = unstacked(replace(space, low=bounds[0], high=bounds[1]))
 
     def view(self, key: jax.Array, view: jax.Array) -> jax.Array:
-        """See `_RandomViews.view`."""
         return view + self._scale * jax.random.normal(key, view.shape, view.dtype)
 
 
@@ -126,10 +102,6 @@ class FlickerObservation(_RandomViews):
     """A wrapper that replaces the agent's whole view by zeros in some steps.
 
     Source: Hausknecht & Stone 2015, arXiv:1507.06527, section 5.
-
-    Args:
-        env: the environments to wrap.
-        probability: probability of zeros in each step, the first of an episode included.
     """
 
     keeps_ends: ClassVar[bool] = True
@@ -141,7 +113,6 @@ class FlickerObservation(_RandomViews):
         self.observation_space = _with_zero(env.observation_space)
 
     def view(self, key: jax.Array, view: PyTree) -> PyTree:
-        """See `_RandomViews.view`."""
         hidden = jax.random.bernoulli(key, self.probability)
         return jax.tree.map(lambda entry: jnp.where(hidden, jnp.zeros_like(entry), entry), view)
 
@@ -157,10 +128,6 @@ class DelayObservation(StatefulWrapper):
     """A wrapper that shows each view some steps later; the first view of an episode fills the gap.
 
     Rewards, ends and action masks are not delayed.
-
-    Args:
-        env: the environments to wrap.
-        delay: k, in steps.
     """
 
     keeps_ends: ClassVar[bool] = True
@@ -170,12 +137,10 @@ class DelayObservation(StatefulWrapper):
         self.delay = delay
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[DelayedState, TimeStep]:
-        """See `Wrapper.on_start`."""
         views = jax.tree.map(lambda entry: jnp.stack([entry] * self.delay, axis=1), timestep.observation.agent_view)
         return DelayedState(env_state, views), timestep
 
     def step(self, keys: jax.Array, state: DelayedState, action: jax.Array) -> tuple[DelayedState, TimeStep]:
-        """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state.env_state, action)
         newest, views = timestep.observation.agent_view, state.views
         shifted = jax.tree.map(lambda old, new: jnp.concatenate([old[:, 1:], new[:, None]], axis=1), views, newest)

@@ -12,12 +12,7 @@ from stoix_like.envs.wrappers.base import Wrapper
 
 
 class MatmulPrecision(Wrapper):
-    """Computes products of matrices in a precision of its own.
-
-    Args:
-        env: the environments to wrap.
-        precision: a value of `jax.default_matmul_precision`.
-    """
+    """Computes products of matrices in a precision of its own."""
 
     keeps_ends: ClassVar[bool] = True
 
@@ -26,21 +21,17 @@ class MatmulPrecision(Wrapper):
         self._precision = precision
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.reset`."""
         with jax.default_matmul_precision(self._precision):
             return super().reset(keys)
 
     def next_episodes(self, keys: jax.Array, state: State) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.next_episodes`."""
         with jax.default_matmul_precision(self._precision):
             return super().next_episodes(keys, state)
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.step`."""
         with jax.default_matmul_precision(self._precision):
             return super().step(keys, state, action)
 
     def start_rollout(self, key: jax.Array, state: State) -> State:
-        """See `VectorEnvironment.start_rollout`."""
         with jax.default_matmul_precision(self._precision):
             return super().start_rollout(key, state)

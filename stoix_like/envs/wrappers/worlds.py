@@ -13,11 +13,7 @@ from stoix_like.envs.wrappers.base import ObservationWrapper
 
 
 class AddWorld(ObservationWrapper):
-    """A wrapper that adds the observations of all agents to that of each, see `with_world`.
-
-    Args:
-        env: environments with several agents, below `AgentRows`.
-    """
+    """A wrapper that adds the observations of all agents to that of each."""
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
@@ -25,7 +21,6 @@ class AddWorld(ObservationWrapper):
         self.observation_space = world_space(space, jax.eval_shape(lambda: with_world(jax.vmap(space.sample)(keys))))
 
     def scene(self) -> Scene | None:
-        """See `VectorEnvironment.scene`."""
         drawn = getattr(type(getattr(self.unwrapped, "env", self.unwrapped)), "scene", None)
         if drawn not in (Environment.scene, VectorEnvironment.scene):
             return super().scene()
@@ -33,5 +28,4 @@ class AddWorld(ObservationWrapper):
         return find_scene(self.observation_space)
 
     def view(self, view: PyTree) -> PyTree:
-        """See `ObservationWrapper.view`."""
         return jax.vmap(with_world)(view)

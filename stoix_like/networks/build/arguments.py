@@ -36,18 +36,6 @@ def convert(hint: Any, value: Any, key: str, example: Any = None) -> Any:
 
     An integer may be written as a float, and a number as a string; only true and false are bools. Annotations that
     configurations cannot express, such as dtypes and protocols, accept every value.
-
-    Args:
-        hint: the annotation.
-        value: a plain value, a tuple, or a built block.
-        key: key of the value, for messages.
-        example: a value that would work, for messages; used only where it is a string.
-
-    Returns:
-        The converted value.
-
-    Raises:
-        ConfigError: the value does not fit; names the key, the value and what would work.
     """
     try:
         return _convert(hint, value)

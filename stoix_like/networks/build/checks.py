@@ -49,12 +49,7 @@ _PARSERS = {
 
 
 def accepted(target: Callable[..., Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that a class or function has an argument for.
-
-    Args:
-        target: the class or function.
-        facts: values by argument name, such as `action_facts`.
-    """
+    """Return the facts that a class or function has an argument for."""
     known, _ = parameters_of(target)
     return {name: value for name, value in facts.items() if name in known}
 
@@ -71,11 +66,7 @@ def parameters_of(target: Callable[..., Any]) -> tuple[dict[str, Any], bool]:
 
 
 def check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], key: str, path: str) -> dict[str, Any]:
-    """Convert arguments to the annotations of the target.
-
-    Raises:
-        ConfigError: an argument or a name is unknown, or a value has the wrong type or is out of range.
-    """
+    """Convert arguments to the annotations of the target."""
     defaults, takes_any = parameters_of(target)
     known = defaults.keys() - {"parent", "name"}
     hints, is_of_packages = argument_hints(target), str(getattr(target, "__module__", "")).startswith(_PACKAGES)
@@ -134,12 +125,7 @@ def _positive(sizes: Any, least: int) -> bool:
 
 
 def _check_cell_kwargs(arguments: Mapping[str, Any], key: str) -> FrozenDict[str, Any]:
-    """Convert the further arguments of recurrent cells; see `ScannedRNN`.
-
-    Raises:
-        ConfigError: see `check_arguments`, a number of heads does not divide the width, a range is empty, or a state
-            is too large.
-    """
+    """Convert the further arguments of recurrent cells."""
     cell_type, key = arguments["cell_type"], f"{key}.cell_kwargs"
     if not isinstance(given := arguments["cell_kwargs"], Mapping | SimpleNamespace | None):
         raise ConfigError(f"{key}={given} must be options by name: use {key}={{name: value}}, or null")

@@ -30,15 +30,7 @@ _VECTORS = (1,)
 
 
 def observation_facts(space: Space) -> dict[str, Any]:
-    """Return the properties of an observation space under the argument names of torsos.
-
-    Args:
-        space: the space of a view of the agent, or of one of its entries.
-
-    Returns:
-        `has_channels`, False for images without an axis of channels; for integers with a finite largest value,
-        `num_symbols`, one more than it.
-    """
+    """Return the properties of an observation space under the argument names of torsos."""
     facts: dict[str, Any] = {"has_channels": len(space.shape) != 2}
     if isinstance(space, Box) and jnp.issubdtype(space.dtype, jnp.integer) and np.all(np.isfinite(space.high)):
         facts["num_symbols"] = int(np.max(space.high)) + 1
@@ -51,17 +43,6 @@ def fit_input(group: dict[str, Any], space: ObservationSpace, key: str) -> dict[
     Torsos declare the numbers of axes that they take in the class variable `view_dims`; before those that take vectors,
     views are flattened and the entries of dictionaries concatenated. Besides the last action and reward of
     `wrappers.ObserveLastStep`, other torsos take only the view.
-
-    Args:
-        group: the parts of the network by name.
-        space: the observation space.
-        key: key of the network, for messages.
-
-    Returns:
-        The parts, with input layer and torso replaced where necessary.
-
-    Raises:
-        ConfigError: the input layer or the torso does not fit the observation space; names the key.
     """
     layer, torso = group.get("input_layer"), group.get("pre_torso")
     if layer is None:

@@ -50,14 +50,7 @@ _KINDS = {"head": "stoix_like.networks.heads", "torso": "stoix_like.networks.tor
 
 
 def choices(kind: str) -> dict[str, Any]:
-    """Return what a network may name for one kind of part.
-
-    Args:
-        kind: `head`, `torso` or `cell`.
-
-    Returns:
-        Classes and functions by import path, recurrent cells by `cell_type`.
-    """
+    """Return what a network may name for one kind of part."""
     if kind == "cell":
         return dict(RNN_CELLS)
     path = _KINDS[kind]
@@ -69,19 +62,12 @@ def choices(kind: str) -> dict[str, Any]:
 
 
 class Context(NamedTuple):
-    """Inputs to the construction of networks; None where networks do not depend on them.
+    """Inputs to the construction of networks; None where networks do not depend on them."""
 
-    Attributes:
-        action: the action space of the environment.
-        observation: its observation space.
-        dtype: dtype in which torsos compute.
-        notes: collects the arguments that are left out.
-    """
-
-    action: Space | None = None
-    observation: ObservationSpace | None = None
-    dtype: Any = None
-    notes: list[str] | None = None
+    action: Space | None = None  # the action space of the environment
+    observation: ObservationSpace | None = None  # its observation space
+    dtype: Any = None  # dtype in which torsos compute
+    notes: list[str] | None = None  # collects the arguments that are left out
 
 
 def build_networks(
@@ -101,25 +87,7 @@ def build_networks(
     images or dictionaries, the input layer before the torso flattens them. Arguments of another head or torso, left
     from before its `_target_` was overridden, are left out.
 
-    Args:
-        network_config: the network configuration, a DictConfig or nested dictionaries.
-        action_space: the action space of the environment.
-        observation_space: the space of `Observation.agent_view`; None leaves input layers unchanged.
-        key: key of the configuration, for messages.
-        dtype: dtype in which everything before the heads computes, such as bfloat16: the argument `dtype` of torsos
-            and recurrent cells that do not configure it. None: the dtype of the parameters.
-        notes: a list to which a sentence is added for each block with arguments that are left out.
-
-    The key `observations` selects what actor and critics observe, `{actor: agent_view.state, critic:
-    agent_view.privileged_state}` or `{actor: state, critic: privileged_state}`, wherever a network has no input layer
-    of its own for it.
-
-    Returns:
-        Nested namespaces of unbound modules, such as `networks.actor_network.action_head`.
-
-    Raises:
-        ConfigError: a target cannot be imported or called, does not know an argument, or does not fit the spaces or the
-            dtype; names the key.
+    `observation_space`: the space of `Observation.agent_view`; None leaves input layers unchanged.
     """
     return _build(
         _select_observations(to_plain(network_config), observation_space, key),
@@ -171,19 +139,10 @@ def instantiate(
     observation_space: ObservationSpace | None = None,
     key: str = "network",
 ) -> Any:
-    """Build one node of a network configuration; see `build_networks`.
+    """Build one node of a network configuration.
 
-    Args:
-        node: a DictConfig, or plain containers and values.
-        action_space: the action space; None for nodes that do not depend on it.
-        observation_space: the observation space; None for nodes that do not depend on it.
-        key: key of the node, for messages.
-
-    Returns:
-        The result of the `_target_`; a namespace for a mapping without one; a tuple for a list; other values unchanged.
-
-    Raises:
-        ConfigError: see `build_networks`.
+    `action_space`: the action space; None for nodes that do not depend on it.
+    `observation_space`: the observation space; None for nodes that do not depend on it.
     """
     return _build(to_plain(node), Context(action_space, observation_space), key)
 

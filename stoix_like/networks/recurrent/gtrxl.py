@@ -86,21 +86,13 @@ class GRUGate(nn.Module):
 
 
 class _Sequence(NamedTuple):
-    """Steps which attend to themselves and to keys.
+    """Steps which attend to themselves and to keys."""
 
-    Attributes:
-        query: `[T, ..., heads, d]`.
-        own: `[T, ..., 2, heads, d]`, the keys and values of the steps themselves.
-        episode: `[T, ...]`, the number of the episode of each step.
-        keys: `[T + M - 1, ..., 2, heads, d]`, keys and values; step t attends to those from t to t + M - 1.
-        episodes: `[T + M - 1, ...]`, the number of the episode of each key.
-    """
-
-    query: Array
-    own: Array
-    episode: Array
-    keys: Array
-    episodes: Array
+    query: Array  # `[T, ..., heads, d]`
+    own: Array  # `[T, ..., 2, heads, d]`, the keys and values of the steps themselves
+    episode: Array  # `[T, ...]`, the number of the episode of each step
+    keys: Array  # `[T + M - 1, ..., 2, heads, d]`, keys and values; step t attends to those from t to t + M - 1
+    episodes: Array  # `[T + M - 1, ...]`, the number of the episode of each key
 
 
 class GTrXLCell(ParallelCell):

@@ -30,51 +30,30 @@ class MatrixMemory(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """Steps of sequences, with their time before the last axis of vectors: `[..., heads, T, d]`, or `[..., heads, T]`.
+    """Steps of sequences, with time before the last axis of vectors: `[..., heads, T, d]` or `[..., heads, T]`."""
 
-    Attributes:
-        log_forget: logarithm of the forget gate.
-        log_input: logarithm of the input gate.
-        key: k.
-        value: v.
-        queries: q `[Q, ..., heads, T, d]`; Q is two with the queries of the steps that follow.
-        reset: bool, whether a step is the first of its episode.
-    """
-
-    log_forget: Array
-    log_input: Array
-    key: Array
-    value: Array
-    queries: Array
-    reset: Array
+    log_forget: Array  # logarithm of the forget gate
+    log_input: Array  # logarithm of the input gate
+    key: Array  # k
+    value: Array  # v
+    queries: Array  # q `[Q, ..., heads, T, d]`; Q is two with the queries of the steps that follow
+    reset: Array  # bool, whether a step is the first of its episode
 
 
 class _Read(NamedTuple):
-    """Results of queries to the memory.
+    """Results of queries to the memory."""
 
-    Attributes:
-        value: C q, `[..., T, d]`.
-        weight: n^T q, `[..., T]`.
-        stabilizer: `[..., T]`, m.
-    """
-
-    value: Array
-    weight: Array
-    stabilizer: Array
+    value: Array  # C q, `[..., T, d]`
+    weight: Array  # n^T q, `[..., T]`
+    stabilizer: Array  # `[..., T]`, m
 
 
 class _Weights(NamedTuple):
-    """Weights of steps in the memory after each step.
+    """Weights of steps in the memory after each step."""
 
-    Attributes:
-        steps: `[..., R, T]`, the weight of each step in the memory after step r.
-        start: `[..., R]`, the weight of the memory before the first step.
-        stabilizer: `[..., R]`, m after step r.
-    """
-
-    steps: Array
-    start: Array
-    stabilizer: Array
+    steps: Array  # `[..., R, T]`, the weight of each step in the memory after step r
+    start: Array  # `[..., R]`, the weight of the memory before the first step
+    stabilizer: Array  # `[..., R]`, m after step r
 
 
 def _weights(start: MatrixMemory, steps: _Steps, rows: Array) -> _Weights:
@@ -85,10 +64,7 @@ def _weights(start: MatrixMemory, steps: _Steps, rows: Array) -> _Weights:
 
     for steps s <= r of the same episode. A reset sets m to zero, which enters the maximum of its step.
 
-    Args:
-        start: the memory before the first step.
-        steps: T steps.
-        rows: `[R]` integers, the steps r.
+    `rows`: `[R]` integers, the steps r.
     """
     decay, episode = jnp.cumsum(steps.log_forget, axis=-1), jnp.cumsum(steps.reset, axis=-1)
     decay_after, episode_of = jnp.take(decay, rows, -1), jnp.take(episode, rows, -1)

@@ -114,7 +114,6 @@ class _Recurrent:
 
     @property
     def has_large_states(self) -> bool:
-        """See `ScannedRNN.has_large_states`."""
         return self._make_rnn(parent=None).has_large_states
 
     @nn.nowrap
@@ -223,17 +222,14 @@ class StatelessCritic(FeedForwardCritic):
     def unroll(
         self, state: Any, observation_done: tuple[Any, Array], head_kwargs: Kwargs | None = None, every: int = 1
     ) -> Any:
-        """See `RecurrentCritic.unroll`."""
         del every
         return state, self(observation_done[0], head_kwargs=head_kwargs)
 
     def step(self, state: Any, observation_done: tuple[Any, Array], head_kwargs: Kwargs | None = None) -> Any:
-        """See `RecurrentCritic.step`."""
         return self.unroll(state, observation_done, head_kwargs)
 
     @nn.nowrap
     def initialize_carry(self, batch_size: int | Sequence[int]) -> tuple[()]:
-        """See `RecurrentCritic.initialize_carry`."""
         del batch_size
         return ()
 

@@ -51,17 +51,7 @@ _Arrays = dict[str, Any]
 
 
 def encode(policy: Exportable) -> bytes:
-    """Return the weights, the normalisation and the scaling of a greedy policy.
-
-    Args:
-        policy: the policy.
-
-    Returns:
-        The content of a file.
-
-    Raises:
-        ConfigError: the policy samples, or is not a multilayer perceptron.
-    """
+    """Return the weights, the normalisation and the scaling of a greedy policy."""
     if not policy.greedy:
         instead = "--greedy, greedy=True, or stablehlo" if policy.has_mode else "stablehlo"
         raise ConfigError(f"format=npz: numpy has no random numbers of jax: use {instead}")
@@ -84,11 +74,7 @@ def encode(policy: Exportable) -> bytes:
 def decode(content: bytes) -> Callable[..., Any]:
     """Return the function that a file holds.
 
-    Args:
-        content: the content of the file.
-
-    Returns:
-        A function of arrays `[B, ...]` and key data, which it ignores.
+    Returns a function of arrays `[B, ...]` and key data, which it ignores.
     """
     with np.load(io.BytesIO(content)) as arrays:
         names = arrays["inputs"].tolist()

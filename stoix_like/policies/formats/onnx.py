@@ -28,19 +28,7 @@ _DENSE_GENERAL = nn.DenseGeneral.__call__
 
 
 def encode(policy: Exportable) -> bytes:
-    """Return a graph of a greedy policy, with any batch size.
-
-    Args:
-        policy: the policy.
-
-    Returns:
-        The content of a file; inputs are named as in `Policy.argument_shapes`, outputs `action`, `next_state.0`, ….
-        Complex ones are real, with a last axis of their real and imaginary parts.
-
-    Raises:
-        ConfigError: the policy samples, or holds an operation that cannot be converted.
-        MissingExtraError: jax2onnx is not installed.
-    """
+    """Return a graph of a greedy policy, with any batch size."""
     if not policy.greedy:
         instead = "--greedy, greedy=True, or stablehlo" if policy.has_mode else "stablehlo"
         raise ConfigError(f"format=onnx: ONNX has no random numbers of jax: use {instead}")
@@ -67,14 +55,7 @@ def encode(policy: Exportable) -> bytes:
 def decode(content: bytes) -> Callable[..., Any]:
     """Return the function that a file holds.
 
-    Args:
-        content: the content of the file.
-
-    Returns:
-        A function of arrays `[B, ...]` and key data, which it ignores.
-
-    Raises:
-        MissingExtraError: onnxruntime is not installed.
+    Returns a function of arrays `[B, ...]` and key data, which it ignores.
     """
     try:
         import onnxruntime

@@ -73,23 +73,13 @@ def real_shape(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def as_reals(array: Any) -> np.ndarray:
-    """Return the real form of an array; see `real_shape`."""
+    """Return the real form of an array."""
     array = np.asarray(array)
     return np.stack([array.real, array.imag], -1) if _is_complex(array) else array
 
 
 def real_form(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return a program of real arithmetic.
-
-    Args:
-        closed: a program; complex arguments and results take their real forms, see `real_shape`.
-
-    Returns:
-        The program, `closed` itself if it is one already.
-
-    Raises:
-        NotImplementedError: an operation on complex numbers has no rule.
-    """
+    """Return a program of real arithmetic."""
     if not _has_complex(closed.jaxpr):
         return closed
 

@@ -17,14 +17,7 @@ KEY_KIND = "threefry2x32"
 
 
 def encode(policy: Exportable) -> bytes:
-    """Return a program of the policy, with any batch size and for all platforms.
-
-    Args:
-        policy: the policy.
-
-    Returns:
-        The content of a file.
-    """
+    """Return a program of the policy, with any batch size and for all platforms."""
     (batch,) = export.symbolic_shape("b", constraints=["b >= 1"])
     inputs = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in policy.argument_shapes.values()]
     key_data = jax.ShapeDtypeStruct((2,), jnp.uint32)
@@ -34,11 +27,7 @@ def encode(policy: Exportable) -> bytes:
 def decode(content: bytes) -> Callable[..., Any]:
     """Return the function that a file holds.
 
-    Args:
-        content: the content of the file.
-
-    Returns:
-        A function of arrays `[B, ...]` and key data `[2]`.
+    Returns a function of arrays `[B, ...]` and key data `[2]`.
     """
     return export.deserialize(bytearray(content)).call
 
@@ -46,11 +35,7 @@ def decode(content: bytes) -> Callable[..., Any]:
 def act_of(policy: Exportable) -> Callable[..., Any]:
     """Return `Policy.act_on` as a function of plain arrays and key data; the trained state is a constant of it.
 
-    Args:
-        policy: the policy.
-
-    Returns:
-        A function of arrays `[B, ...]` and key data `[2]`.
+    Returns a function of arrays `[B, ...]` and key data `[2]`.
     """
 
     def act(*inputs: jax.Array) -> Any:

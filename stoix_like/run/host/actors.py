@@ -33,17 +33,11 @@ class ActingPolicy(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Timing of a rollout.
+    """Timing of a rollout."""
 
-    Attributes:
-        updates: of the behaviour policy.
-        wait_seconds: time that the actor waited for this policy.
-        seconds: time that the rollout took.
-    """
-
-    updates: int
-    wait_seconds: float
-    seconds: float
+    updates: int  # of the behaviour policy
+    wait_seconds: float  # time that the actor waited for this policy
+    seconds: float  # time that the rollout took
 
 
 @dataclasses.dataclass
@@ -73,14 +67,6 @@ class Actor:
 
     A policy in its first queue asks for one rollout, which the actor puts into the second. An exception ends the
     thread, and takes the place of its rollout.
-
-    Args:
-        env: the environments on the host.
-        program: its compiled functions.
-        device: its device.
-        num_envs: its environments.
-        length: T, steps per environment of a rollout.
-        shardings: of a rollout on the devices of the learner.
     """
 
     def __init__(
@@ -105,12 +91,7 @@ class Actor:
         return self._rollouts.qsize()
 
     def start(self, key: jax.Array, name: str) -> None:
-        """Start the thread.
-
-        Args:
-            key: a key of this actor's own.
-            name: of the thread.
-        """
+        """Start the thread."""
         # A daemon: an environment that never returns must not keep the process alive.
         self._thread = threading.Thread(target=self._run, args=(jax.device_put(key, self.device),), name=name)
         self._thread.daemon = True
@@ -121,14 +102,7 @@ class Actor:
         self._policies.put(policy)
 
     def take(self) -> tuple[Rollout, Timing]:
-        """Wait for the next rollout.
-
-        Returns:
-            The rollout, on the devices of the learner.
-
-        Raises:
-            BaseException: whatever ended the thread.
-        """
+        """Wait for the next rollout."""
         taken = self._rollouts.get()
         if isinstance(taken, BaseException):
             raise taken
@@ -142,8 +116,7 @@ class Actor:
     def join(self, timeout: float) -> None:
         """Wait for the thread to end.
 
-        Args:
-            timeout: in seconds.
+        `timeout`: in seconds.
         """
         if self._thread is not None:
             self._thread.join(max(timeout, 0.0))
@@ -187,14 +160,6 @@ class Pipeline:
     Rollout `k` of every actor is acted by the policy after `k - lag` updates, and `lag + 1` rollouts by the first one,
     whatever the threads' timing: results depend only on the seed. The policies in the actors' queues bound the number
     of rollouts under way, so that neither side can run ahead of the other.
-
-    Args:
-        make_actors: builds the actors, which have not started.
-        learn: see `architectures.sebulba.LearnerProgram`, compiled.
-        copy_shared: copies the shared state, whose buffers the next update overwrites.
-        lag: rollouts that each actor is ahead of the learner.
-        steps_per_update: environment steps of one rollout of all actors.
-        every_updates: see `architectures.types.ProgramSpec`.
     """
 
     def __init__(
@@ -216,14 +181,7 @@ class Pipeline:
 
     @contextlib.contextmanager
     def running(self, num_updates: int) -> Iterator[None]:
-        """Limit the rollouts to those that a run can learn from, and stop the actors at its end.
-
-        Args:
-            num_updates: updates that are left.
-
-        Yields:
-            While the run trains.
-        """
+        """Limit the rollouts to those that a run can learn from, and stop the actors at its end."""
         self._limit = num_updates
         try:
             yield
@@ -234,20 +192,7 @@ class Pipeline:
     def train(
         self, state: LearnerState, hyperparams: Hyperparams, num_updates: np.int32, new_interval: np.bool_
     ) -> tuple[LearnerState, IntervalMetrics]:
-        """Update on the next rollouts of all actors; see `architectures.types.Program.train`.
-
-        Args:
-            state: the state of the learner; donated.
-            hyperparams: empty.
-            num_updates: at least one.
-            new_interval: whether to reset the sums first.
-
-        Returns:
-            The next state, and the metrics of the interval so far.
-
-        Raises:
-            HostEnvironmentError: an environment failed.
-        """
+        """Update on the next rollouts of all actors."""
         if not self._actors:
             self._start(state)
         if new_interval:

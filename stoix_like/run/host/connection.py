@@ -30,14 +30,7 @@ _REFUSED = 2  # the exit code of `ConfigError` on the command line
 
 
 def connect(distributed: DistributedConfig | str) -> None:
-    """Connect this process with the others of its run.
-
-    Args:
-        distributed: `arch.distributed`.
-
-    Raises:
-        ConfigError: they cannot be found.
-    """
+    """Connect this process with the others of its run."""
     # The run agrees on signals itself, and jax's service would take SIGTERM away from it.
     jax.config.update("jax_enable_preemption_service", False)
     place: dict[str, Any] = {"local_device_ids": _own_gpus()}
@@ -80,11 +73,7 @@ def _own_gpus() -> list[int] | None:
 
 
 class _Waiting:
-    """Wait for the other processes, which is reported from time to time.
-
-    Args:
-        distributed: `arch.distributed`.
-    """
+    """Wait for the other processes, which is reported from time to time."""
 
     def __init__(self, distributed: DistributedConfig | str) -> None:
         self._distributed = distributed
@@ -127,11 +116,7 @@ class _Waiting:
 
 
 def _find_coordinator(address: str, waiting: _Waiting) -> None:
-    """Wait until the first process listens.
-
-    Raises:
-        ConfigError: it does not in time.
-    """
+    """Wait until the first process listens."""
     host, _, port = address.rpartition(":")
     while True:
         try:

@@ -33,32 +33,15 @@ _NONDETERMINISTIC_FLAGS = [f"--xla_gpu_exclude_nondeterministic_ops={value}" for
 
 
 class RunDevices(NamedTuple):
-    """The devices of a run.
+    """The devices of a run."""
 
-    Attributes:
-        learner: those that learn, and with Anakin also act.
-        actors: with Sebulba, one per actor.
-        processes: the processes that have them.
-    """
-
-    learner: list[jax.Device]
-    actors: tuple[jax.Device, ...] = ()
-    processes: Processes = ALONE
+    learner: list[jax.Device]  # those that learn, and with Anakin also act
+    actors: tuple[jax.Device, ...] = ()  # with Sebulba, one per actor
+    processes: Processes = ALONE  # the processes that have them
 
 
 def devices_of(arch: ArchConfig) -> RunDevices:
-    """Return the devices of a run.
-
-    Args:
-        arch: the architecture.
-
-    Returns:
-        The devices.
-
-    Raises:
-        ConfigError: fewer devices are available, or jax cannot use those of `JAX_PLATFORMS`, or `arch.deterministic`
-            comes too late, or the processes of `arch.distributed` cannot be found; or the system is Windows.
-    """
+    """Return the devices of a run."""
     if platform.system() == "Windows":
         raise ConfigError("stoix_like runs on Linux and macOS: on Windows, use WSL")
     if arch.deterministic:
@@ -82,17 +65,7 @@ def devices_of(arch: ArchConfig) -> RunDevices:
 
 
 def connect(arch: ArchConfig) -> Processes:
-    """Connect this process with the others of its run, unless it is connected already.
-
-    Args:
-        arch: the architecture.
-
-    Returns:
-        The processes; only one without `arch.distributed`.
-
-    Raises:
-        ConfigError: the processes of `arch.distributed` cannot be found.
-    """
+    """Connect this process with the others of its run, unless it is connected already."""
     if not isinstance(arch, AnakinConfig) or arch.distributed is None:
         return ALONE
     if not jax.distributed.is_initialized():
@@ -128,15 +101,7 @@ def find_devices(num_devices: int | None, problem: str | None = None) -> list[ja
     Without an accelerator, the CPU is split into `num_devices` devices, up to one per core; the environment variable
     `JAX_NUM_CPU_DEVICES` sets another limit.
 
-    Args:
-        num_devices: number of devices; None uses every accelerator, or one device on a CPU.
-        problem: start of the message if there are fewer; by default, it names `arch.num_devices`.
-
-    Returns:
-        The devices.
-
-    Raises:
-        ConfigError: fewer devices are available, or jax cannot use those of `JAX_PLATFORMS`.
+    `num_devices`: number of devices; None uses every accelerator, or one device on a CPU.
     """
     limit = _cpu_limit()
     if num_devices is not None:
@@ -151,15 +116,7 @@ def find_devices(num_devices: int | None, problem: str | None = None) -> list[ja
 
 
 def make_mesh(devices: Sequence[jax.Device], spread_members: bool = False) -> Mesh:
-    """Build a mesh with the axes `population` and `device`, one of which has all devices.
-
-    Args:
-        devices: from `find_devices`.
-        spread_members: shard the members over devices, instead of the environments of each member.
-
-    Returns:
-        The mesh.
-    """
+    """Build a mesh with the axes `population` and `device`, one of which has all devices."""
     shape = (len(devices), 1) if spread_members else (1, len(devices))
     grid = np.asarray(devices).reshape(shape)
     return Mesh(grid, (POPULATION_AXIS, DEVICE_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
@@ -174,12 +131,6 @@ def placing(compiled: Any) -> Callable[..., Any]:
     """Return a compiled program that copies its arguments from the host to its devices by explicit transfers.
 
     A `jax.transfer_guard` then finds every other transfer.
-
-    Args:
-        compiled: the program; its first argument is on the devices already, such as a learner state.
-
-    Returns:
-        The program, with the same arguments and results.
     """
     shardings = compiled.input_shardings[0]
     if not all(sharding.is_fully_addressable for sharding in jax.tree.leaves(shardings)):
@@ -205,11 +156,7 @@ def memory_of(device: jax.Device) -> int:
 
 
 def memory_limits(root: Path = Path("/")) -> Iterator[int]:
-    """Yield the limits in bytes of the control groups of this process, and of all groups above them.
-
-    Args:
-        root: the directory of `proc` and `sys`.
-    """
+    """Yield the limits in bytes of the control groups of this process, and of all groups above them."""
     entries = ["0::/", "0:memory:/"]  # all that a container may see
     with contextlib.suppress(OSError):
         entries += (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -226,11 +173,7 @@ def memory_limits(root: Path = Path("/")) -> Iterator[int]:
 
 
 def reserve(num_devices: int) -> None:
-    """Split the CPU into at least `num_devices` devices, at most one per core, before jax starts.
-
-    Args:
-        num_devices: the largest number of devices that a run of this process needs.
-    """
+    """Split the CPU into at least `num_devices` devices, at most one per core, before jax starts."""
     if os.environ.get("JAX_NUM_CPU_DEVICES"):
         return
     forced = re.search(r"xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
@@ -245,9 +188,6 @@ def set_deterministic() -> None:
     """Let GPUs compute the same bits in every run, by flags in `XLA_FLAGS` that XLA reads when jax starts.
 
     Flags that the variable already has keep their values. Other devices are deterministic without any flag.
-
-    Raises:
-        ConfigError: jax has already started on a GPU without the flags, or the variable forbids them.
     """
     given = os.environ.get("XLA_FLAGS", "")
     for flag in given.split():
@@ -271,9 +211,6 @@ def set_compile_cache(enabled: bool) -> None:
 
     jax finds an entry by the lowered program, so no change of code or data can run an earlier program. Entries are
     executable code: those that another user can have written are not read, and the reason is a warning.
-
-    Args:
-        enabled: False takes the directory away that an earlier call has set.
     """
     # A full disk costs the cache only. An entry that cannot be read stays, and costs every later start: jax says so.
     warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry")
@@ -304,11 +241,7 @@ def set_compile_cache(enabled: bool) -> None:
 
 
 def _written_by_others(directory: Path) -> str | None:
-    """Return a path that another user can have written: the directory, its parent, or an entry; None if there is none.
-
-    Args:
-        directory: a directory without symbolic links on the way.
-    """
+    """Return a path that another user may write: the directory, its parent, or an entry; None if there is none."""
     if not hasattr(os, "getuid"):
         return None
     above, status = directory.parent.stat(), directory.stat()
@@ -327,14 +260,7 @@ def _written_by_others(directory: Path) -> str | None:
 
 
 def check_host_calls(name: str) -> None:
-    """Refuse environments on the host where jax has no CPU device: a program of an accelerator calls them through it.
-
-    Args:
-        name: of the environments, for the message.
-
-    Raises:
-        ConfigError: the variable `JAX_PLATFORMS` leaves the CPU out.
-    """
+    """Refuse environments on the host where jax has no CPU device, through which accelerators call them."""
     try:
         jax.local_devices(backend="cpu")
     except RuntimeError as error:

@@ -29,12 +29,7 @@ _FAILED = 1  # the exit code of `TrainingError` on the command line
 
 @functools.cache
 def start(processes: Processes, host: str) -> None:
-    """Start to listen to the other processes, once, in threads that last as long as this process.
-
-    Args:
-        processes: the processes of the run; all of them call this.
-        host: where the others reach the first process.
-    """
+    """Start to listen to the other processes, once, in threads that last as long as this process."""
     server: list[socket.socket] = []
 
     def listen() -> tuple[int, str]:

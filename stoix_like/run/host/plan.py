@@ -16,31 +16,18 @@ from stoix_like.utils.replay import BufferConfig, ReplayConfig
 
 
 class Plan(NamedTuple):
-    """Sizes of a run, as Python integers.
+    """Sizes of a run, as Python integers."""
 
-    Attributes:
-        num_shards: devices × update batches.
-        envs_per_shard: environments of each shard, N.
-        steps_per_update: environment steps between two updates, over all shards.
-        warmup_steps: environment steps before the first update, over all shards.
-        num_updates: number of updates within the budget.
-        evaluations: numbers of updates after which the run is evaluated; the last one is `num_updates`.
-        notes: rounding and other notes for the user.
-        trial_updates: number of updates that schedules span: those of one trial, or of a run without trials.
-        trial_evaluations: number of evaluations of one trial after its start, or of a run without trials.
-        num_agents: agents of each environment; each is a row of the batch.
-    """
-
-    num_shards: int
-    envs_per_shard: int
-    steps_per_update: int
-    warmup_steps: int
-    num_updates: int
-    evaluations: tuple[int, ...]
-    notes: tuple[str, ...]
-    trial_updates: int
-    trial_evaluations: int
-    num_agents: int = 1
+    num_shards: int  # devices × update batches
+    envs_per_shard: int  # environments of each shard, N
+    steps_per_update: int  # environment steps between two updates, over all shards
+    warmup_steps: int  # environment steps before the first update, over all shards
+    num_updates: int  # number of updates within the budget
+    evaluations: tuple[int, ...]  # numbers of updates after which the run is evaluated; the last one is `num_updates`
+    notes: tuple[str, ...]  # rounding and other notes for the user
+    trial_updates: int  # number of updates that schedules span: those of one trial, or of a run without trials
+    trial_evaluations: int  # number of evaluations of one trial after its start, or of a run without trials
+    num_agents: int = 1  # agents of each environment; each is a row of the batch
 
     @property
     def rows_per_shard(self) -> int:
@@ -48,7 +35,7 @@ class Plan(NamedTuple):
         return self.envs_per_shard * self.num_agents
 
     def check(self, system: SystemConfig) -> None:
-        """Let a system check its hyperparameters against these sizes; see `SystemConfig.check`."""
+        """Let a system check its hyperparameters against these sizes."""
         _check(system, checked_envs(system, self.envs_per_shard, self.num_agents), self.num_shards)
 
 
@@ -61,19 +48,7 @@ def checked_envs(system: SystemConfig, envs_per_shard: int, num_agents: int) -> 
 
 
 def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
-    """Divide the budget of a run into updates and intervals between evaluations.
-
-    Args:
-        config: the typed configuration.
-        num_devices: number of devices of the run.
-        num_agents: agents of each environment.
-
-    Returns:
-        The plan; its budget never exceeds `arch.total_timesteps`, or that many for each round of successive halving.
-
-    Raises:
-        ConfigError: sizes do not divide, the budget is too small for one update, or a search has several agents.
-    """
+    """Divide the budget of a run into updates and intervals between evaluations."""
     arch, system = config.arch, config.system
     if system.needs_model and num_agents > 1:
         raise ConfigError(
@@ -193,22 +168,14 @@ def _check_without_warmup(config: RunConfig, envs_per_shard: int, num_shards: in
 
 
 def count_steps(config: RunConfig) -> int:
-    """Return the steps of the budget that an update takes: of all environments, or gradient steps with `arch=offline`.
-
-    Args:
-        config: the typed configuration.
-    """
+    """Return the steps of the budget per update: of all environments, or gradient steps with `arch=offline`."""
     if isinstance(config.arch, OfflineConfig):
         return config.system.gradient_steps
     return config.arch.total_num_envs * config.system.rollout_length
 
 
 def count_updates(config: RunConfig) -> int:
-    """Return the number of updates within the budget of a run; less than one if the budget is too small.
-
-    Args:
-        config: the typed configuration.
-    """
+    """Return the number of updates within the budget of a run; less than one if the budget is too small."""
     arch, system = config.arch, config.system
     left = arch.total_timesteps - arch.total_num_envs * system.warmup_steps
     return left // count_steps(config)
@@ -243,15 +210,7 @@ def _check_counters(config: RunConfig, envs_per_shard: int, num_updates: int) ->
 
 
 def spread_members(population: int, num_devices: int) -> tuple[bool, tuple[str, ...]]:
-    """Decide whether to shard the members of a population over devices: if they divide evenly.
-
-    Args:
-        population: number of members.
-        num_devices: number of devices of the run.
-
-    Returns:
-        Whether the members are sharded, and not the environments of each of them; and notes for the user.
-    """
+    """Decide whether to shard the members of a population over devices: if they divide evenly."""
     if population == 1 or num_devices == 1:
         return False, ()
     spread = population % num_devices == 0

@@ -14,26 +14,15 @@ from stoix_like.utils.jax_utils import append_dims
 
 
 class Best(NamedTuple):
-    """The best parameters of each member.
+    """The best parameters of each member."""
 
-    Attributes:
-        shared: copies of the shared state.
-        episode_return: their mean evaluation return, `[]` or `[P]`.
-        env_steps: the environment steps before that evaluation.
-        hyperparams: by name, the hyperparameters of that time.
-    """
-
-    shared: Any
-    episode_return: np.ndarray
-    env_steps: np.ndarray
-    hyperparams: Mapping[str, np.ndarray]
+    shared: Any  # copies of the shared state
+    episode_return: np.ndarray  # their mean evaluation return, `[]` or `[P]`
+    env_steps: np.ndarray  # the environment steps before that evaluation
+    hyperparams: Mapping[str, np.ndarray]  # by name, the hyperparameters of that time
 
     def trained_returns(self, untrained_steps: int) -> np.ndarray:
-        """Return `episode_return`, but -inf for parameters from before the first update.
-
-        Args:
-            untrained_steps: environment steps before the first update.
-        """
+        """Return `episode_return`, but -inf for parameters from before the first update."""
         return np.where(self.env_steps <= untrained_steps, -np.inf, self.episode_return)
 
     def unless_better(
@@ -45,11 +34,9 @@ class Best(NamedTuple):
     ) -> Best:
         """Return these parameters, but those of `before` of each member that did not improve.
 
-        Args:
-            before: the best parameters so far; None for none.
-            select: `(candidate, best, better [P]) -> best`; it copies, for training donates its state.
-            untrained_steps: environment steps before the first update; parameters of that time never remain the best.
-            better: which members improved, booleans `[P]`; None: those whose return is at least as high.
+        `before`: the best parameters so far; None for none.
+        `select`: `(candidate, best, better [P]) -> best`; it copies, for training donates its state.
+        `better`: which members improved, booleans `[P]`; None: those whose return is at least as high.
         """
         best = before or self._replace(episode_return=np.full(self.episode_return.shape, -np.inf))
         if better is None or before is None:
@@ -86,11 +73,7 @@ def lacks_best(host_state: Mapping[str, Any]) -> np.ndarray:
 
     Such a run was stopped before its second evaluation.
 
-    Args:
-        host_state: of a checkpoint with the item `best`.
-
-    Returns:
-        Booleans `[]` or `[P]`.
+    Returns booleans `[]` or `[P]`.
     """
     return np.asarray(host_state["best"]["env_steps"]) <= host_state["progress"]["history"][0]["env_steps"]
 
@@ -98,10 +81,8 @@ def lacks_best(host_state: Mapping[str, Any]) -> np.ndarray:
 def select_members(these: Any, those: Any, chosen: jax.Array) -> Any:
     """Select some members of one tree, and the rest of another.
 
-    Args:
-        these: arrays `[P, ...]`, or of a single member.
-        those: others of the same shapes.
-        chosen: `[P]` or `[]`, whether to take the member of `these`.
+    `these`: arrays `[P, ...]`, or of a single member.
+    `chosen`: `[P]` or `[]`, whether to take the member of `these`.
     """
 
     def pick(one: jax.Array, other: jax.Array) -> jax.Array:
@@ -116,12 +97,7 @@ def of_member(tree: Any, member: int) -> Any:
 
     In one program: on several CPU devices, a program per array would exchange parts while others do, and deadlock.
 
-    Args:
-        tree: arrays with a leading population axis.
-        member: index of the member.
-
-    Returns:
-        The same tree without that axis.
+    `tree`: arrays with a leading population axis.
     """
     return jax.tree.map(lambda leaf: leaf[member], tree)
 
@@ -129,13 +105,7 @@ def of_member(tree: Any, member: int) -> Any:
 def to_items(state: LearnerState, best: Any, local: bool) -> dict[str, Any]:
     """Split the state into the items of a checkpoint, so that a policy can be read without the rest.
 
-    Args:
-        state: the state, or its shapes.
-        best: the best parameters of each member, or their shapes; None if there are none.
-        local: whether to include the local state of the agent, such as a replay buffer.
-
-    Returns:
-        The items by name.
+    `best`: the best parameters of each member, or their shapes; None if there are none.
     """
     shards = state.shards
     rest = {
@@ -149,16 +119,7 @@ def to_items(state: LearnerState, best: Any, local: bool) -> dict[str, Any]:
 
 
 def to_state(shared: Any, rest: Mapping[str, Any], local: Any) -> LearnerState:
-    """Join the items of a checkpoint; the inverse of `to_items`.
-
-    Args:
-        shared: the item `shared`.
-        rest: the item `rollout_state`.
-        local: the item `local`.
-
-    Returns:
-        The state, in buffers that may be donated.
-    """
+    """Join the items of a checkpoint; the inverse of `to_items`."""
     shard = Shard(local, rest["rollout_state"], rest["key"], rest["episodes"])
     return jax.tree.map(_copy_from_file, LearnerState(shared, shard, rest["healthy"], rest["sums"]))
 

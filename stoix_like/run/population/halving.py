@@ -32,13 +32,7 @@ _HALVING = f"{KEY}.halving"
 
 
 class Halving:
-    """Successive halving.
-
-    Args:
-        run: the typed configuration; `arch.population.halving.rounds` is set.
-        plan: sizes of the run.
-        restart: starts members from scratch.
-    """
+    """Successive halving."""
 
     entry = "population/next_trials"
     restarts = True
@@ -64,7 +58,7 @@ class Halving:
         history: Sequence[Mapping[str, Any]],
         best: Best,
     ) -> np.ndarray:
-        """Return the members whose trial has just become complete, and is the best one of its slot; see `Selection`."""
+        """Return the members whose trial has just become complete, and is the best one of its slot."""
         trials, rules = self._trials.take(history).by_number, self._trials.rules
         failed = {member // self._seeds for member in failures}
         complete = [
@@ -76,7 +70,7 @@ class Halving:
         return np.repeat(complete & (own > before), self._seeds)
 
     def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:
-        """Start other trials in the slots of those that are over; see `Selection`."""
+        """Start other trials in the slots of those that are over."""
         trials = self._trials.take(history)
         slots = trials.to_replace(len(self._plan.evaluations) - (len(history) - 1))
         numbers = list(population.strata[:: self._seeds])
@@ -103,38 +97,20 @@ class Halving:
 
 
 def make_rules(run: RunConfig, plan: Plan) -> Rules:
-    """Return what decides about the trials of a run.
-
-    Args:
-        run: the typed configuration.
-        plan: sizes of the run.
-    """
+    """Return what decides about the trials of a run."""
     config = run.arch.population.halving
     return Rules(plan.trial_evaluations, run.arch.population.seeds, config.eta, config.rungs)
 
 
 def seeds_of(run: RunConfig, number: int) -> range:
-    """Return the seeds of the members of a trial.
-
-    Args:
-        run: the typed configuration.
-        number: number of the trial.
-    """
+    """Return the seeds of the members of a trial."""
     population = run.arch.population
     first = run.arch.seed + (0 if population.is_paired else number * population.seeds)
     return range(first, first + population.seeds)
 
 
 def draw_setting(run: RunConfig, number: int) -> dict[str, float]:
-    """Draw the setting of a trial that starts in the slot of another one.
-
-    Args:
-        run: the typed configuration.
-        number: number of the trial.
-
-    Returns:
-        The hyperparameters by name.
-    """
+    """Draw the setting of a trial that starts in the slot of another one."""
     rng = np.random.default_rng(np.random.SeedSequence([run.arch.seed, number]))
     found = {}
     for name, (key, distribution) in sorted(_distributions(run).items()):
@@ -143,17 +119,7 @@ def draw_setting(run: RunConfig, number: int) -> dict[str, float]:
 
 
 def check(run: RunConfig, population: Population, plan: Plan, on_host: bool) -> None:
-    """Refuse settings with which trials could not be compared, or not start from scratch.
-
-    Args:
-        run: the typed configuration.
-        population: its members.
-        plan: sizes of the run.
-        on_host: whether environments run on the host.
-
-    Raises:
-        ConfigError: names the key, and what would do.
-    """
+    """Refuse settings with which trials could not be compared, or not start from scratch."""
     config = run.arch.population.halving
     if config.rounds is None:
         if config.bounds:
@@ -192,15 +158,7 @@ def check(run: RunConfig, population: Population, plan: Plan, on_host: bool) -> 
 
 
 def check_callbacks(run: RunConfig, callbacks: Sequence[Callback]) -> None:
-    """Refuse callbacks that judge all trials as one.
-
-    Args:
-        run: the typed configuration.
-        callbacks: those of the run.
-
-    Raises:
-        ConfigError: names the callback.
-    """
+    """Refuse callbacks that judge all trials as one."""
     rounds = run.arch.population.halving.rounds
     for callback in callbacks if rounds is not None else ():
         if isinstance(callback, StopAtReturn | StopWithoutImprovement):

@@ -22,18 +22,12 @@ KEY = "arch.population"
 
 
 class Population(NamedTuple):
-    """The members of a run; without a population, one member with the hyperparameters of the configuration.
+    """The members of a run; without a population, one member with the hyperparameters of the configuration."""
 
-    Attributes:
-        seeds: one per member; member `i` of a run with `arch.seed=s` has the seed `s + i`. Paired seeds start again
-            from `s` in every hyperparameter setting.
-        hyperparams: per-member values by name.
-        strata: one per member, the index of its hyperparameter setting.
-    """
-
+    # One per member; member `i` of a run with `arch.seed=s` has the seed `s + i`.
     seeds: tuple[int, ...]
-    hyperparams: dict[str, tuple[float, ...]]
-    strata: tuple[int, ...]
+    hyperparams: dict[str, tuple[float, ...]]  # per-member values by name
+    strata: tuple[int, ...]  # one per member, the index of its hyperparameter setting
 
     @property
     def num_members(self) -> int:
@@ -60,30 +54,12 @@ class Population(NamedTuple):
 
 
 def at_members(indices: Collection[int], shape: tuple[int, ...]) -> np.ndarray:
-    """Return which members are among some.
-
-    Args:
-        indices: the members.
-        shape: `()` of a lone member, or `(P,)`.
-
-    Returns:
-        Booleans of this shape.
-    """
+    """Return which members are among some."""
     return np.isin(np.arange(math.prod(shape)).reshape(shape), list(indices))
 
 
 def make_population(run: RunConfig) -> Population:
-    """Build the population of a configuration.
-
-    Args:
-        run: the typed configuration.
-
-    Returns:
-        The population.
-
-    Raises:
-        ConfigError: a hyperparameter cannot vary or is out of range, or sizes do not match.
-    """
+    """Build the population of a configuration."""
     config = run.arch.population
     size, num_points = count_members(run), _num_points(config)
     lists, drawn = _lists(config), _distributions(config)
@@ -103,17 +79,7 @@ def make_population(run: RunConfig) -> Population:
 
 
 def count_members(run: RunConfig) -> int:
-    """Return the number of members of a configuration, without building them.
-
-    Args:
-        run: the typed configuration.
-
-    Returns:
-        The number of members.
-
-    Raises:
-        ConfigError: a hyperparameter cannot vary, or sizes do not match or are too large.
-    """
+    """Return the number of members of a configuration, without building them."""
     config = run.arch.population
     known = float_fields(type(run.system))
     for name in config.hyperparams or {}:
@@ -212,20 +178,7 @@ def _repeat(values: Iterable[Any], repeats: int) -> tuple[Any, ...]:
 
 
 def draw(rng: np.random.Generator, key: str, distribution: Any, count: int) -> list[Any]:
-    """Draw values of a hyperparameter.
-
-    Args:
-        rng: source of random numbers.
-        key: key of the distribution, for messages.
-        distribution: a mapping of its kind to its arguments.
-        count: number of values.
-
-    Returns:
-        Plain values.
-
-    Raises:
-        ConfigError: there is no such distribution.
-    """
+    """Draw values of a hyperparameter."""
     if not isinstance(distribution, Mapping) or len(distribution) != 1:
         a_list = "" if ".bounds." in key else "a list or "
         raise ConfigError(f"{key}={distribution} must be {a_list}{{{'|'.join(_DISTRIBUTIONS)}: [...]}}")
@@ -261,16 +214,7 @@ _DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, str, Sequence[Any], int
 def bounded(config: PopulationConfig, bounds: Mapping[str, Any] | None, where: str) -> dict[str, tuple[str, Any]]:
     """Return what the hyperparameters that vary are drawn from: their bounds, or else their first values.
 
-    Args:
-        config: the population.
-        bounds: ranges by name; None for none.
-        where: key of the bounds.
-
-    Returns:
-        By name, the key of what is given, and its value.
-
-    Raises:
-        ConfigError: a bounded hyperparameter does not vary.
+    `bounds`: ranges by name; None for none.
     """
     varied, bounds = config.hyperparams or {}, bounds or {}
     for name in bounds:
@@ -283,19 +227,7 @@ def bounded(config: PopulationConfig, bounds: Mapping[str, Any] | None, where: s
 
 
 def ends(key: str, arguments: Sequence[Any], above_zero: bool = False) -> tuple[float, float]:
-    """Check the ends of a range.
-
-    Args:
-        key: key of the range, for messages.
-        arguments: two numbers.
-        above_zero: whether both must be positive.
-
-    Returns:
-        The lower and the upper end.
-
-    Raises:
-        ConfigError: they are no two numbers, or not in this order.
-    """
+    """Check the ends of a range."""
     try:
         low, high = (float(argument) for argument in arguments)
     except (TypeError, ValueError):
@@ -310,16 +242,7 @@ def ends(key: str, arguments: Sequence[Any], above_zero: bool = False) -> tuple[
 def check_ends(
     run: RunConfig, limits: Mapping[str, tuple[str, Any, Any]], check: Callable[[SystemConfig], None]
 ) -> None:
-    """Let the system check the ends of all ranges, each with those of every other one.
-
-    Args:
-        run: the typed configuration.
-        limits: by name, the key of the range of a hyperparameter, and its ends.
-        check: raises a ConfigError for hyperparameters that the system refuses.
-
-    Raises:
-        ConfigError: ends of two ranges do not fit together.
-    """
+    """Let the system check the ends of all ranges, each with those of every other one."""
     lowest: dict[str, Any] = {name: low for name, (_, low, _) in limits.items()}
     for one, other in itertools.combinations_with_replacement(limits, 2):
         for values in itertools.product(limits[one][1:], limits[other][1:]):
@@ -331,19 +254,7 @@ def check_ends(
 
 
 def convert_values(system: SystemConfig, name: str, values: Sequence[Any]) -> tuple[float, ...]:
-    """Check the values of a hyperparameter against its annotation, and convert them.
-
-    Args:
-        system: hyperparameters of the system.
-        name: name of the hyperparameter.
-        values: plain values.
-
-    Returns:
-        The values.
-
-    Raises:
-        ConfigError: a value is out of range, or null.
-    """
+    """Check the values of a hyperparameter against its annotation, and convert them."""
     hint = flat_hints(type(system))[name]
     if None in values:
         raise ConfigError(f"{KEY}.hyperparams.{name}={list(values)} must be numbers: one program has no null members")

@@ -34,28 +34,15 @@ _STREAM = 0x9B7
 
 
 class Space(NamedTuple):
-    """The range in which one hyperparameter is explored.
+    """The range in which one hyperparameter is explored."""
 
-    Attributes:
-        low: smallest value.
-        high: largest value.
-        is_log: whether values are changed by a factor and drawn log-uniformly, or by a distance and uniformly.
-    """
-
-    low: float
-    high: float
-    is_log: bool
+    low: float  # smallest value
+    high: float  # largest value
+    is_log: bool  # whether values are changed by a factor and drawn log-uniformly, or by a distance and uniformly
 
 
 class Evolution(Selection):
-    """Exploitation and exploration; the program that copies members is compiled ahead of time.
-
-    Args:
-        run: the typed configuration; `arch.population.pbt.every_evals` is set.
-        population: its members.
-        state: shapes and layouts of the learner state.
-        processes: the processes that have the members.
-    """
+    """Exploitation and exploration; the program that copies members is compiled ahead of time."""
 
     entry = "population/continues"
     restarts = False
@@ -76,7 +63,7 @@ class Evolution(Selection):
         return evaluation > 0 and self._every is not None and evaluation % self._every == 0
 
     def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:
-        """Replace the worst members by copies of the best ones, with other hyperparameters; see `Selection`."""
+        """Replace the worst members by copies of the best ones, with other hyperparameters."""
         key = jax.random.fold_in(self._key, jax.device_put(np.uint32(len(history) - 1)))
         exploit_key, explore_key = jax.random.split(key)
         returns, healthy = np.float32(history[-1]["eval/episode_return_mean"]), self._processes.fetch(state.healthy)
@@ -99,17 +86,7 @@ class Evolution(Selection):
 
 
 def spaces(run: RunConfig) -> dict[str, Space]:
-    """Return the range of each hyperparameter that varies between members.
-
-    Args:
-        run: the typed configuration.
-
-    Returns:
-        The ranges by name.
-
-    Raises:
-        ConfigError: a hyperparameter has no range, or one with values that it may not have.
-    """
+    """Return the range of each hyperparameter that varies between members."""
     config = run.arch.population
     found = {}
     for name, (key, space) in bounded(config, config.pbt.bounds, f"{KEY}.pbt.bounds").items():

@@ -17,23 +17,15 @@ from stoix_like.storage.run_files import read_summary
 
 
 class Returns(NamedTuple):
-    """Returns of the members of a checkpoint in the evaluations of their parameters.
+    """Returns of the members of a checkpoint in the evaluations of their parameters."""
 
-    Attributes:
-        returns: `[]` or `[P]` mean evaluation return; NaN where the parameters were not evaluated.
-        lacking: likewise, for which members the parameters are the last ones, not the best.
-        trials: `[P]` numbers of the trials of successive halving that are under way; None without it.
-        ranks: `[P]`, the highest for the best member, where that is not the one of the highest return.
-    """
-
-    returns: np.ndarray
-    lacking: np.ndarray
-    trials: np.ndarray | None
-    ranks: np.ndarray | None
+    returns: np.ndarray  # `[]` or `[P]` mean evaluation return; NaN where the parameters were not evaluated
+    lacking: np.ndarray  # likewise, for which members the parameters are the last ones, not the best
+    trials: np.ndarray | None  # `[P]` numbers of the trials of successive halving that are under way; None without it
+    ranks: np.ndarray | None  # `[P]`, the highest for the best member, where that is not the one of the highest return
 
     @property
     def best_member(self) -> int:
-        """See `best_member`."""
         return best_member(self.returns if self.ranks is None else self.ranks)
 
 
@@ -54,11 +46,7 @@ def named_best(run_dir: Path, step: int) -> int | None:
 
 
 def last_evaluation(host_state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the record of the last evaluation before a checkpoint.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the record of the last evaluation before a checkpoint."""
     history: list[Mapping[str, Any]] = host_state["progress"]["history"]
     if not history:
         raise ConfigError("the checkpoint is from before the first evaluation: resume the run first")
@@ -66,16 +54,7 @@ def last_evaluation(host_state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def returns_of(host_state: Mapping[str, Any], step: int, best: bool) -> Returns:
-    """Return how the members of a checkpoint did.
-
-    Args:
-        host_state: of the checkpoint.
-        step: its environment steps.
-        best: whether their parameters are the best ones, as far as there are any.
-
-    Raises:
-        ConfigError: the checkpoint is from before the first evaluation.
-    """
+    """Return how the members of a checkpoint did."""
     last, trials, ranks = last_evaluation(host_state), None, None
     # A run that stopped between two evaluations did not evaluate its last parameters.
     evaluated = last["env_steps"] == step
@@ -105,13 +84,9 @@ def returns_of(host_state: Mapping[str, Any], step: int, best: bool) -> Returns:
 def _ranks(returns: np.ndarray, lacking: np.ndarray, seeds: int) -> np.ndarray:
     """Rank the members of successive halving: by their trial, complete ones first, and then by their own return.
 
-    Args:
-        returns: `[P]`, of the best complete trial of each slot, or of its last one where it has none.
-        lacking: `[P]`, where it has none.
-        seeds: members of a slot.
-
-    Returns:
-        `[P]`, the highest rank for the best one.
+    `returns`: `[P]`, of the best complete trial of each slot, or of its last one where it has none.
+    `lacking`: `[P]`, where it has none.
+    Returns `[P]`, the highest rank for the best one.
     """
     own = np.where(np.isnan(returns), -np.inf, returns)
     of_trial = np.repeat(interquartile_means(returns, seeds), seeds)

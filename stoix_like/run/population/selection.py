@@ -13,31 +13,19 @@ from stoix_like.run.population.members import Population
 
 
 class Selected(NamedTuple):
-    """The outcome of a selection.
-
-    Attributes:
-        state: the learner state.
-        population: the members; their hyperparameters, seeds and settings may have changed.
-        entries: what to add to the record of the evaluation, JSON values.
-        healthy: members that train again, if they had diverged.
-    """
+    """The outcome of a selection."""
 
     state: LearnerState
-    population: Population
-    entries: dict[str, Any]
-    healthy: Sequence[int]
+    population: Population  # the members; their hyperparameters, seeds and settings may have changed
+    entries: dict[str, Any]  # what to add to the record of the evaluation, JSON values
+    healthy: Sequence[int]  # members that train again, if they had diverged
 
 
 class Selection(Protocol):
-    """A decision about the members after an evaluation, which depends only on the history of the run and its seed.
+    """A decision about the members after an evaluation, which depends only on the history of the run and its seed."""
 
-    Attributes:
-        entry: an entry that every selection adds to the record of its evaluation, so that none is made twice.
-        restarts: whether members start from scratch, so that a run continues even if all of them diverged.
-    """
-
-    entry: str
-    restarts: bool
+    entry: str  # an entry that every selection adds to the record of its evaluation, so that none is made twice
+    restarts: bool  # whether members start from scratch, so that a run continues even if all of them diverged
 
     def is_due(self, evaluation: int) -> bool:
         """Return whether there is a selection after the evaluation with this number; the one at step 0 is number 0."""
@@ -57,27 +45,11 @@ class Selection(Protocol):
     ) -> np.ndarray | None:
         """Return which members have parameters that replace the best ones kept so far.
 
-        Args:
-            population: the members.
-            scores: `[P]`, their mean episode return in an evaluation.
-            failures: members that diverged.
-            history: one record per evaluation before this one.
-            best: the best parameters so far.
-
-        Returns:
-            Booleans `[P]`; None, as here: those whose return is at least as high.
+        `scores`: `[P]`, their mean episode return in an evaluation.
+        Returns booleans `[P]`; None, as here: those whose return is at least as high.
         """
         del population, scores, failures, history, best
         return None
 
     def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:
-        """Select.
-
-        Args:
-            state: the learner state, which is donated.
-            population: the members.
-            history: one record per evaluation, the last one included.
-
-        Returns:
-            What changes.
-        """
+        """Select."""

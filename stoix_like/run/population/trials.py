@@ -23,19 +23,12 @@ from stoix_like.storage.recorded_runs import TRIALS
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Rules of successive halving.
+    """Rules of successive halving."""
 
-    Attributes:
-        evaluations: evaluations of a whole trial.
-        seeds: members that train a trial.
-        eta: the share of trials that continue at a rung is 1/eta.
-        rungs: number of rungs.
-    """
-
-    evaluations: int
-    seeds: int = 1
-    eta: int = 3
-    rungs: int = 2
+    evaluations: int  # evaluations of a whole trial
+    seeds: int = 1  # members that train a trial
+    eta: int = 3  # the share of trials that continue at a rung is 1/eta
+    rungs: int = 2  # number of rungs
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
@@ -45,34 +38,19 @@ class Rules:
 
 @dataclasses.dataclass
 class Trial:
-    """A trial.
+    """A trial."""
 
-    Attributes:
-        number: its number, in the order of the starts.
-        slot: the slot whose members train it.
-        hyperparams: its setting.
-        scores: interquartile mean over its members at each evaluation, -inf without a return.
-        diverged: whether one of its members diverged.
-        last: number of its last evaluation, counted over the whole run.
-    """
-
-    number: int
-    slot: int
-    hyperparams: dict[str, float]
+    number: int  # its number, in the order of the starts
+    slot: int  # the slot whose members train it
+    hyperparams: dict[str, float]  # its setting
+    # Interquartile mean over its members at each evaluation, -inf without a return.
     scores: list[float] = dataclasses.field(default_factory=list)
-    diverged: bool = False
-    last: int = 0
+    diverged: bool = False  # whether one of its members diverged
+    last: int = 0  # number of its last evaluation, counted over the whole run
 
 
 class Trials:
-    """The trials of a history.
-
-    Args:
-        rules: what decides about them.
-
-    Attributes:
-        by_number: those that were evaluated after an update, by number.
-    """
+    """The trials of a history."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -83,14 +61,7 @@ class Trials:
         self._taken = 1
 
     def take(self, history: Sequence[Mapping[str, Any]]) -> Trials:
-        """Take the records that are new.
-
-        Args:
-            history: one record per evaluation, from the start of the run.
-
-        Returns:
-            These trials.
-        """
+        """Take the records that are new."""
         for evaluation in range(self._taken, len(history)):
             self._take(evaluation, history[evaluation])
         self._taken = max(self._taken, len(history))
@@ -121,12 +92,7 @@ class Trials:
         return len(trial.scores) >= self.rules.evaluations and not trial.diverged
 
     def to_replace(self, left: int) -> list[int]:
-        """Return the slots that start another trial: those whose trial is complete, diverged, or lost at a rung.
-
-        Args:
-            left: evaluations left until the end of the run. A trial that lost is stopped only if another one could
-                complete in its place.
-        """
+        """Return the slots that start another trial: those whose trial is complete, diverged, or lost at a rung."""
         current = [self.by_number[number] for number in self._current]
         levels = {len(trial.scores) for trial in current} if left >= self.rules.evaluations else set()
         least = {level: self._least(level) for level in levels.intersection(self.rules.levels)}
@@ -179,12 +145,8 @@ class Trials:
 def interquartile_means(scores: Sequence[float] | np.ndarray, seeds: int) -> np.ndarray:
     """Compute the interquartile mean of each slot: a quarter of its members is trimmed at either end.
 
-    Args:
-        scores: `[P]`, members of a slot one after the other; NaN counts as the lowest.
-        seeds: members of a slot.
-
-    Returns:
-        `[P / seeds]`.
+    `scores`: `[P]`, members of a slot one after the other; NaN counts as the lowest.
+    Returns `[P / seeds]`.
     """
     by_slot = np.asarray(scores, np.float64).reshape(-1, seeds)
     ordered = np.sort(np.where(np.isnan(by_slot), -np.inf, by_slot), axis=1)

@@ -35,35 +35,18 @@ _PATIENCE = 10.0
 
 
 class Compiler:
-    """Compiles programs: Python traces one after the other, while threads compile those that were traced before.
-
-    Attributes:
-        seconds: by program, the seconds that tracing, lowering and compiling it took.
-    """
+    """Compiles programs: Python traces one after the other, while threads compile those that were traced before."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, dict[str, float]] = {}
         self._threads = ThreadPoolExecutor(thread_name_prefix="compile")
 
     def __call__(self, name: str, program: Any, *args: Any) -> Any:
-        """Compile a jitted function.
-
-        Args:
-            name: name of the program.
-            program: the function.
-            args: its arguments, or their shapes.
-
-        Returns:
-            The compiled program.
-        """
+        """Compile a jitted function."""
         return self.start(name, program, *args)()
 
     def start(self, name: str, program: Any, *args: Any) -> Callable[..., Any]:
-        """Trace a jitted function, and start to compile it; see `__call__`.
-
-        Returns:
-            A function that waits for the compiled program, at most for the seconds that it is given.
-        """
+        """Trace a jitted function, and start to compile it."""
         start = time.perf_counter()
         traced = program.trace(*args)
         after_trace = time.perf_counter()
@@ -85,55 +68,29 @@ class Compiler:
 
 
 class CompiledRun(NamedTuple):
-    """The compiled programs of a run.
-
-    Attributes:
-        init: see `architectures.types.Program`; it and the others have their inputs.
-        init_given: `(given, warm_up) -> (hyperparams, key, shard_keys) -> LearnerState`, which compiles when it is
-            called.
-        train: see `architectures.types.Program`.
-        running: `(num_updates) -> context`, within which a run trains the updates that are left.
-        host_metrics: returns the metrics of the host's side of training since the start of the interval.
-        rollouts: see `architectures.types.Program`; None unless the run is profiled, and for environments on the host,
-            which would not return to their states.
-        evaluate: `(shared, hyperparams, key, number []) -> Episodes`; every `number` has its own start states, see
-            `architectures.evaluator.make_evaluator`.
-        select: `(candidate, best, better [P]) -> best`, each member's better parameters.
-        restart: see `functions.run_programs`; None without successive halving.
-        keys: the keys that the run starts with.
-        state: shapes and layouts of the learner state.
-        seconds: time spent compiling.
-        program_seconds: see `Compiler.seconds`.
-    """
+    """The compiled programs of a run."""
 
     init: Callable[..., Any]
+    # `(given, warm_up) -> (hyperparams, key, shard_keys) -> LearnerState`, which compiles when it is called.
     init_given: Callable[..., Any]
     train: Callable[..., Any]
+    # `(num_updates) -> context`, within which a run trains the updates that are left.
     running: Callable[[int], contextlib.AbstractContextManager[None]]
+    # Returns the metrics of the host's side of training since the start of the interval.
     host_metrics: Callable[[], dict[str, float]]
     rollouts: Callable[..., Any] | None
+    # `(shared, hyperparams, key, number []) -> Episodes`; every `number` has its own start states.
     evaluate: Callable[..., Any]
-    select: Callable[..., Any]
+    select: Callable[..., Any]  # `(candidate, best, better [P]) -> best`, each member's better parameters
     restart: Callable[..., Any] | None
-    keys: RunKeys
-    state: LearnerState
-    seconds: float
+    keys: RunKeys  # the keys that the run starts with
+    state: LearnerState  # shapes and layouts of the learner state
+    seconds: float  # time spent compiling
     program_seconds: dict[str, dict[str, float]]
 
 
 def compile_run(setup: RunSetup) -> CompiledRun:
-    """Compile everything a run needs, ahead of time, so that compiling and running are timed separately.
-
-    Args:
-        setup: the run.
-
-    Returns:
-        The programs.
-
-    Raises:
-        ConfigError: the run does not fit into the memory of its devices.
-        KeyboardInterrupt, SystemExit: a signal was received.
-    """
+    """Compile everything a run needs, ahead of time, so that compiling and running are timed separately."""
     with contextlib.closing(Compiler()) as compiler, expendable(setup.processes):
         return _compile_run(setup, compiler)
 
@@ -233,16 +190,7 @@ def _make_pipeline(setup: RunSetup, arch: SebulbaConfig, compiled: Mapping[str, 
 
 
 def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerState) -> None:
-    """Refuse a run whose training or evaluation needs more memory than its devices have.
-
-    Args:
-        setup: the run.
-        compiled: its compiled programs by name.
-        state: shapes of the learner state.
-
-    Raises:
-        ConfigError: see `memory_estimate.check`.
-    """
+    """Refuse a run whose training or evaluation needs more memory than its devices have."""
     mesh, num_members = setup.mesh, setup.population.num_members
     sizes = size_keys(setup.config)
     # All devices of a member hold its best parameters, too.
@@ -258,11 +206,7 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
 
 
 def size_keys(config: RunConfig) -> tuple[str, ...]:
-    """Return the keys that determine the memory of a member while it trains.
-
-    Args:
-        config: the typed configuration.
-    """
+    """Return the keys that determine the memory of a member while it trains."""
     buffer = config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
     replay = "system.total_batch_size" if buffer is not None and buffer.only_data else "system.total_buffer_size"
     rollouts = () if isinstance(config.arch, OfflineConfig) else ("arch.total_num_envs", "system.rollout_length")
@@ -277,14 +221,7 @@ def _waiting_rollouts(setup: RunSetup, learn: Any) -> int:
 
 
 def describe(programs: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return what each program took to compile, as a table.
-
-    Args:
-        programs: `Compiler.seconds`.
-
-    Returns:
-        Lines of text.
-    """
+    """Return what each program took to compile, as a table."""
     rows: list[tuple[str, ...]] = [("program", "trace", "lower", "compile", "all")]
     for name, seconds in programs.items():
         rows.append((name, *(f"{value:.1f} s" for value in (*seconds.values(), sum(seconds.values())))))

@@ -26,19 +26,12 @@ from stoix_like.run.set_up.setup import RunSetup
 
 
 class RunProgram(NamedTuple):
-    """A jitted function of a run.
+    """A jitted function of a run."""
 
-    Attributes:
-        name: `init`, `train`, `rollouts`, `restart`, `evaluate` or `select`; with Sebulba `learn` and `copy` instead of
-            `train` and `rollouts`, and `actor 0 begin` for each function of `sebulba.ActorProgram` on each device of
-            actors.
-        function: jitted, but neither traced nor compiled.
-        args: its arguments, or their shapes; of arrays that stay on the devices, with their shardings.
-    """
-
+    # `init`, `train`, `rollouts`, `restart`, `evaluate` or `select`.
     name: str
-    function: Any
-    args: tuple[Any, ...]
+    function: Any  # jitted, but neither traced nor compiled
+    args: tuple[Any, ...]  # its arguments, or their shapes; of arrays that stay on the devices, with their shardings
 
 
 class RunKeys(NamedTuple):
@@ -50,25 +43,13 @@ class RunKeys(NamedTuple):
 
 
 def make_keys(setup: RunSetup) -> RunKeys:
-    """Derive the keys of a run from its seeds; a member of a population has the keys of a lone run with its seed.
-
-    Args:
-        setup: the run.
-
-    Returns:
-        The keys; with a population, each has a leading population axis.
-    """
+    """Derive the keys of a run from its seeds; a member of a population has the keys of a lone run with its seed."""
     seeds = np.asarray(setup.population.seeds, np.uint32)
     return _derive_keys(jax.device_put(seeds if len(seeds) > 1 else seeds[0]), setup.plan.num_shards)
 
 
 def with_new_starts(keys: RunKeys, updates: int) -> RunKeys:
-    """Return keys with other start states, for a run whose episodes restart where it resumes.
-
-    Args:
-        keys: from `make_keys`.
-        updates: those that the run has made.
-    """
+    """Return keys with other start states, for a run whose episodes restart where it resumes."""
     shards = jax.vmap(lambda key: jax.random.fold_in(key, updates))(keys.shards.reshape(-1))
     return keys._replace(shards=shards.reshape(keys.shards.shape))
 
@@ -86,11 +67,7 @@ def _derive_keys(seeds: jax.Array, num_shards: int) -> RunKeys:
 def traced_hyperparams(population: Population) -> Hyperparams:
     """Return the hyperparameters that the programs take as arguments.
 
-    Args:
-        population: the members.
-
-    Returns:
-        `[P]` by name; empty for a lone member, whose hyperparameters are constants of the program.
+    Returns `[P]` by name; empty for a lone member, whose hyperparameters are constants of the program.
     """
     return population.arrays() if population.num_members > 1 else {}
 
@@ -104,14 +81,7 @@ def input_shapes(setup: RunSetup) -> Inputs:
 
 
 def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
-    """Build the programs of a run, for the devices of its setup.
-
-    Args:
-        setup: the run; its devices need not be in this machine.
-
-    Yields:
-        The programs; the first is `init`, whose trace gives the shapes of the others' arguments.
-    """
+    """Build the programs of a run, for the devices of its setup."""
     config, plan, mesh, num_members = setup.config, setup.plan, setup.mesh, setup.population.num_members
     keys, hyperparams = jax.eval_shape(partial(make_keys, setup)), traced_hyperparams(setup.population)
     inputs = input_shapes(setup)
@@ -175,16 +145,7 @@ def restart_size(setup: RunSetup) -> int:
 
 
 def _make_restart(init: Any, state: LearnerState) -> Any:
-    """Return the program that initialises members, and puts them in the places of others.
-
-    Args:
-        init: see `architectures.types.Program`.
-        state: shapes and shardings of the state of all members.
-
-    Returns:
-        `(state, hyperparams, key, shard_keys, members, inputs) -> state`, jitted; a member beyond the last one is
-        dropped.
-    """
+    """Return the program that initialises members, and puts them in the places of others."""
     num_members = state.healthy.size
 
     def restart(
@@ -228,12 +189,7 @@ def _of_sebulba(
 
 
 def _state_shapes(setup: RunSetup, shapes: LearnerState) -> LearnerState:
-    """Return the shapes of the learner state with their shardings: a compiled program takes no others.
-
-    Args:
-        setup: the run.
-        shapes: the shapes.
-    """
+    """Return the shapes of the learner state with their shardings: a compiled program takes no others."""
     one, each = (NamedSharding(setup.mesh, spec) for spec in partition_specs(setup.population.num_members))
 
     def place(sharding: NamedSharding, part: Any) -> Any:

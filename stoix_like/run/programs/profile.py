@@ -18,16 +18,7 @@ _MAX_ROLLOUTS = 1000
 
 
 class Profile:
-    """A profile, written into the run directory.
-
-    Args:
-        run_dir: the run directory.
-        processes: the processes of the run, of which the first one writes the trace.
-
-    Attributes:
-        trace: the trace; None until it is written.
-        rollout_seconds: seconds per rollout; None until they are measured.
-    """
+    """A profile, written into the run directory."""
 
     def __init__(self, run_dir: Path, processes: Processes) -> None:
         self._processes = processes
@@ -43,11 +34,7 @@ class Profile:
         return self.trace is None
 
     def measure_rollouts(self, rollouts: Callable[[int], Any]) -> None:
-        """Measure how long a rollout takes.
-
-        Args:
-            rollouts: plays a number of rollouts, and returns arrays that depend on all of them.
-        """
+        """Measure how long a rollout takes."""
 
         def timed(number: int) -> float:
             start = time.perf_counter()
@@ -59,14 +46,7 @@ class Profile:
         self.rollout_seconds = timed(number) / number
 
     def start(self, is_last: bool) -> bool:
-        """Start the trace before the second call of the program, whose first one includes the costs of a start.
-
-        Args:
-            is_last: whether the run has no other update.
-
-        Returns:
-            Whether this call is traced.
-        """
+        """Start the trace before the second call of the program, whose first one includes the costs of a start."""
         self._calls += 1
         if not self.pending or (self._calls == 1 and not is_last):
             return False

@@ -15,39 +15,20 @@ _MAX_VALUES_PER_METRIC = 1024
 
 
 class Call(NamedTuple):
-    """One call of the training program.
+    """One call of the training program."""
 
-    Attributes:
-        done: updates of the interval before it.
-        num_updates: its own updates.
-        interval: updates of the whole interval.
-    """
-
-    done: int
-    num_updates: int
-    interval: int
+    done: int  # updates of the interval before it
+    num_updates: int  # its own updates
+    interval: int  # updates of the whole interval
 
 
 def max_blocks(num_members: int) -> int:
-    """Return how many blocks one call may have at most.
-
-    Args:
-        num_members: members of the population, each of which takes memory.
-    """
+    """Return how many blocks one call may have at most."""
     return max(_MIN_BLOCKS, min(_MAX_BLOCKS, _MAX_VALUES_PER_METRIC // num_members))
 
 
 def fit(call: Call, every: int, num_blocks: int) -> Call:
-    """Shorten a call so that it consists of whole blocks, or is part of a single one.
-
-    Args:
-        call: the call.
-        every: updates per block; the first block starts with the interval, and the last one ends with it.
-        num_blocks: blocks that one call may have at most.
-
-    Returns:
-        The call, with at least one update.
-    """
+    """Shorten a call so that it consists of whole blocks, or is part of a single one."""
     left_of_block = -call.done % every
     num_updates = min(call.num_updates, left_of_block or num_blocks * every)
     if every < num_updates < call.interval - call.done:
@@ -58,18 +39,7 @@ def fit(call: Call, every: int, num_blocks: int) -> Call:
 def split(
     blocks: RunningSums, call: Call, every: int, before: Mapping[str, Any]
 ) -> tuple[list[int], list[dict[str, Any]], Mapping[str, Any]]:
-    """Return the metrics of the blocks that a call completes.
-
-    Args:
-        blocks: the sums that the call returned, on the host.
-        call: the call, from `fit`.
-        every: updates per block.
-        before: sums of the interval before the first block; empty at its start.
-
-    Returns:
-        For each block the updates of the interval so far, and its metrics; and the sums after the last one, in JSON
-        values, that are `before` of the next call.
-    """
+    """Return the metrics of the blocks that a call completes."""
     end = call.done + call.num_updates
     first = call.done - call.done % every + every
     ends = [min(done, end) for done in range(first, end + every, every)]

@@ -17,14 +17,7 @@ class Clock:
 
     @contextlib.contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Count the time within the context as a phase; another phase within it is not counted twice.
-
-        Args:
-            phase: its name.
-
-        Yields:
-            While the phase lasts.
-        """
+        """Count the time within the context as a phase; another phase within it is not counted twice."""
         self._count()
         self._phases.append(phase)
         try:
@@ -35,14 +28,7 @@ class Clock:
 
     @contextlib.contextmanager
     def beside(self, phase: str) -> Iterator[None]:
-        """Count the time within the context as a phase, and as the current one, too.
-
-        Args:
-            phase: its name.
-
-        Yields:
-            While the phase lasts.
-        """
+        """Count the time within the context as a phase, and as the current one, too."""
         start = time.perf_counter()
         try:
             yield
@@ -50,11 +36,7 @@ class Clock:
             self.add({phase: time.perf_counter() - start})
 
     def add(self, seconds: Mapping[str, float]) -> None:
-        """Add what was measured elsewhere, such as by the process that a run resumes from.
-
-        Args:
-            seconds: by phase.
-        """
+        """Add what was measured elsewhere, such as by the process that a run resumes from."""
         for phase, value in seconds.items():
             self._seconds[phase] = self._seconds.get(phase, 0.0) + value
 

@@ -26,38 +26,28 @@ _ENDS = ("vmin", "vmax")
 
 @dataclasses.dataclass
 class Progress:
-    """The progress of a run, in JSON values.
+    """The progress of a run, in JSON values."""
 
-    Attributes:
-        updates: number of updates so far.
-        interval_start: updates before the current interval.
-        history: one record per evaluation.
-        failures: by member, what became non-finite and in which update.
-        train_seconds: time spent in updates.
-        interval_seconds: time spent in updates since the last evaluation.
-        wall_seconds: time since the run started, without the pause between a stop and its resumption.
-        stopped_by: name of the callback that stopped the run before its budget was spent; None otherwise.
-        hyperparams: by name, the hyperparameters of the members, where a selection has changed them.
-        block_start: with `logger.every_updates`, sums of the interval before the current block of updates.
-        seconds: time spent, by phase.
-        trained: metrics of an interval that is complete and not yet evaluated; None otherwise.
-        seeds: the seeds of the members, where a selection has changed them.
-        strata: the index of the setting of each member, where a selection has changed it.
-    """
-
-    updates: int = 0
-    interval_start: int = 0
-    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    updates: int = 0  # number of updates so far
+    interval_start: int = 0  # updates before the current interval
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # one record per evaluation
+    # By member, what became non-finite and in which update.
     failures: dict[int, str] = dataclasses.field(default_factory=dict)
-    train_seconds: float = 0.0
-    interval_seconds: float = 0.0
-    wall_seconds: float = 0.0
+    train_seconds: float = 0.0  # time spent in updates
+    interval_seconds: float = 0.0  # time spent in updates since the last evaluation
+    wall_seconds: float = 0.0  # time since the run started, without the pause between a stop and its resumption
+    # Name of the callback that stopped the run before its budget was spent; None otherwise.
     stopped_by: str | None = None
+    # By name, the hyperparameters of the members, where a selection has changed them.
     hyperparams: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    # With `logger.every_updates`, sums of the interval before the current block of updates.
     block_start: dict[str, Any] = dataclasses.field(default_factory=dict)
-    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # time spent, by phase
+    # Metrics of an interval that is complete and not yet evaluated; None otherwise.
     trained: dict[str, Any] | None = None
+    # The seeds of the members, where a selection has changed them.
     seeds: list[int] = dataclasses.field(default_factory=list)
+    # The index of the setting of each member, where a selection has changed it.
     strata: list[int] = dataclasses.field(default_factory=list)
 
     def keep(self, population: Population) -> None:
@@ -86,12 +76,7 @@ class Progress:
 class Recording:
     """The records of a run on their way to its loggers.
 
-    Args:
-        setup: the run.
-        progress: its progress; the records of its history are logged already.
-        logger: receives each record.
-        clock: measures the time of logging.
-        videos: videos that the logger receives; None for none.
+    `videos`: videos that the logger receives; None for none.
     """
 
     def __init__(
@@ -130,12 +115,7 @@ class Recording:
         return blocks.Call(self._progress.updates - start, num_updates, target - start)
 
     def advise(self, record: Mapping[str, Any], finished: np.ndarray) -> None:
-        """Print what the user should know of an evaluation, each kind once.
-
-        Args:
-            record: its metrics, and those of the training before it.
-            finished: whether its episodes ended.
-        """
+        """Print what the user should know of an evaluation, each kind once."""
         config, found = self._setup.config, {}
         if cut := int(np.sum(~finished)):
             found["cut"] = (
@@ -192,10 +172,7 @@ class Recording:
 def aggregated(prefix: str, population: Population, scores: Any) -> dict[str, Any]:
     """Return the statistics of the members of a population.
 
-    Args:
-        prefix: `eval` or `absolute`.
-        population: the members.
-        scores: `[P]` mean episode return of each member.
+    `scores`: `[P]` mean episode return of each member.
     """
     statistics = records.aggregate(np.asarray(scores).tolist(), population.strata)
     return {f"{prefix}/episode_return_{name}": value for name, value in statistics.items()}
@@ -204,10 +181,7 @@ def aggregated(prefix: str, population: Population, scores: Any) -> dict[str, An
 def evaluated(population: Population, scores: np.ndarray, failures: Collection[int]) -> dict[str, Any]:
     """Return what the record of an evaluation says about a population.
 
-    Args:
-        population: the members.
-        scores: `[P]` mean episode return of each member.
-        failures: members that diverged, see `records.without_frozen`.
+    `scores`: `[P]` mean episode return of each member.
     """
     counted = records.without_frozen(scores, failures)
     # NaN, and a frozen policy, is worse than any number.

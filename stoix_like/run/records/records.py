@@ -25,12 +25,9 @@ _MAX_RESAMPLED = 2**24  # returns at a time
 def episode_statistics(returns: Any, lengths: Any) -> dict[str, Any]:
     """Compute the statistics of whole episodes.
 
-    Args:
-        returns: `[..., E]`, undiscounted.
-        lengths: `[..., E]`, in steps.
-
-    Returns:
-        `episode_return_mean`, `_std`, `_min`, `_max` and `episode_length_mean`, plain Python values `[...]`.
+    `returns`: `[..., E]`, undiscounted.
+    `lengths`: `[..., E]`, in steps.
+    Returns `episode_return_mean`, `_std`, `_min`, `_max` and `episode_length_mean`, plain Python values `[...]`.
     """
     returns, lengths = np.float64(returns), np.float64(lengths)
     statistics = {
@@ -56,13 +53,7 @@ def mean_interval(values: np.ndarray) -> tuple[float | None, float | None]:
 def evaluation(prefix: str, episodes: Episodes, count: int) -> dict[str, Any]:
     """Compute the statistics of the first `count` episodes; every device plays the same number, so there may be more.
 
-    Args:
-        prefix: prefix of the names, `eval`.
-        episodes: `[E]` or `[P, E]`, on the host.
-        count: number of episodes to use.
-
-    Returns:
-        The values of `episode_statistics`, as `prefix/…`.
+    `episodes`: `[E]` or `[P, E]`, on the host.
     """
     statistics = episode_statistics(episodes.returns[..., :count], episodes.lengths[..., :count])
     for name, values in episodes.measures.items():
@@ -71,15 +62,7 @@ def evaluation(prefix: str, episodes: Episodes, count: int) -> dict[str, Any]:
 
 
 def training(interval: IntervalMetrics) -> dict[str, Any]:
-    """Return the metrics of an interval of updates.
-
-    Args:
-        interval: on the host.
-
-    Returns:
-        The system's metrics as `train/…`, statistics of the finished episodes, None if there are none, and diagnostics
-        as `diagnostics/…`.
-    """
+    """Return the metrics of an interval of updates."""
     groups = {
         "train": dict(interval.metrics) | _episodes(interval.episodes),
         "diagnostics": dict(interval.diagnostics or {}),
@@ -92,14 +75,7 @@ def training(interval: IntervalMetrics) -> dict[str, Any]:
 
 
 def running_sums(blocks: RunningSums) -> dict[str, np.ndarray]:
-    """Return the sums of an interval after each block by name, `[max_blocks]` or `[P, max_blocks]`.
-
-    Args:
-        blocks: on the host.
-
-    Returns:
-        Float64 sums: of every metric as `train/…`, and of `updates`, `episodes`, `returns` and `lengths`.
-    """
+    """Return the sums of an interval after each block by name, `[max_blocks]` or `[P, max_blocks]`."""
     episodes = blocks.episodes
     return {
         "updates": np.asarray(blocks.healthy_updates, np.float64),
@@ -117,12 +93,9 @@ def _total(sum_: FloatSum) -> np.ndarray:
 def blocks(sums: Mapping[str, np.ndarray], before: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the metrics of blocks of updates.
 
-    Args:
-        sums: the sums of the interval after each block, `[B]` or `[P, B]`, see `running_sums`.
-        before: those before the first block, `[]` or `[P]`; empty at the start of the interval.
-
-    Returns:
-        For each block, means over its updates and the episodes that finished in it, as `updates/…`; None without any.
+    `sums`: the sums of the interval after each block, `[B]` or `[P, B]`.
+    `before`: those before the first block, `[]` or `[P]`; empty at the start of the interval.
+    Returns for each block, means over its updates and the episodes that finished in it, as `updates/…`.
     """
     own = {}
     for name, values in sums.items():
@@ -158,12 +131,8 @@ def without_frozen(scores: np.ndarray, failures: Collection[int]) -> np.ndarray:
 
     The return of the policy that a member had before it diverged is no result.
 
-    Args:
-        scores: `[P]`.
-        failures: members that diverged.
-
-    Returns:
-        `[P]`; NaN at those that diverged if no other one has a score.
+    `scores`: `[P]`.
+    Returns `[P]`; NaN at those that diverged if no other one has a score.
     """
     frozen = at_members(failures, scores.shape)
     healthy = scores[~frozen & np.isfinite(scores)]
@@ -175,14 +144,8 @@ def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> 
 
     Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.
 
-    Args:
-        scores: `[P]`, one score per member; NaN counts as the lowest.
-        strata: `[P]`, the stratum of each member, within which it is resampled. If every stratum has a single member,
-            all members form one stratum.
-        seed: seed of the resampling.
-
-    Returns:
-        `iqm`, `ci_low` and `ci_high`, the ends of the 95 % percentile interval.
+    `scores`: `[P]`, one score per member; NaN counts as the lowest.
+    `strata`: `[P]`, the stratum of each member, within which it is resampled.
     """
     from scipy import stats  # takes most of a second, which runs without a population save
 
@@ -211,17 +174,7 @@ def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> 
 
 
 def points(population: Population, members: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return one record per hyperparameter setting: its members, and the statistics of their returns.
-
-    Args:
-        population: the members.
-        members: their records, from `members`.
-
-    Returns:
-        For each setting its hyperparameters, `members`, `seeds`, and of the last evaluation and the absolute metric
-        `episode_return_mean`, `_iqm`, `_ci_low` and `_ci_high`; the interval is None for a single seed. Empty without
-        hyperparameters.
-    """
+    """Return one record per hyperparameter setting: its members, and the statistics of their returns."""
     if not population.hyperparams:
         return []
     found = []
@@ -250,41 +203,20 @@ def _point_statistics(returns: Sequence[float]) -> dict[str, float | None]:
 
 
 def best_point(points: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the hyperparameter setting with the highest interquartile mean in the last evaluation, if there is any.
-
-    Args:
-        points: from `points`.
-    """
+    """Return the hyperparameter setting with the highest interquartile mean in the last evaluation, if there is any."""
     name = "eval/episode_return_iqm"
     return max(points, key=lambda point: -math.inf if math.isnan(point[name]) else point[name], default=None)
 
 
 def score(record: Mapping[str, Any]) -> float:
-    """Return the score of a run: the mean return of an evaluation, or the interquartile mean over a population.
-
-    Args:
-        record: the record of the last evaluation.
-
-    Returns:
-        The score.
-    """
+    """Return the score of a run: the mean return of an evaluation, or the interquartile mean over a population."""
     return record.get("eval/episode_return_iqm", record["eval/episode_return_mean"])
 
 
 def members(
     population: Population, last: Mapping[str, Any], absolute: Mapping[str, Any], failures: Mapping[int, str]
 ) -> list[dict[str, Any]]:
-    """Return one record per member: its seed, its hyperparameters and its results.
-
-    Args:
-        population: the members.
-        last: the record of the last evaluation.
-        absolute: contains the absolute metric, if it was evaluated.
-        failures: by member, which metric or parameter became non-finite.
-
-    Returns:
-        The records.
-    """
+    """Return one record per member: its seed, its hyperparameters and its results."""
     alone = population.num_members == 1
     metrics = {name: value for name, value in last.items() if name.startswith("eval/")}
     metrics |= {name: value for name, value in absolute.items() if name.startswith("absolute/")}

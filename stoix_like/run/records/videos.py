@@ -41,10 +41,6 @@ class Videos:
 
     An episode is played between two intervals, with keys of its own. A thread draws it while training continues. Where
     the system has a world model, a dream of another episode is recorded with each video, and may fail by itself.
-
-    Args:
-        setup: the run; `logger.video.every_evals` is positive.
-        run_dir: its directory.
     """
 
     def __init__(self, setup: RunSetup, run_dir: Path) -> None:
@@ -73,16 +69,7 @@ class Videos:
         env_steps: int,
         logger: MultiLogger,
     ) -> None:
-        """Record an episode.
-
-        Args:
-            shared: the shared state of all members.
-            hyperparams: those of the member to record.
-            evaluation: number of the evaluation, 0 before training.
-            member: the member to record; 0 without a population.
-            env_steps: environment steps of each member so far.
-            logger: receives the last video, which is waited for.
-        """
+        """Record an episode."""
         # At most one episode waits, whatever the time that drawing takes.
         self.log(logger, wait=True)
         if self._failed:
@@ -100,12 +87,7 @@ class Videos:
         self._drawing = self._thread.submit(self._draw, recording, dream, env_steps)
 
     def log(self, logger: MultiLogger, wait: bool = False) -> None:
-        """Pass the video that was drawn to the loggers.
-
-        Args:
-            logger: receives it.
-            wait: whether to wait for one that is being drawn.
-        """
+        """Pass the video that was drawn to the loggers."""
         if self._drawing is None or not (wait or self._drawing.done()):
             return
         drawing, self._drawing = self._drawing, None

@@ -14,15 +14,7 @@ _METHODS = ("start", "log", "finish", "close")
 
 
 def as_tuple(name: str, given: Any) -> tuple[Any, ...]:
-    """Return what is passed from Python as a sequence.
-
-    Args:
-        name: the argument: `callbacks`.
-        given: its value.
-
-    Raises:
-        ConfigError: it is no sequence.
-    """
+    """Return what is passed from Python as a sequence."""
     try:
         return tuple(given)
     except TypeError:
@@ -30,17 +22,7 @@ def as_tuple(name: str, given: Any) -> tuple[Any, ...]:
 
 
 def make_callbacks(config: RunConfig) -> list[Callback]:
-    """Build the callbacks of a run: of `arch.stop_at_return`, of the configuration, and those passed from Python.
-
-    Args:
-        config: the typed configuration.
-
-    Returns:
-        The callbacks, in the order in which they are called.
-
-    Raises:
-        ConfigError: a callback cannot be imported or built, or does not extend `Callback`.
-    """
+    """Build the callbacks of a run: of `arch.stop_at_return`, of the configuration, and those passed from Python."""
     built = [_build(entry, f"{CALLBACKS}.{number}") for number, entry in enumerate(config.callbacks)]
     stop = config.arch.stop_at_return
     short = [] if stop is None else [StopAtReturn(stop)]
@@ -64,17 +46,7 @@ def _build(entry: Any, key: str) -> Callback:
 
 
 def make_custom_loggers(config: RunConfig) -> list[Logger]:
-    """Build the custom loggers: those of the configuration, and those passed from Python.
-
-    Args:
-        config: the typed configuration.
-
-    Returns:
-        The loggers, in the order in which they are called; they open and write nothing before `start`.
-
-    Raises:
-        ConfigError: a logger cannot be imported or built, or lacks a method.
-    """
+    """Build the custom loggers: those of the configuration, and those passed from Python."""
     found = []
     for name, entry in config.loggers.items():
         key = f"logger.{name}"

@@ -27,30 +27,17 @@ from stoix_like.utils.jax_utils import used_inputs
 
 
 class Influence(NamedTuple):
-    """Hyperparameters by what depends on them.
+    """Hyperparameters by what depends on them."""
 
-    Attributes:
-        init: the initial state of the agent.
-        updates: acting and learning; metrics do not count.
-        stored: what is added to the replay buffer.
-        evaluation: the actions in evaluation.
-    """
-
-    init: frozenset[str] = frozenset()
-    updates: frozenset[str] = frozenset()
-    stored: frozenset[str] = frozenset()
-    evaluation: frozenset[str] = frozenset()
+    init: frozenset[str] = frozenset()  # the initial state of the agent
+    updates: frozenset[str] = frozenset()  # acting and learning; metrics do not count
+    stored: frozenset[str] = frozenset()  # what is added to the replay buffer
+    evaluation: frozenset[str] = frozenset()  # the actions in evaluation
 
     def notes(
         self, names: Iterable[str], networks: SimpleNamespace, key: str = f"{KEY}.hyperparams"
     ) -> tuple[str, ...]:
-        """Return notes for the user about hyperparameters that do little or nothing.
-
-        Args:
-            names: the hyperparameters that vary.
-            networks: the modules.
-            key: where they are configured.
-        """
+        """Return notes for the user about hyperparameters that do little or nothing."""
         something = self.init | self.updates | self.evaluation
         notes = [f"{key}.{name} has no effect in this configuration" for name in names if name not in something]
         critic = getattr(networks, "critic_network", None)
@@ -62,14 +49,7 @@ class Influence(NamedTuple):
         return tuple(notes)
 
     def check_copies(self, names: Iterable[str]) -> None:
-        """Refuse what copies of population-based training would not learn with.
-
-        Args:
-            names: the hyperparameters that vary.
-
-        Raises:
-            ConfigError: names the first one, and why.
-        """
+        """Refuse what copies of population-based training would not learn with."""
         for name in names:
             if name in self.stored:
                 reason = "acts on what the replay buffer stores, and a copy continues with its own buffer"
@@ -85,16 +65,7 @@ class Influence(NamedTuple):
 
 
 def find_influence(setup: SystemParts, env: VectorEnvironment, names: Iterable[str]) -> Influence:
-    """Trace a system as a function of hyperparameters, and compile nothing.
-
-    Args:
-        setup: the configuration, the spaces and the networks.
-        env: environments to train in.
-        names: the hyperparameters.
-
-    Returns:
-        What depends on them.
-    """
+    """Trace a system as a function of hyperparameters, and compile nothing."""
     # Averages over shards need a mesh, and change no dependency.
     setup = setup._replace(spec=setup.spec._replace(axes=Axes(())))
     hyperparams = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names}

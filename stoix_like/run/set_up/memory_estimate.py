@@ -21,39 +21,24 @@ from stoix_like.utils.replay import BufferConfig, ReplayConfig
 
 
 class Shapes(NamedTuple):
-    """Shapes of the arrays of one shard.
+    """Shapes of the arrays of one shard."""
 
-    Attributes:
-        agent: `Agent` after its initialisation.
-        one_env: `RolloutState` of a single environment to train in.
-        several_envs: the same of all environments of a shard, but at least two, to tell what grows with their number.
-        episode: `RolloutState` of a single environment to evaluate in.
-        step_of_one_env: observation, successor, action and extras of one step.
-    """
-
-    agent: Agent
-    one_env: RolloutState
+    agent: Agent  # `Agent` after its initialisation
+    one_env: RolloutState  # `RolloutState` of a single environment to train in
+    # The same of all environments of a shard, but at least two, to tell what grows with their number.
     several_envs: RolloutState
-    episode: RolloutState
-    step_of_one_env: Any
+    episode: RolloutState  # `RolloutState` of a single environment to evaluate in
+    step_of_one_env: Any  # observation, successor, action and extras of one step
 
 
 class _Part(NamedTuple):
-    """Arrays of one member on one device.
+    """Arrays of one member on one device."""
 
-    Attributes:
-        name: what they are.
-        size: their size, in bytes.
-        key: the key that determines the size.
-        value: its value; 0 if it has none.
-        unit: divisor of the values that the key can have.
-    """
-
-    name: str
-    size: int
-    key: str
-    value: int = 0
-    unit: int = 1
+    name: str  # what they are
+    size: int  # their size, in bytes
+    key: str  # the key that determines the size
+    value: int = 0  # its value; 0 if it has none
+    unit: int = 1  # divisor of the values that the key can have
 
 
 def check(
@@ -61,16 +46,8 @@ def check(
 ) -> None:
     """Refuse a program that needs more memory than its devices have.
 
-    Args:
-        program: a compiled program.
-        mesh: its devices.
-        num_members: number of members of the whole run.
-        sizes: keys of the configuration that determine the memory of a member.
-        resident: bytes per device that other arrays occupy while the program runs.
-        available: memory of each device in bytes; None: that of the devices, which are in this machine.
-
-    Raises:
-        ConfigError: shows the arithmetic, and the largest population that fits.
+    `resident`: bytes per device that other arrays occupy while the program runs.
+    `available`: memory of each device in bytes; None: that of the devices, which are in this machine.
     """
     analysis = program.memory_analysis()
     if analysis is None:
@@ -93,14 +70,7 @@ def check(
 
 
 def total(analysis: Any) -> int:
-    """Return the memory that a program needs.
-
-    Args:
-        analysis: from `compiled.memory_analysis()`.
-
-    Returns:
-        Bytes per device.
-    """
+    """Return the memory that a program needs."""
     return (
         analysis.argument_size_in_bytes
         + analysis.output_size_in_bytes
@@ -121,21 +91,6 @@ def check_estimate(
     """Report the size of the replay buffer, and refuse a run whose arrays alone need more memory than its devices have.
 
     The estimate leaves out temporary arrays, so that it refuses no run that fits; `check` is exact, but must compile.
-
-    Args:
-        config: the typed configuration.
-        plan: sizes of the run.
-        mesh: its devices.
-        num_members: number of members, which need not be built yet.
-        space: the space of observations.
-        shapes: shapes of the arrays of one shard.
-        available: see `check`.
-
-    Returns:
-        Notes for the user; empty without a replay buffer.
-
-    Raises:
-        ConfigError: names the key, its value, and what would fit.
     """
     members = num_members // mesh.shape[POPULATION_AXIS]
     parts, available = _parts(config, plan, mesh, shapes), available_memory(mesh) if available is None else available
@@ -237,15 +192,7 @@ def _bytes(tree: Any) -> int:
 
 
 def bytes_per_device(tree: Any, mesh: Mesh) -> int:
-    """Return the memory of arrays that are split over all devices of a mesh.
-
-    Args:
-        tree: the arrays, or their shapes.
-        mesh: the devices.
-
-    Returns:
-        Bytes per device.
-    """
+    """Return the memory of arrays that are split over all devices of a mesh."""
     return _bytes(tree) // mesh.size
 
 

@@ -20,13 +20,7 @@ from stoix_like.schema import get_value
 
 
 def notes_on_parts(config: RunConfig, env: VectorEnvironment, networks: SimpleNamespace) -> Iterator[str]:
-    """Yield notes on the environments, the networks and the system of a run.
-
-    Args:
-        config: the typed configuration.
-        env: the environments of training.
-        networks: the modules of the networks.
-    """
+    """Yield notes on the environments, the networks and the system of a run."""
     yield from env.unwrapped.faults
     yield from unused_methods(env)
     yield from _of_raw_games(config.env)

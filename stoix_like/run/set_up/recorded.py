@@ -45,32 +45,18 @@ _TRAINING_ALONE = {
 
 
 class Recorded(NamedTuple):
-    """Recorded data of a run.
+    """Recorded data of a run."""
 
-    Attributes:
-        data: the data, as host arrays.
-        content: the hash of their file.
-        notes: what they are, for the user.
-    """
-
-    data: Data
-    content: str
-    notes: tuple[str, ...]
+    data: Data  # the data, as host arrays
+    content: str  # the hash of their file
+    notes: tuple[str, ...]  # what they are, for the user
 
 
 def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Recorded | None:
     """Read the data that a run learns from, and refuse what it cannot learn from.
 
-    Args:
-        config: the typed configuration.
-        env: the environments of training.
-        memory: of each device, in bytes.
-
-    Returns:
-        The data; None without `system.data`.
-
-    Raises:
-        ConfigError: names the file, and what is wrong.
+    `memory`: of each device, in bytes.
+    Returns the data; None without `system.data`.
     """
     part = config.system.find_part(DataFile)
     if part is None or part.data is None:
@@ -152,7 +138,7 @@ def _check_length(found: DataSet, config: RunConfig, path: str) -> None:
 
 
 def _learned_rewards(reward: np.ndarray, env: EnvConfig) -> np.ndarray:
-    """Scale and clip recorded rewards as those of training, see `envs.factory.with_learned_rewards`."""
+    """Scale and clip recorded rewards as those of training."""
     reward = reward if env.reward_scale == 1.0 else reward * np.float32(env.reward_scale)
     return reward if env.reward_clip is None else np.clip(reward, -env.reward_clip, env.reward_clip)
 
@@ -206,13 +192,7 @@ def _notes(header: DataHeader, config: RunConfig) -> Iterator[str]:
 
 
 def notes_on_arguments(what: str, arguments: Mapping[str, Any], config: RunConfig) -> Iterator[str]:
-    """Yield where an environment was set up differently from that of the run, apart from keys that only training uses.
-
-    Args:
-        what: for example `the data were recorded`.
-        arguments: `RunConfig.env_arguments` there.
-        config: the run.
-    """
+    """Yield differences between an environment's setup and the run's, apart from keys that only training uses."""
     own, default = config.env_arguments, dataclasses.asdict(EnvConfig())
     # The last action is observed as the network gave it.
     alone = _TRAINING_ALONE - ({"rescale_actions"} if own.get("observe_last_action") else set())

@@ -54,12 +54,7 @@ _STOPPING = ("arch.total_timesteps", "arch.num_evaluation", "arch.stop_at_return
 def stopped_by(setup: RunSetup, host_state: Mapping[str, Any]) -> str | None:
     """Return the name of the callback that stopped a run, if it would stop there again.
 
-    Args:
-        setup: the run to resume.
-        host_state: that of its newest checkpoint.
-
-    Returns:
-        The name; None if nothing stopped it, or the conditions are others: so are other callbacks from Python.
+    Returns the name; None if nothing stopped it, or the conditions are others: so are other callbacks from Python.
     """
     name: str | None = host_state["progress"].get("stopped_by")
     now, then = setup.config.resolved, host_state["config"]
@@ -72,15 +67,7 @@ def stopped_by(setup: RunSetup, host_state: Mapping[str, Any]) -> str | None:
 
 
 def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
-    """Refuse to resume with a configuration that changed.
-
-    Args:
-        setup: the run to resume.
-        config: plain values of the configuration that the run started with.
-
-    Raises:
-        ConfigError: names the keys that differ.
-    """
+    """Refuse to resume with a configuration that changed."""
     now, then = (dict(flatten(each)) for each in (setup.config.resolved, config))
     # Keys that the version which started the run did not have.
     added = {key: value for key, value in _defaults(setup).items() if key not in then}
@@ -106,15 +93,7 @@ def _is_same(now: Any, then: Any) -> bool:
 
 
 def check_same_sweep(sweep_dir: Path, overrides: Sequence[str]) -> None:
-    """Refuse to continue a multirun with other overrides: its jobs are numbered by them.
-
-    Args:
-        sweep_dir: directory of a multirun.
-        overrides: the overrides of the command line but those of Hydra itself.
-
-    Raises:
-        ConfigError: names the directory and the overrides that differ.
-    """
+    """Refuse to continue a multirun with other overrides: its jobs are numbered by them."""
     path = sweep_dir / MULTIRUN
     try:
         # Hydra writes overrides as they were given, with what they interpolate.
@@ -130,15 +109,7 @@ def check_same_sweep(sweep_dir: Path, overrides: Sequence[str]) -> None:
 
 
 def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
-    """Refuse to resume a checkpoint with a configuration that does not continue it.
-
-    Args:
-        setup: the run to resume.
-        host_state: host state of the checkpoint.
-
-    Raises:
-        ConfigError: names the keys that differ, a budget that is already spent, or best parameters that are not there.
-    """
+    """Refuse to resume a checkpoint with a configuration that does not continue it."""
     check_same_config(setup, host_state["config"])
     updates, plan = host_state["progress"]["updates"], setup.plan
     if setup.config.keeps_best and host_state["progress"]["history"] and "best" not in host_state:
@@ -189,15 +160,7 @@ def _check_same_trials(setup: RunSetup, config: Mapping[str, Any]) -> None:
 
 
 def other_conditions(setup: RunSetup, host_state: Mapping[str, Any]) -> list[str]:
-    """Report packages and devices that differ from those that wrote a checkpoint.
-
-    Args:
-        setup: the run to resume.
-        host_state: host state of the checkpoint; what it does not tell is not compared.
-
-    Returns:
-        A line for each of both, or none.
-    """
+    """Report packages and devices that differ from those that wrote a checkpoint."""
     now, then = setup.config.versions, host_state.get("versions", {})
     versions = [f"{name} {then[name]} → {now.get(name)}" for name in then if then[name] != now.get(name)]
     here = sorted(set(device_names(setup.mesh)))

@@ -54,51 +54,33 @@ from stoix_like.utils.replay import Data
 
 
 class RunSetup(NamedTuple):
-    """The parts of a run; nothing is compiled yet.
+    """The parts of a run; nothing is compiled yet."""
 
-    Attributes:
-        config: the typed configuration.
-        population: the members.
-        mesh: the devices.
-        plan: sizes, number of updates, evaluations.
-        env: environments to train in.
-        eval_env: environments to evaluate in.
-        spec: what the system is built from.
-        lone_shards: see `ProgramSpec`; the members of a population keep the axis, which some of their programs need.
-        drawn_env: environments to record videos of; None without `logger.video`.
-        actor_devices: with Sebulba, the device of each actor.
-        started: when the program, or the call that starts the run, started, on the clock of `time.perf_counter`.
-        device_memory: memory of each device in bytes; None: that of the devices, which are in this machine.
-        processes: the processes that the run spans.
-        influence: what the varied hyperparameters of a population act on.
-        callbacks: called in this order.
-        loggers: custom loggers; they open and write nothing before `start`.
-        contents: the hashes of the recorded data and of the teacher, by the key that names them.
-        description: what policies know of the environments, see `envs.described`; None if they need more.
-    """
-
-    config: RunConfig
-    population: Population
-    mesh: Mesh
-    plan: Plan
-    env: VectorEnvironment
-    eval_env: VectorEnvironment
-    spec: SystemSpec
+    config: RunConfig  # the typed configuration
+    population: Population  # the members
+    mesh: Mesh  # the devices
+    plan: Plan  # sizes, number of updates, evaluations
+    env: VectorEnvironment  # environments to train in
+    eval_env: VectorEnvironment  # environments to evaluate in
+    spec: SystemSpec  # what the system is built from
     lone_shards: bool
-    drawn_env: VectorEnvironment | None = None
-    actor_devices: tuple[jax.Device, ...] = ()
+    drawn_env: VectorEnvironment | None = None  # environments to record videos of; None without `logger.video`
+    actor_devices: tuple[jax.Device, ...] = ()  # with Sebulba, the device of each actor
+    # When the program, or the call that starts the run, started, on the clock of `time.perf_counter`.
     started: float = 0.0
+    # Memory of each device in bytes; None: that of the devices, which are in this machine.
     device_memory: int | None = None
-    processes: Processes = ALONE
-    influence: Influence = Influence()
-    callbacks: Sequence[Callback] = ()
-    loggers: Sequence[Logger] = ()
+    processes: Processes = ALONE  # the processes that the run spans
+    influence: Influence = Influence()  # what the varied hyperparameters of a population act on
+    callbacks: Sequence[Callback] = ()  # called in this order
+    loggers: Sequence[Logger] = ()  # custom loggers; they open and write nothing before `start`
+    # The hashes of the recorded data and of the teacher, by the key that names them.
     contents: Mapping[str, str] = MappingProxyType({})
-    description: Mapping[str, Any] | None = None
+    description: Mapping[str, Any] | None = None  # what policies know of the environments; None if they need more
 
     @property
     def most_truncations(self) -> int | None:
-        """See `rollout.rollout`; None where all successors are needed, or where it is unknown."""
+        """None where all successors are needed, or where it is unknown."""
         return _most_truncations(self.config, self.env)
 
     @property
@@ -114,23 +96,14 @@ class RunSetup(NamedTuple):
     def build_system(
         self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None, inputs: Inputs | None = None
     ) -> System:
-        """Build the system, see `SystemParts.build_system`."""
+        """Build the system."""
         return self.parts.build_system(hyperparams, greedy, inputs)
 
 
 def set_up(config: RunConfig, started: float | None = None, device_memory: int | None = None) -> RunSetup:
     """Build every part of a run, and refuse what cannot work before anything compiles or is written.
 
-    Args:
-        config: the typed configuration.
-        started: when the program, or the call that starts the run, started; by default now.
-        device_memory: memory of each device in bytes; by default that of the devices of this machine.
-
-    Returns:
-        The parts of the run.
-
-    Raises:
-        ConfigError: names the key, the value and what would work.
+    `device_memory`: memory of each device in bytes; by default that of the devices of this machine.
     """
     exit_if_run_again()
     started = time.perf_counter() if started is None else started

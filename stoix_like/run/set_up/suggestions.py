@@ -20,15 +20,7 @@ from stoix_like.networks.requirements import check_networks
 
 
 def suggest_systems(system_name: str, action_space: Space) -> str:
-    """Name the systems of the same family that support an action space, or else those of the default family.
-
-    Args:
-        system_name: name of the system that does not fit, `sac/ff_sac`.
-        action_space: the action space of the environment.
-
-    Returns:
-        `choose system=a, b or c`.
-    """
+    """Name the systems of the same family that support an action space, or else those of the default family."""
     families = (name.partition("/")[0] for name in (system_name, _chosen(_load(".", PRIMARY), "system")))
     fitting = (_fitting(family, action_space) for family in families)
     return f"choose system={listed(next(filter(None, fitting)), 'or')}"
@@ -50,14 +42,6 @@ def suggest_network(config: RunConfig, action_space: Space, observation_space: O
 
     Networks with the same torsos are nearest; among them the one that the system chooses by default, then the one with
     the fewest different values.
-
-    Args:
-        config: the configuration, whose network does not fit.
-        action_space: the action space of the environment.
-        observation_space: the observation space of the environment.
-
-    Returns:
-        `choose network=mlp_dqn`.
     """
     fitting, default = [], _default_network(config.system_name)
     for name in group_choices("network"):
@@ -113,21 +97,13 @@ _SAME_TASKS = {"gymnax", "gymnasium", "envpool"}
 
 
 class Experiment(NamedTuple):
-    """An experiment: tuned settings of a system for an environment.
+    """An experiment: tuned settings of a system for an environment."""
 
-    Attributes:
-        name: name of the file.
-        about: the comment at its head: what it trains, and the return that it reached.
-        system: choice of the system.
-        env: choice of the environment.
-        keys: dotted keys that it sets.
-    """
-
-    name: str
-    about: str
-    system: str
-    env: str
-    keys: frozenset[str]
+    name: str  # name of the file
+    about: str  # the comment at its head: what it trains, and the return that it reached
+    system: str  # choice of the system
+    env: str  # choice of the environment
+    keys: frozenset[str]  # dotted keys that it sets
 
 
 def experiments() -> Iterator[Experiment]:
@@ -141,13 +117,7 @@ def tuned_experiment(system: str, suite: str, task: str) -> str | None:
     Experiments without a return of exactly their settings, and those that learn from a file of data, which the user has
     not named, are left out.
 
-    Args:
-        system: name of the system, `sac/ff_sac`.
-        suite: name of the suite.
-        task: name of the task, by default that of the environment in its suite, `Pendulum-v1`.
-
-    Returns:
-        The name of the experiment, or None.
+    Returns the name of the experiment, or None.
     """
     for experiment in experiments():
         tunes = experiment.keys - {"arch.total_timesteps"}
@@ -188,12 +158,7 @@ def _chosen(loaded: dict[str, Any], group: str) -> str:
 
 
 def about(group: str, name: str) -> str:
-    """Return the comment at the head of the file of a choice.
-
-    Args:
-        group: a group of the configuration.
-        name: a choice of it.
-    """
+    """Return the comment at the head of the file of a choice."""
     lines = itertools.takewhile(lambda line: line.startswith("#"), _read(group, name).splitlines())
     return " ".join(line.removeprefix("# ") for line in lines if not line.startswith("# @"))
 

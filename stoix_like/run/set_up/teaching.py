@@ -25,31 +25,17 @@ KEY = "system.teacher"
 
 
 class Taught(NamedTuple):
-    """The teacher of a run.
+    """The teacher of a run."""
 
-    Attributes:
-        teacher: the teacher; None without one.
-        content: the hash of what it acts with.
-        notes: where its environment is another one than that of the run, for the user.
-    """
-
-    teacher: Teacher | None
-    content: str = ""
-    notes: tuple[str, ...] = ()
+    teacher: Teacher | None  # the teacher; None without one
+    content: str = ""  # the hash of what it acts with
+    notes: tuple[str, ...] = ()  # where its environment is another one than that of the run, for the user
 
 
 def load_teacher(config: RunConfig, env: VectorEnvironment) -> Taught:
     """Load the policy that teaches a run.
 
-    Args:
-        config: the typed configuration.
-        env: the environments of training.
-
-    Returns:
-        The teacher, None without `system.teacher`.
-
-    Raises:
-        ConfigError: there is no such run, or its policy does not act on the observations of this one.
+    Returns the teacher, None without `system.teacher`.
     """
     part = config.system.find_part(TeacherConfig)
     if part is None or part.teacher is None:

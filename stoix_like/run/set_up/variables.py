@@ -26,13 +26,6 @@ def check_variables(shared: Any, config: RunConfig) -> None:
     """Refuse networks with collections besides `params`, such as constants, that an optimiser would change.
 
     Systems that declare `batch_norm` in `HeadRequirement` update running statistics themselves.
-
-    Args:
-        shared: shapes of `Agent.shared`.
-        config: the typed configuration.
-
-    Raises:
-        ConfigError: names the network by its place in `Agent.shared`, and the collection.
     """
     heads = getattr(config.system, "network_heads", {}).values()
     known = {_PARAMS, *(STATISTICS for head in heads if head.batch_norm)}

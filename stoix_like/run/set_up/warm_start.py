@@ -34,25 +34,15 @@ Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
 class Source(NamedTuple):
-    """A checkpoint to start from.
+    """A checkpoint to start from."""
 
-    Attributes:
-        run_dir: the directory of the other run.
-        step: environment steps of the checkpoint.
-        item: `best`, or `shared` (the last parameters) if the run has no best ones.
-        shapes: shapes of the item's arrays.
-        member: the member with the highest evaluation return; None without a population.
-        env_steps: environment steps that the parameters were trained for, or gradient steps.
-        unit: which of both, `env steps` or `gradient steps`.
-    """
-
-    run_dir: Path
-    step: int
-    item: str
-    shapes: Shapes
-    member: int | None
-    env_steps: int
-    unit: str
+    run_dir: Path  # the directory of the other run
+    step: int  # environment steps of the checkpoint
+    item: str  # `best`, or `shared` (the last parameters) if the run has no best ones
+    shapes: Shapes  # shapes of the item's arrays
+    member: int | None  # the member with the highest evaluation return; None without a population
+    env_steps: int  # environment steps that the parameters were trained for, or gradient steps
+    unit: str  # which of both, `env steps` or `gradient steps`
 
     @property
     def note(self) -> str:
@@ -62,14 +52,7 @@ class Source(NamedTuple):
         return f"{KEY}={self.run_dir}: {kind} parameters{member}, trained for {self.env_steps:,} {self.unit}"
 
     def read(self) -> dict[str, np.ndarray]:
-        """Read the parameters and statistics.
-
-        Returns:
-            Arrays by path, without a population axis.
-
-        Raises:
-            ConfigError: the checkpoint is damaged.
-        """
+        """Read the parameters and statistics."""
         sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         targets = {
             path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding) for path, leaf in self.shapes.items()
@@ -85,14 +68,7 @@ class Source(NamedTuple):
 def find(setup: RunSetup) -> Source | None:
     """Find the checkpoint that a run starts from, and check that it fits.
 
-    Args:
-        setup: the run.
-
-    Returns:
-        The checkpoint; None without `arch.init_from`.
-
-    Raises:
-        ConfigError: there is no such run or checkpoint, or its parameters differ in structure, shape or dtype.
+    Returns the checkpoint; None without `arch.init_from`.
     """
     if setup.config.arch.init_from is None:
         return None
@@ -112,18 +88,7 @@ def find(setup: RunSetup) -> Source | None:
 
 
 def read(setup: RunSetup, source: Source) -> dict[str, np.ndarray]:
-    """Read the parameters and statistics, see `Source.read`; of a newer checkpoint if this one has been replaced.
-
-    Args:
-        setup: the run.
-        source: from `find`, before the programs compiled; the other run may train meanwhile, and remove checkpoints.
-
-    Returns:
-        Arrays by path, without a population axis.
-
-    Raises:
-        ConfigError: the checkpoint is damaged.
-    """
+    """Read the parameters and statistics, see `Source.read`; of a newer checkpoint if this one has been replaced."""
     try:
         return source.read()
     except ConfigError:
@@ -138,12 +103,7 @@ def read(setup: RunSetup, source: Source) -> dict[str, np.ndarray]:
 def place(arrays: Mapping[str, np.ndarray], shared: Any) -> dict[str, jax.Array]:
     """Place parameters and statistics of an agent on the devices.
 
-    Args:
-        arrays: from `Source.read`; all members start from them.
-        shared: shapes and shardings of the agent's shared state, with a leading population axis for several members.
-
-    Returns:
-        The arrays by name, in buffers that may be donated.
+    `shared`: shapes and shardings of the agent's shared state, with a leading population axis for several members.
     """
 
     def copied(value: np.ndarray, like: Any) -> jax.Array:

@@ -26,17 +26,11 @@ class DDPGOptStates(NamedTuple):
 
 
 class ActionRange(NamedTuple):
-    """The range of actions, as arrays of the shape of one action.
+    """The range of actions, as arrays of the shape of one action."""
 
-    Attributes:
-        minimum: lower bounds, -inf if unbounded.
-        maximum: upper bounds, inf if unbounded.
-        unit: unit of the noise, see `action_vectors.unit`.
-    """
-
-    minimum: jax.Array
-    maximum: jax.Array
-    unit: jax.Array
+    minimum: jax.Array  # lower bounds, -inf if unbounded
+    maximum: jax.Array  # upper bounds, inf if unbounded
+    unit: jax.Array  # unit of the noise
 
     def add_noise(self, action: jax.Array, noise: jax.Array) -> jax.Array:
         """Add noise `[B, ...]` in units of half the action range to actions `[B, ...]`, and clip to the bounds."""

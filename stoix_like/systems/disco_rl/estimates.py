@@ -23,14 +23,10 @@ from stoix_like.utils.replay import Step
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatesConfig(Part):
-    """Hyperparameters of the estimates.
+    """Hyperparameters of the estimates."""
 
-    Attributes:
-        retrace_lambda: decay of the traces of the action values, in [0, 1].
-        moments_decay: decay of the running moments that normalise advantages, per gradient step, in [0, 1).
-    """
-
-    retrace_lambda: Annotated[float, between(0.0, 1.0)]
+    retrace_lambda: Annotated[float, between(0.0, 1.0)]  # decay of the traces of the action values, in [0, 1]
+    # Decay of the running moments that normalise advantages, per gradient step, in [0, 1).
     moments_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 
@@ -62,17 +58,9 @@ def estimate(
 
     with the values of the target parameters and `c = lambda min(1, pi / mu)`, zero after the end of an episode.
 
-    Args:
-        config: hyperparameters.
-        gamma: discount per step.
-        axes: the axes that the batch is spread over.
-        steps: `[T, B, ...]`; their extras are the logits of the behaviour policy.
-        predictions: of the current and the target parameters.
-        q_values: `[T, B, A]`, likewise, of the observations and of their successors.
-        moments: of advantages, before this batch.
-
-    Returns:
-        The inputs, the returns `[T, B]`, and the moments after this batch.
+    `steps`: `[T, B, ...]`; their extras are the logits of the behaviour policy.
+    `q_values`: `[T, B, A]`, likewise, of the observations and of their successors.
+    Returns the inputs, the returns `[T, B]`, and the moments after this batch.
     """
     assert steps.truncated is not None
     policies = Pair(*(each.policy.logits for each in predictions[0]))

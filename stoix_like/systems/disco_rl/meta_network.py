@@ -43,37 +43,21 @@ class Pair(NamedTuple):
 
 
 class RuleInputs(NamedTuple):
-    """Inputs of the meta-network. It reads the predictions of the current and of the target parameters.
+    """Inputs of the meta-network. It reads the predictions of the current and of the target parameters."""
 
-    Attributes:
-        online: `Pair` of `networks.heads.Predictions` of the current parameters.
-        target: likewise of the target parameters.
-        behaviour: `[T, B, A]` probabilities of the behaviour policy.
-        action: `[T, B]`.
-        reward: `[T, B]`.
-        terminated: `[T, B]` bool; the authors' code, with which it was trained, also counts time limits.
-        ended: `[T, B]` bool, whether the step was the last one of its episode.
-        value: `Pair` of `[T, B]`, values of the current policy by the current parameters.
-        advantage: `[T, B]` of the actions taken, by the target parameters.
-        normalized_advantage: `[T, B]`.
-        action_value: `[T, B, A]`, by the target parameters.
-        action_advantage: `[T, B, A]`, likewise.
-        normalized_action_advantage: `[T, B, A]`.
-    """
-
-    online: Pair
-    target: Pair
-    behaviour: jax.Array
-    action: jax.Array
-    reward: jax.Array
-    terminated: jax.Array
-    ended: jax.Array
-    value: Pair
-    advantage: jax.Array
-    normalized_advantage: jax.Array
-    action_value: jax.Array
-    action_advantage: jax.Array
-    normalized_action_advantage: jax.Array
+    online: Pair  # `Pair` of `networks.heads.Predictions` of the current parameters
+    target: Pair  # likewise of the target parameters
+    behaviour: jax.Array  # `[T, B, A]` probabilities of the behaviour policy
+    action: jax.Array  # `[T, B]`
+    reward: jax.Array  # `[T, B]`
+    terminated: jax.Array  # `[T, B]` bool; the authors' code, with which it was trained, also counts time limits
+    ended: jax.Array  # `[T, B]` bool, whether the step was the last one of its episode
+    value: Pair  # `Pair` of `[T, B]`, values of the current policy by the current parameters
+    advantage: jax.Array  # `[T, B]` of the actions taken, by the target parameters
+    normalized_advantage: jax.Array  # `[T, B]`
+    action_value: jax.Array  # `[T, B, A]`, by the target parameters
+    action_advantage: jax.Array  # `[T, B, A]`, likewise
+    normalized_action_advantage: jax.Array  # `[T, B, A]`
 
 
 class RuleTargets(NamedTuple):
@@ -90,17 +74,7 @@ def initial_lifetime() -> LSTMState:
 
 
 def apply(weights: Weights, inputs: RuleInputs, lifetime: LSTMState, axes: Axes) -> tuple[RuleTargets, LSTMState]:
-    """Compute the targets of the agent's predictions.
-
-    Args:
-        weights: of the meta-network.
-        inputs: a batch of trajectories.
-        lifetime: the state that follows the lifetime of the agent.
-        axes: the axes that the batch is spread over.
-
-    Returns:
-        The targets, and the next state.
-    """
+    """Compute the targets of the agent's predictions."""
     x, about_actions = _embed(weights, RULE, inputs)
     x = _backwards(weights, x, inputs.ended)
     x = x * _dense(weights, "lstm/linear", lifetime.hidden)[None, None]

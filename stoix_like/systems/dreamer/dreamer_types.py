@@ -16,13 +16,9 @@ from stoix_like.utils.training import clip_by_parameter_norm, laprop
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRatioConfig(StreamReplayConfig):
-    """Hyperparameters of a replay buffer, where gradient steps follow from how often each step is replayed.
+    """Hyperparameters of a replay buffer, where gradient steps follow from how often each step is replayed."""
 
-    Attributes:
-        train_ratio: replayed steps per environment step.
-    """
-
-    train_ratio: Annotated[int, between(1, INT32_MAX)]
+    train_ratio: Annotated[int, between(1, INT32_MAX)]  # replayed steps per environment step
 
     def steps_per_update(self, rollout_length: int, num_envs: int, num_shards: int) -> int:
         """Return the gradient steps per update, for environments per shard and shards of the whole run; one on data."""
@@ -32,7 +28,7 @@ class TrainRatioConfig(StreamReplayConfig):
         return replayed // (self.total_batch_size * self.sequence_length)
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
-        """Check that an update consists of whole gradient steps; see `Part.check`."""
+        """Check that an update consists of whole gradient steps."""
         super().check(config, num_envs, num_shards)
         if self.only_data:
             return
@@ -57,21 +53,15 @@ class TrainRatioConfig(StreamReplayConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class LaPropConfig(Part):
-    """Hyperparameters of the optimiser.
+    """Hyperparameters of the optimiser."""
 
-    Attributes:
-        lr: learning rate of all networks.
-        lr_warmup_steps: gradient steps over which the learning rate grows linearly to `lr`.
-        max_relative_norm: largest norm of the gradient of an array of parameters, in units of the norm of the array.
-        momentum_decay: decay of the mean of the gradients.
-        rms_decay: decay of the mean of the squared gradients.
-    """
-
-    lr: Annotated[float, above(0.0)]
+    lr: Annotated[float, above(0.0)]  # learning rate of all networks
+    # Gradient steps over which the learning rate grows linearly to `lr`.
     lr_warmup_steps: Annotated[int, between(1, INT32_MAX)]
+    # Largest norm of the gradient of an array of parameters, in units of the norm of the array.
     max_relative_norm: Annotated[float, above(0.0)]
-    momentum_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
-    rms_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
+    momentum_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]  # decay of the mean of the gradients
+    rms_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]  # decay of the mean of the squared gradients
 
 
 def make_optimiser(config: LaPropConfig) -> optax.GradientTransformation:

@@ -24,16 +24,12 @@ def imagined_returns(
     Source: Hafner et al. 2025, arXiv:2301.04104, equation 5. The weight is the discounted probability that an episode
     reaches the step; nothing follows a start that terminated.
 
-    Args:
-        reward: `[H, S]`, of the steps that lead to the latents `1 … H`.
-        continues: `[H, S]`, probabilities that the episodes have not terminated there.
-        value: `[H + 1, S]`, of the latents `0 … H`.
-        terminated: `[S]` bool, whether the episode terminated at the start.
-        gamma: discount per step.
-        lambda_: mixing parameter in [0, 1].
-
-    Returns:
-        Returns and weights of the latents `0 … H - 1`, `[H, S]` each.
+    `reward`: `[H, S]`, of the steps that lead to the latents `1 … H`.
+    `continues`: `[H, S]`, probabilities that the episodes have not terminated there.
+    `value`: `[H + 1, S]`, of the latents `0 … H`.
+    `terminated`: `[S]` bool, whether the episode terminated at the start.
+    `lambda_`: mixing parameter in [0, 1].
+    Returns returns and weights of the latents `0 … H - 1`, `[H, S]` each.
     """
     discount = gamma * continues
     returns = batch_lambda_returns(reward, discount, value[1:], lambda_, time_major=True)
@@ -47,14 +43,10 @@ def replayed_returns(entries: Stream, value: jax.Array, gamma: Scalar, lambda_: 
 
     with v in place of the last R, and lambda zero at the last entry of an episode: a truncated one ends with its value.
 
-    Args:
-        entries: `[T, B]`.
-        value: `[T, B]`, of the entries.
-        gamma: discount per step.
-        lambda_: mixing parameter in [0, 1].
-
-    Returns:
-        Returns `[T - 1, B]`, and `[T - 1, B]` bool: False for last entries, which are followed by another episode.
+    `entries`: `[T, B]`.
+    `value`: `[T, B]`, of the entries.
+    `lambda_`: mixing parameter in [0, 1].
+    Returns returns `[T - 1, B]`, and `[T - 1, B]` bool: False for last entries.
     """
     discount = gamma * (1.0 - entries.terminated[1:])
     returns = batch_lambda_returns(

@@ -33,65 +33,41 @@ Policy = Callable[[Latent, jax.Array | None, jax.Array], jax.Array]
 
 
 class StoredLatent(NamedTuple):
-    """A latent as the replay buffer holds it.
+    """A latent as the replay buffer holds it."""
 
-    Attributes:
-        deterministic: `[..., D]`.
-        classes: `[..., G]` uint16, the classes of the categorical variables.
-    """
-
-    deterministic: jax.Array
-    classes: jax.Array
+    deterministic: jax.Array  # `[..., D]`
+    classes: jax.Array  # `[..., G]` uint16, the classes of the categorical variables
 
 
 class Observed(NamedTuple):
-    """Latent states of sequences that a world model has observed.
+    """Latent states of sequences that a world model has observed."""
 
-    Attributes:
-        latent: `[T, B]`, after each observation.
-        posterior: `[T, B, G, K]`, logits of its random part.
-        prior: `[T, B, G, K]`, those before the observation was known.
-    """
-
-    latent: Latent
-    posterior: jax.Array
-    prior: jax.Array
+    latent: Latent  # `[T, B]`, after each observation
+    posterior: jax.Array  # `[T, B, G, K]`, logits of its random part
+    prior: jax.Array  # `[T, B, G, K]`, those before the observation was known
 
 
 class Imagined(NamedTuple):
-    """Imagined trajectories.
+    """Imagined trajectories."""
 
-    Attributes:
-        latent: `[H + 1, S]`, the first ones are those that imagination started from.
-        action: `[H, S, ...]`.
-        mask: `[H, S, A]` bool, the actions that were legal there; None where all are.
-    """
-
-    latent: Latent
-    action: jax.Array
-    mask: jax.Array | None
+    latent: Latent  # `[H + 1, S]`, the first ones are those that imagination started from
+    action: jax.Array  # `[H, S, ...]`
+    mask: jax.Array | None  # `[H, S, A]` bool, the actions that were legal there; None where all are
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorldModelConfig(Part):
-    """Hyperparameters of the world model.
+    """Hyperparameters of the world model."""
 
-    Attributes:
-        free_nats: KL divergence of the random part, in nats, below which the losses do not reduce it.
-        uniform_mix: share of the uniform distribution in the distributions of the random part.
-        reconstruction_coef: weight of the loss of reconstructed observations.
-        reward_coef: weight of the loss of rewards.
-        continue_coef: weight of the loss of continuations.
-        dynamics_coef: weight of the loss that trains the prior towards the posterior.
-        representation_coef: weight of the loss that trains the posterior towards the prior.
-    """
-
+    # KL divergence of the random part, in nats, below which the losses do not reduce it.
     free_nats: Annotated[float, at_least(0.0)]
+    # Share of the uniform distribution in the distributions of the random part.
     uniform_mix: Annotated[float, between(0.0, 1.0)]
-    reconstruction_coef: Annotated[float, at_least(0.0)]
-    reward_coef: Annotated[float, at_least(0.0)]
-    continue_coef: Annotated[float, at_least(0.0)]
-    dynamics_coef: Annotated[float, at_least(0.0)]
+    reconstruction_coef: Annotated[float, at_least(0.0)]  # weight of the loss of reconstructed observations
+    reward_coef: Annotated[float, at_least(0.0)]  # weight of the loss of rewards
+    continue_coef: Annotated[float, at_least(0.0)]  # weight of the loss of continuations
+    dynamics_coef: Annotated[float, at_least(0.0)]  # weight of the loss that trains the prior towards the posterior
+    # Weight of the loss that trains the posterior towards the prior.
     representation_coef: Annotated[float, at_least(0.0)]
 
 
@@ -122,15 +98,12 @@ class _Networks(nn.Module):
         return self.dynamics.embed_tokens(self.encoder(view))
 
     def advance(self, latent: Latent, action: jax.Array) -> jax.Array:
-        """See `RSSM.advance`."""
         return self.dynamics.advance(latent, action)
 
     def prior(self, deterministic: jax.Array) -> jax.Array:
-        """See `RSSM.prior`."""
         return self.dynamics.prior(deterministic)
 
     def posterior(self, deterministic: jax.Array, embedding: jax.Array) -> jax.Array:
-        """See `RSSM.posterior`."""
         return self.dynamics.posterior(deterministic, embedding)
 
     def decode(self, features: jax.Array) -> PyTree:
@@ -144,22 +117,13 @@ class _Networks(nn.Module):
 
 @dataclass(frozen=True)
 class WorldModel:
-    """A recurrent state-space model, with an encoder and a decoder of observations, rewards and continuations.
+    """A recurrent state-space model, with an encoder and a decoder of observations, rewards and continuations."""
 
-    Attributes:
-        config: hyperparameters.
-        networks: networks of latents and observations.
-        reward_network: the distribution of the reward that led to a latent.
-        continue_network: the logit of the probability that the episode has not terminated in a latent.
-        observation_space: the space of `Observation.agent_view`.
-        action_space: the action space.
-    """
-
-    config: WorldModelConfig
-    networks: _Networks
-    reward_network: FeedForwardCritic
-    continue_network: FeedForwardCritic
-    observation_space: ObservationSpace
+    config: WorldModelConfig  # hyperparameters
+    networks: _Networks  # networks of latents and observations
+    reward_network: FeedForwardCritic  # the distribution of the reward that led to a latent
+    continue_network: FeedForwardCritic  # the logit of the probability that the episode has not terminated in a latent
+    observation_space: ObservationSpace  # the space of `Observation.agent_view`
     action_space: Space
 
     def init(self, key: jax.Array, observation: Observation) -> PyTree:
@@ -203,16 +167,10 @@ class WorldModel:
     ) -> Observed:
         """Compute the latents of sequences.
 
-        Args:
-            params: the parameters.
-            latent: `[B]`, before the first step.
-            observation: `[T, B, ...]`.
-            action: `[T, B, ...]`, those that led to the observations.
-            is_first: `[T, B]` bool, whether an observation is the first of its episode: latents and actions are reset.
-            key: one key.
-
-        Returns:
-            Latents and logits; gradients flow through the samples (straight-through).
+        `latent`: `[B]`, before the first step.
+        `observation`: `[T, B, ...]`.
+        `action`: `[T, B, ...]`, those that led to the observations.
+        `is_first`: `[T, B]` bool, whether an observation is the first of its episode: latents and actions are reset.
         """
         embedding, vector = self._apply("embed", params, observation.agent_view), self._vector(action)
 
@@ -232,16 +190,8 @@ class WorldModel:
     ) -> Imagined:
         """Continue from latents with the actions of a policy.
 
-        Args:
-            params: the parameters.
-            latent: `[S]`, the starts.
-            mask: `[S, A]` bool, the legal actions there; None where all are. Later ones are decoded.
-            policy: chooses the actions.
-            key: one key.
-            length: H.
-
-        Returns:
-            The trajectories.
+        `latent`: `[S]`, the starts.
+        `mask`: `[S, A]` bool, the legal actions there; None where all are. Later ones are decoded.
         """
 
         def step(carry: tuple[Latent, jax.Array | None], key: jax.Array) -> tuple[PyTree, PyTree]:
@@ -275,13 +225,7 @@ class WorldModel:
 
         Source: Hafner et al. 2025, equations 2 and 3. A truncated episode continues.
 
-        Args:
-            params: the parameters.
-            batch: `[T, B]`.
-            key: one key.
-
-        Returns:
-            The mean loss, the latents and the metrics.
+        `batch`: `[T, B]`.
         """
         entries = batch.entries
         steps = entries.observation, entries.action, entries.is_first
@@ -302,14 +246,8 @@ class WorldModel:
     def dream(self, params: PyTree, observation: Observation, action: jax.Array, context: int) -> Dream:
         """Predict the observations of episodes from the first ones and the actions, with the likeliest latents.
 
-        Args:
-            params: the parameters.
-            observation: `[T, B, ...]`, from the first ones of episodes.
-            action: `[T, B, ...]`, those that led to them.
-            context: observations that are known.
-
-        Returns:
-            The predictions; those of known observations are reconstructions.
+        `observation`: `[T, B, ...]`, from the first ones of episodes.
+        `action`: `[T, B, ...]`, those that led to them.
         """
         embedding, vector = self._apply("embed", params, observation.agent_view), self._vector(action)
         times = jnp.arange(len(vector))
@@ -365,14 +303,7 @@ class WorldModel:
 
 
 def no_action(space: Space) -> jax.Array:
-    """Return what stands for the action before an episode: its vector is zeros, as `_advance` makes it there.
-
-    Args:
-        space: the action space.
-
-    Returns:
-        `[*space.shape]`, -1 for choices, and the centre of a box.
-    """
+    """Return what stands for the action before an episode: its vector is zeros, as `_advance` makes it there."""
     if isinstance(space, Mixed):
         return space.join([no_action(part) for part in space.parts])
     if not isinstance(space, Box):
@@ -381,15 +312,7 @@ def no_action(space: Space) -> jax.Array:
 
 
 def make_world_model(config: WorldModelConfig, spec: SystemSpec) -> WorldModel:
-    """Build the model from the networks of a configuration.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces and networks.
-
-    Returns:
-        The model.
-    """
+    """Build the model from the networks of a configuration."""
     parts, space = spec.networks.world_model, spec.observation_space
     reward, continues = spec.networks.reward_network, spec.networks.continue_network
     networks = _Networks(

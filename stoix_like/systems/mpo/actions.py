@@ -17,14 +17,7 @@ def proposals(space: Space, pi: Distribution, num_samples: int, key: jax.Array) 
 
     Samples of a nearly deterministic policy would all be the same action, and nothing could be learned from them.
 
-    Args:
-        space: the action space.
-        pi: a policy with the batch shape `[*B]`.
-        num_samples: number of samples.
-        key: of the samples.
-
-    Returns:
-        Actions `[S, *B, *shape]`, and the logarithms `[S, *B]` of their weights, up to a constant.
+    Returns actions `[S, *B, *shape]`, and the logarithms `[S, *B]` of their weights, up to a constant.
     """
     if isinstance(space, Discrete):
         action = jnp.arange(space.n).reshape(-1, *(1 for _ in pi.batch_shape))
@@ -37,12 +30,8 @@ def proposals(space: Space, pi: Distribution, num_samples: int, key: jax.Array) 
 def excess(space: Box, action: jax.Array) -> jax.Array:
     """Compute the distance of actions from the bounds, `||a - clip(a, minimum, maximum)||`.
 
-    Args:
-        space: the action space.
-        action: `[..., *shape]`.
-
-    Returns:
-        `[...]`, 0 within the bounds, in units of half the range of each entry.
+    `action`: `[..., *shape]`.
+    Returns `[...]`, 0 within the bounds, in units of half the range of each entry.
     """
     low, high, units = (
         prepend_dims(jnp.broadcast_to(jnp.asarray(bound, action.dtype), space.shape), action.ndim)

@@ -29,57 +29,32 @@ _LOWEST = -18.0
 
 @dataclass(frozen=True, kw_only=True)
 class DualConfig(Part):
-    """Hyperparameters of the bounds; those of the mean and the deviation are for normal policies, squashed or not.
+    """Hyperparameters of the bounds; those of the mean and the deviation are for normal policies, squashed or not."""
 
-    Attributes:
-        epsilon: bound on the divergence of the weighted actions from the target policy, in nats.
-        epsilon_policy: bound on the divergence of an update, in nats per entry of an action.
-        epsilon_mean: bound on the divergence by changed means, in nats per action dimension.
-        epsilon_stddev: bound on the divergence by changed standard deviations, in nats per action dimension.
-        init_temperature: initial temperature of the weights, in the unit of values or advantages, and of those by the
-            penalty on actions out of bounds, in half their range.
-        init_alpha: initial Lagrange multiplier of `epsilon_policy`, per nat.
-        init_alpha_mean: initial Lagrange multiplier of `epsilon_mean`, per nat.
-        init_alpha_stddev: initial Lagrange multiplier of `epsilon_stddev`, per nat.
-        dual_lr: Adam learning rate of temperature and multipliers, before the softplus that keeps them positive; it
-            does not decay, and their gradients are not clipped.
-    """
-
+    # Bound on the divergence of the weighted actions from the target policy, in nats.
     epsilon: Annotated[float, above(0.0)]
-    epsilon_policy: Annotated[float, above(0.0)]
-    epsilon_mean: Annotated[float, above(0.0)]
+    epsilon_policy: Annotated[float, above(0.0)]  # bound on the divergence of an update, in nats per entry of an action
+    epsilon_mean: Annotated[float, above(0.0)]  # bound on the divergence by changed means, in nats per action dimension
+    # Bound on the divergence by changed standard deviations, in nats per action dimension.
     epsilon_stddev: Annotated[float, above(0.0)]
     init_temperature: Annotated[float, above(0.0)]
-    init_alpha: Annotated[float, above(0.0)]
-    init_alpha_mean: Annotated[float, above(0.0)]
-    init_alpha_stddev: Annotated[float, above(0.0)]
+    init_alpha: Annotated[float, above(0.0)]  # initial Lagrange multiplier of `epsilon_policy`, per nat
+    init_alpha_mean: Annotated[float, above(0.0)]  # initial Lagrange multiplier of `epsilon_mean`, per nat
+    init_alpha_stddev: Annotated[float, above(0.0)]  # initial Lagrange multiplier of `epsilon_stddev`, per nat
+    # Adam learning rate of temperature and multipliers, before the softplus that keeps them positive.
     dual_lr: Annotated[float, above(0.0)]
 
 
 class Duals(NamedTuple):
-    """Temperature and Lagrange multipliers, before the softplus that keeps them positive.
+    """Temperature and Lagrange multipliers, before the softplus that keeps them positive."""
 
-    Attributes:
-        temperature: of the weights of the E-step, a scalar.
-        alphas: multipliers `[A]` by the part of the policy, see `decouple`.
-        penalty_temperature: of the weights by a penalty, a scalar; `()` without one.
-    """
-
-    temperature: jax.Array
-    alphas: dict[str, jax.Array]
-    penalty_temperature: PyTree = ()
+    temperature: jax.Array  # of the weights of the E-step, a scalar
+    alphas: dict[str, jax.Array]  # multipliers `[A]` by the part of the policy
+    penalty_temperature: PyTree = ()  # of the weights by a penalty, a scalar; `()` without one
 
 
 def init_duals(config: DualConfig, pi: Distribution) -> Duals:
-    """Return the initial temperature and multipliers.
-
-    Args:
-        config: hyperparameters.
-        pi: a policy, an example.
-
-    Returns:
-        The duals.
-    """
+    """Return the initial temperature and multipliers."""
     values = {"policy": config.init_alpha, "mean": config.init_alpha_mean, "stddev": config.init_alpha_stddev}
     parts = distributions.decouple(pi, pi)
     sizes = {name: distributions.kl_per_dimension(pi, part).shape[-1] for name, part in parts.items()}
@@ -118,16 +93,6 @@ def constrained_policy_loss(
     the parts.
     Source: Abdolmaleki et al. 2018, "Relative entropy regularized policy iteration", section 4.2; Song et al. 2020
     (V-MPO), equation 5, which decouples only the divergence, and here the policy loss as well, as in MPO.
-
-    Args:
-        config: hyperparameters.
-        duals: the multipliers.
-        pi: the current policy, of any batch shape.
-        b_pi: the policy that it stays near, of the same batch shape.
-        cross_entropy: L_pi, the loss of a policy.
-
-    Returns:
-        The loss, a scalar, and the mean divergences by part, in nats per action dimension.
     """
     epsilons = {"policy": config.epsilon_policy, "mean": config.epsilon_mean, "stddev": config.epsilon_stddev}
     loss, metrics = jnp.zeros(()), {}

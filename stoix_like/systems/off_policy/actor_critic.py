@@ -74,37 +74,22 @@ class ActorAndCritics(Descends, Protocol):
 
 
 class OffPolicyShared(NamedTuple):
-    """The shared state of an agent.
+    """The shared state of an agent."""
 
-    Attributes:
-        params: the parameters of policy and critics.
-        opt_states: the states of the optimisers.
-        steps: gradient steps of the critics so far.
-        statistics: statistics of observations.
-        return_statistics: statistics of discounted returns.
-        parts: what other options need, by name.
-    """
-
-    params: PyTree
-    opt_states: PyTree
-    steps: jax.Array
-    statistics: PyTree = ()
-    return_statistics: PyTree = ()
-    parts: PyTree = ()
+    params: PyTree  # the parameters of policy and critics
+    opt_states: PyTree  # the states of the optimisers
+    steps: jax.Array  # gradient steps of the critics so far
+    statistics: PyTree = ()  # statistics of observations
+    return_statistics: PyTree = ()  # statistics of discounted returns
+    parts: PyTree = ()  # what other options need, by name
 
 
 class OffPolicyLocal(NamedTuple):
-    """The local state of an agent; `()` for options that are off.
+    """The local state of an agent; `()` for options that are off."""
 
-    Attributes:
-        buffer: the replay buffer.
-        returns: `[N]`, discounted returns of the episodes under way, see `ReturnScaler`.
-        critic_hidden_state: `[N, H]`, the state of recurrent critics.
-    """
-
-    buffer: PyTree
-    returns: PyTree = ()
-    critic_hidden_state: PyTree = ()
+    buffer: PyTree  # the replay buffer
+    returns: PyTree = ()  # `[N]`, discounted returns of the episodes under way
+    critic_hidden_state: PyTree = ()  # `[N, H]`, the state of recurrent critics
 
 
 ConfigT = TypeVar("ConfigT", bound=ActorAndCritics)
@@ -201,17 +186,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
 
 def make_parts(config: ActorAndCritics, spec: SystemSpec, critics: MultiNetwork, b1: Scalar = 0.9) -> dict[str, Any]:
-    """Build the attributes of an `OffPolicyActorCritic`.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-        critics: the critics, from `make_critics`.
-        b1: decay of the mean of the gradients in Adam, for the policy and the critics.
-
-    Returns:
-        The attributes by name.
-    """
+    """Build the attributes of an `OffPolicyActorCritic`."""
     network, normalizes = spec.networks.actor_network, config.normalisation.normalize_observations
     return {
         "config": config,
@@ -229,14 +204,7 @@ def make_parts(config: ActorAndCritics, spec: SystemSpec, critics: MultiNetwork,
 def make_critics(network: SimpleNamespace, num_critics: int, head: Any = None) -> MultiNetwork:
     """Build an ensemble of critics with independent parameters.
 
-    Args:
-        network: `input_layer`, `pre_torso` and `critic_head` of one critic.
-        num_critics: number of critics, C.
-        head: replaces `network.critic_head`.
-
-    Returns:
-        A network with values `[..., C]`; its arguments are those of the input layer, such as
-        `(observation, {"action": action})`.
+    Returns a network with values `[..., C]`; its arguments are those of the input layer.
     """
 
     def critic() -> FeedForwardCritic:

@@ -23,15 +23,7 @@ def replay_epochs(
 ) -> tuple[T, Metrics]:
     """Take several gradient steps, each on a new batch of a replay buffer, and average their metrics.
 
-    Args:
-        step: `(carry, sample_key, step_key) -> (carry, metrics)`; the parameters in its carry may be packed.
-        carry: the state before the first step, the shared one of an agent, or the agent.
-        key: one key.
-        epochs: number of steps.
-        counts: `[epochs]`, a further argument of each step; None where steps do not count.
-
-    Returns:
-        The state after the last step, and the mean metrics.
+    `counts`: `[epochs]`, a further argument of each step; None where steps do not count.
     """
     # A replay buffer stays as it is.
     packed = carry._replace(shared=pack_params(carry.shared)) if isinstance(carry, Agent) else pack_params(carry)

@@ -42,11 +42,7 @@ from stoix_like.utils.replay import Batch, SequenceReplayConfig, make_sequence_r
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentReplayConfig(SequenceReplayConfig):
-    """Hyperparameters of the replay buffer of a recurrent policy and its critics.
-
-    Attributes:
-        n_step: see `ReplayConfig`; targets have one reward.
-    """
+    """Hyperparameters of the replay buffer of a recurrent policy and its critics."""
 
     n_step: Literal[1] = 1
 
@@ -72,19 +68,13 @@ class RecurrentParams(NamedTuple):
 
 
 class ReplayedSequences(NamedTuple):
-    """Observations of sequences, as an input of a `RecurrentNetwork`.
+    """Observations of sequences, as an input of a `RecurrentNetwork`."""
 
-    Attributes:
-        observation: `[W, B, ...]`.
-        is_first: `[W, B]` bool, whether an observation is the first of its episode.
-        next_observation: `[W, B, ...]`, the true successors; None where they are the observations that follow.
-        states: `[B, H]`, the states of policy and critics before the first step.
-    """
-
-    observation: Observation
-    is_first: jax.Array
+    observation: Observation  # `[W, B, ...]`
+    is_first: jax.Array  # `[W, B]` bool, whether an observation is the first of its episode
+    # `[W, B, ...]`, the true successors; None where they are the observations that follow.
     next_observation: Observation | None
-    states: ActorCriticHiddenStates
+    states: ActorCriticHiddenStates  # `[B, H]`, the states of policy and critics before the first step
 
 
 class Successors(NamedTuple):
@@ -95,19 +85,12 @@ class Successors(NamedTuple):
 
 @dataclass(frozen=True)
 class RecurrentNetwork:
-    """A feed-forward network behind recurrent cells, which takes sequences in place of a batch.
+    """A feed-forward network behind recurrent cells, which takes sequences in place of a batch."""
 
-    Attributes:
-        cells: the cells, and what is before them.
-        head: what is behind them.
-        burn_in_length: steps at the start of a sequence without an output.
-        state_of: selects the state of these cells.
-    """
-
-    cells: RecurrentCritic
-    head: FeedForwardActor | MultiNetwork
-    burn_in_length: int
-    state_of: Callable[[ActorCriticHiddenStates], PyTree]
+    cells: RecurrentCritic  # the cells, and what is before them
+    head: FeedForwardActor | MultiNetwork  # what is behind them
+    burn_in_length: int  # steps at the start of a sequence without an output
+    state_of: Callable[[ActorCriticHiddenStates], PyTree]  # selects the state of these cells
 
     def init(self, key: jax.Array, observation: Observation, *inputs: PyTree) -> RecurrentParams:
         """Initialise the parameters, for observations `[N, ...]` and further inputs of the head."""
@@ -125,15 +108,9 @@ class RecurrentNetwork:
     def apply(self, params: RecurrentParams, observation: PyTree, *inputs: PyTree, rngs: None = None) -> PyTree:
         """Compute the output of the head.
 
-        Args:
-            params: the parameters.
-            observation: first observations `[B, ...]` of episodes; or `ReplayedSequences`, or their `Successors`, after
-                whose burn-in L steps remain.
-            *inputs: further inputs of the head, with the leading axis of its output.
-            rngs: not used: nothing is dropped.
-
-        Returns:
-            The output for `[B]` or `[L * B]` observations.
+        `observation`: first observations `[B, ...]` of episodes.
+        `*inputs`: further inputs of the head, with the leading axis of its output.
+        Returns the output for `[B]` or `[L * B]` observations.
         """
         del rngs
         if isinstance(observation, ReplayedSequences):
@@ -257,16 +234,7 @@ def with_recurrent_networks(algorithm: AlgorithmT, spec: SystemSpec) -> Algorith
 def make_recurrent_networks(
     networks: SimpleNamespace, num_critics: int, burn_in_length: int
 ) -> tuple[RecurrentNetwork, RecurrentNetwork]:
-    """Build the policy and the critics of a network configuration.
-
-    Args:
-        networks: `actor_network` and `q_network`.
-        num_critics: number of critics, which share their cells.
-        burn_in_length: see `RecurrentNetwork`.
-
-    Returns:
-        The policy, and the critics, whose further input is `{"action": action}`.
-    """
+    """Build the policy and the critics of a network configuration."""
     actor, q_network = networks.actor_network, networks.q_network
     policy_head = FeedForwardActor(actor.action_head, actor.post_torso, ArrayInput())
     behind = {"input_layer": EmbeddingActionInput(), "pre_torso": q_network.post_torso}

@@ -73,11 +73,11 @@ class ActorAndCritic(Descends, Protocol):
 
     @property
     def standardize_advantages(self) -> bool | str:
-        """Over what advantages are standardised, see `OnPolicyActorCritic.standardize`."""
+        """Over what advantages are standardised."""
 
     @property
     def sde_sample_freq(self) -> int | None:
-        """Steps between new exploration noise, see `make_exploration`."""
+        """Steps between new exploration noise."""
 
     @property
     def final_values(self) -> dict[str, float | jax.Array]:
@@ -91,39 +91,23 @@ ConfigT = TypeVar("ConfigT", bound=ActorAndCritic)
 
 
 class OnPolicyShared(NamedTuple):
-    """The shared state of an agent: parameters, optimiser states, statistics, and what of the rest options need.
+    """The shared state of an agent: parameters, optimiser states, statistics, and what of the rest options need."""
 
-    Attributes:
-        params: the parameters.
-        opt_states: the states of the optimisers.
-        statistics: statistics of observations.
-        return_statistics: statistics of discounted returns.
-        updates: updates so far, for annealed hyperparameters.
-        own: what an algorithm adds.
-        parts: what options need, by name, see `systems.parts.state`.
-    """
-
-    params: ActorCriticParams
-    opt_states: ActorCriticOptStates
-    statistics: PyTree
-    return_statistics: PyTree = ()
-    updates: PyTree = ()
-    own: PyTree = ()
-    parts: PyTree = ()
+    params: ActorCriticParams  # the parameters
+    opt_states: ActorCriticOptStates  # the states of the optimisers
+    statistics: PyTree  # statistics of observations
+    return_statistics: PyTree = ()  # statistics of discounted returns
+    updates: PyTree = ()  # updates so far, for annealed hyperparameters
+    own: PyTree = ()  # what an algorithm adds
+    parts: PyTree = ()  # what options need, by name
 
 
 class OnPolicyLocal(NamedTuple):
-    """The local state of an agent: what of a shard's past options need; `()` where they are off.
+    """The local state of an agent: what of a shard's past options need; `()` where they are off."""
 
-    Attributes:
-        returns: discounted returns so far, see `RewardNormalizer`.
-        critic_hidden_state: `[N, H]`, the state of a recurrent critic.
-        parts: what options need, by name, see `systems.parts.state`.
-    """
-
-    returns: PyTree = ()
-    critic_hidden_state: PyTree = ()
-    parts: PyTree = ()
+    returns: PyTree = ()  # discounted returns so far
+    critic_hidden_state: PyTree = ()  # `[N, H]`, the state of a recurrent critic
+    parts: PyTree = ()  # what options need, by name
 
 
 @dataclass(frozen=True)
@@ -190,14 +174,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
     ) -> tuple[Agent, OnPolicyTransition, Metrics]:
         """Compute the advantages and value targets of a rollout `[T, N]`, in one pass of the critic over all steps.
 
-        Args:
-            agent: the agent.
-            trajectory: the rollout.
-            key: the key of the update, from which an intrinsic reward derives its own.
-            pieces: see `ActorCriticNetworks.evaluate`.
-
-        Returns:
-            The agent with new statistics of returns, the batch `[B]` to learn from, and metrics.
+        Returns the agent with new statistics of returns, the batch `[B]` to learn from, and metrics.
         """
         (shared, local), steps = self.normalize(agent, trajectory.transitions)
         critic_state, values = self.networks.evaluate(

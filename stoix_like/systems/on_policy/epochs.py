@@ -28,15 +28,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class MinibatchConfig(Part):
-    """Hyperparameters of gradient steps on the minibatches of a rollout.
+    """Hyperparameters of gradient steps on the minibatches of a rollout."""
 
-    Attributes:
-        epochs: passes over each rollout.
-        num_minibatches: minibatches per epoch.
-    """
-
-    epochs: Annotated[int, between(1, 1_000_000)]
-    num_minibatches: Annotated[int, between(1, INT32_MAX)]
+    epochs: Annotated[int, between(1, 1_000_000)]  # passes over each rollout
+    num_minibatches: Annotated[int, between(1, INT32_MAX)]  # minibatches per epoch
 
     @property
     def gradient_steps(self) -> int:
@@ -44,7 +39,7 @@ class MinibatchConfig(Part):
         return self.epochs * self.num_minibatches
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
-        """Check that minibatches divide the rollout; see `Part.check`."""
+        """Check that minibatches divide the rollout."""
         batch = config.rollout_length * num_envs
         if batch % self.num_minibatches:
             raise ConfigError(
@@ -64,17 +59,8 @@ def minibatch_epochs(
 ) -> tuple[T, Metrics]:
     """Take gradient steps on the shuffled minibatches of a rollout, for several epochs.
 
-    Args:
-        sgd_step: `(shared, minibatch, key) -> (shared, metrics)`.
-        shared: the state before the update.
-        batch: arrays `[B, ...]`.
-        key: one key.
-        config: the number of epochs and of minibatches, a divisor of B.
-        stop: ends the update early, if it is to.
-        step_keys: whether each step receives a key; otherwise None.
-
-    Returns:
-        The state after the update, and the mean metrics.
+    `batch`: arrays `[B, ...]`.
+    `step_keys`: whether each step receives a key; otherwise None.
     """
     step = stop.guard(lambda shared, inputs: sgd_step(shared, *inputs))
 

@@ -42,27 +42,22 @@ _STREAM = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class IntrinsicReward(DataFile):
-    """Hyperparameters of an intrinsic reward.
+    """Hyperparameters of an intrinsic reward."""
 
-    Attributes:
-        intrinsic: `rnd`, `gail`, whose demonstrations are `data`, or None for no intrinsic reward.
-        intrinsic_weight: weight of its advantages; those of the task have weight one.
-        intrinsic_gamma: its discount per step.
-        intrinsic_lr: Adam learning rate of its networks.
-    """
-
+    # `rnd`, `gail`, whose demonstrations are `data`, or None for no intrinsic reward.
     intrinsic: Annotated[str | None, one_of("rnd", "gail")] = None
+    # Weight of its advantages; those of the task have weight one.
     intrinsic_weight: Annotated[float, at_least(0.0)] = 1.0
-    intrinsic_gamma: Annotated[float, between(0.0, 1.0)] = 0.99
-    intrinsic_lr: Annotated[float, above(0.0)] = 1e-3
+    intrinsic_gamma: Annotated[float, between(0.0, 1.0)] = 0.99  # its discount per step
+    intrinsic_lr: Annotated[float, above(0.0)] = 1e-3  # Adam learning rate of its networks
 
     @property
     def reads_successors(self) -> bool:
-        """See `Part`: the rewards are those of successors."""
+        """The rewards are those of successors."""
         return self.intrinsic is not None
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Check that there are data if, and only if, they are read; see `Part.check`."""
+        """Check that there are data if, and only if, they are read."""
         if (self.intrinsic == "gail") != (self.data is not None):
             raise ConfigError(
                 f"system.intrinsic={self.intrinsic} system.data={self.data}: demonstrations, system.data=FILE, are what"
@@ -71,21 +66,13 @@ class IntrinsicReward(DataFile):
 
 
 class IntrinsicState(NamedTuple):
-    """The part of an intrinsic reward in `Agent.shared`.
+    """The part of an intrinsic reward in `Agent.shared`."""
 
-    Attributes:
-        params: parameters by network: `value`, and those of the bonus.
-        target: parameters that are never learned, the random network of RND; `()` for GAIL.
-        opt_state: state of the optimiser.
-        statistics: statistics of observations.
-        return_statistics: statistics of discounted intrinsic returns.
-    """
-
-    params: dict[str, PyTree]
-    target: PyTree
-    opt_state: PyTree
-    statistics: PyTree
-    return_statistics: PyTree
+    params: dict[str, PyTree]  # parameters by network: `value`, and those of the bonus
+    target: PyTree  # parameters that are never learned, the random network of RND; `()` for GAIL
+    opt_state: PyTree  # state of the optimiser
+    statistics: PyTree  # statistics of observations
+    return_statistics: PyTree  # statistics of discounted intrinsic returns
 
 
 def intrinsic_key(key: jax.Array) -> jax.Array:
@@ -94,16 +81,11 @@ def intrinsic_key(key: jax.Array) -> jax.Array:
 
 
 class Intrinsic(NamedTuple):
-    """Functions of an intrinsic reward.
+    """Functions of an intrinsic reward."""
 
-    Attributes:
-        init: `(key, time step) -> state`, shared by all shards.
-        init_memory: `(num_envs) -> memory`, that of one shard: `[N]`, discounted intrinsic returns so far.
-        add: `(state, memory, transitions [T, N], advantage [T, N], key) -> (state, memory, advantage, metrics)`, learns
-            from a rollout and adds the weighted intrinsic advantages.
-    """
-
+    # `(key, time step) -> state`, shared by all shards.
     init: Callable[[jax.Array, TimeStep], PyTree] = lambda key, timestep: ()
+    # `(num_envs) -> memory`, that of one shard: `[N]`, discounted intrinsic returns so far.
     init_memory: Callable[[int], PyTree] = lambda num_envs: ()
     add: Callable[..., tuple[PyTree, PyTree, jax.Array, Metrics]] = lambda state, memory, steps, advantage, key: (
         state,
@@ -180,7 +162,7 @@ class _Bonus:
     def add(
         self, state: IntrinsicState, memory: jax.Array, steps: Transition, advantage: jax.Array, key: jax.Array
     ) -> tuple[IntrinsicState, jax.Array, jax.Array, Metrics]:
-        """See `Intrinsic.add`; `steps` have the observations of the environment."""
+        """`steps` have the observations of the environment."""
         state = state._replace(statistics=self.normalizer.update(state.statistics, steps.next_observation))
         steps = steps._replace(
             observation=self.normalizer.apply(state.statistics, steps.observation),
@@ -320,19 +302,7 @@ _BONUSES: dict[str, type[_Bonus]] = {"rnd": _RND, "gail": _GAIL}
 
 
 def make_intrinsic(config: IntrinsicReward | None, system: Descends, spec: SystemSpec) -> Intrinsic:
-    """Build the intrinsic reward of a configuration; its networks have the input layer and torso of the actor.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        system: those of the system, whose optimiser and passes over the rollout it shares.
-        spec: spaces, networks, axes and sizes.
-
-    Returns:
-        The functions.
-
-    Raises:
-        ConfigError: each agent has networks of its own.
-    """
+    """Build the intrinsic reward of a configuration; its networks have the input layer and torso of the actor."""
     if config is None or config.intrinsic is None:
         return NO_BONUS
     if not spec.share_networks:

@@ -33,18 +33,12 @@ NETWORK_HEADS: Mapping[str, HeadRequirement] = {
 
 
 class Values(NamedTuple):
-    """The values of a rollout.
+    """The values of a rollout."""
 
-    Attributes:
-        obs: `[T, N]`, the inputs of the networks.
-        v_tm1: `[T, N]`, values of the observations acted on.
-        v_t: `[T, N]`, values of their true successors.
-        states: `[T / L, N, H]`, the states of a recurrent critic after every L steps, a sequence; `()` without cells.
-    """
-
-    obs: PyTree
-    v_tm1: jax.Array
-    v_t: jax.Array
+    obs: PyTree  # `[T, N]`, the inputs of the networks
+    v_tm1: jax.Array  # `[T, N]`, values of the observations acted on
+    v_t: jax.Array  # `[T, N]`, values of their true successors
+    # `[T / L, N, H]`, the states of a recurrent critic after every L steps, a sequence; `()` without cells.
     states: PyTree = ()
 
 
@@ -53,18 +47,12 @@ class ActorCriticNetworks:
     """A policy and its value function, separate or on a shared torso; `RecurrentNetworks` have cells as well.
 
     Their inputs `obs` are observations; those of recurrent networks are `Sequences` of them.
-
-    Attributes:
-        actor: the policy.
-        critic: the value function.
-        pair: both in one, where the critic has no parameters but those of its head; None: they share none.
-        output: how the output of the critic is read and learned.
     """
 
-    actor: Any
-    critic: Any
-    pair: Any | None
-    output: CriticOutput
+    actor: Any  # the policy
+    critic: Any  # the value function
+    pair: Any | None  # both in one, where the critic has no parameters but those of its head; None: they share none
+    output: CriticOutput  # how the output of the critic is read and learned
 
     @property
     def shared(self) -> bool:
@@ -136,14 +124,7 @@ class ActorCriticNetworks:
     def evaluate(
         self, params: ActorCriticParams, critic_state: PyTree, trajectory: Trajectory, pieces: int = 1
     ) -> tuple[PyTree, Values]:
-        """Compute the values of a rollout `[T, N]`, and return them with the state of the critic.
-
-        Args:
-            params: the parameters.
-            critic_state: the state of the critic before the rollout.
-            trajectory: the rollout.
-            pieces: on accelerators, how many pieces the rollout is evaluated in, which need less memory than the whole.
-        """
+        """Compute the values of a rollout `[T, N]`, and return them with the state of the critic."""
         steps = trajectory.transitions
         value = in_pieces(partial(self.values, params), pieces, len(steps.reward))
         v_tm1, values = value(steps.observation), value(steps.next_observation)
@@ -174,22 +155,12 @@ def make_networks(networks: SimpleNamespace) -> ActorCriticNetworks:
 
 
 class OnPolicyTransition(NamedTuple):
-    """One step of a rollout with the inputs of the losses.
+    """One step of a rollout with the inputs of the losses."""
 
-    Attributes:
-        obs: input of the networks, with the observation that the policy acted on, see `Values`.
-        action: the action taken.
-        log_prob: log-probability of the action under the behaviour policy.
-        value: value of `obs` before the update; `()` where it is not needed.
-        advantage: advantage of the action.
-        target: value target.
-        lesson: what a teacher says about `obs`, see `systems.parts.teacher`.
-    """
-
-    obs: PyTree
-    action: jax.Array
-    log_prob: jax.Array
-    value: PyTree
-    advantage: jax.Array
-    target: jax.Array
-    lesson: PyTree = ()
+    obs: PyTree  # input of the networks, with the observation that the policy acted on
+    action: jax.Array  # the action taken
+    log_prob: jax.Array  # log-probability of the action under the behaviour policy
+    value: PyTree  # value of `obs` before the update; `()` where it is not needed
+    advantage: jax.Array  # advantage of the action
+    target: jax.Array  # value target
+    lesson: PyTree = ()  # what a teacher says about `obs`

@@ -43,14 +43,10 @@ class OwnNetworks(ActorCriticNetworks):
     """Feed-forward policies and value functions of each agent: parameters `[A, ...]`, applied by one vmapped network.
 
     Minibatches are of whole games, so that the place of a row tells its agent.
-
-    Attributes:
-        num_agents: agents of a game, A.
-        dims: axes of one observation, for the number of batch axes before them.
     """
 
-    num_agents: int
-    dims: int
+    num_agents: int  # agents of a game, A
+    dims: int  # axes of one observation, for the number of batch axes before them
 
     def init(self, key: jax.Array, observation: Observation) -> ActorCriticParams:
         """Initialise the parameters for observations `[N * A, ...]`, those of each agent from a key of its own."""
@@ -87,19 +83,7 @@ class OwnNetworks(ActorCriticNetworks):
 
 
 def with_own_networks(networks: ActorCriticNetworks, spec: SystemSpec, optimiser: str) -> ActorCriticNetworks:
-    """Give every agent networks of its own where agents share none.
-
-    Args:
-        networks: feed-forward networks.
-        spec: the network configuration, and the number of agents.
-        optimiser: its name.
-
-    Returns:
-        The networks.
-
-    Raises:
-        ConfigError: the critic computes a distribution, or the optimiser tells weights from biases by their axes.
-    """
+    """Give every agent networks of its own where agents share none."""
     if spec.share_networks:
         return networks
     if networks.output is not SCALAR:

@@ -46,17 +46,14 @@ NETWORK_HEADS: Mapping[str, HeadRequirement] = {
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedSequences(Part):
-    """Hyperparameters of the sequences of rollouts that gradients flow through.
+    """Hyperparameters of the sequences of rollouts that gradients flow through."""
 
-    Attributes:
-        sequence_length: steps per sequence, a divisor of `rollout_length`; None: the whole rollout.
-    """
-
+    # Steps per sequence, a divisor of `rollout_length`; None: the whole rollout.
     sequence_length: Annotated[int | None, between(1, INT32_MAX)] = None
 
     @property
     def reads_successors(self) -> bool:
-        """See `Part`: values of successors are computed from the states of the critic."""
+        """Values of successors are computed from the states of the critic."""
         return True
 
     def steps_per_sequence(self, rollout_length: int) -> int:
@@ -64,7 +61,7 @@ class LearnedSequences(Part):
         return self.sequence_length or rollout_length
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Check that sequences divide the rollout, and minibatches the sequences; see `Part.check`."""
+        """Check that sequences divide the rollout, and minibatches the sequences."""
         rollout, length = config.rollout_length, self.steps_per_sequence(config.rollout_length)
         if config.sde_sample_freq is not None:
             raise ConfigError(
@@ -87,17 +84,11 @@ class LearnedSequences(Part):
 
 
 class Sequences(NamedTuple):
-    """Observations of sequences, the input of recurrent networks.
+    """Observations of sequences, the input of recurrent networks."""
 
-    Attributes:
-        observation: `[L, S, ...]`.
-        is_first: `[L, S]` bool, whether an observation is the first of its episode.
-        hidden_states: `[S, H]`, the states before the first steps.
-    """
-
-    observation: Observation
-    is_first: jax.Array
-    hidden_states: ActorCriticHiddenStates
+    observation: Observation  # `[L, S, ...]`
+    is_first: jax.Array  # `[L, S]` bool, whether an observation is the first of its episode
+    hidden_states: ActorCriticHiddenStates  # `[S, H]`, the states before the first steps
 
 
 @dataclass(frozen=True)
@@ -106,12 +97,9 @@ class RecurrentNetworks(ActorCriticNetworks):
 
     The carry of `act` is the state of the actor. That of the critic is part of `Agent.local`: values are computed at
     the start of each update, in one pass over the rollout. With shared cells, they start from the actor's state.
-
-    Attributes:
-        length: steps per sequence, L.
     """
 
-    length: int
+    length: int  # steps per sequence, L
 
     def init_params(self, network: Any, key: jax.Array, observation: Observation) -> PyTree:
         """Initialise the parameters of one network."""

@@ -13,12 +13,8 @@ from stoix_like.utils.jax_utils import prepend_dims
 def as_vector(space: Space, action: jax.Array) -> jax.Array:
     """Return actions as vectors, the concatenated one-hot vectors of discrete choices.
 
-    Args:
-        space: the action space.
-        action: actions of this space, with any leading axes.
-
-    Returns:
-        `[..., D]` floats.
+    `action`: actions of this space, with any leading axes.
+    Returns `[..., D]` floats.
     """
     if isinstance(space, Discrete):
         return jax.nn.one_hot(action, space.n, dtype=jnp.float32)
@@ -31,13 +27,8 @@ def as_vector(space: Space, action: jax.Array) -> jax.Array:
 def action_vector(space: Space, action: jax.Array) -> jax.Array:
     """Return actions as vectors.
 
-    Args:
-        space: the action space.
-        action: actions of this space, with any leading axes.
-
-    Returns:
-        `[..., D]`: one-hot choices; numbers of a box relative to its centre, in units of half its width, but those
-        that lack a bound as they are.
+    `action`: actions of this space, with any leading axes.
+    Returns `[..., D]`: one-hot choices.
     """
     if isinstance(space, Mixed):
         pairs = zip(space.parts, space.split(action), strict=True)
@@ -50,23 +41,15 @@ def action_vector(space: Space, action: jax.Array) -> jax.Array:
 
 
 def unit(space: Box) -> np.ndarray:
-    """Return half the width of a box, an array of its shape; 1 for entries that are unbounded or have one value only.
-
-    Args:
-        space: the box.
-    """
+    """Return half the width of a box, an array of its shape; 1 for entries that are unbounded or constant."""
     return np.where(space.half_width > 0.0, space.half_width, np.float32(1.0))
 
 
 def clip_to_bounds(space: Space, action: jax.Array) -> jax.Array:
     """Clip actions to the bounds of their space, as `env.clip_actions` does.
 
-    Args:
-        space: the action space.
-        action: `[..., *shape]` actions of this space, or beyond its bounds.
-
-    Returns:
-        `[..., *shape]` the nearest actions of the space.
+    `action`: `[..., *shape]` actions of this space, or beyond its bounds.
+    Returns `[..., *shape]` the nearest actions of the space.
     """
     if not isinstance(space, Box | Mixed):
         return action

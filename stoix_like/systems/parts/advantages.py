@@ -34,19 +34,7 @@ def make_advantages(
     max_ratios: tuple[Scalar, Scalar] = (1.0, 1.0),
     weighted: bool = True,
 ) -> Advantages:
-    """Return generalised advantage estimation, or V-trace, which corrects for the lag of the behaviour policy.
-
-    Args:
-        gamma: discount per step.
-        gae_lambda: mixing parameter of n-step advantages.
-        vtrace: whether to use V-trace.
-        max_ratios: upper bounds of the probability ratios that weight value errors and advantages (V-trace).
-        weighted: whether the ratios weight advantages (V-trace); False where the policy loss does, or
-            where their exponentials weight it.
-
-    Returns:
-        The function.
-    """
+    """Return generalised advantage estimation, or V-trace, which corrects for the lag of the behaviour policy."""
     if vtrace:
         return partial(_vtrace, gamma, gae_lambda, max_ratios, weighted)
     return partial(_generalised, gamma, gae_lambda)

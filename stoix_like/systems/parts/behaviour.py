@@ -17,19 +17,15 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class BehaviourDistance(Part):
-    """Hyperparameters of the distance to the actions of the data, in units of half the action range.
+    """Hyperparameters of the distance to the actions of the data, in units of half the action range."""
 
-    Attributes:
-        bc_coef: weight of the squared distance of the policy's action to that of the data, where values are divided by
-            their mean magnitude; None: off.
-        critic_bc_coef: weight of this distance at the successor, subtracted from targets; None: off.
-    """
-
+    # Weight of the squared distance of the policy's action to that of the data.
     bc_coef: Annotated[float | None, above(0.0)] = None
+    # Weight of this distance at the successor, subtracted from targets; None: off.
     critic_bc_coef: Annotated[float | None, above(0.0)] = None
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Refuse distances to actions that are not known; see `Part.check`."""
+        """Refuse distances to actions that are not known."""
         if self.critic_bc_coef is not None and not (config.replay.only_data and config.replay.n_step == 1):
             raise ConfigError(
                 f"system.critic_bc_coef={self.critic_bc_coef} needs the action after every step, which only data hold:"
@@ -38,14 +34,11 @@ class BehaviourDistance(Part):
 
 
 class Behaviour(NamedTuple):
-    """Regularisation towards the actions of the data; the identity without it.
+    """Regularisation towards the actions of the data; the identity without it."""
 
-    Attributes:
-        actor_loss: `(q [B], action [B, ...], batch) -> loss`, of the values and the actions of the policy.
-        target: `(q_t [B, C], action [B, ...], batch) -> q_t`, of the target policy's action at the successor.
-    """
-
+    # `(q [B], action [B, ...], batch) -> loss`, of the values and the actions of the policy.
     actor_loss: Callable[[jax.Array, jax.Array, Batch], jax.Array]
+    # `(q_t [B, C], action [B, ...], batch) -> q_t`, of the target policy's action at the successor.
     target: Callable[[jax.Array, jax.Array, Batch], jax.Array]
 
 
@@ -58,14 +51,6 @@ def make_behaviour(config: BehaviourDistance, unit: jax.Array, axes: Axes) -> Be
     Source: Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, equations 3 to 5, with `bc_coef` = 1 / (A alpha), because its
     authors' code averages over the A entries of an action; Tarasov et al. 2023 (ReBRAC), arXiv:2305.09836, equations 4
     and 5, whose authors' policy climbs the minimum of the critics, and this one the first, as that of TD3.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        unit: half the width of the range of actions, of the shape of one action.
-        axes: the axes that a batch is spread over.
-
-    Returns:
-        The functions.
     """
 
     def distance(action: jax.Array, other: jax.Array) -> jax.Array:

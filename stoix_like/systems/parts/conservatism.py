@@ -20,30 +20,22 @@ from stoix_like.utils.loss import cql_penalty_per_example, sampled_cql_penalty
 
 @dataclass(frozen=True, kw_only=True)
 class Conservatism(Part):
-    """Hyperparameters of conservative values of discrete actions.
+    """Hyperparameters of conservative values of discrete actions."""
 
-    Attributes:
-        cql_coef: weight of the penalty of each critic; None: off.
-    """
-
-    cql_coef: Annotated[float | None, above(0.0)] = None
+    cql_coef: Annotated[float | None, above(0.0)] = None  # weight of the penalty of each critic; None: off
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampledConservatism(Conservatism):
-    """Hyperparameters of conservative values of continuous actions.
+    """Hyperparameters of conservative values of continuous actions."""
 
-    Attributes:
-        cql_actions: actions drawn from each of three distributions, to estimate the penalty.
-        calibrated: whether values of the policy's actions are not pushed below the returns of the data, see `Data`;
-            steps of rollouts have no bound.
-    """
-
+    # Actions drawn from each of three distributions, to estimate the penalty.
     cql_actions: Annotated[int, between(1, INT32_MAX)] = 10
+    # Whether values of the policy's actions are not pushed below the returns of the data.
     calibrated: bool = False
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Refuse a calibration without what it needs; see `Part.check`."""
+        """Refuse a calibration without what it needs."""
         if self.calibrated and (self.cql_coef is None or config.replay.data is None):
             raise ConfigError("system.calibrated=true needs system.cql_coef and system.data: set both, or use false")
         if self.calibrated and get_value(config, "normalize_rewards"):
@@ -56,12 +48,7 @@ class SampledConservatism(Conservatism):
 def check_actions(config: SampledConservatism | None, space: Space) -> None:
     """Refuse a penalty on uniform actions where actions have no bounds.
 
-    Args:
-        config: hyperparameters; the floats may be traced. None: off.
-        space: the space of actions.
-
-    Raises:
-        ConfigError: there are none to draw.
+    `config`: hyperparameters; the floats may be traced. None: off.
     """
     if config is not None and config.cql_coef is not None and not (isinstance(space, Box) and space.bounded):
         raise ConfigError("system.cql_coef draws uniform actions, which needs an action space with bounds: use null")
@@ -87,11 +74,7 @@ def make_penalty(config: Conservatism) -> Penalty:
     Source: Kumar et al. 2020 (CQL), arXiv:2006.04779, equation 4, whose mean over the data weighs all samples alike:
     so weights of a prioritised replay buffer apply to the penalty as to the loss.
 
-    Args:
-        config: hyperparameters; the floats may be traced.
-
-    Returns:
-        `(losses [B], q_tm1 [B, A], action [B]) -> losses`; the identity where it is off.
+    Returns `(losses [B], q_tm1 [B, A], action [B]) -> losses`; the identity where it is off.
     """
     coef = config.cql_coef
     if coef is None:
@@ -110,12 +93,7 @@ def make_sampled_penalty(config: SampledConservatism | None, space: Any) -> Samp
     also bounds the values of finished episodes online, backs up the largest of ten next actions, and on AntMaze learns
     the weight; here, only recorded steps have bounds.
 
-    Args:
-        config: hyperparameters; the floats may be traced. None: off.
-        space: the bounded space of actions, see `check_actions`.
-
-    Returns:
-        The function; the identity where the penalty is off.
+    `config`: hyperparameters; the floats may be traced. None: off.
     """
     if config is None or config.cql_coef is None:
         return lambda loss, *_: loss

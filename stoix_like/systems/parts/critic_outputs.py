@@ -23,16 +23,11 @@ from stoix_like.utils.scales import two_hot
 
 
 class CriticOutput(NamedTuple):
-    """Value, loss and metrics of the output of a critic.
+    """Value, loss and metrics of the output of a critic."""
 
-    Attributes:
-        value: `(output) -> values [...]`.
-        loss: `(output, target [...]) -> losses [...]`.
-        metrics: `(output, target [...]) -> metrics`, each `[...]`.
-    """
-
-    value: Callable[[PyTree], jax.Array]
-    loss: Callable[[PyTree, jax.Array], jax.Array]
+    value: Callable[[PyTree], jax.Array]  # `(output) -> values [...]`
+    loss: Callable[[PyTree, jax.Array], jax.Array]  # `(output, target [...]) -> losses [...]`
+    # `(output, target [...]) -> metrics`, each `[...]`.
     metrics: Callable[[PyTree, jax.Array], Metrics] = lambda output, target: {}
 
 
@@ -59,13 +54,9 @@ def two_hot_loss(distribution: Any, *targets: jax.Array, weights: Sequence[Scala
 
     On a CPU, one sum of targets over one set of atoms is several times faster than `two_hot_loss_per_example`.
 
-    Args:
-        distribution: a distribution `[...]` over the same atoms everywhere.
-        *targets: `[...]` each.
-        weights: those of the targets.
-
-    Returns:
-        The losses (nats), `[...]`.
+    `distribution`: a distribution `[...]` over the same atoms everywhere.
+    `*targets`: `[...]` each.
+    Returns the losses (nats), `[...]`.
     """
     logits, values = distribution.logits, distribution.values
     # A slice, which is free; indices would gather.

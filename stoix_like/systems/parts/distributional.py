@@ -22,22 +22,15 @@ Head = TypeVar("Head", bound=Any)
 
 @dataclass(frozen=True, kw_only=True)
 class AtomsConfig(Part):
-    """Hyperparameters of a categorical distribution of returns.
-
-    Attributes:
-        scale: what the atoms are a function of, for messages; empty for the returns themselves.
-        num_atoms: number of atoms.
-        vmin: value of the first atom, in units of scaled reward.
-        vmax: value of the last atom, likewise.
-    """
+    """Hyperparameters of a categorical distribution of returns."""
 
     scale: ClassVar[str] = ""
-    num_atoms: Annotated[int, between(2, 100_000)]
-    vmin: float
-    vmax: float
+    num_atoms: Annotated[int, between(2, 100_000)]  # number of atoms
+    vmin: float  # value of the first atom, in units of scaled reward
+    vmax: float  # value of the last atom, likewise
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
-        """Check that the support is not empty; see `Part.check`."""
+        """Check that the support is not empty."""
         if self.vmin >= self.vmax:
             raise ConfigError(f"system.vmin={self.vmin} must be less than system.vmax={self.vmax}")
 
@@ -49,13 +42,7 @@ class AtomsConfig(Part):
     def entropy_notes(self, name: str, alpha: float, gamma: float, action_space: Box) -> tuple[str, ...]:
         """Return a note if the entropy of random actions is worth more than the support holds.
 
-            alpha |A| ln 2 / (1 - gamma) > vmax
-
-        Args:
-            name: key of the temperature.
-            alpha: its value.
-            gamma: discount per step.
-            action_space: of |A| entries; the entropy is that of the uniform policy, in units of half their range.
+        alpha |A| ln 2 / (1 - gamma) > vmax
         """
         bonus = alpha * math.prod(action_space.shape) * math.log(2.0)
         if bonus <= self.vmax * (1.0 - gamma):
@@ -69,15 +56,10 @@ class AtomsConfig(Part):
 
 
 class Reduction(NamedTuple):
-    """Objective of the policy and targets of the critics, where there are several critics.
+    """Objective of the policy and targets of the critics, where there are several critics."""
 
-    Attributes:
-        value: `(q [B, C]) -> q [B]`, what the policy maximises.
-        clipped_double: whether all critics learn the target with the smallest mean, or each its own.
-    """
-
-    value: Callable[[jax.Array], jax.Array]
-    clipped_double: bool
+    value: Callable[[jax.Array], jax.Array]  # `(q [B, C]) -> q [B]`, what the policy maximises
+    clipped_double: bool  # whether all critics learn the target with the smallest mean, or each its own
 
 
 MEAN = Reduction(lambda q: jnp.mean(q, axis=-1), clipped_double=False)
@@ -87,14 +69,9 @@ REDUCTIONS = {"min": Reduction(lambda q: jnp.min(q, axis=-1), clipped_double=Tru
 
 @dataclass(frozen=True, kw_only=True)
 class CategoricalCriticsConfig(AtomsConfig):
-    """Hyperparameters of systems with several critics of this kind.
+    """Hyperparameters of systems with several critics of this kind."""
 
-    Attributes:
-        critic_reduction: `min`: the policy maximises the smallest value of a critic, and all critics learn the target
-            with the smallest mean; `mean`: the policy maximises their mean, and each learns its own target.
-    """
-
-    critic_reduction: Annotated[str, one_of("min", "mean")] = "min"
+    critic_reduction: Annotated[str, one_of("min", "mean")] = "min"  # `min`
 
     @property
     def reduction(self) -> Reduction:
@@ -111,15 +88,9 @@ def categorical_loss(
 ) -> Loss:
     """Compute the weighted cross-entropies of critics to projected distributions of targets.
 
-    Args:
-        tm1: means `[B, C]`, logits and atoms `[B, K, C]` of the actions taken.
-        reward: `[B]`, that of the targets.
-        batch: its discounts and weights.
-        logits_t: `[B, K, C]`, those of the successors.
-        reduction: what the critics learn.
-
-    Returns:
-        The loss, and metrics.
+    `tm1`: means `[B, C]`, logits and atoms `[B, K, C]` of the actions taken.
+    `reward`: `[B]`, that of the targets.
+    `logits_t`: `[B, K, C]`, those of the successors.
     """
     q_tm1, logits_tm1, atoms_tm1 = tm1
     atoms = atoms_tm1[..., 0]
@@ -133,18 +104,7 @@ def categorical_loss(
 
 
 def configure_head(head: Head, hyperparams: Mapping[str, Any]) -> Head:
-    """Set those attributes of a head that are hyperparameters of the system.
-
-    Args:
-        head: a flax module.
-        hyperparams: attributes by name; the values may be traced.
-
-    Returns:
-        A copy of the head with these attributes.
-
-    Raises:
-        ConfigError: if the head has no such attribute.
-    """
+    """Set those attributes of a head that are hyperparameters of the system."""
     for name in hyperparams:
         if not hasattr(head, name):
             raise ConfigError(

@@ -20,22 +20,14 @@ NEVER_RANDOM = {"evaluation_epsilon": 0.0}
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonGreedyConfig(Part):
-    """Hyperparameters of epsilon-greedy exploration.
+    """Hyperparameters of epsilon-greedy exploration."""
 
-    Attributes:
-        initial_epsilon: probability of a random action in the first update.
-        training_epsilon: probability of a random action after the decay.
-        exploration_fraction: fraction of the run over which epsilon decays linearly; 0 for `training_epsilon` only.
-        evaluation_epsilon: probability of a random action in greedy evaluation; otherwise that of training.
-    """
-
-    initial_epsilon: Annotated[float, between(0.0, 1.0)]
-    training_epsilon: Annotated[float, between(0.0, 1.0)]
-    exploration_fraction: Annotated[float, between(0.0, 1.0)]
-    evaluation_epsilon: Annotated[float, between(0.0, 1.0)]
+    initial_epsilon: Annotated[float, between(0.0, 1.0)]  # probability of a random action in the first update
+    training_epsilon: Annotated[float, between(0.0, 1.0)]  # probability of a random action after the decay
+    exploration_fraction: Annotated[float, between(0.0, 1.0)]  # fraction of the run over which epsilon decays linearly
+    evaluation_epsilon: Annotated[float, between(0.0, 1.0)]  # probability of a random action in greedy evaluation
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
-        """See `SystemConfig.schedules`."""
         return {"epsilon": float(make_epsilon_schedule(self, num_updates)(jnp.asarray(updates)))}
 
 
@@ -45,13 +37,6 @@ def make_epsilon_schedule(config: EpsilonGreedyConfig, num_updates: int) -> Call
         epsilon(k) = training + (initial - training) * max(0, 1 - k / (fraction * num_updates))
 
     Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning", extended data table 1.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        num_updates: number of updates in the whole run.
-
-    Returns:
-        A function of k, the number of updates so far.
     """
     ends = config.initial_epsilon, config.training_epsilon
     if not any(isinstance(end, jax.Array) for end in ends) and ends[0] == ends[1]:
@@ -68,15 +53,6 @@ def make_epsilon_schedule(config: EpsilonGreedyConfig, num_updates: int) -> Call
 
 
 def choose_action(pi: Any, epsilon: Epsilon, key: jax.Array) -> jax.Array:
-    """Draw actions of an epsilon-greedy policy; without random numbers, which ONNX lacks, where none is random.
-
-    Args:
-        pi: the policy, an `EpsilonGreedy` whose samples agree with its mode where `epsilon` is 0.
-        epsilon: probability of a random action; may be traced, and is then never known to be 0.
-        key: of the sample.
-
-    Returns:
-        The actions, of the batch shape of `pi`.
-    """
+    """Draw actions of an epsilon-greedy policy; without random numbers, which ONNX lacks, where none is random."""
     never_random = not isinstance(epsilon, jax.Array) and epsilon == 0.0
     return pi.mode() if never_random else pi.sample(seed=key)

@@ -19,27 +19,15 @@ from stoix_like.utils.jax_utils import Scalar
 
 
 class Exploration(NamedTuple):
-    """Functions that sample actions from a policy.
+    """Functions that sample actions from a policy."""
 
-    Attributes:
-        init_carry: `(num_envs) -> carry`, the carry of `act` at the start of an episode.
-        sample: `(policy, carry, timestep, key) -> (carry, action [N])`.
-    """
-
-    init_carry: Callable[[int], PyTree]
+    init_carry: Callable[[int], PyTree]  # `(num_envs) -> carry`, the carry of `act` at the start of an episode
+    # `(policy, carry, timestep, key) -> (carry, action [N])`.
     sample: Callable[[Distribution, PyTree, TimeStep, jax.Array], tuple[PyTree, jax.Array]]
 
 
 def make_exploration(steps: int | None, init_carry: Callable[[int], PyTree]) -> Exploration:
-    """Build exploration by noise that each environment keeps for a number of steps (gSDE), or by independent samples.
-
-    Args:
-        steps: steps of an episode between two new keys of the noise, which the carry holds; None for new noise in each.
-        init_carry: the initial carry without persistent noise, such as a recurrent state, which sampling keeps.
-
-    Returns:
-        The functions.
-    """
+    """Build exploration by noise that each environment keeps for some steps (gSDE), or by independent samples."""
     if steps is None:
         return Exploration(init_carry, lambda pi, carry, timestep, key: (carry, pi.sample(seed=key)))
 
@@ -53,21 +41,16 @@ def make_exploration(steps: int | None, init_carry: Callable[[int], PyTree]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplorationNoise(Part):
-    """Hyperparameters of the noise of a deterministic policy.
+    """Hyperparameters of the noise of a deterministic policy."""
 
-    Attributes:
-        exploration_noise: standard deviation of the exploration noise, in units of half the action range.
-        max_exploration_noise: largest standard deviation, likewise: each environment draws its own between both, at the
-            start of each episode; None for the same in all.
-        noise_correlation: correlation of the exploration noise between successive steps.
-    """
-
+    # Standard deviation of the exploration noise, in units of half the action range.
     exploration_noise: Annotated[float, at_least(0.0)]
-    max_exploration_noise: Annotated[float | None, at_least(0.0)] = None
+    max_exploration_noise: Annotated[float | None, at_least(0.0)] = None  # largest standard deviation, likewise
+    # Correlation of the exploration noise between successive steps.
     noise_correlation: Annotated[float, between(0.0, 1.0)]
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
-        """Check the order of the scales; see `Part.check`."""
+        """Check the order of the scales."""
         if self.max_exploration_noise is not None and self.max_exploration_noise < self.exploration_noise:
             raise ConfigError(
                 f"system.max_exploration_noise={self.max_exploration_noise} must not be below"
@@ -77,26 +60,17 @@ class ExplorationNoise(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class IndependentNoise(ExplorationNoise):
-    """Hyperparameters of noise that is independent between steps and has one scale; the carry has no place for more.
+    """Hyperparameters of noise that is independent between steps and has one scale; the carry has no place for more."""
 
-    Attributes:
-        max_exploration_noise: none; all environments have the same noise.
-        noise_correlation: none.
-    """
-
-    max_exploration_noise: None = None
-    noise_correlation: Literal[0] = 0
+    max_exploration_noise: None = None  # none; all environments have the same noise
+    noise_correlation: Literal[0] = 0  # none
 
 
 class NormalNoise(NamedTuple):
-    """Normal noise for the actions of a deterministic policy.
+    """Normal noise for the actions of a deterministic policy."""
 
-    Attributes:
-        init_carry: `(num_envs) -> carry`, the carry of `act` at the start of an episode.
-        draw: `(carry, timestep, key, shape) -> (carry, noise [N, *shape])`.
-    """
-
-    init_carry: Callable[[int], PyTree]
+    init_carry: Callable[[int], PyTree]  # `(num_envs) -> carry`, the carry of `act` at the start of an episode
+    # `(carry, timestep, key, shape) -> (carry, noise [N, *shape])`.
     draw: Callable[[PyTree, TimeStep, jax.Array, tuple[int, ...]], tuple[PyTree, jax.Array]]
 
 
@@ -104,13 +78,6 @@ def make_normal_noise(config: ExplorationNoise) -> NormalNoise:
     """Build normal noise, whose scale may differ between environments.
 
     Source: Seo et al. 2025 (FastTD3), arXiv:2505.22642, section 2, for the scale of each environment.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-
-    Returns:
-        The functions; the carry holds the keys of the noise, see `persist_noise_keys`, and the scales of the
-        environments where they differ.
     """
     scale, max_scale, correlation = config.exploration_noise, config.max_exploration_noise, config.noise_correlation
 
@@ -138,11 +105,7 @@ def make_normal_noise(config: ExplorationNoise) -> NormalNoise:
 
 
 def initial_noise_keys(num_envs: Any) -> jax.Array:
-    """Return placeholder keys `[N]` of noise, which the first step of an episode replaces.
-
-    Args:
-        num_envs: N, an int; or a symbolic size, in a policy that is exported for batches of any size.
-    """
+    """Return placeholder keys `[N]` of noise, which the first step of an episode replaces."""
     return jax.random.split(jax.random.key(0), num_envs)
 
 
@@ -152,14 +115,9 @@ def persist_noise_keys(keys: jax.Array, timestep: TimeStep, key: jax.Array, corr
     The marginal distribution of the noise is unchanged; the correlation between successive steps is the probability of
     keeping the key. A new episode starts with a new key.
 
-    Args:
-        keys: `[N]` keys of the last step.
-        timestep: the time step to act on.
-        key: a new key.
-        correlation: probability of keeping a key, in [0, 1].
-
-    Returns:
-        `[N]` keys for the noise of this step.
+    `keys`: `[N]` keys of the last step.
+    `correlation`: probability of keeping a key, in [0, 1].
+    Returns `[N]` keys for the noise of this step.
     """
     new_key, keep_key = jax.random.split(key)
     keep = jax.random.bernoulli(keep_key, correlation, keys.shape)

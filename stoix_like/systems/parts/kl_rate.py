@@ -23,21 +23,15 @@ RATE = "rate_factor"
 
 @dataclass(frozen=True, kw_only=True)
 class KLRate(Part):
-    """Hyperparameters of learning rates that follow the divergence from the behaviour policy.
+    """Hyperparameters of learning rates that follow the divergence from the behaviour policy."""
 
-    Attributes:
-        desired_kl: divergence from the behaviour policy that the learning rates adapt to, in nats, see `make_kl_rate`;
-            None for rates that do not adapt.
-        min_lr: smallest rate of the actor while it adapts; that of the critic changes by the same factor.
-        max_lr: largest rate of the actor, likewise.
-    """
-
+    # Divergence from the behaviour policy that the learning rates adapt to, in nats; None for rates that do not adapt.
     desired_kl: Annotated[float | None, above(0.0)] = None
-    min_lr: Annotated[float, above(0.0)] = 1e-5
-    max_lr: Annotated[float, above(0.0)] = 1e-2
+    min_lr: Annotated[float, above(0.0)] = 1e-5  # smallest rate of the actor while it adapts
+    max_lr: Annotated[float, above(0.0)] = 1e-2  # largest rate of the actor, likewise
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Refuse bounds in the wrong order, and a second rule for the learning rates; see `Part.check`."""
+        """Refuse bounds in the wrong order, and a second rule for the learning rates."""
         if self.desired_kl is None:
             return
         if config.gradient_steps == 1:
@@ -60,18 +54,14 @@ class KLRate(Part):
 
 
 class LearningRate(NamedTuple):
-    """Functions around the gradient steps of an update; the factor of the rate is part of the state of the agent.
+    """Functions around the gradient steps of an update; the factor of the rate is part of the state of the agent."""
 
-    Attributes:
-        init: `() -> factor`.
-        measure: `(policy, behaviour) -> metrics`, each `[B]`, where `behaviour()` computes the behaviour policy.
-        adapt: `(factor, mean metrics) -> (factor, metrics)`, before a gradient step.
-        apply: `(optimiser, factor) -> optimiser`, with all rates multiplied by it.
-    """
-
-    init: Callable[[], PyTree]
+    init: Callable[[], PyTree]  # `() -> factor`
+    # `(policy, behaviour) -> metrics`, each `[B]`, where `behaviour()` computes the behaviour policy.
     measure: Callable[[Distribution, Callable[[], Distribution]], Metrics]
+    # `(factor, mean metrics) -> (factor, metrics)`, before a gradient step.
     adapt: Callable[[PyTree, Metrics], tuple[PyTree, Metrics]]
+    # `(optimiser, factor) -> optimiser`, with all rates multiplied by it.
     apply: Callable[[optax.GradientTransformation, PyTree], optax.GradientTransformation]
 
 
@@ -91,14 +81,6 @@ def make_kl_rate(config: KLRate, learning_rate: Scalar, axes: Axes) -> LearningR
     change by the same factor, which is what is kept: a member whose initial rate changes follows it.
 
     Source: Schwarke et al. 2025, "RSL-RL", arXiv:2509.10771; the rule of its PPO.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        learning_rate: the initial rate, with which the optimiser was built.
-        axes: the axes that a minibatch is spread over.
-
-    Returns:
-        The functions; the metrics are `kl` and `learning_rate`.
     """
     desired_kl = config.desired_kl
     if desired_kl is None:

@@ -19,16 +19,11 @@ Step = Callable[[PyTree, PyTree], tuple[PyTree, Metrics]]
 
 
 class Stop(NamedTuple):
-    """Functions around the gradient steps of one update, which may end it early.
+    """Functions around the gradient steps of one update, which may end it early."""
 
-    Attributes:
-        start: `(shared) -> carry`, before the first step.
-        guard: `(step on shared) -> step on carry`.
-        finish: `(carry, packed metrics of all steps) -> (shared, packed mean metrics)`.
-    """
-
-    start: Callable[[PyTree], PyTree]
-    guard: Callable[[Step], Step]
+    start: Callable[[PyTree], PyTree]  # `(shared) -> carry`, before the first step
+    guard: Callable[[Step], Step]  # `(step on shared) -> step on carry`
+    # `(carry, packed metrics of all steps) -> (shared, packed mean metrics)`.
     finish: Callable[[PyTree, Metrics], tuple[PyTree, Metrics]]
 
 
@@ -49,13 +44,7 @@ def make_kl_stop(target_kl: Scalar | None, axes: Axes) -> Stop:
     The first minibatch whose `approx_kl` exceeds 1.5 times the target ends the update: its gradient step and those of
     the remaining minibatches leave parameters and optimiser states as they are. Learning rate schedules count them.
 
-    Args:
-        target_kl: target divergence per update, in nats; None for no limit.
-        axes: the axes that a minibatch is spread over; all shards stop together.
-
-    Returns:
-        The functions; the metrics are means over the minibatches that were evaluated, and `skipped_steps` counts the
-        gradient steps that were not taken.
+    `target_kl`: target divergence per update, in nats; None for no limit.
     """
     if target_kl is None:
         return NEVER

@@ -20,28 +20,18 @@ _ENTRY = "mixer"
 
 @dataclass(frozen=True)
 class Mixing(Part):
-    """Mixing of the values of agents.
+    """Mixing of the values of agents."""
 
-    Attributes:
-        mixer: `sum`, or `qmix`: a monotonic network whose weights depend on the state.
-        mixing_embed_dim: units of the mixing network.
-    """
-
-    mixer: Annotated[str, one_of(SUM, QMIX)] = SUM
-    mixing_embed_dim: Annotated[int, between(1, INT32_MAX)] = 32
+    mixer: Annotated[str, one_of(SUM, QMIX)] = SUM  # `sum`, or `qmix`
+    mixing_embed_dim: Annotated[int, between(1, INT32_MAX)] = 32  # units of the mixing network
 
 
 class Mixer(NamedTuple):
-    """A mixer of values.
+    """A mixer of values."""
 
-    Attributes:
-        init: `(params, key, view) -> params`: the parameters of the network with those of the mixer, for views
-            `[N * A, ...]`.
-        mix: `(params, values, view, axis) -> values`: of rows of agents along an axis, those of games; of views, the
-            axes before those of one view are the axes of the values.
-    """
-
+    # `(params, key, view) -> params`: the parameters of the network with those of the mixer, for views `[N * A, ...]`.
     init: Callable[[PyTree, jax.Array, PyTree], PyTree]
+    # `(params, values, view, axis) -> values`: of rows of agents along an axis, those of games.
     mix: Callable[[PyTree, jax.Array, PyTree, int], jax.Array]
 
 
@@ -49,13 +39,6 @@ def make_mixer(config: Mixing, num_agents: int) -> Mixer:
     """Build a mixer.
 
     The state of a game is what its agents observe as the entry `world`, or without it, the views of all of them.
-
-    Args:
-        config: the hyperparameters.
-        num_agents: agents of a game, A.
-
-    Returns:
-        The mixer.
     """
     if config.mixer == SUM:
         return Mixer(

@@ -33,17 +33,12 @@ _zeros = partial(jnp.zeros, dtype=jnp.float32)
 
 
 class Normalizer(NamedTuple):
-    """Normalisation of the `agent_view` of observations; bytes, which are pixels, pass through.
+    """Normalisation of the `agent_view` of observations; bytes, which are pixels, pass through."""
 
-    Attributes:
-        init: `(observation [N, ...]) -> state`, empty statistics.
-        update: `(state, observation [T, N, ...]) -> state`, merges the batch of all shards.
-        apply: `(state, observation [..., ...]) -> observation`.
-    """
-
-    init: Callable[[Observation], PyTree]
+    init: Callable[[Observation], PyTree]  # `(observation [N, ...]) -> state`, empty statistics
+    # `(state, observation [T, N, ...]) -> state`, merges the batch of all shards.
     update: Callable[[PyTree, Observation], PyTree]
-    apply: Callable[[PyTree, Observation], Observation]
+    apply: Callable[[PyTree, Observation], Observation]  # `(state, observation [..., ...]) -> observation`
 
 
 def make_normalizer(
@@ -53,18 +48,7 @@ def make_normalizer(
     min_std: float = MIN_STD,
     data: Data | None = None,
 ) -> Normalizer:
-    """Build a normaliser, or the identity with an empty state.
-
-    Args:
-        enabled: whether to normalise; False gives the identity.
-        axes: the mapped axes that a batch is spread over.
-        max_abs_value: clipping limit of normalised values, in standard deviations.
-        min_std: smallest deviation that is divided by.
-        data: recorded data that are learned from, with whose statistics they start.
-
-    Returns:
-        The functions of the normaliser.
-    """
+    """Build a normaliser, or the identity with an empty state."""
     if not enabled:
         return Normalizer(lambda _: (), lambda state, _: state, lambda _, observation: observation)
 
@@ -96,34 +80,17 @@ class RewardNormalizer(NamedTuple):
 
     The return of a step is that of the rewards up to it, `g_t = gamma g_{t-1} + r_t`, and starts again with each
     episode, terminated or truncated. Rewards keep their sign: no mean is subtracted.
-
-    Attributes:
-        init: `() -> statistics`, empty statistics, shared by all shards.
-        init_returns: `(num_envs) -> returns [N]`, the returns of one shard before its first step.
-        apply: `(statistics, returns [N], transitions [T, N]) -> (reward [T, N], statistics, returns [N])`, merges the
-            batch of all shards and normalises it.
     """
 
-    init: Callable[[], PyTree]
-    init_returns: Callable[[int], PyTree]
+    init: Callable[[], PyTree]  # `() -> statistics`, empty statistics, shared by all shards
+    init_returns: Callable[[int], PyTree]  # `(num_envs) -> returns [N]`, the returns of one shard before its first step
     apply: Callable[[PyTree, PyTree, Transition], tuple[jax.Array, PyTree, PyTree]]
 
 
 def make_reward_normalizer(
     enabled: bool, gamma: Scalar, axes: Axes, max_abs_value: float = 10.0, num_policies: int = 1
 ) -> RewardNormalizer:
-    """Build a normaliser of rewards, or the identity with an empty state.
-
-    Args:
-        enabled: whether to normalise; False gives the identity.
-        gamma: discount per step; it may be traced.
-        axes: the mapped axes that a batch is spread over.
-        max_abs_value: clipping limit of normalised rewards.
-        num_policies: policies of rows side by side, each with statistics of its own.
-
-    Returns:
-        The functions of the normaliser.
-    """
+    """Build a normaliser of rewards, or the identity with an empty state."""
     if not enabled:
         return RewardNormalizer(lambda: (), lambda _: (), lambda state, returns, steps: (steps.reward, state, returns))
 
@@ -158,51 +125,35 @@ def _running_returns(
 
 
 class ReturnStatistics(NamedTuple):
-    """Statistics of the discounted return.
+    """Statistics of the discounted return."""
 
-    Attributes:
-        moments: its mean and standard deviation.
-        largest: its largest magnitude so far.
-    """
-
-    moments: running_statistics.RunningStatisticsState
-    largest: jax.Array
+    moments: running_statistics.RunningStatisticsState  # its mean and standard deviation
+    largest: jax.Array  # its largest magnitude so far
 
 
 class ReturnScaler(NamedTuple):
-    """Division of replayed rewards by a scale of the discounted return, see `make_return_scaler`.
+    """Division of replayed rewards by a scale of the discounted return."""
 
-    Attributes:
-        init: `() -> statistics`, empty statistics, shared by all shards.
-        init_returns: `(num_envs) -> returns`, the discounted returns of the episodes under way, of one shard.
-        update: `(statistics, returns, transitions [T, N]) -> (statistics, returns)`, merges the batch of all shards.
-        apply: `(statistics, reward) -> reward`.
-    """
-
-    init: Callable[[], PyTree]
+    init: Callable[[], PyTree]  # `() -> statistics`, empty statistics, shared by all shards
+    # `(num_envs) -> returns`, the discounted returns of the episodes under way, of one shard.
     init_returns: Callable[[int], PyTree]
+    # `(statistics, returns, transitions [T, N]) -> (statistics, returns)`, merges the batch of all shards.
     update: Callable[[PyTree, PyTree, Transition], tuple[PyTree, PyTree]]
-    apply: Callable[[PyTree, jax.Array], jax.Array]
+    apply: Callable[[PyTree, jax.Array], jax.Array]  # `(statistics, reward) -> reward`
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayNormalisation(Part):
-    """Normalisation of what a replay buffer stores as it is.
+    """Normalisation of what a replay buffer stores as it is."""
 
-    Attributes:
-        normalize_observations: whether observations are normalised by their running mean and standard deviation, at
-            least `MIN_STD_OF_DATA`, which are frozen in evaluation.
-        normalize_rewards: whether rewards are divided by a running scale of the discounted return when they are
-            replayed, see `make_return_scaler`.
-        max_scaled_return: bound of the magnitude of returns of scaled rewards.
-    """
-
+    # Whether observations are normalised by their running mean and standard deviation, at least `MIN_STD_OF_DATA`.
     normalize_observations: bool = False
+    # Whether rewards are divided by a running scale of the discounted return when they are replayed.
     normalize_rewards: bool = False
-    max_scaled_return: Annotated[float, above(0.0)] = 5.0
+    max_scaled_return: Annotated[float, above(0.0)] = 5.0  # bound of the magnitude of returns of scaled rewards
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Refuse a factor that the scale of the rewards takes back; see `Part.check`."""
+        """Refuse a factor that the scale of the rewards takes back."""
         factor = config.reward_scale
         if self.normalize_rewards and isinstance(factor, float) and factor != 1.0:
             raise ConfigError(
@@ -220,16 +171,6 @@ def make_return_scaler(
 
     Source: Lee et al., Hyperspherical Normalization for Scalable Deep Reinforcement Learning (2025), arXiv:2502.15280,
     section 4.
-
-    Args:
-        config: whether to scale, and the bound of scaled returns, which may be traced.
-        gamma: discount per step; it may be traced.
-        reward_scale: factor of the rewards in the buffer; it may be traced.
-        axes: the mapped axes that a batch is spread over.
-        data: recorded data that are replayed in addition to rollouts, from whose returns the statistics start.
-
-    Returns:
-        The functions of the scaler.
     """
     if not config.normalize_rewards:
         return ReturnScaler(

@@ -33,24 +33,19 @@ BY_AXES = ("adamw", "muon")
 
 @dataclass(frozen=True, kw_only=True)
 class Gradients(Part):
-    """Hyperparameters of gradient descent.
+    """Hyperparameters of gradient descent."""
 
-    Attributes:
-        decay_learning_rates: whether learning rates decay linearly to zero over the run; or to this share of them.
-        max_grad_norm: largest global norm of the gradients of each optimiser; None: they are not clipped.
-        adam_eps: constant that Adam adds to the root mean square of the gradients, in their units.
-        optimiser: `adam`, `radam`, `adamw` or `muon`, see `make_transform`.
-        weight_decay: decay of weight matrices per gradient step, in units of the learning rate; for `adamw` and `muon`.
-    """
-
+    # Whether learning rates decay linearly to zero over the run; or to this share of them.
     decay_learning_rates: bool | Annotated[float, Range(0.0, 1.0, without_low=True, without_high=True)]
-    max_grad_norm: Annotated[float | None, above(0.0)]
+    max_grad_norm: Annotated[float | None, above(0.0)]  # largest global norm of the gradients of each optimiser
+    # Constant that Adam adds to the root mean square of the gradients, in their units.
     adam_eps: Annotated[float, above(0.0)] = 1e-8
-    optimiser: Annotated[str, one_of("adam", "radam", "adamw", "muon")] = "adam"
+    optimiser: Annotated[str, one_of("adam", "radam", "adamw", "muon")] = "adam"  # `adam`, `radam`, `adamw` or `muon`
+    # Decay of weight matrices per gradient step, in units of the learning rate; for `adamw` and `muon`.
     weight_decay: Annotated[float, at_least(0.0)] = 0.0
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
-        """Check that the optimiser has a weight decay if one is set; see `Part.check`."""
+        """Check that the optimiser has a weight decay if one is set."""
         if self.weight_decay and self.optimiser not in BY_AXES:
             raise ConfigError(
                 f"system.weight_decay={self.weight_decay} has no effect with system.optimiser={self.optimiser}: use"
@@ -64,7 +59,6 @@ class Gradients(Part):
         return float(not decay) if isinstance(decay, bool) else decay
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
-        """See `SystemConfig.schedules`."""
         if not self.decay_learning_rates:
             return {}
         rate = float(make_learning_rate_schedule(1.0, num_updates, 1, 1, self.final_rate)(updates))
@@ -96,16 +90,7 @@ def make_optimiser(
 ) -> optax.GradientTransformation:
     """Build an optimiser with gradient clipping and, optionally, learning rate decay.
 
-    Args:
-        config: hyperparameters.
-        spec: sizes, for the decay.
-        lr: learning rate.
-        period: gradient steps of the system per step of this optimiser, at least 1.
-        transform: `(learning_rate) -> GradientTransformation`; None for that of `gradients.optimiser`.
-        b1: decay of the mean of the gradients in Adam.
-
-    Returns:
-        The optimiser.
+    `transform`: `(learning_rate) -> GradientTransformation`; None for that of `gradients.optimiser`.
     """
     gradients = config.gradients
     rate: Any = lr
@@ -129,14 +114,6 @@ def make_transform(config: Gradients, rate: optax.ScalarOrSchedule, b1: Scalar =
     update of Adam, so that learning rates keep their meaning; other leaves take steps of Adam with Nesterov momentum.
 
     Source: Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2; Liu et al. 2025, arXiv:2502.16982, section 2.2.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        rate: learning rate, or its schedule.
-        b1: decay of the mean of the gradients in Adam.
-
-    Returns:
-        The transformation.
     """
     eps, decay = config.adam_eps, config.weight_decay
     if config.optimiser == "adamw":
@@ -182,25 +159,13 @@ def _matrices(tree: PyTree) -> PyTree:
 def gradient_step(
     loss: LossFn[AuxT], optim: optax.GradientTransformation, axes: Axes, params: PyTree, opt_state: PyTree, *args: Any
 ) -> tuple[PyTree, PyTree, AuxT]:
-    """Take one gradient step on a loss, averaging the gradient over all shards; see also `project_weights`.
-
-    Args:
-        loss: `(params, *args) -> (loss, metrics)`, over the batch of this shard.
-        optim: the optimiser.
-        axes: the axes that the batch is spread over.
-        params: the parameters to optimise.
-        opt_state: the optimiser's state.
-        *args: further arguments of `loss`.
-
-    Returns:
-        The new parameters, the new optimiser state, and the metrics of the loss.
-    """
+    """Take one gradient step on a loss, averaging the gradient over all shards; see also `project_weights`."""
     grads, metrics = mean_gradient(loss, axes, params, *args)
     return *descend(optim, grads, params, opt_state), metrics
 
 
 def mean_gradient(loss: LossFn[AuxT], axes: Axes, params: PyTree, *args: Any) -> tuple[PyTree, AuxT]:
-    """Return the gradient of a loss, averaged over all shards, and its metrics; see `gradient_step`."""
+    """Return the gradient of a loss, averaged over all shards, and its metrics."""
     grads, metrics = jax.grad(lambda params: loss(unpack(params), *args), has_aux=True)(params)
     return axes.mean(grads), metrics
 

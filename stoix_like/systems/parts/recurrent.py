@@ -60,13 +60,7 @@ def _parts(network: SimpleNamespace) -> dict[str, Any]:
 def init_params(network: RecurrentNetwork, key: jax.Array, observation: Observation) -> PyTree:
     """Initialise the parameters of a recurrent network.
 
-    Args:
-        network: the network.
-        key: one key.
-        observation: `[N, ...]`, an example.
-
-    Returns:
-        The parameters.
+    `observation`: `[N, ...]`, an example.
     """
     starts = _all_first(observation)
     return network.init(key, network.initialize_carry(starts.shape), (observation, starts), method="step")
@@ -79,14 +73,7 @@ def _all_first(observation: Observation) -> jax.Array:
 def first_output(network: RecurrentNetwork, params: PyTree, observation: Observation, **kwargs: Any) -> PyTree:
     """Apply a recurrent network to the first observations of episodes.
 
-    Args:
-        network: the network.
-        params: its parameters.
-        observation: `[N, ...]`.
-        **kwargs: further arguments of the network, such as `head_kwargs`.
-
-    Returns:
-        The output of the head.
+    `observation`: `[N, ...]`.
     """
     starts = _all_first(observation)
     return step(network, params, network.initialize_carry(starts.shape), observation, starts, **kwargs)[1]
@@ -102,16 +89,9 @@ def step(
 ) -> tuple[PyTree, PyTree]:
     """Apply a recurrent network to one time step, with the state reset where an episode starts.
 
-    Args:
-        network: the network.
-        params: its parameters.
-        state: `[N, H]`, before the step.
-        observation: `[N, ...]`.
-        is_first: `[N]` bool, whether `observation` is the first of its episode.
-        **kwargs: further arguments of the network, such as `head_kwargs`.
-
-    Returns:
-        The state after the step, and the output of the head.
+    `state`: `[N, H]`, before the step.
+    `observation`: `[N, ...]`.
+    `is_first`: `[N]` bool, whether `observation` is the first of its episode.
     """
     return network.apply(params, state, (observation, is_first), method="step", **kwargs)
 
@@ -127,17 +107,10 @@ def unroll(
 ) -> tuple[PyTree, PyTree]:
     """Apply a recurrent network to sequences, with the state reset where episodes start.
 
-    Args:
-        network: the network.
-        params: its parameters.
-        state: `[N, H]`, before the first step.
-        observation: `[T, N, ...]`.
-        is_first: `[T, N]` bool, whether an observation is the first of its episode.
-        every: E, steps between two of the states that are needed; cells with large states compute no others.
-        **kwargs: further arguments of the network, such as `head_kwargs`.
-
-    Returns:
-        The states after each E steps, `[T / E, N, H]`, and the outputs of the head.
+    `state`: `[N, H]`, before the first step.
+    `observation`: `[T, N, ...]`.
+    `is_first`: `[T, N]` bool, whether an observation is the first of its episode.
+    Returns the states after each E steps, `[T / E, N, H]`, and the outputs of the head.
     """
     return network.apply(params, state, (observation, is_first), every=every, method="unroll", **kwargs)
 
@@ -159,19 +132,10 @@ def unroll_with_successors(
     The state of a successor continues from that of its step, also where the episode ends there and the sequence
     continues with another one. All successors are computed in one pass.
 
-    Args:
-        network: the network.
-        params: its parameters.
-        state: `[N, H]`, before the first step.
-        observation: `[T, N, ...]`, o.
-        is_first: `[T, N]` bool, whether an observation is the first of its episode.
-        next_observation: `[T, N, ...]`, o', the true successors.
-        every: E, steps between two of the states that are needed, see `unroll`.
-        **kwargs: further arguments of the network, such as `head_kwargs`.
-
-    Returns:
-        The states h after each E steps, `[T / E, N, H]`, the outputs y of the observations, and the outputs y' of their
-        successors.
+    `state`: `[N, H]`, before the first step.
+    `observation`: `[T, N, ...]`, o.
+    `is_first`: `[T, N]` bool, whether an observation is the first of its episode.
+    `next_observation`: `[T, N, ...]`, o', the true successors.
     """
     if network.has_large_states:
         inputs = state, (observation, is_first), next_observation
@@ -194,17 +158,11 @@ def burn_in(
 
     Source: Kapturowski et al. 2019 (R2D2), section 3.
 
-    Args:
-        network: the network.
-        params: its parameters.
-        state: `[N, H]`, before the first step, computed with other parameters.
-        observation: `[T, N, ...]`.
-        is_first: `[T, N]` bool, whether an observation is the first of its episode.
-        next_observation: `[T, N, ...]`, the true successors; or None.
-        length: L, steps to cut off.
-
-    Returns:
-        The state before step L, without a gradient, and the other arguments from step L on, `[T - L, N, ...]`.
+    `state`: `[N, H]`, before the first step, computed with other parameters.
+    `observation`: `[T, N, ...]`.
+    `is_first`: `[T, N]` bool, whether an observation is the first of its episode.
+    `next_observation`: `[T, N, ...]`, the true successors; or None.
+    Returns the state before step L, without a gradient, and the other arguments from step L on, `[T - L, N, ...]`.
     """
     if length:
         observed, starts = jax.tree.map(lambda x: x[:length], (observation, is_first))
@@ -216,12 +174,8 @@ def burn_in(
 def split_sequences(tree: PyTree, length: int) -> PyTree:
     """Split a rollout into sequences.
 
-    Args:
-        tree: arrays `[T, N, ...]`.
-        length: L, steps per sequence, a divisor of T.
-
-    Returns:
-        Arrays `[N * T / L, L, ...]`.
+    `tree`: arrays `[T, N, ...]`.
+    Returns arrays `[N * T / L, L, ...]`.
     """
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, length, *x.shape[2:]), tree)
 
@@ -229,12 +183,9 @@ def split_sequences(tree: PyTree, length: int) -> PyTree:
 def states_at_starts(first_state: PyTree, states: PyTree) -> PyTree:
     """Return the states before the sequences of `split_sequences`.
 
-    Args:
-        first_state: `[N, H]`, before the rollout.
-        states: `[T / L, N, H]`, after each L steps.
-
-    Returns:
-        `[N * T / L, H]`.
+    `first_state`: `[N, H]`, before the rollout.
+    `states`: `[T / L, N, H]`, after each L steps.
+    Returns `[N * T / L, H]`.
     """
 
     def select(first: jax.Array, after: jax.Array) -> jax.Array:

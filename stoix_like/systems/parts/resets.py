@@ -39,18 +39,12 @@ _LEARNED = ("params", *_OPTIMISERS, "lifetime", "moments")
 
 @dataclass(frozen=True, kw_only=True)
 class PeriodicResets(Part):
-    """Periodic resets of networks.
+    """Periodic resets of networks."""
 
-    Attributes:
-        reset_every: gradient steps between two resets; None for no resets.
-        reset: what is reset: `full` or `last_layers`, see `with_resets`.
-    """
-
-    reset_every: Annotated[int | None, between(1, INT32_MAX)] = None
-    reset: Annotated[str, one_of("full", "last_layers")] = "full"
+    reset_every: Annotated[int | None, between(1, INT32_MAX)] = None  # gradient steps between two resets
+    reset: Annotated[str, one_of("full", "last_layers")] = "full"  # what is reset: `full` or `last_layers`
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
-        """See `Part.check`."""
         if self.reset_every is None and self.reset != "full":
             raise ConfigError(f"system.reset={self.reset} has no effect: set system.reset_every to gradient steps")
         if self.reset_every is not None and self.reset_every <= (steps := config.gradient_steps):
@@ -83,15 +77,6 @@ def with_resets(
     - `last_layers`: new heads and optimisers.
 
     Counters, schedules of learning rates, statistics and the replay buffer stay.
-
-    Args:
-        build: `(config, spec) -> System`.
-        config: hyperparameters of the run.
-        hyperparams: those in which a member differs from them; they may be traced.
-        spec: what the system is built from.
-
-    Returns:
-        The system; its shared state has the part `resets` if the networks are reset.
     """
     member = replace_values(config, hyperparams)
     system = build(member, spec)

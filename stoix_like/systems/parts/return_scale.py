@@ -17,22 +17,17 @@ from stoix_like.schema import Part, Range, above, between
 
 @dataclass(frozen=True, kw_only=True)
 class ReturnScaleConfig(Part):
-    """Hyperparameters of the scale of advantages.
+    """Hyperparameters of the scale of advantages."""
 
-    Attributes:
-        return_decay: decay of the percentiles of returns, per gradient step.
-        return_percentile_low: the lower one, in percent.
-        return_percentile_high: the upper one, in percent.
-        min_return_range: smallest distance of the percentiles that advantages are divided by.
-    """
-
+    # Decay of the percentiles of returns, per gradient step.
     return_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
-    return_percentile_low: Annotated[float, between(0.0, 100.0)]
-    return_percentile_high: Annotated[float, between(0.0, 100.0)]
+    return_percentile_low: Annotated[float, between(0.0, 100.0)]  # the lower one, in percent
+    return_percentile_high: Annotated[float, between(0.0, 100.0)]  # the upper one, in percent
+    # Smallest distance of the percentiles that advantages are divided by.
     min_return_range: Annotated[float, above(0.0)]
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
-        """Check the order of the percentiles; see `Part.check`."""
+        """Check the order of the percentiles."""
         if self.return_percentile_low >= self.return_percentile_high:
             raise ConfigError(
                 f"system.return_percentile_low={self.return_percentile_low} must be less than"
@@ -41,17 +36,12 @@ class ReturnScaleConfig(Part):
 
 
 class ReturnScale(NamedTuple):
-    """Functions of the moving percentiles of returns.
+    """Functions of the moving percentiles of returns."""
 
-    Attributes:
-        init: `() -> percentiles [2]`, zeros.
-        update: `(percentiles, returns [...]) -> percentiles`, merges the batch of all shards.
-        scale: `(percentiles) -> scale`, a scalar.
-    """
-
-    init: Callable[[], Float[Array, "2"]]
+    init: Callable[[], Float[Array, "2"]]  # `() -> percentiles [2]`, zeros
+    # `(percentiles, returns [...]) -> percentiles`, merges the batch of all shards.
     update: Callable[[Float[Array, "2"], Float[Array, "..."]], Float[Array, "2"]]
-    scale: Callable[[Float[Array, "2"]], Float[Array, ""]]
+    scale: Callable[[Float[Array, "2"]], Float[Array, ""]]  # `(percentiles) -> scale`, a scalar
 
 
 def make_return_scale(config: ReturnScaleConfig, axes: Axes) -> ReturnScale:
@@ -63,13 +53,6 @@ def make_return_scale(config: ReturnScaleConfig, axes: Axes) -> ReturnScale:
     correction: the first scales are too small rather than too large.
 
     Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, equation 7.
-
-    Args:
-        config: the percentiles, their decay and the smallest scale, in the units of returns; may be traced.
-        axes: the mapped axes that a batch is spread over.
-
-    Returns:
-        The functions.
     """
 
     def init() -> Array:

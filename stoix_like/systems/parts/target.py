@@ -16,24 +16,17 @@ from stoix_like.schema import Part, Range
 
 @dataclass(frozen=True, kw_only=True)
 class SoftTarget(Part):
-    """Hyperparameters of target parameters.
+    """Hyperparameters of target parameters."""
 
-    Attributes:
-        tau: Polyak step size of the target parameters (soft update).
-    """
-
-    tau: Annotated[float, Range(0.0, 1.0, without_low=True)]
+    tau: Annotated[float, Range(0.0, 1.0, without_low=True)]  # Polyak step size of the target parameters (soft update)
 
 
 class TargetParameters(NamedTuple):
-    """Slowly updated copies of parameters.
+    """Slowly updated copies of parameters."""
 
-    Attributes:
-        init: `(online) -> params`, with target parameters that are copies: one buffer cannot be donated twice.
-        update: `(params) -> params`, after a gradient step on the online parameters.
-    """
-
+    # `(online) -> params`, with target parameters that are copies: one buffer cannot be donated twice.
     init: Callable[[PyTree], OnlineAndTarget]
+    # `(params) -> params`, after a gradient step on the online parameters.
     update: Callable[[OnlineAndTarget], OnlineAndTarget]
 
 

@@ -20,29 +20,20 @@ _STREAM = 2**31 - 2
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherConfig(Part):
-    """A teacher.
+    """A teacher."""
 
-    Attributes:
-        teacher: directory or address of a run, whose best policy teaches; None: no teacher.
-    """
-
-    teacher: str | None = None
+    teacher: str | None = None  # directory or address of a run, whose best policy teaches; None: no teacher
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kickstarting(TeacherConfig):
-    """Hyperparameters of a policy that learns from a teacher in addition to its rewards.
+    """Hyperparameters of a policy that learns from a teacher in addition to its rewards."""
 
-    Attributes:
-        teacher_coef: weight of the cross-entropy of the teacher's actions, in nats, in the first update.
-        final_teacher_coef: this weight at the end of the run, changed linearly.
-    """
-
+    # Weight of the cross-entropy of the teacher's actions, in nats, in the first update.
     teacher_coef: Annotated[float, at_least(0.0)] = 1.0
-    final_teacher_coef: Annotated[float, at_least(0.0)] = 0.0
+    final_teacher_coef: Annotated[float, at_least(0.0)] = 0.0  # this weight at the end of the run, changed linearly
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
-        """See `Part.schedules`."""
         if self.teacher is None:
             return {}
         return {"weight of the teacher": float(self.weight(updates / num_updates))}
@@ -53,17 +44,12 @@ class Kickstarting(TeacherConfig):
 
 
 class Teacher(NamedTuple):
-    """The policy of another run.
+    """The policy of another run."""
 
-    Attributes:
-        policy: `(params, observation [B, ...]) -> distribution`, of raw observations.
-        params: what it acts with.
-        action_space: the space of its actions.
-    """
-
+    # `(params, observation [B, ...]) -> distribution`, of raw observations.
     policy: Callable[[PyTree, Observation], Distribution]
-    params: PyTree
-    action_space: Space
+    params: PyTree  # what it acts with
+    action_space: Space  # the space of its actions
 
     def labels(self, observation: Observation) -> jax.Array:
         """Return the most likely actions for observations `[T, N, ...]`, clipped to the bounds of their space."""
@@ -82,17 +68,11 @@ class Teacher(NamedTuple):
 
 
 class Lessons(NamedTuple):
-    """Lessons of a teacher; the identity without one.
+    """Lessons of a teacher; the identity without one."""
 
-    Attributes:
-        init: `() -> count`, of updates.
-        ask: `(count, observation [T, N, ...], key) -> (count, lesson)`, the actions of the teacher `[T, N, ...]`, and
-            their weights `[T, N]`; `()` without a teacher.
-        add: `(loss, metrics, pi, lesson) -> (loss, metrics)`, with the cross-entropy of the teacher's actions.
-    """
-
-    init: Callable[[], PyTree] = lambda: ()
+    init: Callable[[], PyTree] = lambda: ()  # `() -> count`, of updates
     ask: Callable[[PyTree, Observation, jax.Array], tuple[PyTree, PyTree]] = lambda count, observation, key: (count, ())
+    # `(loss, metrics, pi, lesson) -> (loss, metrics)`, with the cross-entropy of the teacher's actions.
     add: Callable[..., tuple[jax.Array, dict[str, jax.Array]]] = lambda loss, metrics, pi, lesson: (loss, metrics)
 
 
@@ -102,13 +82,6 @@ def make_lessons(config: Kickstarting | None, spec: SystemSpec) -> Lessons:
         L = c E[-log pi(a)],   a ~ pi_teacher
 
     Source: Schmitt et al. 2018, "Kickstarting deep reinforcement learning", arXiv:1803.03835, equation 4.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: the teacher, and the number of updates.
-
-    Returns:
-        The functions.
     """
     if config is None or config.teacher is None:
         return Lessons()

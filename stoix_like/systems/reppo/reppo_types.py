@@ -10,19 +10,12 @@ from stoix_like.base_types import Distribution, Observation, PyTree
 
 
 class REPPOParams(NamedTuple):
-    """Parameters of the policy and the critic, and the logarithms of the two multipliers, scalars.
+    """Parameters of the policy and the critic, and the logarithms of the two multipliers, scalars."""
 
-    Attributes:
-        actor_params: parameters of the policy.
-        q_params: parameters of the critic.
-        log_alpha: log-temperature, the multiplier of the entropy constraint.
-        log_kl_multiplier: log-multiplier of the constraint on the divergence from the behaviour policy.
-    """
-
-    actor_params: PyTree
-    q_params: PyTree
-    log_alpha: jax.Array
-    log_kl_multiplier: jax.Array
+    actor_params: PyTree  # parameters of the policy
+    q_params: PyTree  # parameters of the critic
+    log_alpha: jax.Array  # log-temperature, the multiplier of the entropy constraint
+    log_kl_multiplier: jax.Array  # log-multiplier of the constraint on the divergence from the behaviour policy
 
 
 class REPPOOptStates(NamedTuple):
@@ -43,17 +36,11 @@ class REPPOShared(NamedTuple):
 
 
 class REPPOTransition(NamedTuple):
-    """Steps `[B, ...]` with soft lambda-returns as targets `[B]`; observations are normalised if the run does.
+    """Steps `[B, ...]` with soft lambda-returns as targets `[B]`; observations are normalised if the run does."""
 
-    Attributes:
-        observation: the observation acted on.
-        action: the action taken.
-        target: soft lambda-return.
-    """
-
-    observation: Observation
-    action: jax.Array
-    target: jax.Array
+    observation: Observation  # the observation acted on
+    action: jax.Array  # the action taken
+    target: jax.Array  # soft lambda-return
 
 
 class SoftValue(NamedTuple):

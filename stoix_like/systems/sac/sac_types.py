@@ -28,15 +28,10 @@ class SACOptStates(NamedTuple):
 
 
 class Ensemble(NamedTuple):
-    """Selection of critics for targets and for the policy, of values `[B, C]`, one per critic; both use the minimum.
+    """Selection of critics for targets and for the policy, of values `[B, C]`, one per critic; both use the minimum."""
 
-    Attributes:
-        target: `(q, key) -> q`, for a target.
-        policy: `(q) -> q`, for the policy.
-    """
-
-    target: Callable[[jax.Array, jax.Array], jax.Array]
-    policy: Callable[[jax.Array], jax.Array]
+    target: Callable[[jax.Array, jax.Array], jax.Array]  # `(q, key) -> q`, for a target
+    policy: Callable[[jax.Array], jax.Array]  # `(q) -> q`, for the policy
 
 
 ALL_CRITICS = Ensemble(lambda q, key: q, lambda q: q)
@@ -44,16 +39,7 @@ ALL_CRITICS = Ensemble(lambda q, key: q, lambda q: q)
 
 
 def make_ensemble(num_target_critics: int, num_critics: int) -> Ensemble:
-    """Build an ensemble whose targets are the minimum of a random subset (Chen et al. 2021, REDQ, algorithm 1).
-
-    Args:
-        num_target_critics: number of critics in the subset.
-        num_critics: number of all critics; with as many in the subset, the policy maximises their minimum, otherwise
-            their mean.
-
-    Returns:
-        The functions.
-    """
+    """Build an ensemble whose targets are the minimum of a random subset (Chen et al. 2021, REDQ, algorithm 1)."""
     if num_target_critics == num_critics:
         return ALL_CRITICS
 

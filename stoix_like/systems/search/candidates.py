@@ -20,29 +20,20 @@ from stoix_like.envs.spaces import Box, Discrete, Space
 
 
 class Found(NamedTuple):
-    """Result of a search in a state, from which the networks learn.
+    """Result of a search in a state, from which the networks learn."""
 
-    Attributes:
-        candidates: `[..., K, *action]`, the actions considered; None for all discrete ones.
-        weights: `[..., K]`, their probabilities.
-        value: `[...]` of the state; in the replay buffer of its true successor, of which it is a bootstrap value.
-    """
-
-    candidates: jax.Array | None
-    weights: jax.Array
+    candidates: jax.Array | None  # `[..., K, *action]`, the actions considered; None for all discrete ones
+    weights: jax.Array  # `[..., K]`, their probabilities
+    # `[...]` of the state; in the replay buffer of its true successor, of which it is a bootstrap value.
     value: jax.Array
 
 
 class Candidates(NamedTuple):
-    """The actions that a search considers in each node.
+    """The actions that a search considers in each node."""
 
-    Attributes:
-        choose: `(policy, key) -> (prior logits [B, K], actions [B, K, ...] or None)`; None for `0 … K - 1`.
-        example: what a search finds in one state.
-    """
-
+    # `(policy, key) -> (prior logits [B, K], actions [B, K, ...] or None)`; None for `0 … K - 1`.
     choose: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array | None]]
-    example: Found
+    example: Found  # what a search finds in one state
 
 
 def all_actions(space: Discrete) -> Candidates:
@@ -76,12 +67,8 @@ def sampled_prior(space: Space, actions: jax.Array) -> jax.Array:
 
     Source: Hubert et al. 2021, section 5.1, with beta = pi.
 
-    Args:
-        space: the action space.
-        actions: `[B, K, ...]` samples of the policy.
-
-    Returns:
-        `[B, K]` logits; children with the lowest float are never visited, and have the weight 0.
+    `actions`: `[B, K, ...]` samples of the policy.
+    Returns `[B, K]` logits; children with the lowest float are never visited, and have the weight 0.
     """
     batch, num_samples = actions.shape[:2]
     if isinstance(space, Box):
@@ -103,13 +90,7 @@ def search_policy_loss(pi: Any, actions: jax.Array | None, weights: jax.Array) -
 
     Source: Hubert et al. 2021, section 5.2.
 
-    Args:
-        pi: the policy, with the batch shape `[*B]`.
-        actions: `[*B, K, ...]`; None for all discrete actions.
-        weights: `[*B, K]`, zero for duplicates.
-
-    Returns:
-        `[*B]`, in nats.
+    `actions`: `[*B, K, ...]`; None for all discrete actions.
     """
     if actions is None:
         return -jnp.sum(weights * pi.logits, axis=-1)

@@ -72,17 +72,13 @@ ConfigT = TypeVar("ConfigT", bound=Plans)
 
 
 class SearchShared(NamedTuple):
-    """The shared state of an agent: parameters, optimiser states, statistics of observations, updates so far.
-
-    Attributes:
-        parts: what options need, by name.
-    """
+    """The shared state of an agent: parameters, optimiser states, statistics of observations, updates so far."""
 
     params: PyTree
     opt_states: PyTree
     statistics: PyTree
     updates: jax.Array
-    parts: PyTree = ()
+    parts: PyTree = ()  # what options need, by name
 
 
 @dataclass(frozen=True)
@@ -178,28 +174,16 @@ class Planner(Algorithm, Generic[ConfigT]):
 def following_values(value: jax.Array, beyond: jax.Array, truncated: jax.Array) -> jax.Array:
     """Return the values of true successors: those that a search found in the next steps, elsewhere those given.
 
-    Args:
-        value: `[T, N]` values that searches found.
-        beyond: `[T, N]`, taken where an episode was truncated, and after the last step.
-        truncated: `[T, N]` bool.
-
-    Returns:
-        `[T, N]`.
+    `value`: `[T, N]` values that searches found.
+    `beyond`: `[T, N]`, taken where an episode was truncated, and after the last step.
+    `truncated`: `[T, N]` bool.
+    Returns `[T, N]`.
     """
     return jnp.where(truncated, beyond, jnp.concatenate([value[1:], beyond[-1:]]))
 
 
 def make_parts(config: Plans, spec: SystemSpec, candidates: Candidates) -> dict[str, Any]:
-    """Build the attributes of a `Planner` but its networks, optimiser and simulation.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, axes and sizes.
-        candidates: the actions that searches consider.
-
-    Returns:
-        The attributes by name.
-    """
+    """Build the attributes of a `Planner` but its networks, optimiser and simulation."""
     return {
         "config": config,
         "axes": spec.axes,

@@ -25,17 +25,11 @@ _LARGEST_CPU_ROW = 2
 
 
 class Expansion(NamedTuple):
-    """Outputs of the networks for the state of a new node.
+    """Outputs of the networks for the state of a new node."""
 
-    Attributes:
-        prior_logits: `[N, K]`, of the lowest finite number where an action is illegal.
-        value: `[N]`.
-        actions: `[N, K, ...]`, the actions of the node; None where they are `0 … K - 1`.
-    """
-
-    prior_logits: jax.Array
-    value: jax.Array
-    actions: jax.Array | None = None
+    prior_logits: jax.Array  # `[N, K]`, of the lowest finite number where an action is illegal
+    value: jax.Array  # `[N]`
+    actions: jax.Array | None = None  # `[N, K, ...]`, the actions of the node; None where they are `0 … K - 1`
 
 
 Expand = Callable[[PyTree, Observation, jax.Array], Expansion]
@@ -52,30 +46,20 @@ class _KeyData:
 
 
 class Node(NamedTuple):
-    """A state of the environments in a search tree, where it is packed: mctx reads and writes each array by itself.
+    """A state of the environments in a search tree, where it is packed: mctx reads and writes each array by itself."""
 
-    Attributes:
-        state: of the model, with the data of PRNG keys in place of the keys.
-        actions: see `Expansion`.
-        beyond: `[N]`, what all that follows is worth once the episode is over: nothing where it terminated, the value
-            of the state where it was truncated; NaN before that.
-    """
-
-    state: PyTree
+    state: PyTree  # of the model, with the data of PRNG keys in place of the keys
     actions: jax.Array | None
+    # `[N]`, what all that follows is worth once the episode is over.
     beyond: jax.Array
 
 
 class Simulation(NamedTuple):
-    """A search in the environments.
+    """A search in the environments."""
 
-    Attributes:
-        root: `(params, RolloutState, observation, key) -> RootFnOutput`, whose embedding is a packed `Node`.
-        step: the recurrent function of mctx.
-    """
-
+    # `(params, RolloutState, observation, key) -> RootFnOutput`, whose embedding is a packed `Node`.
     root: Callable[[PyTree, RolloutState, Observation, jax.Array], mctx.RootFnOutput]
-    step: RecurrentFn
+    step: RecurrentFn  # the recurrent function of mctx
 
 
 def make_simulation(model: Model, expand: Expand, discount: Scalar, reward_scale: Scalar) -> Simulation:
@@ -83,15 +67,6 @@ def make_simulation(model: Model, expand: Expand, discount: Scalar, reward_scale
 
     Behind the end of an episode all actions lead nowhere, without a reward or a discount: what simulations bring back
     is the value of a truncated state, and zero of a terminated one.
-
-    Args:
-        model: the environments.
-        expand: the networks.
-        discount: gamma, negative where players take turns: a value is that of the player to move.
-        reward_scale: factor of the rewards.
-
-    Returns:
-        The functions.
     """
 
     def root(params: PyTree, state: RolloutState, observation: Observation, key: jax.Array) -> mctx.RootFnOutput:

@@ -27,41 +27,27 @@ RecurrentFn = Callable[[PyTree, jax.Array, jax.Array, PyTree], tuple[mctx.Recurr
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig(Part):
-    """Hyperparameters of a tree search.
+    """Hyperparameters of a tree search."""
 
-    Attributes:
-        num_simulations: simulations per step of training; each evaluates the networks once.
-        evaluation_simulations: simulations per step of an evaluation; 0 acts by the policy network alone.
-        max_depth: largest depth of a simulation, in actions; None: as deep as the simulations reach.
-        search_method: `gumbel` (Danihelka et al. 2022, openreview.net/forum?id=bERaNdoegnO) or `puct` (Schrittwieser et
-            al. 2020, arXiv:1911.08265).
-        num_considered_actions: actions of the root that simulations start with (Gumbel).
-        gumbel_scale: scale of the noise that selects them; greedy evaluations have none (Gumbel).
-        value_scale: weight of values against the prior (Gumbel, sigma's c_scale).
-        maxvisit_init: visits added to those of the most visited action in this weight (Gumbel, sigma's c_visit).
-        dirichlet_fraction: share of noise in the prior of the root; greedy evaluations have none (PUCT).
-        dirichlet_alpha: concentration of this noise (PUCT).
-        pb_c_init: weight of the prior against values (PUCT).
-        pb_c_base: visits after which this weight grows (PUCT).
-        search_temperature: temperature of the visits that an action of training is drawn by (PUCT).
-    """
-
-    num_simulations: Annotated[int, between(1, 2**16)]
-    evaluation_simulations: Annotated[int, between(0, 2**16)]
-    max_depth: Annotated[int | None, between(1, 2**16)]
+    num_simulations: Annotated[int, between(1, 2**16)]  # simulations per step of training
+    evaluation_simulations: Annotated[int, between(0, 2**16)]  # simulations per step of an evaluation
+    max_depth: Annotated[int | None, between(1, 2**16)]  # largest depth of a simulation, in actions
     search_method: Annotated[str, one_of("gumbel", "puct")]
+    # Actions of the root that simulations start with (Gumbel).
     num_considered_actions: Annotated[int, between(1, 2**16)]
-    gumbel_scale: Annotated[float, at_least(0.0)]
-    value_scale: Annotated[float, above(0.0)]
+    gumbel_scale: Annotated[float, at_least(0.0)]  # scale of the noise that selects them
+    value_scale: Annotated[float, above(0.0)]  # weight of values against the prior (Gumbel, sigma's c_scale)
+    # Visits added to those of the most visited action in this weight (Gumbel, sigma's c_visit).
     maxvisit_init: Annotated[float, at_least(0.0)]
-    dirichlet_fraction: Annotated[float, between(0.0, 1.0)]
-    dirichlet_alpha: Annotated[float, above(0.0)]
-    pb_c_init: Annotated[float, at_least(0.0)]
-    pb_c_base: Annotated[float, above(0.0)]
+    dirichlet_fraction: Annotated[float, between(0.0, 1.0)]  # share of noise in the prior of the root
+    dirichlet_alpha: Annotated[float, above(0.0)]  # concentration of this noise (PUCT)
+    pb_c_init: Annotated[float, at_least(0.0)]  # weight of the prior against values (PUCT)
+    pb_c_base: Annotated[float, above(0.0)]  # visits after which this weight grows (PUCT)
+    # Temperature of the visits that an action of training is drawn by (PUCT).
     search_temperature: Annotated[float, Range(0.0, 1e6, without_low=True)]
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
-        """Check that the depth can be reached; see `Part.check`."""
+        """Check that the depth can be reached."""
         most = max(self.num_simulations, self.evaluation_simulations)
         if self.max_depth is not None and self.max_depth > most:
             raise ConfigError(
@@ -84,17 +70,8 @@ def search(
     An action whose prior logit is the lowest finite number is illegal: mctx takes it neither at the root, nor in the
     tree, where its prior is zero.
 
-    Args:
-        config: hyperparameters; floats may be traced.
-        params: the first argument of `recurrent_fn`.
-        key: one key.
-        root: prior logits `[N, K]`, values `[N]` and nodes `[N, ...]` to search from.
-        recurrent_fn: the model.
-        num_simulations: number of simulations.
-        greedy: whether to leave out noise, and to choose the best action.
-
-    Returns:
-        Actions `[N]`, their probabilities `[N, K]`, which the policy learns, and the tree.
+    `root`: prior logits `[N, K]`, values `[N]` and nodes `[N, ...]` to search from.
+    Returns actions `[N]`, their probabilities `[N, K]`, which the policy learns, and the tree.
     """
     illegal = is_illegal(root.prior_logits)
     if config.search_method == "puct" and not greedy:
@@ -142,14 +119,7 @@ def describe(
 ) -> SearchOutput:
     """Describe what a search found out about the actions of its roots.
 
-    Args:
-        root: of the search.
-        output: what `search` returned.
-        action: `[N, ...]`, the actions taken.
-        candidates: see `SearchOutput`.
-
-    Returns:
-        The description.
+    `action`: `[N, ...]`, the actions taken.
     """
     found = output.search_tree.summary()
     return SearchOutput(
@@ -169,11 +139,7 @@ def expected_value(found: SearchOutput) -> jax.Array:
 
         v = sum_a w_a q_a,  where q_a is the value before the search for an action without a visit
 
-    Args:
-        found: what it found.
-
-    Returns:
-        `[N]`.
+    Returns `[N]`.
     """
     values = jnp.where(jnp.isnan(found.action_values), found.prior_value[:, None], found.action_values)
     return jnp.sum(found.weights * values, axis=-1)

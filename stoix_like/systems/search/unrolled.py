@@ -14,21 +14,13 @@ from stoix_like.utils.replay import Step
 
 
 class Targets(NamedTuple):
-    """Targets of the latent states `0 … K`, and where there are any: behind the end of an episode, not everything is.
+    """Targets of the latent states `0 … K` with masks: not all exist behind the end of an episode."""
 
-    Attributes:
-        reward: `[K, B]`, of the steps between them.
-        value: `[K + 1, B]`.
-        has_reward: `[K, B]` bool.
-        has_value: `[K + 1, B]` bool.
-        has_policy: `[K + 1, B]` bool.
-    """
-
-    reward: jax.Array
-    value: jax.Array
-    has_reward: jax.Array
-    has_value: jax.Array
-    has_policy: jax.Array
+    reward: jax.Array  # `[K, B]`, of the steps between them
+    value: jax.Array  # `[K + 1, B]`
+    has_reward: jax.Array  # `[K, B]` bool
+    has_value: jax.Array  # `[K + 1, B]` bool
+    has_policy: jax.Array  # `[K + 1, B]` bool
 
 
 def unrolled_targets(steps: Step, successor_value: jax.Array, returns: jax.Array, num_unrolled: int) -> Targets:
@@ -37,14 +29,9 @@ def unrolled_targets(steps: Step, successor_value: jax.Array, returns: jax.Array
     Behind a terminated step, the episode continues in an absorbing state without rewards (Schrittwieser et al. 2020,
     appendix G). Behind a truncated one, nothing is known but the value of its true successor. Neither has a policy.
 
-    Args:
-        steps: `[W, B, ...]`, of which those behind the end belong to other episodes.
-        successor_value: `[W, B]`, values of true successors.
-        returns: `[W, B]`, of the observations of the steps.
-        num_unrolled: K, less than W.
-
-    Returns:
-        The targets.
+    `steps`: `[W, B, ...]`, of which those behind the end belong to other episodes.
+    `successor_value`: `[W, B]`, values of true successors.
+    `returns`: `[W, B]`, of the observations of the steps.
     """
     assert steps.truncated is not None
     is_over = _earlier(steps.terminated | steps.truncated)

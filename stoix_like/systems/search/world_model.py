@@ -39,49 +39,26 @@ NETWORK_HEADS = {
 
 @dataclass(frozen=True, kw_only=True)
 class LatentModelConfig(AtomsConfig):
-    """Hyperparameters of the distributions of rewards and values.
-
-    Attributes:
-        scale: see `AtomsConfig`.
-        num_atoms: number of atoms.
-        vmin: value of the first atom, h(reward or value); see `SCALE`.
-        vmax: value of the last atom, likewise.
-        target_distribution: of the probability of targets: `two_hot`, the two atoms around it, or `hl_gauss`, a normal
-            distribution with a standard deviation of 0.75 atoms.
-    """
+    """Hyperparameters of the distributions of rewards and values."""
 
     scale: ClassVar[str] = ", h(value) of MuZero"
-    target_distribution: Annotated[str, one_of("two_hot", "hl_gauss")]
+    target_distribution: Annotated[str, one_of("two_hot", "hl_gauss")]  # of the probability of targets
 
 
 @dataclass(frozen=True)
 class LatentModel:
-    """Networks of latent states, whose units are scaled to [0, 1]; `params` is a dictionary of their parameters.
+    """Networks of latent states, whose units are scaled to [0, 1]; `params` is a dictionary of their parameters."""
 
-    Attributes:
-        representation: maps an observation to a latent state.
-        dynamics: maps a latent state and an action, side by side, to the next latent state.
-        reward_head: of the latent state that a reward leads to.
-        actor: the policy in a latent state.
-        critic: the value of a latent state.
-        action_space: the action space.
-        target_distribution: see `LatentModelConfig`.
-    """
-
-    representation: CompositeNetwork
-    dynamics: CompositeNetwork
-    reward_head: FeedForwardCritic
-    actor: FeedForwardActor
-    critic: FeedForwardCritic
+    representation: CompositeNetwork  # maps an observation to a latent state
+    dynamics: CompositeNetwork  # maps a latent state and an action, side by side, to the next latent state
+    reward_head: FeedForwardCritic  # of the latent state that a reward leads to
+    actor: FeedForwardActor  # the policy in a latent state
+    critic: FeedForwardCritic  # the value of a latent state
     action_space: Space
     target_distribution: str
 
     def init(self, key: jax.Array, observation: Observation) -> dict[str, PyTree]:
-        """Initialise the parameters.
-
-        Raises:
-            ConfigError: representation and dynamics have outputs of different widths.
-        """
+        """Initialise the parameters."""
         keys = jax.random.split(key, 5)
         params = {"representation": self.representation.init(keys[0], observation)}
         latent = self.represent(params, observation)
@@ -137,7 +114,7 @@ class LatentModel:
         return self._loss(self.critic.apply(params["critic"], latent), target)
 
     def clipped(self, params: PyTree, latent: jax.Array, target: jax.Array) -> jax.Array:
-        """Compute which targets `[T, B]` of values lie outside of the atoms, see `is_outside`."""
+        """Compute which targets `[T, B]` of values lie outside of the atoms."""
         return is_outside(SCALE.apply(target), self.critic.apply(params["critic"], latent).values)
 
     def reward_loss(self, params: PyTree, latent: jax.Array, target: jax.Array) -> jax.Array:
@@ -164,26 +141,15 @@ def scale_to_unit(latent: jax.Array) -> jax.Array:
 
     Source: Schrittwieser et al. 2020 (MuZero), appendix G.
 
-    Args:
-        latent: `[..., D]`.
-
-    Returns:
-        `[..., D]`.
+    `latent`: `[..., D]`.
+    Returns `[..., D]`.
     """
     low, high = jnp.min(latent, axis=-1, keepdims=True), jnp.max(latent, axis=-1, keepdims=True)
     return (latent - low) / jnp.maximum(high - low, 1e-5)
 
 
 def make_latent_model(config: LatentModelConfig, spec: SystemSpec) -> LatentModel:
-    """Build the model from the networks of a configuration.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces and networks.
-
-    Returns:
-        The model.
-    """
+    """Build the model from the networks of a configuration."""
     networks = spec.networks
     representation, reward, actor, critic = (
         getattr(networks, f"{name}_network") for name in ("representation", "reward", "actor", "critic")

@@ -22,24 +22,16 @@ Networks = Callable[[Observation], tuple[Distribution, jax.Array]]
 
 @dataclass(frozen=True, kw_only=True)
 class SMCConfig(Part):
-    """Hyperparameters of the search.
+    """Hyperparameters of the search."""
 
-    Attributes:
-        num_particles: particles per step of training, K; each starts with an action of its own.
-        evaluation_particles: particles per step of an evaluation; 0 acts by the policy network alone.
-        search_depth: steps of each particle.
-        search_lambda: decay of the temporal differences that make up a particle's advantage, in [0, 1].
-        resampling: `period`: every `resample_period` steps; `ess`: where the effective sample size is small.
-        resample_period: steps between two resamplings.
-        resample_threshold: effective sample size below which particles are resampled, as a share of their number.
-    """
-
-    num_particles: Annotated[int, between(2, 2**16)]
-    evaluation_particles: Annotated[int, between(0, 2**16)]
-    search_depth: Annotated[int, between(1, 2**12)]
+    num_particles: Annotated[int, between(2, 2**16)]  # particles per step of training, K
+    evaluation_particles: Annotated[int, between(0, 2**16)]  # particles per step of an evaluation
+    search_depth: Annotated[int, between(1, 2**12)]  # steps of each particle
+    # Decay of the temporal differences that make up a particle's advantage, in [0, 1].
     search_lambda: Annotated[float, between(0.0, 1.0)]
-    resampling: Annotated[str, one_of("period", "ess")]
-    resample_period: Annotated[int, between(1, 2**12)]
+    resampling: Annotated[str, one_of("period", "ess")]  # `period`: every `resample_period` steps; `ess`
+    resample_period: Annotated[int, between(1, 2**12)]  # steps between two resamplings
+    # Effective sample size below which particles are resampled, as a share of their number.
     resample_threshold: Annotated[float, Range(0.0, 1.0, without_low=True)]
 
     @property
@@ -54,12 +46,8 @@ def draw_systematically(key: jax.Array, weight: jax.Array) -> jax.Array:
     A particle of weight w takes K w places, rounded up or down.
     Source: Douc et al. 2005, "Comparison of resampling schemes for particle filtering", section 2.4.
 
-    Args:
-        key: one key.
-        weight: `[N, K]`, of sum one.
-
-    Returns:
-        `[N, K]` indices, ascending.
+    `weight`: `[N, K]`, of sum one.
+    Returns `[N, K]` indices, ascending.
     """
     num_envs, num_particles = weight.shape
     offset = jax.random.uniform(key, (num_envs, 1))
@@ -70,42 +58,25 @@ def draw_systematically(key: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 class Particles(NamedTuple):
-    """The particles after some steps; `[N, K, ...]` each.
+    """The particles after some steps; `[N, K, ...]` each."""
 
-    Attributes:
-        state: of the model.
-        observation: of this state.
-        value: of this state.
-        root: the particle, of those that started, whose first action was this one's.
-        log_weight: logarithm of the weight, up to a constant.
-        advantage: of the actions so far, in units of scaled reward.
-        unselected: the same without the selection of resampling: the sum of what was gained in this place, whoever took
-            it. These are samples of the advantages of the policy, which the temperature learns from.
-        going: bool, whether the episode has not ended.
-    """
-
-    state: PyTree
-    observation: Observation
-    value: jax.Array
-    root: jax.Array
-    log_weight: jax.Array
-    advantage: jax.Array
+    state: PyTree  # of the model
+    observation: Observation  # of this state
+    value: jax.Array  # of this state
+    root: jax.Array  # the particle, of those that started, whose first action was this one's
+    log_weight: jax.Array  # logarithm of the weight, up to a constant
+    advantage: jax.Array  # of the actions so far, in units of scaled reward
+    # The same without the selection of resampling: the sum of what was gained in this place, whoever took it.
     unselected: jax.Array
-    going: jax.Array
+    going: jax.Array  # bool, whether the episode has not ended
 
 
 class SearchedStep(NamedTuple):
-    """Results of a search in N states, from which the policy and the temperature learn.
+    """Results of a search in N states, from which the policy and the temperature learn."""
 
-    Attributes:
-        candidates: `[N, K, ...]`, the first actions.
-        weights: `[N, K]`, their probabilities.
-        advantages: `[N, K]`, samples of the advantages of the policy, see `Particles.unselected`.
-    """
-
-    candidates: jax.Array
-    weights: jax.Array
-    advantages: jax.Array
+    candidates: jax.Array  # `[N, K, ...]`, the first actions
+    weights: jax.Array  # `[N, K]`, their probabilities
+    advantages: jax.Array  # `[N, K]`, samples of the advantages of the policy
 
 
 @dataclass(frozen=True)
@@ -129,17 +100,7 @@ class ParticleSearch:
     ) -> tuple[SearchOutput, SearchedStep]:
         """Search from N states of the environments.
 
-        Args:
-            networks: policy and critic.
-            temperature: of the weights, in units of scaled reward.
-            key: one key.
-            state: to start from.
-            observation: `[N, ...]`, the input of the networks.
-            num_particles: K.
-            greedy: whether to choose the action of the largest weight, instead of by the weights.
-
-        Returns:
-            A description of the search with the actions chosen, and what to learn from it.
+        `observation`: `[N, ...]`, the input of the networks.
         """
         choose_key, key = jax.random.split(key)
         start = self._start(networks, state, observation, num_particles)

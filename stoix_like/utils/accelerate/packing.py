@@ -23,32 +23,22 @@ _BY_NAME = "statistics", "parts"
 @partial(jax.tree_util.register_dataclass, data_fields=("rows", "others"), meta_fields=("structure", "layout"))
 @dataclass(frozen=True)
 class Packed:
-    """A tree of arrays that share their leading axes, as one array.
+    """A tree of arrays that share their leading axes, as one array."""
 
-    Attributes:
-        rows: `[..., K]` float32, or uint32 if any leaf is of another type; the entries of each packed leaf, side by
-            side. Further leading axes, those of a scan for example, are those of the leaves.
-        others: the leaves that are not packed.
-        structure: the structure of the tree.
-        layout: for each leaf, the shape behind its leading axes and its type; None for one of `others`.
-    """
-
+    # `[..., K]` float32, or uint32 if any leaf is of another type; the entries of each packed leaf, side by side.
     rows: Any
-    others: tuple[Any, ...]
-    structure: Any = field(metadata={"static": True})
+    others: tuple[Any, ...]  # the leaves that are not packed
+    structure: Any = field(metadata={"static": True})  # the structure of the tree
+    # For each leaf, the shape behind its leading axes and its type; None for one of `others`.
     layout: tuple[tuple[tuple[int, ...], Any] | None, ...] = field(metadata={"static": True})
 
 
 def pack(tree: Any, num_dims: int = 0, chosen: Callable[[jax.Array], bool] = lambda leaf: True) -> Packed:
     """Pack the leaves of a tree side by side.
 
-    Args:
-        tree: arrays of the same leading axes.
-        num_dims: number of leading axes.
-        chosen: whether to pack a leaf; leaves of types without four bytes, but for flags, stay apart in any case.
-
-    Returns:
-        The packed tree.
+    `tree`: arrays of the same leading axes.
+    `num_dims`: number of leading axes.
+    `chosen`: whether to pack a leaf; leaves of types without four bytes, but for flags, stay apart in any case.
     """
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
@@ -78,39 +68,29 @@ def is_packed(tree: Any) -> bool:
 
 
 def pack_examples(tree: TreeT, num_dims: int) -> TreeT | Packed:
-    """Pack what is small of each example, from which batches are gathered, on accelerators; see `pack`."""
+    """Pack what is small of each example, from which batches are gathered, on accelerators."""
     return tree if on_cpu() else pack_rows(tree, num_dims)
 
 
 def pack_outputs(tree: TreeT, num_dims: int) -> TreeT | Packed:
-    """Pack what is small of the outputs of a step, which a loop stores, on GPUs; see `pack`."""
+    """Pack what is small of the outputs of a step, which a loop stores, on GPUs."""
     return pack_rows(tree, num_dims) if on_gpu() else tree
 
 
 def pack_rows(tree: Any, num_dims: int, largest: int = _LARGEST_ROW) -> Packed:
-    """Pack what has few numbers for each entry of a batch, at most `largest`; see `pack`."""
+    """Pack what has few numbers for each entry of a batch, at most `largest`."""
     return pack(tree, num_dims, lambda leaf: math.prod(leaf.shape[num_dims:]) <= largest)
 
 
 def split_rows(steps: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Take the rows that are not packed, such as images, out of a batch.
-
-    Args:
-        steps: from `pack_examples`.
-
-    Returns:
-        The batch without them, and the rows; on CPUs the whole batch, and none.
-    """
+    """Take the rows that are not packed, such as images, out of a batch."""
     return (replace(steps, others=()), steps.others) if _is_packed(steps) else (steps, ())
 
 
 def join_rows(steps: Any, large: tuple[Any, ...], chosen: jax.Array | None) -> Any:
     """Undo `split_rows` for a part of a batch.
 
-    Args:
-        steps: the part, without such rows.
-        large: those of the whole batch.
-        chosen: which of them belong to the part; None where there are none.
+    `chosen`: which of them belong to the part; None where there are none.
     """
     return replace(steps, others=tuple(x[chosen] for x in large)) if large else steps
 
@@ -125,13 +105,6 @@ def pack_params(tree: TreeT) -> TreeT:
 
     A function of optax treats the vector as it treats the dictionary. On CPUs, where vectors were slower, all stays; on
     TPUs matrices do, whose layout is another than that of a vector.
-
-    Args:
-        tree: parameters, a state of optimisers, or the shared state of an agent, whose statistics and states of options
-            stay: they are read by name within the loop.
-
-    Returns:
-        The tree, with `Packed` in place of dictionaries.
     """
     if on_cpu():
         return tree
@@ -147,12 +120,9 @@ def replace_fields(state: TreeT, **values: Any) -> TreeT:
 
 
 def pack_scalars(tree: Any) -> Any:
-    """Pack the scalars of each entry of a tuple, such as the counters of optimisers, on GPUs; see `pack`.
+    """Pack the scalars of each entry of a tuple, such as the counters of optimisers, on GPUs.
 
     Entries stay apart because one may be the same on all shards, such as the shared state of an agent, and another not.
-
-    Args:
-        tree: a tuple, named or not, or any other tree, which is one entry.
     """
     return _at_entries(partial(pack, chosen=lambda leaf: leaf.ndim == 0), tree) if on_gpu() else tree
 

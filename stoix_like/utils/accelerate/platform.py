@@ -18,7 +18,7 @@ def on_cpu() -> bool:
 
 
 def on_gpu() -> bool:
-    """Return whether the program that is traced will run on GPUs, see `on_cpu`.
+    """Return whether the program that is traced will run on GPUs.
 
     They pay for the launch of a kernel, however small, and lay arrays out in rows. TPUs pay for other layouts: a vector
     that holds matrices is copied before they are multiplied.
@@ -31,12 +31,6 @@ def map_init(init: Callable[..., Any]) -> Callable[..., Any]:
 
     Orthogonal initialisers use QR decompositions. On CPUs, a batch of them waits for other threads, so that two batches
     at a time, such as those of two networks or devices, wait for each other where there are two threads (jax 0.10).
-
-    Args:
-        init: initialises one.
-
-    Returns:
-        The mapped function.
     """
     return lambda *args: jax.lax.map(lambda one: init(*one), args) if on_cpu() else jax.vmap(init)(*args)
 

@@ -24,16 +24,7 @@ MAX_BYTES_PER_ENV = 256
 def hoist(step: Callable[[Any, Any], Any], state: Any, randomness: Any, max_bytes: int) -> tuple[Any, Any]:
     """Split a step into the part that depends only on its keys, and the rest.
 
-        rest(state, draw(randomness)) = step(state, randomness)
-
-    Args:
-        step: `(state, randomness) -> result`, the body of a loop.
-        state: an example.
-        randomness: an example, the keys of one step.
-        max_bytes: the largest array to hoist; if all hoisted arrays together are larger, nothing is hoisted.
-
-    Returns:
-        `draw: randomness -> drawn`, to be vmapped over all steps, and `rest: (state, drawn) -> result`.
+    rest(state, draw(randomness)) = step(state, randomness)
     """
     closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, randomness)
     jaxpr, num_state = closed.jaxpr, len(jax.tree.leaves(state))

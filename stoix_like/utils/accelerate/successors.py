@@ -22,12 +22,7 @@ def count_truncations(length: int, truncates_after: int | None) -> int | None:
 
         M = ceil(T / L)
 
-    Args:
-        length: T, steps of the rollout.
-        truncates_after: L, see `VectorEnvironment.truncates_after`.
-
-    Returns:
-        M; None if it is unknown, or if it saves too little to store only these successors.
+    Returns m; None if it is unknown, or if it saves too little to store only these successors.
     """
     if truncates_after is None:
         return None
@@ -43,14 +38,10 @@ def no_successors(successor: TreeT, most: int) -> TreeT:
 def keep_truncated(slots: TreeT, count: jax.Array, successor: TreeT, truncated: jax.Array) -> tuple[TreeT, jax.Array]:
     """Store successors in the next free slot of each environment that was truncated.
 
-    Args:
-        slots: `[M, N, ...]`.
-        count: `[N]` int32, slots in use.
-        successor: `[N, ...]`.
-        truncated: `[N]` bool.
-
-    Returns:
-        The new slots and counts.
+    `slots`: `[M, N, ...]`.
+    `count`: `[N]` int32, slots in use.
+    `successor`: `[N, ...]`.
+    `truncated`: `[N]` bool.
     """
     index = jnp.arange(len(jax.tree.leaves(slots)[0]), dtype=jnp.int32)[:, None]
     chosen = truncated[None] & (count[None] == index)
@@ -69,13 +60,10 @@ def with_last(slots: TreeT, last: TreeT) -> TreeT:
 def successor_values(values: jax.Array, v_tm1: jax.Array, truncated: jax.Array) -> jax.Array:
     """Return the values of the true successors of all steps.
 
-    Args:
-        values: `[S, N]` values of successors: of every step, S = T, or as from `with_last`.
-        v_tm1: `[T, N]` values of the observations acted on.
-        truncated: `[T, N]` bool.
-
-    Returns:
-        `[T, N]`; where the episode terminated, the value of another observation, which counts nowhere.
+    `values`: `[S, N]` values of successors: of every step, S = T, or as from `with_last`.
+    `v_tm1`: `[T, N]` values of the observations acted on.
+    `truncated`: `[T, N]` bool.
+    Returns `[T, N]`; where the episode terminated, the value of another observation, which counts nowhere.
     """
     if len(values) == len(v_tm1):
         return values

@@ -25,12 +25,7 @@ from stoix_like.utils.replay.types import Step
 def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
     """Build the flashbax buffer of a configuration, with implicit rank promotion allowed in its functions.
 
-    Args:
-        config: checked hyperparameters.
-        spec: sizes.
-
-    Returns:
-        A buffer of items, or of rows of blocks `[N, L]`; None where recorded data take its place.
+    Returns a buffer of items, or of rows of blocks `[N, L]`; None where recorded data take its place.
     """
     if config.only_data:
         return None
@@ -64,15 +59,8 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
 def add_slice(state: Any, rows: PyTree) -> Any:
     """Append to the rows of a buffer where the last rollout ended: one slice, which flashbax scatters item by item.
 
-    Args:
-        state: the state of a buffer of rows `[N, L]`; every rollout so far had the length of this one.
-        rows: `[N, K, ...]`, where K divides L, so that no rollout starts before the end and ends after the start.
-
-    Returns:
-        The next state.
-
-    Raises:
-        ValueError: the length of the rows is no multiple of that of the rollout.
+    `state`: the state of a buffer of rows `[N, L]`; every rollout so far had the length of this one.
+    `rows`: `[N, K, ...]`, where K divides L, so that no rollout starts before the end and ends after the start.
     """
     (length,) = {x.shape[1] for x in jax.tree.leaves(state.experience)}
     (added,) = {x.shape[1] for x in jax.tree.leaves(rows)}
@@ -112,13 +100,7 @@ def _in_one_row(x: jax.Array) -> jax.Array:
 def example_step(config: ReplayConfig, spec: SystemSpec, timestep: TimeStep) -> Step:
     """Return the data of one step, without its values.
 
-    Args:
-        config: determines which fields are stored.
-        spec: spaces.
-        timestep: `[N, ...]`, an example.
-
-    Returns:
-        Arrays without a leading axis.
+    `timestep`: `[N, ...]`, an example.
     """
     action = jax.eval_shape(spec.action_space.sample, jax.random.key(0))
     observation = jax.tree.map(lambda x: x[0], timestep.observation)
@@ -136,14 +118,8 @@ def example_step(config: ReplayConfig, spec: SystemSpec, timestep: TimeStep) -> 
 def stored_steps(config: ReplayConfig, reward_scale: Scalar, steps: Transition, like: Step) -> Step:
     """Return what is stored of the steps of a rollout, with scaled rewards.
 
-    Args:
-        config: determines which fields are stored.
-        reward_scale: factor of the rewards.
-        steps: `[T, N, ...]`.
-        like: stored steps, for their dtypes.
-
-    Returns:
-        `[T, N, ...]`.
+    `steps`: `[T, N, ...]`.
+    Returns `[T, N, ...]`.
     """
     stored = Step(
         steps.observation,
@@ -160,14 +136,7 @@ def stored_steps(config: ReplayConfig, reward_scale: Scalar, steps: Transition, 
 def add_rows(config: ReplayConfig, buffer: Any, state: Any, stored: PyTree) -> Any:
     """Append blocks to the rows of a buffer.
 
-    Args:
-        config: checked hyperparameters.
-        buffer: from `make_buffer`.
-        state: its state.
-        stored: `[N, L, ...]`, the blocks of each environment in order.
-
-    Returns:
-        The next state, in which new windows have the largest priority so far.
+    `stored`: `[N, L, ...]`, the blocks of each environment in order.
     """
     added = buffer.add(state, stored)
     if not config.prioritised:
@@ -195,13 +164,9 @@ def importance_weights(probability: jax.Array, exponent: Any, axes: Axes) -> jax
 
     Source: Schaul et al. 2016, "Prioritized experience replay", section 3.4; the number of windows cancels.
 
-    Args:
-        probability: `[B]`, with which each window of the batch was sampled.
-        exponent: beta, in [0, 1].
-        axes: the axes that the batch is spread over.
-
-    Returns:
-        `[B]`, in [0, 1].
+    `probability`: `[B]`, with which each window of the batch was sampled.
+    `exponent`: beta, in [0, 1].
+    Returns `[B]`, in [0, 1].
     """
     possible = probability > 0.0
     least = jnp.min(jnp.where(possible, probability, jnp.inf))
@@ -213,11 +178,7 @@ def importance_weights(probability: jax.Array, exponent: Any, axes: Axes) -> jax
 def end_episodes(local: PyTree) -> PyTree:
     """Truncate the episodes that continue after the last stored step, because other episodes follow in the buffer.
 
-    Args:
-        local: the agent's local state, with any leading axes; only buffers of windows and of streams are changed.
-
-    Returns:
-        The state.
+    `local`: the agent's local state, with any leading axes; only buffers of windows and of streams are changed.
     """
 
     def is_buffer(node: Any) -> bool:

@@ -17,36 +17,18 @@ from stoix_like.utils.replay.data import DataConfig
 
 @dataclass(frozen=True, kw_only=True)
 class BufferConfig(DataConfig):
-    """Sizes of every replay buffer. Totals are over all devices and update batches.
-
-    Attributes:
-        is_replay: see `Part`.
-        total_buffer_size: capacity of the replay buffer, in environment steps.
-        total_batch_size: samples per gradient step.
-    """
+    """Sizes of every replay buffer. Totals are over all devices and update batches."""
 
     is_replay: ClassVar[bool] = True
-    total_buffer_size: Annotated[int, between(1, 2**53)]
-    total_batch_size: Annotated[int, between(1, INT32_MAX)]
+    total_buffer_size: Annotated[int, between(1, 2**53)]  # capacity of the replay buffer, in environment steps
+    total_batch_size: Annotated[int, between(1, INT32_MAX)]  # samples per gradient step
 
     @abstractmethod
     def buffer_unit(self, num_envs: int, num_shards: int, rollout_length: int) -> int:
-        """Return the number of steps that the buffer holds a multiple of.
-
-        Args:
-            num_envs: environments of one shard.
-            num_shards: shards of the whole run.
-            rollout_length: steps of each environment that are added at once.
-        """
+        """Return the number of steps that the buffer holds a multiple of."""
 
     def buffer_size(self, num_envs: int, num_shards: int, rollout_length: int) -> int:
-        """Return the capacity of the buffer in steps: `total_buffer_size`, rounded down.
-
-        Args:
-            num_envs: environments of one shard.
-            num_shards: shards of the whole run.
-            rollout_length: steps of each environment that are added at once.
-        """
+        """Return the capacity of the buffer in steps: `total_buffer_size`, rounded down."""
         return self.total_buffer_size - self.total_buffer_size % self.buffer_unit(num_envs, num_shards, rollout_length)
 
     def _check_totals(self, num_envs: int, num_shards: int, rollout_length: int, largest: int) -> None:
@@ -85,21 +67,12 @@ class BufferConfig(DataConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(BufferConfig):
-    """Hyperparameters of a buffer of steps, or of windows of steps.
-
-    Attributes:
-        epochs: gradient steps per update.
-        n_step: rewards per target.
-        store_next_observation: whether to store each observation twice, as the observation of its own step and as a
-            successor. Otherwise it is stored once, and windows that end with a truncated step get weight zero in the
-            losses, because their successor is not stored.
-        whole_windows: whether the steps of windows are sampled, by `Replay.sample_steps`, in place of their targets.
-    """
+    """Hyperparameters of a buffer of steps, or of windows of steps."""
 
     whole_windows: ClassVar[bool] = False
-    epochs: Annotated[int, between(1, 1_000_000)]
-    n_step: Annotated[int, between(1, INT32_MAX - 1)]
-    store_next_observation: bool
+    epochs: Annotated[int, between(1, 1_000_000)]  # gradient steps per update
+    n_step: Annotated[int, between(1, INT32_MAX - 1)]  # rewards per target
+    store_next_observation: bool  # whether to store each observation twice
 
     @property
     def gradient_steps(self) -> int:
@@ -133,15 +106,15 @@ class ReplayConfig(BufferConfig):
 
     @property
     def max_steps_per_env(self) -> int | None:
-        """See `Part.max_steps_per_env`; steps of windows with priorities are counted in 32 bits."""
+        """Steps of windows with priorities are counted in 32 bits."""
         return INT32_MAX if self.prioritised else None
 
     def buffer_unit(self, num_envs: int, num_shards: int, rollout_length: int) -> int:
-        """See `BufferConfig`; whole rollouts, each of which is one slice of the buffer."""
+        """Whole rollouts, each of which is one slice of the buffer."""
         return num_shards * num_envs * math.lcm(rollout_length, self.block_length)
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Check that the batch divides over the shards, and that the first update can sample a batch; see `Part`."""
+        """Check that the batch divides over the shards, and that the first update can sample a batch."""
         self.check_data(has_all=not self.whole_windows)
         if self.whole_windows and not self.store_next_observation:
             raise ConfigError(
@@ -188,21 +161,16 @@ def _rounded_up(number: int, unit: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PrioritisedReplayConfig(ReplayConfig):
-    """Hyperparameters of a buffer that can sample windows by priority (Schaul et al. 2016, arXiv:1511.05952).
+    """Hyperparameters of a buffer that can sample windows by priority (Schaul et al. 2016, arXiv:1511.05952)."""
 
-    Attributes:
-        prioritised: whether windows are sampled by priority; the exponents have no effect otherwise.
-        priority_exponent: exponent of the last loss in the sampling probability of a window.
-        importance_sampling_exponent: initial exponent of the importance weights, annealed to 1 over the run.
-    """
-
-    prioritised: bool = False
+    prioritised: bool = False  # whether windows are sampled by priority; the exponents have no effect otherwise
     # Traced in populations, which type checks of this package at run time must allow.
+    # Exponent of the last loss in the sampling probability of a window.
     priority_exponent: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.5
+    # Initial exponent of the importance weights, annealed to 1 over the run.
     importance_sampling_exponent: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.4
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
-        """See `Part.schedules`."""
         values = super().schedules(updates, num_updates)
         first, last = (self.importance_exponent(end, num_updates) for end in (0, num_updates))
         if self.prioritised and first != last:
@@ -221,12 +189,9 @@ class PrioritisedReplayConfig(ReplayConfig):
 
         Source: Schaul et al. 2016, section 3.3, with the loss in place of the absolute error.
 
-        Args:
-            losses: `[B]`, with `loss` in its own units; it is negative only by rounding.
-            weights: `[B]`, the weights of the batch.
-
-        Returns:
-            `[B]`, zero for windows of weight zero, which have no target.
+        `losses`: `[B]`, with `loss` in its own units; it is negative only by rounding.
+        `weights`: `[B]`, the weights of the batch.
+        Returns `[B]`, zero for windows of weight zero, which have no target.
         """
         priorities = (jnp.maximum(losses, 0.0) + 1e-6) ** self.priority_exponent
         return jnp.where(weights > 0.0, priorities, 0.0)
@@ -234,6 +199,6 @@ class PrioritisedReplayConfig(ReplayConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class WholeWindowsConfig(ReplayConfig):
-    """Hyperparameters of a buffer whose windows are sampled step by step, see `ReplayConfig.whole_windows`."""
+    """Hyperparameters of a buffer whose windows are sampled step by step."""
 
     whole_windows: ClassVar[bool] = True

@@ -29,26 +29,19 @@ ReplayT = TypeVar("ReplayT", bound=Any)
 
 @dataclass(frozen=True, kw_only=True)
 class DataFile(Part):
-    """A data set.
+    """A data set."""
 
-    Attributes:
-        data: its file; None for none.
-    """
-
-    data: str | None = None
+    data: str | None = None  # its file; None for none
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(DataFile):
-    """Hyperparameters of recorded data in addition to a replay buffer.
-
-    Attributes:
-        data_fraction: share of each batch that comes from the data; at 1 there is no replay buffer.
-        final_data_fraction: this share at the end of the run, changed linearly; None: it stays.
-    """
+    """Hyperparameters of recorded data in addition to a replay buffer."""
 
     # Traced in populations, which type checks of this package at run time must allow.
+    # Share of each batch that comes from the data; at 1 there is no replay buffer.
     data_fraction: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.5
+    # This share at the end of the run, changed linearly; None: it stays.
     final_data_fraction: Annotated[float | jax.Array | None, between(0.0, 1.0)] = None
 
     @property
@@ -60,14 +53,7 @@ class DataConfig(DataFile):
         )
 
     def check_data(self, has_all: bool) -> None:
-        """Refuse data for a system that cannot learn from them.
-
-        Args:
-            has_all: whether it learns only from observations, actions and rewards, in targets or sequences.
-
-        Raises:
-            ConfigError: it does not.
-        """
+        """Refuse data for a system that cannot learn from them."""
         if self.data is not None and not has_all:
             raise ConfigError(
                 f"system.data={self.data}: this system learns from windows of its own rollouts, most with what its"
@@ -75,7 +61,6 @@ class DataConfig(DataFile):
             )
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
-        """See `Part.schedules`."""
         if self.data is None or self.final_data_fraction is None:
             return {}
         return {"share of data": float(self.share(updates / num_updates))}
@@ -87,41 +72,22 @@ class DataConfig(DataFile):
 
 
 class Data(NamedTuple):
-    """Recorded data.
+    """Recorded data."""
 
-    Attributes:
-        observation: `[R, ...]`.
-        action: `[R, ...]`, in the units of the agent.
-        reward: `[R]` float32, scaled and clipped as those of training.
-        terminated: `[R]` bool.
-        truncated: `[R]` bool.
-        valid: `[R]` bool, False for the last row of each episode.
-        steps: `[S]` int32, the rows of the steps.
-        returns: `[R]` float32, the discounted sum of the rewards of the episode from a step on, where it terminated;
-            -inf where it was truncated. None unless a system asks for them.
-    """
-
-    observation: Observation
-    action: Any
-    reward: Any
-    terminated: Any
-    truncated: Any
-    valid: Any
-    steps: Any
+    observation: Observation  # `[R, ...]`
+    action: Any  # `[R, ...]`, in the units of the agent
+    reward: Any  # `[R]` float32, scaled and clipped as those of training
+    terminated: Any  # `[R]` bool
+    truncated: Any  # `[R]` bool
+    valid: Any  # `[R]` bool, False for the last row of each episode
+    steps: Any  # `[S]` int32, the rows of the steps
+    # `[R]` float32, the discounted sum of the rewards of the episode from a step on, where it terminated.
     returns: Any = None
 
     def windows(self, key: jax.Array, batch: int, length: int, whole: bool = False) -> jax.Array:
         """Draw consecutive steps.
 
-        Args:
-            key: one key.
-            batch: number of windows, B.
-            length: steps per window, W.
-            whole: whether no window reaches beyond the last step; otherwise one repeats it, after the end of its
-                episode.
-
-        Returns:
-            `[W, B]` rows.
+        Returns `[W, B]` rows.
         """
         number = len(self.steps)
         first = jax.random.randint(key, (batch,), 0, max(number - length + 1, 1) if whole else number)
@@ -151,15 +117,7 @@ class Data(NamedTuple):
 
 
 def with_clipped_rewards(spec: SystemSpec, largest: Scalar) -> SystemSpec:
-    """Clip the rewards of recorded data, if there are any.
-
-    Args:
-        spec: what a system is built from.
-        largest: their largest magnitude.
-
-    Returns:
-        The same with clipped rewards.
-    """
+    """Clip the rewards of recorded data, if there are any."""
     if spec.data is None:
         return spec
     return spec._replace(data=spec.data._replace(reward=jnp.clip(spec.data.reward, -largest, largest)))
@@ -173,15 +131,7 @@ class Counted(NamedTuple):
 
 
 def count_from(local: PyTree, rollouts: int) -> PyTree:
-    """Return local states whose share of data continues after a number of rollouts that their buffers do not hold.
-
-    Args:
-        local: states of a run that has just started.
-        rollouts: those after the warm-up.
-
-    Returns:
-        The states.
-    """
+    """Return local states whose share of data continues after a number of rollouts that their buffers do not hold."""
 
     def add(node: Any) -> Any:
         return node._replace(rollouts=node.rollouts + rollouts) if isinstance(node, Counted) else node
@@ -194,15 +144,7 @@ def with_data(
 ) -> ReplayT:
     """Let the batches of a replay buffer hold recorded data, or consist of them.
 
-    Args:
-        config: checked hyperparameters; floats may be traced.
-        spec: the data and sizes.
-        replay: the functions of the replay buffer, of which `sample` returns a tuple with `indices`.
-        draw: `(key) -> batch`, a batch of only data; its `indices` are those that the replay buffer ignores, or None.
-        axes: for each entry of a batch, the axis of its samples.
-
-    Returns:
-        The functions, which ignore what is fed back about samples of the data.
+    `draw`: `(key) -> batch`, a batch of only data; its `indices` are those that the replay buffer ignores, or None.
     """
     if config.data is None:
         return replay

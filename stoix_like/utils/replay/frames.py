@@ -27,26 +27,17 @@ _MIN_ENDS = 16
 
 
 class FramePool(NamedTuple):
-    """The frames of one shard.
+    """The frames of one shard."""
 
-    Attributes:
-        frames: `[N * R + M, D]` the rings of the environments, and the ring of ends.
-        successor: `[N * R]` int32, for the step whose newest frame is here, position of the newest frame of its
-            successor.
-        owner: `[M]` int32, position of the step that ended its episode with this frame.
-        next_step: int32, index of the next step in the ring of each environment; holds the successor of the last one.
-        next_end: int32, index in the ring of ends of the next end.
-        age: `[N]` int32, steps since the start of the episode, at most K - 1, of the next step.
-        continues: `[N]` bool, whether the last step did not end its episode.
-    """
-
-    frames: jax.Array
+    frames: jax.Array  # `[N * R + M, D]` the rings of the environments, and the ring of ends
+    # `[N * R]` int32, for the step whose newest frame is here, position of the newest frame of its successor.
     successor: jax.Array
-    owner: jax.Array
+    owner: jax.Array  # `[M]` int32, position of the step that ended its episode with this frame
+    # Int32, index of the next step in the ring of each environment; holds the successor of the last one.
     next_step: jax.Array
-    next_end: jax.Array
-    age: jax.Array
-    continues: jax.Array
+    next_end: jax.Array  # int32, index in the ring of ends of the next end
+    age: jax.Array  # `[N]` int32, steps since the start of the episode, at most K - 1, of the next step
+    continues: jax.Array  # `[N]` bool, whether the last step did not end its episode
 
 
 class FrameReplayState(NamedTuple):
@@ -64,15 +55,7 @@ def store_frames_once(
     Samples are those of the replay buffer with stacks. Where a truncated step is so old that the last frame of its
     episode has been overwritten, because episodes are short, the weight is zero.
 
-    Args:
-        replay: the replay buffer.
-        num_frames: frames per stack, K.
-        shape: shape of the agent's view, `[..., C * K]`.
-        steps_per_env: steps per environment that the replay buffer holds at most.
-        has_successors: whether the replay buffer stores successors; otherwise it uses the observations of next steps.
-
-    Returns:
-        The functions of the replay buffer; its state is a `FrameReplayState`.
+    `shape`: shape of the agent's view, `[..., C * K]`.
     """
 
     def init(timestep: TimeStep) -> FrameReplayState:

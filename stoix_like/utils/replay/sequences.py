@@ -30,13 +30,9 @@ from stoix_like.utils.replay.types import Step
 
 @dataclass(frozen=True, kw_only=True)
 class BlockReplayConfig(ReplayConfig):
-    """Hyperparameters of a buffer of sequences, whose length follows from others.
+    """Hyperparameters of a buffer of sequences, whose length follows from others."""
 
-    Attributes:
-        sequence_period: steps between the starts of two sequences.
-    """
-
-    sequence_period: Annotated[int, between(1, 2**20)]
+    sequence_period: Annotated[int, between(1, 2**20)]  # steps between the starts of two sequences
 
     @property
     @abstractmethod
@@ -60,21 +56,18 @@ class BlockReplayConfig(ReplayConfig):
 
     @property
     def window_keys(self) -> str:
-        """See `ReplayConfig`."""
         return f"{self.length_keys} in blocks of system.sequence_period={self.sequence_period}"
 
     @property
     def block_length(self) -> int:
-        """See `ReplayConfig`."""
         return self.sequence_period
 
     @property
     def per_env_rows(self) -> bool:
-        """See `ReplayConfig`."""
         return True
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Check that rollouts consist of whole blocks; see `ReplayConfig.check`."""
+        """Check that rollouts consist of whole blocks."""
         if config.rollout_length % self.sequence_period and not self.only_data:
             raise ConfigError(
                 f"system.rollout_length={config.rollout_length} must be a multiple of"
@@ -97,52 +90,36 @@ class PrioritisedBlockConfig(PrioritisedReplayConfig, BlockReplayConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig(BlockReplayConfig):
-    """Hyperparameters of a buffer of sequences.
+    """Hyperparameters of a buffer of sequences."""
 
-    Attributes:
-        sequence_length: steps of a sequence that are learned from.
-    """
-
-    sequence_length: Annotated[int, between(1, 2**20)]
+    sequence_length: Annotated[int, between(1, 2**20)]  # steps of a sequence that are learned from
 
     @property
     def num_steps(self) -> int:
-        """See `BlockReplayConfig`."""
         return self.sequence_length
 
     @property
     def learned_steps(self) -> int:
-        """See `BlockReplayConfig`."""
         return self.sequence_length
 
     @property
     def length_keys(self) -> str:
-        """See `BlockReplayConfig`."""
         return f"system.sequence_length={self.sequence_length}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepSequenceConfig(SequenceConfig):
-    """Hyperparameters of a buffer of sequences whose steps are stored with their true successors.
+    """Hyperparameters of a buffer of sequences whose steps are stored with their true successors."""
 
-    Attributes:
-        n_step: none; not used.
-        store_next_observation: see `ReplayConfig`; always.
-    """
-
-    n_step: Literal[1] = 1
+    n_step: Literal[1] = 1  # none; not used
     store_next_observation: Literal[True] = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceReplayConfig(SequenceConfig):
-    """Hyperparameters of a buffer of sequences with recurrent states.
+    """Hyperparameters of a buffer of sequences with recurrent states."""
 
-    Attributes:
-        burn_in_length: steps at the start of a sequence that only bring the recurrent state up to date.
-        sequence_length: steps of a sequence that are learned from, after those of the burn-in.
-    """
-
+    # Steps at the start of a sequence that only bring the recurrent state up to date.
     burn_in_length: Annotated[int, between(0, 2**20)]
 
     @property
@@ -152,51 +129,32 @@ class SequenceReplayConfig(SequenceConfig):
 
     @property
     def length_keys(self) -> str:
-        """See `BlockReplayConfig`."""
         return f"system.burn_in_length={self.burn_in_length} and {super().length_keys}"
 
 
 class Stored(NamedTuple):
-    """The extras of a transition `[T, N, ...]` whose steps are stored with extras of their own.
+    """The extras of a transition `[T, N, ...]` whose steps are stored with extras of their own."""
 
-    Attributes:
-        carry: the recurrent state before the step; `()` where there is none.
-        extras: stored with every step, such as the policy that a search found.
-    """
-
-    carry: PyTree
-    extras: PyTree
+    carry: PyTree  # the recurrent state before the step; `()` where there is none
+    extras: PyTree  # stored with every step, such as the policy that a search found
 
 
 class Block(NamedTuple):
-    """Stored data of consecutive steps.
+    """Stored data of consecutive steps."""
 
-    Attributes:
-        steps: `[P, ...]`.
-        is_first: `[P]` bool, whether a step is the first of its episode.
-        carry: `[...]`, the recurrent state before the first step.
-    """
-
-    steps: Step
-    is_first: jax.Array
-    carry: PyTree
+    steps: Step  # `[P, ...]`
+    is_first: jax.Array  # `[P]` bool, whether a step is the first of its episode
+    carry: PyTree  # `[...]`, the recurrent state before the first step
 
 
 class SequenceBatch(NamedTuple):
-    """Batch of sequences.
+    """Batch of sequences."""
 
-    Attributes:
-        steps: `[W, B, ...]`.
-        is_first: `[W, B]` bool, whether a step is the first of its episode.
-        carry: `[B, ...]`, the recurrent state of the behaviour policy before the first step.
-        weight: `[1, B]` importance-sampling weight of the loss.
-        indices: `[B]` positions of the sequences in the buffer, for `set_priorities`; None without priorities.
-    """
-
-    steps: Step
-    is_first: jax.Array
-    carry: PyTree
-    weight: jax.Array
+    steps: Step  # `[W, B, ...]`
+    is_first: jax.Array  # `[W, B]` bool, whether a step is the first of its episode
+    carry: PyTree  # `[B, ...]`, the recurrent state of the behaviour policy before the first step
+    weight: jax.Array  # `[1, B]` importance-sampling weight of the loss
+    # `[B]` positions of the sequences in the buffer, for `set_priorities`; None without priorities.
     indices: jax.Array | None
 
     @property
@@ -206,19 +164,13 @@ class SequenceBatch(NamedTuple):
 
 
 class SequenceReplay(NamedTuple):
-    """Replay buffer of one shard, as functions of its state. Within an update, `add` precedes the first `sample`.
+    """Replay buffer of one shard, as functions of its state. Within an update, `add` precedes the first `sample`."""
 
-    Attributes:
-        init: `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example.
-        add: `(state, trajectory) -> state`; all trajectories have the same length. The extras of a transition are the
-            recurrent state before it, or `Stored` where steps have extras.
-        sample: `(state, key, importance_exponent) -> SequenceBatch`.
-        set_priorities: `(state, indices, priorities [B]) -> state`; sequences are sampled in proportion to priorities.
-    """
-
-    init: Callable[[TimeStep], Any]
+    init: Callable[[TimeStep], Any]  # `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example
+    # `(state, trajectory) -> state`; all trajectories have the same length.
     add: Callable[[Any, Trajectory], Any]
-    sample: Callable[[Any, jax.Array, Any], SequenceBatch]
+    sample: Callable[[Any, jax.Array, Any], SequenceBatch]  # `(state, key, importance_exponent) -> SequenceBatch`
+    # `(state, indices, priorities [B]) -> state`; sequences are sampled in proportion to priorities.
     set_priorities: Callable[[Any, jax.Array, jax.Array], Any]
 
 
@@ -227,15 +179,8 @@ def make_sequence_replay(
 ) -> SequenceReplay:
     """Build the replay buffer of a configuration.
 
-    Args:
-        config: checked hyperparameters; floats may be traced.
-        spec: spaces, axes and sizes.
-        carry: `[...]`, the recurrent state of one environment, an example.
-        extras: `[...]`, what is stored with each step, an example; None for nothing.
-        reward_scale: factor of the rewards, applied before they are stored.
-
-    Returns:
-        The functions of the replay buffer.
+    `carry`: `[...]`, the recurrent state of one environment, an example.
+    `extras`: `[...]`, what is stored with each step, an example; None for nothing.
     """
     config.check_data(has_all=extras is None)
     buffer, period = make_buffer(config, spec), config.sequence_period

@@ -36,27 +36,21 @@ class StreamReplayConfig(BufferConfig):
     """Hyperparameters of a buffer of sequences of entries. Totals are over all shards.
 
     Each environment step is an entry, and the end of an episode another one.
-
-    Attributes:
-        total_buffer_size: capacity of the replay buffer, in entries.
-        total_batch_size: sequences per gradient step.
-        sequence_length: entries per sequence.
-        latent_period: entries between two stored latent states, at which sequences can start; 1: every entry.
-        online_sequences: sequences of each batch that end with the newest entries, at most one per environment; all
-            others start uniformly anywhere.
     """
 
-    sequence_length: Annotated[int, between(2, 2**20)]
+    sequence_length: Annotated[int, between(2, 2**20)]  # entries per sequence
+    # Entries between two stored latent states, at which sequences can start; 1: every entry.
     latent_period: Annotated[int, between(1, 2**20)]
+    # Sequences of each batch that end with the newest entries, at most one per environment.
     online_sequences: Annotated[int, between(0, INT32_MAX)]
 
     def buffer_unit(self, num_envs: int, num_shards: int, rollout_length: int) -> int:
-        """See `BufferConfig`; rollouts have entries of their own for the ends of episodes."""
+        """Rollouts have entries of their own for the ends of episodes."""
         del rollout_length
         return num_shards * num_envs * self.latent_period
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Check that sequences fit, and that the first update finds one of each environment; see `Part`."""
+        """Check that sequences fit, and that the first update finds one of each environment."""
         length, period, rollout = self.sequence_length, self.latent_period, config.rollout_length
         self._check_totals(num_envs, num_shards, rollout, 2**30)
         if self.only_data:
@@ -96,75 +90,45 @@ class StreamReplayConfig(BufferConfig):
 
 
 class Stream(NamedTuple):
-    """Consecutive entries of environments.
+    """Consecutive entries of environments."""
 
-    Attributes:
-        observation: `[W, B, ...]`.
-        action: `[W, B, ...]`, the action that led to the observation; zero where `is_first`.
-        reward: `[W, B]`, the scaled reward on arrival; zero where `is_first`.
-        is_first: `[W, B]` bool, whether the observation is the first of its episode.
-        is_last: `[W, B]` bool, whether the episode ended there: no action follows.
-        terminated: `[W, B]` bool, whether the episode terminated there; False at a truncation.
-    """
-
-    observation: Observation
-    action: jax.Array
-    reward: jax.Array
-    is_first: jax.Array
-    is_last: jax.Array
-    terminated: jax.Array
+    observation: Observation  # `[W, B, ...]`
+    action: jax.Array  # `[W, B, ...]`, the action that led to the observation; zero where `is_first`
+    reward: jax.Array  # `[W, B]`, the scaled reward on arrival; zero where `is_first`
+    is_first: jax.Array  # `[W, B]` bool, whether the observation is the first of its episode
+    is_last: jax.Array  # `[W, B]` bool, whether the episode ended there: no action follows
+    terminated: jax.Array  # `[W, B]` bool, whether the episode terminated there; False at a truncation
 
 
 class StreamBatch(NamedTuple):
-    """Batch of sequences.
+    """Batch of sequences."""
 
-    Attributes:
-        entries: `[W, B, ...]`.
-        latent: `[B, ...]`, the latent state before the first entry; of no meaning where that is a first one.
-        indices: `[B]` rows and `[B]` starts, for `StreamReplay.refresh`.
-    """
-
-    entries: Stream
-    latent: PyTree
-    indices: tuple[jax.Array, jax.Array]
+    entries: Stream  # `[W, B, ...]`
+    latent: PyTree  # `[B, ...]`, the latent state before the first entry; of no meaning where that is a first one
+    indices: tuple[jax.Array, jax.Array]  # `[B]` rows and `[B]` starts, for `StreamReplay.refresh`
 
 
 class StreamState(NamedTuple):
-    """The streams of one shard.
+    """The streams of one shard."""
 
-    Attributes:
-        entries: `[N * L, ...]`, the rows of all environments; observations and latent states are flat.
-        latents: `[N * L / P, ...]`, the latent state before every P-th entry.
-        position: `[N]` int32, index in its row of the next entry.
-        size: `[N]` int32, entries in the row.
-        latent: `[N, ...]`, the latent state after the observation of the last step.
-        action: `[N, ...]`, the action of the last step.
-        reward: `[N]`, its scaled reward.
-    """
-
-    entries: Stream
-    latents: PyTree
-    position: jax.Array
-    size: jax.Array
-    latent: PyTree
-    action: jax.Array
-    reward: jax.Array
+    entries: Stream  # `[N * L, ...]`, the rows of all environments; observations and latent states are flat
+    latents: PyTree  # `[N * L / P, ...]`, the latent state before every P-th entry
+    position: jax.Array  # `[N]` int32, index in its row of the next entry
+    size: jax.Array  # `[N]` int32, entries in the row
+    latent: PyTree  # `[N, ...]`, the latent state after the observation of the last step
+    action: jax.Array  # `[N, ...]`, the action of the last step
+    reward: jax.Array  # `[N]`, its scaled reward
 
 
 class StreamReplay(NamedTuple):
-    """Replay buffer of one shard, as functions of its state. Within an update, `add` precedes the first `sample`.
+    """Replay buffer of one shard, as functions of its state. Within an update, `add` precedes the first `sample`."""
 
-    Attributes:
-        init: `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example.
-        add: `(state, trajectory) -> state`; the extras of a transition are the latent state after its observation.
-        sample: `(state, key) -> StreamBatch`.
-        refresh: `(state, indices, latents [W, B, ...]) -> state`; stores the latent states after the entries of a batch
-            for the sequences that start behind them.
-    """
-
+    # `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example.
     init: Callable[[TimeStep], StreamState]
+    # `(state, trajectory) -> state`; the extras of a transition are the latent state after its observation.
     add: Callable[[StreamState, Trajectory], StreamState]
-    sample: Callable[[StreamState, jax.Array], StreamBatch]
+    sample: Callable[[StreamState, jax.Array], StreamBatch]  # `(state, key) -> StreamBatch`
+    # `(state, indices, latents [W, B, ...]) -> state`.
     refresh: Callable[[StreamState, tuple[jax.Array, jax.Array], PyTree], StreamState]
 
 
@@ -173,14 +137,7 @@ def make_stream_replay(
 ) -> StreamReplay:
     """Build the replay buffer of a configuration.
 
-    Args:
-        config: checked hyperparameters; floats may be traced.
-        spec: spaces and sizes.
-        latent: `[...]`, the latent state of one environment, an example with the dtypes to store.
-        reward_scale: factor of the rewards, applied before they are stored.
-
-    Returns:
-        The functions of the replay buffer.
+    `latent`: `[...]`, the latent state of one environment, an example with the dtypes to store.
     """
     num_envs, num_shards, period = spec.num_envs, spec.num_shards, config.latent_period
     num_entries = config.buffer_size(num_envs, num_shards, spec.rollout_length) // num_shards

@@ -13,13 +13,8 @@ from stoix_like.utils.accelerate.platform import on_gpu
 def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
     """Set the priorities of items, and recompute the sums above them, level by level.
 
-    Args:
-        state: the state of a buffer with priorities.
-        indices: `[B]`, positions of the items; of equal ones, the largest priority counts.
-        priorities: `[B]`, not negative; zero where they are not finite, because one such item would spoil every sum.
-
-    Returns:
-        The next state.
+    `indices`: `[B]`, positions of the items; of equal ones, the largest priority counts.
+    `priorities`: `[B]`, not negative; zero where they are not finite, because one such item would spoil every sum.
     """
     tree, priorities = state.sum_tree_state, jnp.where(jnp.isfinite(priorities), priorities, 0.0)
     # The children of node i are 2 i + 1 and 2 i + 2; the last level holds the items.

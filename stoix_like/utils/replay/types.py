@@ -29,47 +29,30 @@ class Step(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Batch of windows, with one target per window.
+    """Batch of windows, with one target per window."""
 
-    Attributes:
-        observation: `[B, ...]` observation of the first step.
-        action: `[B, ...]` action of the first step.
-        reward: `[B]` discounted sum of the rewards of the window.
-        discount: `[B]` discount of the bootstrap value: `gamma^steps`, zero where the episode terminated.
-        next_observation: `[B, ...]` true successor of the last step.
-        weight: `[B]` weight of the loss: the importance-sampling weight, and zero where there is no target.
-        indices: `[B]` positions of the windows in the buffer, for `set_priorities`; None without priorities.
-        next_action: `[B, ...]` action after the first step, and `[B]` bool whether there is one; None unless all
-            windows are recorded data.
-        returns: `[B]` discounted sum of the scaled rewards of the episode from the first step on, -inf where it is not
-            known; None unless a system asks for those of recorded data.
-    """
-
-    observation: Observation
-    action: jax.Array
-    reward: jax.Array
-    discount: jax.Array
-    next_observation: Observation
-    weight: jax.Array
+    observation: Observation  # `[B, ...]` observation of the first step
+    action: jax.Array  # `[B, ...]` action of the first step
+    reward: jax.Array  # `[B]` discounted sum of the rewards of the window
+    discount: jax.Array  # `[B]` discount of the bootstrap value: `gamma^steps`, zero where the episode terminated
+    next_observation: Observation  # `[B, ...]` true successor of the last step
+    weight: jax.Array  # `[B]` weight of the loss: the importance-sampling weight, and zero where there is no target
+    # `[B]` positions of the windows in the buffer, for `set_priorities`; None without priorities.
     indices: jax.Array | None
+    # `[B, ...]` action after the first step, and `[B]` bool whether there is one.
     next_action: Any = None
+    # `[B]` discounted sum of the scaled rewards of the episode from the first step on, -inf where it is not known.
     returns: jax.Array | None = None
 
 
 class Replay(NamedTuple):
-    """Replay buffer of one shard, as functions of its state. Within an update, `add` precedes the first `sample`.
+    """Replay buffer of one shard, as functions of its state. Within an update, `add` precedes the first `sample`."""
 
-    Attributes:
-        init: `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example.
-        add: `(state, trajectory) -> state`; all trajectories have the same length.
-        sample: `(state, key, importance_exponent=1.0) -> Batch`; without priorities the exponent has no effect.
-        sample_steps: `(state, key) -> Transition`, the steps of windows `[W, B, ...]`, without targets; the first
-            of a window never counts as the first of its episode, which would need the step before it.
-        set_priorities: `(state, indices, priorities [B]) -> state`; windows are sampled in proportion to priorities.
-    """
-
-    init: Callable[[TimeStep], Any]
-    add: Callable[[Any, Trajectory], Any]
+    init: Callable[[TimeStep], Any]  # `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example
+    add: Callable[[Any, Trajectory], Any]  # `(state, trajectory) -> state`; all trajectories have the same length
+    # `(state, key, importance_exponent=1.0) -> Batch`; without priorities the exponent has no effect.
     sample: Callable[..., Batch]
+    # `(state, key) -> Transition`, the steps of windows `[W, B, ...]`, without targets.
     sample_steps: Callable[[Any, jax.Array], Transition]
+    # `(state, indices, priorities [B]) -> state`; windows are sampled in proportion to priorities.
     set_priorities: Callable[[Any, Any, jax.Array], Any]

@@ -32,15 +32,6 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
     """Build the replay buffer of a configuration: of single steps, of windows, or of windows with priorities.
 
     Stacked frames are stored once, see `store_frames_once`.
-
-    Args:
-        config: checked hyperparameters; floats may be traced.
-        spec: spaces, axes and sizes.
-        gamma: discount per step.
-        reward_scale: factor of the rewards, applied before they are stored.
-
-    Returns:
-        The functions of the replay buffer.
     """
     buffer, has_returns = make_buffer(config, spec), spec.data is not None and spec.data.returns is not None
 

@@ -38,28 +38,18 @@ from stoix_like.utils.replay import Replay, WholeWindowsConfig, make_replay
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_a2c.BaseConfig):
-    """Hyperparameters of AWR.
-
-    Attributes:
-        needs_successors: see `SystemConfig`.
-        stores_raw_rewards: see `SystemConfig`.
-        replay: the replay buffer.
-        resets: periodic resets of the networks.
-        gae_lambda: mixing parameter of n-step advantages.
-        beta: temperature of the weights, in the unit of the advantages.
-        weight_max: largest weight.
-    """
+    """Hyperparameters of AWR."""
 
     needs_successors: ClassVar[bool] = True
     stores_raw_rewards: ClassVar[bool] = True
     replay: WholeWindowsConfig
     resets: PeriodicResets
-    gae_lambda: Annotated[float, between(0.0, 1.0)]
-    beta: Annotated[float, above(0.0)]
-    weight_max: Annotated[float, above(0.0)]
+    gae_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of n-step advantages
+    beta: Annotated[float, above(0.0)]  # temperature of the weights, in the unit of the advantages
+    weight_max: Annotated[float, above(0.0)]  # largest weight
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Check sizes, and refuse what needs the last rollout; see `SystemConfig.check`."""
+        """Check sizes, and refuse what needs the last rollout."""
         super().check(num_envs, num_shards)
         for name in ("normalize_rewards", "vtrace"):
             if getattr(self, name):

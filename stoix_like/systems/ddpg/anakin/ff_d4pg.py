@@ -23,12 +23,7 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_ddpg.Config):
-    """Hyperparameters of D4PG.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        atoms: the distribution of returns.
-    """
+    """Hyperparameters of D4PG."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
@@ -65,15 +60,7 @@ class D4PG(ff_ddpg.DDPG[ConfigT]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build D4PG.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-
-    Returns:
-        The algorithm.
-    """
+    """Build D4PG."""
     head = configure_head(spec.networks.q_network.critic_head, config.atoms.support)
     return ff_ddpg.make_variant(config, spec, D4PG, critic_head=head)
 

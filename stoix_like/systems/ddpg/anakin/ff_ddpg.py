@@ -39,23 +39,7 @@ from stoix_like.utils.replay import Batch, ReplayConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of DDPG.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs.
-        replay: the replay buffer.
-        normalisation: normalisation of observations and rewards.
-        gradients: gradient descent.
-        target: the target parameters.
-        exploration: exploration noise.
-        resets: periodic resets of the networks.
-        actor_lr: Adam learning rate of the policy.
-        q_lr: Adam learning rate of the critics.
-        policy_frequency: gradient steps of the critics per step of the policy and of all target parameters.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-    """
+    """Hyperparameters of DDPG."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -68,11 +52,12 @@ class Config(SystemConfig):
     target: SoftTarget
     exploration: ExplorationNoise
     resets: PeriodicResets
-    actor_lr: Annotated[float, above(0.0)]
-    q_lr: Annotated[float, above(0.0)]
+    actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
+    q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critics
+    # Gradient steps of the critics per step of the policy and of all target parameters.
     policy_frequency: Annotated[int, between(1, INT32_MAX)]
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -192,19 +177,7 @@ def make_variant(
     critic_head: Any = None,
     smooth: Smoothing = lambda action, *_: action,
 ) -> DDPGT:
-    """Build DDPG or a variant.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-        algorithm: DDPG, or a subclass.
-        num_critics: number of critics.
-        critic_head: replaces the critic head of the network.
-        smooth: changes the actions of targets.
-
-    Returns:
-        The algorithm.
-    """
+    """Build DDPG or a variant."""
     critics = make_critics(spec.networks.q_network, num_critics, critic_head)
     actions, target = action_range(spec.action_space), make_soft_target(config.target)
     parts = make_parts(config, spec, critics)
@@ -214,7 +187,7 @@ def make_variant(
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build DDPG; see `make_variant`."""
+    """Build DDPG."""
     return make_variant(config, spec, DDPG)
 
 

@@ -19,15 +19,11 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSmoothing(Part):
-    """Hyperparameters of target policy smoothing.
+    """Hyperparameters of target policy smoothing."""
 
-    Attributes:
-        policy_noise: standard deviation of the target policy noise, in units of half the action range.
-        noise_clip: largest absolute value of this noise, likewise.
-    """
-
+    # Standard deviation of the target policy noise, in units of half the action range.
     policy_noise: Annotated[float, at_least(0.0)]
-    noise_clip: Annotated[float, at_least(0.0)]
+    noise_clip: Annotated[float, at_least(0.0)]  # largest absolute value of this noise, likewise
 
 
 def make_smoothing(config: TargetSmoothing) -> ff_ddpg.Smoothing:
@@ -43,12 +39,7 @@ def make_smoothing(config: TargetSmoothing) -> ff_ddpg.Smoothing:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_ddpg.Config):
-    """Hyperparameters of TD3.
-
-    Attributes:
-        smoothing: target policy smoothing.
-        behaviour: the distance to the actions of data.
-    """
+    """Hyperparameters of TD3."""
 
     smoothing: TargetSmoothing
     behaviour: BehaviourDistance
@@ -79,15 +70,7 @@ class TD3(ff_ddpg.DDPG[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build TD3: DDPG with twin critics, target policy smoothing, and by the configuration a delay of the policy.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-
-    Returns:
-        The algorithm.
-    """
+    """Build TD3: DDPG with twin critics, target policy smoothing, and by the configuration a delay of the policy."""
     smooth = make_smoothing(config.smoothing)
     return ff_ddpg.make_variant(config, spec, TD3, num_critics=2, smooth=smooth)
 

@@ -27,18 +27,11 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_ddpg.Config):
-    """Hyperparameters of TD3 with categorical critics.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        atoms: the distribution of returns, and how the critics are reduced.
-        smoothing: target policy smoothing.
-        policy_frequency: gradient steps of the critics, and of their targets, per step of the policy.
-    """
+    """Hyperparameters of TD3 with categorical critics."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = ff_d4pg.Config.network_heads
     atoms: CategoricalCriticsConfig
-    smoothing: ff_td3.TargetSmoothing
+    smoothing: ff_td3.TargetSmoothing  # target policy smoothing
 
 
 class CategoricalTD3(ff_d4pg.D4PG[Config]):
@@ -72,15 +65,7 @@ class CategoricalTD3(ff_d4pg.D4PG[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build TD3 with categorical critics.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-
-    Returns:
-        The algorithm.
-    """
+    """Build TD3 with categorical critics."""
     head = configure_head(spec.networks.q_network.critic_head, config.atoms.support)
     smooth = ff_td3.make_smoothing(config.smoothing)
     return ff_ddpg.make_variant(config, spec, CategoricalTD3, num_critics=2, critic_head=head, smooth=smooth)

@@ -28,18 +28,11 @@ from stoix_like.systems.parts.exploration import IndependentNoise
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_ddpg.Config):
-    """Hyperparameters of recurrent TD3.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        replay: the replay buffer.
-        smoothing: target policy smoothing.
-        exploration: exploration noise; the carry is the recurrent state.
-    """
+    """Hyperparameters of recurrent TD3."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_ddpg.Config.network_heads)
     replay: RecurrentReplayConfig
-    smoothing: ff_td3.TargetSmoothing
+    smoothing: ff_td3.TargetSmoothing  # target policy smoothing
     exploration: IndependentNoise
 
 
@@ -58,15 +51,7 @@ class RecurrentTD3(RecurrentOffPolicy[Config], ff_ddpg.DDPG[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build recurrent TD3.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-
-    Returns:
-        The algorithm.
-    """
+    """Build recurrent TD3."""
     smooth = ff_td3.make_smoothing(config.smoothing)
     return with_recurrent_networks(ff_ddpg.make_variant(config, spec, RecurrentTD3, num_critics=2, smooth=smooth), spec)
 

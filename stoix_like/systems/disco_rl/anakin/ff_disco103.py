@@ -63,29 +63,7 @@ class AdamGradients(Gradients):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of Disco103. The atoms of action values are on the scale of `rlax.SIGNED_HYPERBOLIC_PAIR`.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs.
-        estimates: values and advantages.
-        atoms: the distribution of action values.
-        replay: the replay buffer.
-        target: the target parameters.
-        resets: periodic resets of the networks.
-        weights: path of the meta-network's weights; None for those of `stoix-like fetch disco103`.
-        weights_sha256: checksum of the file.
-        lr: Adam learning rate.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        max_abs_update: largest magnitude of Adam's step, before the learning rate multiplies it.
-        gradients: gradient descent with Adam, whose steps the meta-network was trained with.
-        policy_coef: weight of the divergence from the target of the policy.
-        y_coef: weight of that of the prediction about the observation.
-        z_coef: weight of that of the prediction about the action.
-        next_policy_coef: weight of the divergence of the predicted next policy.
-        value_coef: weight of the cross-entropy of the action values.
-    """
+    """Hyperparameters of Disco103. The atoms of action values are on the scale of `rlax.SIGNED_HYPERBOLIC_PAIR`."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -96,41 +74,34 @@ class Config(SystemConfig):
     replay: StepSequenceConfig
     target: SoftTarget
     resets: PeriodicResets
-    weights: str | None
-    weights_sha256: str
-    lr: Annotated[float, above(0.0)]
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
+    weights: str | None  # path of the meta-network's weights; None for those of `stoix-like fetch disco103`
+    weights_sha256: str  # checksum of the file
+    lr: Annotated[float, above(0.0)]  # Adam learning rate
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    # Largest magnitude of Adam's step, before the learning rate multiplies it.
     max_abs_update: Annotated[float, above(0.0)]
     gradients: AdamGradients
-    policy_coef: Annotated[float, at_least(0.0)]
-    y_coef: Annotated[float, at_least(0.0)]
-    z_coef: Annotated[float, at_least(0.0)]
-    next_policy_coef: Annotated[float, at_least(0.0)]
-    value_coef: Annotated[float, at_least(0.0)]
+    policy_coef: Annotated[float, at_least(0.0)]  # weight of the divergence from the target of the policy
+    y_coef: Annotated[float, at_least(0.0)]  # weight of that of the prediction about the observation
+    z_coef: Annotated[float, at_least(0.0)]  # weight of that of the prediction about the action
+    next_policy_coef: Annotated[float, at_least(0.0)]  # weight of the divergence of the predicted next policy
+    value_coef: Annotated[float, at_least(0.0)]  # weight of the cross-entropy of the action values
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Check sizes, and that the weights are there; see `SystemConfig.check`."""
+        """Check sizes, and that the weights are there."""
         super().check(num_envs, num_shards)
         weights.load(self.weights, self.weights_sha256)
 
 
 class DiscoShared(NamedTuple):
-    """The shared state of an agent.
+    """The shared state of an agent."""
 
-    Attributes:
-        params: the parameters.
-        opt_state: the state of the optimiser.
-        lifetime: the meta-network's state of the agent's lifetime.
-        moments: moments of advantages.
-        parts: what options need, by name.
-    """
-
-    params: OnlineAndTarget
-    opt_state: PyTree
-    lifetime: LSTMState
-    moments: Moments
-    parts: PyTree = ()
+    params: OnlineAndTarget  # the parameters
+    opt_state: PyTree  # the state of the optimiser
+    lifetime: LSTMState  # the meta-network's state of the agent's lifetime
+    moments: Moments  # moments of advantages
+    parts: PyTree = ()  # what options need, by name
 
 
 @dataclass(frozen=True)

@@ -62,24 +62,7 @@ from stoix_like.utils.replay import StreamBatch, StreamReplay, make_stream_repla
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of DreamerV3.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        model: the world model.
-        replay: the replay buffer, and how often each step is replayed.
-        laprop: the optimiser.
-        returns: the scale of advantages.
-        imagination_length: imagined steps from each replayed state, H.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        gae_lambda: lambda of the returns.
-        ent_coef: weight of the entropy of the policy.
-        vf_coef: weight of the value loss in imagination.
-        replay_vf_coef: weight of the value loss on replayed rewards.
-        slow_critic_coef: weight of the critic's regularisation towards its slow average.
-        tau: step size of this average.
-    """
+    """Hyperparameters of DreamerV3."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "reward_network.critic_head": HeadRequirement(VALUE_DISTRIBUTION, optional=("num_atoms",), latent=True),
@@ -91,15 +74,15 @@ class Config(SystemConfig):
     replay: TrainRatioConfig
     laprop: LaPropConfig
     returns: ReturnScaleConfig
-    imagination_length: Annotated[int, between(1, 2**10)]
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    gae_lambda: Annotated[float, between(0.0, 1.0)]
-    ent_coef: Annotated[float, at_least(0.0)]
-    vf_coef: Annotated[float, at_least(0.0)]
-    replay_vf_coef: Annotated[float, at_least(0.0)]
-    slow_critic_coef: Annotated[float, at_least(0.0)]
-    tau: Annotated[float, Range(0.0, 1.0, without_low=True)]
+    imagination_length: Annotated[int, between(1, 2**10)]  # imagined steps from each replayed state, H
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    gae_lambda: Annotated[float, between(0.0, 1.0)]  # lambda of the returns
+    ent_coef: Annotated[float, at_least(0.0)]  # weight of the entropy of the policy
+    vf_coef: Annotated[float, at_least(0.0)]  # weight of the value loss in imagination
+    replay_vf_coef: Annotated[float, at_least(0.0)]  # weight of the value loss on replayed rewards
+    slow_critic_coef: Annotated[float, at_least(0.0)]  # weight of the critic's regularisation towards its slow average
+    tau: Annotated[float, Range(0.0, 1.0, without_low=True)]  # step size of this average
 
 
 @dataclass(frozen=True)
@@ -243,7 +226,7 @@ class Dreamer(Algorithm):
     def dream(
         self, shared: DreamerShared, observation: Observation, action: jax.Array, context: int, key: jax.Array
     ) -> Dream:
-        """Predict observations from the first ones and the actions, see `System.dream`."""
+        """Predict observations from the first ones and the actions."""
         del key
         dream = self.model.dream(shared.params.model_params, observation, action, context)
         return dream._replace(reward=dream.reward / self.config.reward_scale)

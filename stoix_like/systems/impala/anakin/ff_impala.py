@@ -22,45 +22,27 @@ from stoix_like.systems.vpg.anakin import ff_a2c
 
 @dataclass(frozen=True, kw_only=True)
 class RMSPropGradients(Gradients):
-    """As `Gradients`, and RMSProp.
+    """As `Gradients`, and RMSProp."""
 
-    Attributes:
-        optimiser: by default RMSProp, as in the paper.
-        rms_decay: decay per step of the mean squared gradient (RMSProp), which starts at 0: the first steps are up to
-            ten learning rates. That of TensorFlow, which the paper used, starts at 1.
-        rms_eps: constant added to the mean squared gradient (RMSProp).
-    """
-
+    # By default RMSProp, as in the paper.
     optimiser: Annotated[str, one_of("rmsprop", "adam", "radam", "adamw", "muon")]
+    # Decay per step of the mean squared gradient (RMSProp), which starts at 0.
     rms_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
-    rms_eps: Annotated[float, above(0.0)]
+    rms_eps: Annotated[float, above(0.0)]  # constant added to the mean squared gradient (RMSProp)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VTrace(Part):
-    """Hyperparameters of the targets of IMPALA.
+    """Hyperparameters of the targets of IMPALA."""
 
-    Attributes:
-        gae_lambda: mixing parameter of n-step advantages; at 1, they are as long as the rollout allows.
-        clip_rho_threshold: upper bound of the probability ratios that weight value errors.
-        clip_pg_rho_threshold: upper bound of the probability ratios that weight advantages.
-    """
-
-    gae_lambda: Annotated[float, between(0.0, 1.0)]
-    clip_rho_threshold: Annotated[float, above(0.0)]
-    clip_pg_rho_threshold: Annotated[float, above(0.0)]
+    gae_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of n-step advantages
+    clip_rho_threshold: Annotated[float, above(0.0)]  # upper bound of the probability ratios that weight value errors
+    clip_pg_rho_threshold: Annotated[float, above(0.0)]  # upper bound of the probability ratios that weight advantages
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_a2c.BaseConfig):
-    """Hyperparameters of IMPALA.
-
-    Attributes:
-        gradients: gradient descent.
-        targets: values and advantages.
-        intrinsic_reward: an intrinsic reward, or none.
-        kickstarting: a teacher, or none.
-    """
+    """Hyperparameters of IMPALA."""
 
     gradients: RMSPropGradients
     targets: VTrace
@@ -69,16 +51,7 @@ class Config(ff_a2c.BaseConfig):
 
 
 def make_variant(config: Any, spec: SystemSpec, networks: ActorCriticNetworks | None = None) -> Algorithm:
-    """Build IMPALA: the policy gradient of A2C, with values and advantages by V-trace.
-
-    Args:
-        config: hyperparameters, with or without those of recurrent networks; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-        networks: by default feed-forward.
-
-    Returns:
-        The algorithm.
-    """
+    """Build IMPALA: the policy gradient of A2C, with values and advantages by V-trace."""
     gradients, targets = config.gradients, config.targets
     rms_prop = partial(optax.rmsprop, decay=gradients.rms_decay, eps=gradients.rms_eps)
     parts = make_parts(config, spec, networks, rms_prop if gradients.optimiser == "rmsprop" else None)
@@ -88,7 +61,7 @@ def make_variant(config: Any, spec: SystemSpec, networks: ActorCriticNetworks | 
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build IMPALA with feed-forward networks; see `make_variant`."""
+    """Build IMPALA with feed-forward networks."""
     return make_variant(config, spec)
 
 

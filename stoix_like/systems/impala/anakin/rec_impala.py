@@ -18,20 +18,11 @@ from stoix_like.systems.vpg.anakin import ff_a2c
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_a2c.BaseConfig):
-    """Hyperparameters of recurrent IMPALA.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        gradients: gradient descent.
-        targets: values and advantages.
-        sequences: the sequences that gradients flow through.
-        intrinsic_reward: an intrinsic reward, or none.
-        kickstarting: a teacher, or none.
-    """
+    """Hyperparameters of recurrent IMPALA."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
-    gradients: ff_impala.RMSPropGradients
-    targets: ff_impala.VTrace
+    gradients: ff_impala.RMSPropGradients  # gradient descent
+    targets: ff_impala.VTrace  # values and advantages
     sequences: LearnedSequences
     intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting

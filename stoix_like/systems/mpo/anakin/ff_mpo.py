@@ -58,29 +58,7 @@ from stoix_like.utils.training import join_optimisers
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of MPO.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs.
-        replay: the replay buffer.
-        normalisation: normalisation of observations and rewards.
-        duals: bounds on divergences.
-        gradients: gradient descent.
-        target: the target parameters.
-        resets: periodic resets of the networks.
-        actor_lr: Adam learning rate of the policy.
-        q_lr: Adam learning rate of the critic.
-        policy_frequency: gradient steps of the critic per step of the policy.
-        noise_correlation: correlation of the exploration noise between successive steps.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        num_samples: actions of the target policy per observation; a discrete choice takes all, by their probabilities.
-        retrace_lambda: mixing parameter of the Retrace returns.
-        action_penalty: whether actions out of bounds, which the environment clips, count as worse the further out they
-            are (Abdolmaleki et al. 2020, MO-MPO, as a second objective); for policies that are not squashed.
-        epsilon_penalty: bound on the divergence of the actions weighted by this penalty from the sampled ones, in nats.
-    """
+    """Hyperparameters of MPO."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box, Discrete, MultiDiscrete)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -93,15 +71,17 @@ class Config(SystemConfig):
     gradients: Gradients
     target: SoftTarget
     resets: PeriodicResets
-    actor_lr: Annotated[float, above(0.0)]
-    q_lr: Annotated[float, above(0.0)]
-    policy_frequency: Annotated[int, between(1, INT32_MAX)]
+    actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
+    q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critic
+    policy_frequency: Annotated[int, between(1, INT32_MAX)]  # gradient steps of the critic per step of the policy
+    # Correlation of the exploration noise between successive steps.
     noise_correlation: Annotated[float, between(0.0, 1.0)]
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    num_samples: Annotated[int, between(2, 2**16)]
-    retrace_lambda: Annotated[float, between(0.0, 1.0)]
-    action_penalty: bool
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    num_samples: Annotated[int, between(2, 2**16)]  # actions of the target policy per observation
+    retrace_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of the Retrace returns
+    action_penalty: bool  # whether actions out of bounds
+    # Bound on the divergence of the actions weighted by this penalty from the sampled ones, in nats.
     epsilon_penalty: Annotated[float, above(0.0)]
 
 
@@ -260,11 +240,7 @@ class MPO(OffPolicyActorCritic[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build MPO; the floats of the hyperparameters may be traced.
-
-    Raises:
-        ConfigError: if `action_penalty` is set for actions without bounds, or that the policy keeps within them.
-    """
+    """Build MPO; the floats of the hyperparameters may be traced."""
     if config.action_penalty:
         check_bounded(spec.action_space)
         head = spec.networks.actor_network.action_head

@@ -35,20 +35,12 @@ from stoix_like.utils.training import join_optimisers
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_a2c.BaseConfig):
-    """Hyperparameters of V-MPO.
-
-    Attributes:
-        minibatches: passes over each rollout.
-        duals: bounds on divergences.
-        gae_lambda: mixing parameter of n-step advantages.
-        top_fraction: fraction of each minibatch that the policy learns from, the steps with the largest advantages.
-        intrinsic_reward: an intrinsic reward, or none.
-        kickstarting: a teacher, or none.
-    """
+    """Hyperparameters of V-MPO."""
 
     minibatches: MinibatchConfig
     duals: DualConfig
-    gae_lambda: Annotated[float, between(0.0, 1.0)]
+    gae_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of n-step advantages
+    # Fraction of each minibatch that the policy learns from, the steps with the largest advantages.
     top_fraction: Annotated[float, Range(0.0, 1.0, without_low=True)]
     intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting

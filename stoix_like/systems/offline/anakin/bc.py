@@ -44,36 +44,23 @@ from stoix_like.utils.replay import Replay, ReplayConfig, make_replay
 
 @dataclass(frozen=True, kw_only=True)
 class CloningReplay(ReplayConfig):
-    """Hyperparameters of the steps that are imitated.
+    """Hyperparameters of the steps that are imitated."""
 
-    Attributes:
-        n_step: none; no rewards are read.
-        store_next_observation: none; no successors are read.
-    """
-
-    n_step: Literal[1] = 1
-    store_next_observation: Literal[True] = True
+    n_step: Literal[1] = 1  # none; no rewards are read
+    store_next_observation: Literal[True] = True  # none; no successors are read
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseConfig(SystemConfig):
-    """Hyperparameters of behavioural cloning with any network.
-
-    Attributes:
-        gradients: gradient descent.
-        labels: a teacher that labels what the policy visits (DAgger), or none.
-        actor_lr: Adam learning rate of the policy.
-        normalize_observations: whether observations are normalised by mean and deviation: offline those of the data,
-            otherwise running ones of what is played.
-    """
+    """Hyperparameters of behavioural cloning with any network."""
 
     gradients: Gradients
     labels: TeacherConfig
-    actor_lr: Annotated[float, above(0.0)]
-    normalize_observations: bool
+    actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
+    normalize_observations: bool  # whether observations are normalised by mean and deviation
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse a run without a policy to imitate; see `SystemConfig.check`."""
+        """Refuse a run without a policy to imitate."""
         replay: Any = self.find_part(ReplayConfig)
         if not replay.only_data and self.labels.teacher is None:
             raise ConfigError(
@@ -90,12 +77,7 @@ class BaseConfig(SystemConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(BaseConfig):
-    """Hyperparameters of behavioural cloning with feed-forward networks.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        replay: the steps that are imitated.
-    """
+    """Hyperparameters of behavioural cloning with feed-forward networks."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, alternatives=(DETERMINISTIC_POLICY,))

@@ -46,27 +46,7 @@ from stoix_like.utils.replay import Batch, ReplayConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of FQL.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        has_mode: the policy maps noise to actions.
-        network_heads: heads that the system needs.
-        policy_frequency: gradient steps of the critics per step of the policy.
-        replay: the replay buffer, or data.
-        normalisation: normalisation of observations and rewards.
-        gradients: gradient descent.
-        resets: periodic resets of the networks.
-        target: the target parameters of the critics.
-        actor_lr: Adam learning rate of the flow and of the policy.
-        q_lr: Adam learning rate of the critics.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        distillation_coef: weight of the squared distance between the policy's action and the end of the flow, in units
-            of half the action range.
-        flow_steps: Euler steps of the flow.
-        normalize_q: whether values are divided by their mean magnitude in the policy's loss.
-    """
+    """Hyperparameters of FQL."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     has_mode: ClassVar[bool] = False
@@ -81,13 +61,13 @@ class Config(SystemConfig):
     gradients: Gradients
     resets: PeriodicResets
     target: SoftTarget
-    actor_lr: Annotated[float, above(0.0)]
-    q_lr: Annotated[float, above(0.0)]
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
+    actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the flow and of the policy
+    q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critics
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
     distillation_coef: Annotated[float, at_least(0.0)]
-    flow_steps: Annotated[int, between(1, INT32_MAX)]
-    normalize_q: bool
+    flow_steps: Annotated[int, between(1, INT32_MAX)]  # Euler steps of the flow
+    normalize_q: bool  # whether values are divided by their mean magnitude in the policy's loss
 
 
 class FlowParams(NamedTuple):

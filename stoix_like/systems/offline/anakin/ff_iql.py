@@ -46,27 +46,7 @@ from stoix_like.utils.replay import Batch, ReplayConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of IQL.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs.
-        policy_frequency: gradient steps of the critics per step of the policy.
-        replay: the replay buffer, or data.
-        normalisation: normalisation of observations and rewards.
-        gradients: gradient descent.
-        resets: periodic resets of the networks.
-        target: the target parameters of the critics.
-        actor_lr: Adam learning rate of the policy.
-        q_lr: Adam learning rate of the critics.
-        value_lr: Adam learning rate of the state values.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        expectile: which expectile of the values of the actions of the data the state value is; above 0.5, that of
-            better actions.
-        beta: temperature of the weights of actions, in the unit of the advantages.
-        weight_max: largest weight.
-    """
+    """Hyperparameters of IQL."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box, Discrete)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -80,14 +60,15 @@ class Config(SystemConfig):
     gradients: Gradients
     resets: PeriodicResets
     target: SoftTarget
-    actor_lr: Annotated[float, above(0.0)]
-    q_lr: Annotated[float, above(0.0)]
-    value_lr: Annotated[float, above(0.0)]
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
+    actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
+    q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critics
+    value_lr: Annotated[float, above(0.0)]  # Adam learning rate of the state values
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    # Which expectile of the values of the actions of the data the state value is; above 0.5, that of better actions.
     expectile: Annotated[float, Range(0.0, 1.0, without_low=True, without_high=True)]
-    beta: Annotated[float, above(0.0)]
-    weight_max: Annotated[float, above(0.0)]
+    beta: Annotated[float, above(0.0)]  # temperature of the weights of actions, in the unit of the advantages
+    weight_max: Annotated[float, above(0.0)]  # largest weight
 
 
 class IQLParams(NamedTuple):

@@ -33,28 +33,18 @@ from stoix_like.utils.replay import SequenceBatch, make_sequence_replay
 
 @dataclass(frozen=True, kw_only=True)
 class CloningSequences(RecurrentReplayConfig):
-    """Hyperparameters of the sequences that are imitated.
+    """Hyperparameters of the sequences that are imitated."""
 
-    Attributes:
-        store_next_observation: never; no successors are read.
-    """
-
-    store_next_observation: Literal[False] = False
+    store_next_observation: Literal[False] = False  # never; no successors are read
 
     @property
     def num_steps(self) -> int:
-        """See `BlockReplayConfig`."""
         return self.burn_in_length + self.sequence_length
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(bc.BaseConfig):
-    """Hyperparameters of recurrent behavioural cloning.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        replay: the sequences that are imitated.
-    """
+    """Hyperparameters of recurrent behavioural cloning."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(bc.Config.network_heads)
     replay: CloningSequences

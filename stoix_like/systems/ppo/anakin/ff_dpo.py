@@ -16,22 +16,17 @@ from stoix_like.utils.loss import approximate_kl_per_example, dpo_loss_per_examp
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_ppo.Config):
-    """Hyperparameters of DPO; `clip_eps` limits only the value change.
+    """Hyperparameters of DPO; `clip_eps` limits only the value change."""
 
-    Attributes:
-        alpha: width of the drift for positive advantages, in the unit of the advantages.
-        beta: width of the drift for negative advantages, likewise.
-    """
-
-    alpha: Annotated[float, above(0.0)]
-    beta: Annotated[float, above(0.0)]
+    alpha: Annotated[float, above(0.0)]  # width of the drift for positive advantages, in the unit of the advantages
+    beta: Annotated[float, above(0.0)]  # width of the drift for negative advantages, likewise
 
 
 class DPO(ff_ppo.PPO[Config]):
     """PPO with the discovered drift function in place of the clipped ratio."""
 
     def policy_loss(self, pi: Distribution, behaviour: OnPolicyShared, batch: OnPolicyTransition) -> Loss:
-        """Compute the surrogate losses with their drift (section 5); see `PPO.policy_loss`."""
+        """Compute the surrogate losses with their drift (section 5)."""
         del behaviour
         log_prob, config = pi.log_prob(batch.action), self.config
         losses = dpo_loss_per_example(log_prob, batch.log_prob, batch.advantage, config.alpha, config.beta)
@@ -39,7 +34,7 @@ class DPO(ff_ppo.PPO[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build DPO; see `ff_ppo.make_algorithm`."""
+    """Build DPO."""
     return ff_ppo.make_algorithm(config, spec, DPO)
 
 

@@ -43,40 +43,7 @@ from stoix_like.utils.loss import approximate_kl_per_example, clipped_value_loss
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of PPO.
-
-    Attributes:
-        annealed: hyperparameters that may change over the run.
-        needs_successors: see `SystemConfig`.
-        networks_per_agent: see `SystemConfig`.
-        network_heads: heads that the system needs.
-        minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
-        gradients: gradient descent.
-        kl_rate: learning rates that follow the divergence from the behaviour policy.
-        actor_lr: Adam learning rate of the actor.
-        critic_lr: Adam learning rate of the critic.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        gae_lambda: mixing parameter of n-step advantages.
-        clip_eps: clip range of the probability ratio and of the value change.
-        final_clip_eps: clip range at the end of the run; None keeps it constant.
-        clip_value: whether the value change is clipped.
-        target_kl: divergence from the behaviour policy that an update aims at, in nats, see `make_kl_stop`; None for no
-            limit.
-        ent_coef: weight of the entropy bonus.
-        final_ent_coef: weight of the entropy bonus at the end of the run; None keeps it constant.
-        vf_coef: weight of the value loss.
-        normalize_rewards: divide rewards by the running standard deviation of the discounted return.
-        normalize_observations: whether observations are normalised by their running mean and standard deviation, which
-            are frozen in evaluation.
-        standardize_advantages: whether advantages are standardised to mean 0 and deviation 1: over the whole batch
-            (True or `batch`), over each minibatch (`minibatch`), or not.
-        vtrace: whether V-trace corrects values and advantages where the behaviour policy is not the current one, as
-            with Sebulba.
-        sde_sample_freq: steps between new exploration noise (gSDE), see `make_exploration`; None: every step.
-        intrinsic_reward: an intrinsic reward, or none.
-        kickstarting: a teacher, or none.
-    """
+    """Hyperparameters of PPO."""
 
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef", "clip_eps")
     needs_successors: ClassVar[bool] = False
@@ -85,29 +52,32 @@ class Config(SystemConfig):
     minibatches: MinibatchConfig
     gradients: Gradients
     kl_rate: KLRate
-    actor_lr: Annotated[float, above(0.0)]
-    critic_lr: Annotated[float, above(0.0)]
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    gae_lambda: Annotated[float, between(0.0, 1.0)]
-    clip_eps: Annotated[float, above(0.0)]
-    final_clip_eps: Annotated[float | None, at_least(0.0)] = None
-    clip_value: bool
+    actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the actor
+    critic_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critic
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    gae_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of n-step advantages
+    clip_eps: Annotated[float, above(0.0)]  # clip range of the probability ratio and of the value change
+    final_clip_eps: Annotated[float | None, at_least(0.0)] = None  # clip range at the end of the run
+    clip_value: bool  # whether the value change is clipped
+    # Divergence from the behaviour policy that an update aims at, in nats; None for no limit.
     target_kl: Annotated[float | None, above(0.0)] = None
-    ent_coef: Annotated[float, at_least(0.0)]
-    final_ent_coef: Annotated[float | None, at_least(0.0)] = None
-    vf_coef: Annotated[float, at_least(0.0)]
-    normalize_rewards: bool = False
-    normalize_observations: bool
+    ent_coef: Annotated[float, at_least(0.0)]  # weight of the entropy bonus
+    final_ent_coef: Annotated[float | None, at_least(0.0)] = None  # weight of the entropy bonus at the end of the run
+    vf_coef: Annotated[float, at_least(0.0)]  # weight of the value loss
+    normalize_rewards: bool = False  # divide rewards by the running standard deviation of the discounted return
+    normalize_observations: bool  # whether observations are normalised by their running mean and standard deviation
+    # Whether advantages are standardised to mean 0 and deviation 1.
     standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
+    # Whether V-trace corrects values and advantages where the behaviour policy is not the current one, as with Sebulba.
     vtrace: bool = False
-    sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
+    sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None  # steps between new exploration noise (gSDE)
     intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting
 
     @property
     def ignores_lag(self) -> bool:
-        """See `SystemConfig.ignores_lag`; the policy loss has the probability ratio."""
+        """The policy loss has the probability ratio."""
         return False
 
 
@@ -163,8 +133,7 @@ class PPO(OnPolicyActorCritic[ConfigT]):
     def policy_loss(self, pi: Distribution, behaviour: OnPolicyShared, batch: OnPolicyTransition) -> Loss:
         """Compute the clipped surrogate losses (equation 7), and how far the policy is from the behaviour policy.
 
-        Returns:
-            The losses, and metrics by name; each `[B]`, or its mean.
+        Returns the losses, and metrics by name; each `[B]`, or its mean.
         """
         del behaviour
         log_prob, clip_eps = pi.log_prob(batch.action), self.config.clip_eps
@@ -187,18 +156,7 @@ def make_algorithm(
     networks: ActorCriticNetworks | None = None,
     stop: Stop | None = None,
 ) -> Algorithm:
-    """Build PPO or a variant.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-        algorithm: PPO, or a subclass.
-        networks: by default feed-forward.
-        stop: by default at `target_kl`.
-
-    Returns:
-        The algorithm.
-    """
+    """Build PPO or a variant."""
     parts = make_parts(config, spec, networks)
     if config.clip_value and parts["networks"].output is not SCALAR:
         raise ConfigError("system.clip_value=true clips a value, but the critic computes a distribution: use false")

@@ -24,17 +24,11 @@ MIN_KL_COEF, MAX_KL_COEF = 1e-4, 1e4
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_ppo.Config):
-    """Hyperparameters of PPO with a KL penalty; `clip_eps` limits only the value change.
+    """Hyperparameters of PPO with a KL penalty; `clip_eps` limits only the value change."""
 
-    Attributes:
-        kl_coef: weight of the divergence, in the unit of the advantages per nat; the initial one if it adapts.
-        adapt_kl_coef: whether the weight adapts to keep the divergence of each update near `target_kl`.
-        target_kl: divergence per update, in nats.
-    """
-
-    kl_coef: Annotated[float, at_least(0.0)]
-    adapt_kl_coef: bool
-    target_kl: Annotated[float, above(0.0)]
+    kl_coef: Annotated[float, at_least(0.0)]  # weight of the divergence, in the unit of the advantages per nat
+    adapt_kl_coef: bool  # whether the weight adapts to keep the divergence of each update near `target_kl`
+    target_kl: Annotated[float, above(0.0)]  # divergence per update, in nats
 
 
 class Penalty(NamedTuple):
@@ -66,7 +60,7 @@ class PenaltyPPO(ff_ppo.PPO[Config]):
         return agent, {"kl": kl, "kl_coef": self._kl_coef(before)} | metrics
 
     def policy_loss(self, pi: Distribution, behaviour: OnPolicyShared, batch: OnPolicyTransition) -> Loss:
-        """Compute the surrogate loss with its penalty (equation 8); see `PPO.policy_loss`."""
+        """Compute the surrogate loss with its penalty (equation 8)."""
         log_prob, b_pi = pi.log_prob(batch.action), self.networks.policy(behaviour.params, batch.obs)
         loss, _ = ppo_penalty_loss(log_prob, batch.log_prob, batch.advantage, self._kl_coef(behaviour), pi, b_pi)
         return loss, {}
@@ -82,24 +76,16 @@ def adapt_coefficient(kl_coef: jax.Array, kl: jax.Array, target_kl: float | jax.
 
     Source: Schulman et al. 2017 (PPO), section 4.
 
-    Args:
-        kl_coef: weight of the divergence, per nat, a scalar.
-        kl: divergence of the last update, in nats, a scalar.
-        target_kl: its target, in nats.
-
-    Returns:
-        The new weight, between `MIN_KL_COEF` and `MAX_KL_COEF`.
+    `kl_coef`: weight of the divergence, per nat, a scalar.
+    `kl`: divergence of the last update, in nats, a scalar.
+    `target_kl`: its target, in nats.
     """
     factor = jnp.where(kl > 1.5 * target_kl, 2.0, jnp.where(kl < target_kl / 1.5, 0.5, 1.0))
     return jnp.clip(factor * kl_coef, MIN_KL_COEF, MAX_KL_COEF)
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build PPO with a KL penalty; see `ff_ppo.make_algorithm`. The penalty keeps the divergence near its target.
-
-    Raises:
-        ConfigError: the weight of the divergence and the learning rates both adapt to it.
-    """
+    """Build PPO with a KL penalty; see `ff_ppo.make_algorithm`. The penalty keeps the divergence near its target."""
     if config.adapt_kl_coef and config.kl_rate.desired_kl is not None:
         raise ConfigError(
             "system.adapt_kl_coef=true and system.desired_kl both control the divergence: use"

@@ -16,13 +16,7 @@ from stoix_like.systems.ppo.anakin import ff_ppo
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_ppo.Config):
-    """Hyperparameters of recurrent PPO.
-
-    Attributes:
-        networks_per_agent: see `SystemConfig`.
-        network_heads: heads that the system needs.
-        sequences: the sequences that gradients flow through.
-    """
+    """Hyperparameters of recurrent PPO."""
 
     networks_per_agent: ClassVar[bool] = False
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(NETWORK_HEADS)
@@ -30,7 +24,7 @@ class Config(ff_ppo.Config):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build PPO with recurrent networks; see `ff_ppo.make_algorithm`."""
+    """Build PPO with recurrent networks."""
     networks = make_recurrent_networks(spec.networks, config.sequences.steps_per_sequence(config.rollout_length))
     return ff_ppo.make_algorithm(config, spec, networks=networks)
 

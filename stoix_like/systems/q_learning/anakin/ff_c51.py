@@ -21,12 +21,7 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_dqn.BaseConfig):
-    """Hyperparameters of C51.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        atoms: the distribution of returns.
-    """
+    """Hyperparameters of C51."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(
@@ -62,7 +57,7 @@ def clipped_targets(batch: Batch, logits_t: jax.Array, q_t_selector: jax.Array, 
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build C51; see `ff_dqn.make_variant`."""
+    """Build C51."""
     return ff_dqn.make_variant(
         config, spec, C51, configure_head(spec.networks.actor_network.action_head, config.atoms.support)
     )

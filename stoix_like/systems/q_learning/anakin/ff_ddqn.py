@@ -28,7 +28,7 @@ class DoubleDQN(ff_dqn.BaseDQN[ff_dqn.Config]):
 
 
 def make_algorithm(config: ff_dqn.Config, spec: SystemSpec) -> Algorithm:
-    """Build double DQN; see `ff_dqn.make_variant`."""
+    """Build double DQN."""
     return ff_dqn.make_variant(config, spec, DoubleDQN)
 
 

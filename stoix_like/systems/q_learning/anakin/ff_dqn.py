@@ -46,25 +46,7 @@ from stoix_like.utils.replay import Batch, PrioritisedReplayConfig, Replay, make
 
 @dataclass(frozen=True, kw_only=True)
 class BaseConfig(SystemConfig):
-    """Hyperparameters shared by all variants of DQN.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs.
-        noisy_layers: see `check_networks`.
-        mode_hyperparams: see `SystemConfig`.
-        replay: the replay buffer.
-        gradients: gradient descent.
-        resets: periodic resets of the networks.
-        exploration: epsilon-greedy exploration.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        q_lr: Adam learning rate.
-        tau: Polyak step size of the target parameters (soft update).
-        target_update_period: gradient steps between two copies of the online parameters to the target parameters (hard
-            update); None or 0 for a soft update by `tau` after every step.
-        max_abs_reward: magnitude to which rewards are clipped before they are stored, in units of reward.
-    """
+    """Hyperparameters shared by all variants of DQN."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -76,15 +58,17 @@ class BaseConfig(SystemConfig):
     gradients: Gradients
     resets: PeriodicResets
     exploration: EpsilonGreedyConfig
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    q_lr: Annotated[float, above(0.0)]
-    tau: Annotated[float, between(0.0, 1.0)]
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    q_lr: Annotated[float, above(0.0)]  # Adam learning rate
+    tau: Annotated[float, between(0.0, 1.0)]  # Polyak step size of the target parameters (soft update)
+    # Gradient steps between two copies of the online parameters to the target parameters (hard update).
     target_update_period: Annotated[int | None, between(0, INT32_MAX)] = None
+    # Magnitude to which rewards are clipped before they are stored, in units of reward.
     max_abs_reward: Annotated[float, above(0.0)]
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that the target network follows; see `SystemConfig.check`."""
+        """Check that the target network follows."""
         super().check(num_envs, num_shards)
         if self.tau == 0.0 and not self.target_update_period:
             raise ConfigError(
@@ -94,15 +78,10 @@ class BaseConfig(SystemConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(BaseConfig):
-    """Hyperparameters of DQN.
-
-    Attributes:
-        conservatism: the penalty on the values of actions that data do not hold.
-        huber_loss_parameter: error above which the loss is linear, in units of value; 0 for a squared loss.
-    """
+    """Hyperparameters of DQN."""
 
     conservatism: Conservatism
-    huber_loss_parameter: Annotated[float, at_least(0.0)]
+    huber_loss_parameter: Annotated[float, at_least(0.0)]  # error above which the loss is linear, in units of value
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseConfig)
@@ -179,7 +158,7 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
         return agent._replace(shared=shared), metrics | {"epsilon": epsilon}
 
     def sgd_step(self, shared: QShared, batch: Batch, key: jax.Array) -> tuple[QShared, jax.Array, Metrics]:
-        """Take one gradient step on the online parameters; also return losses and metrics, see `losses`."""
+        """Take one gradient step on the online parameters; also return losses and metrics."""
         params = shared.params
 
         def loss(online: PyTree) -> tuple[jax.Array, Losses]:
@@ -258,17 +237,7 @@ def _policy(output: PyTree) -> Any:
 
 
 def make_variant(config: BaseConfig, spec: SystemSpec, algorithm: type[BaseDQN[Any]], head: Any = None) -> Algorithm:
-    """Build DQN or a variant.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-        algorithm: DQN or a variant.
-        head: replaces the action head of the network.
-
-    Returns:
-        The algorithm.
-    """
+    """Build DQN or a variant."""
     network = spec.networks.actor_network
     head = network.action_head if head is None else head
     return algorithm(
@@ -285,7 +254,7 @@ def make_variant(config: BaseConfig, spec: SystemSpec, algorithm: type[BaseDQN[A
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build DQN; see `make_variant`."""
+    """Build DQN."""
     return make_variant(config, spec, DQN)
 
 

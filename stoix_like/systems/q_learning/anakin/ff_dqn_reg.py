@@ -18,13 +18,9 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_dqn.BaseConfig):
-    """Hyperparameters of DQNReg.
+    """Hyperparameters of DQNReg."""
 
-    Attributes:
-        regularizer_weight: weight of the value of the action taken, in units of value.
-    """
-
-    regularizer_weight: Annotated[float, at_least(0.0)]
+    regularizer_weight: Annotated[float, at_least(0.0)]  # weight of the value of the action taken, in units of value
 
 
 class DQNReg(ff_dqn.BaseDQN[Config]):
@@ -42,7 +38,7 @@ class DQNReg(ff_dqn.BaseDQN[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build DQNReg; see `ff_dqn.make_variant`."""
+    """Build DQNReg."""
     return ff_dqn.make_variant(config, spec, DQNReg)
 
 

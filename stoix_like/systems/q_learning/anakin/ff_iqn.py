@@ -22,25 +22,19 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_dqn.BaseConfig):
-    """Hyperparameters of IQN.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        num_quantiles: number of evenly spaced levels whose quantiles average to the action values of the policy.
-        num_online_quantiles: number of stratified random levels per example at which quantiles are learned.
-        num_target_quantiles: number of stratified random levels per example of the target distribution.
-        num_cosines: number of cosine features of a level.
-        huber_loss_parameter: error above which the loss is linear, in units of value; 0 for an absolute loss.
-    """
+    """Hyperparameters of IQN."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUE_ANY_QUANTILES, ("num_quantiles", "num_cosines"))
     }
+    # Number of evenly spaced levels whose quantiles average to the action values of the policy.
     num_quantiles: Annotated[int, between(1, 100_000)]
+    # Number of stratified random levels per example at which quantiles are learned.
     num_online_quantiles: Annotated[int, between(1, 100_000)]
+    # Number of stratified random levels per example of the target distribution.
     num_target_quantiles: Annotated[int, between(1, 100_000)]
-    num_cosines: Annotated[int, between(1, 100_000)]
-    huber_loss_parameter: Annotated[float, at_least(0.0)]
+    num_cosines: Annotated[int, between(1, 100_000)]  # number of cosine features of a level
+    huber_loss_parameter: Annotated[float, at_least(0.0)]  # error above which the loss is linear, in units of value
 
 
 class IQN(ff_dqn.BaseDQN[Config]):
@@ -74,20 +68,14 @@ def stratified_levels(key: jax.Array, size: int, num_quantiles: int) -> jax.Arra
     Sums over them have the expectation of those over independent levels, and less variance (Owen 2013, Monte Carlo
     theory, methods and examples, section 8.4).
 
-    Args:
-        key: PRNG key.
-        size: number of examples B.
-        num_quantiles: number of levels.
-
-    Returns:
-        `[B, num_quantiles]` levels.
+    Returns `[B, num_quantiles]` levels.
     """
     strata = jnp.arange(num_quantiles, dtype=jnp.float32)[None]
     return (strata + jax.random.uniform(key, (size, num_quantiles))) / num_quantiles
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build IQN; see `ff_dqn.make_variant`."""
+    """Build IQN."""
     hyperparams = {"num_quantiles": config.num_quantiles, "num_cosines": config.num_cosines}
     head = configure_head(spec.networks.actor_network.action_head, hyperparams)
     return ff_dqn.make_variant(config, spec, IQN, head)

@@ -18,19 +18,13 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_dqn.BaseConfig):
-    """Hyperparameters of Munchausen DQN.
+    """Hyperparameters of Munchausen DQN."""
 
-    Attributes:
-        entropy_temperature: temperature of the soft policy, in units of value per nat.
-        munchausen_coefficient: weight of the policy's log-probability in the reward.
-        clip_value_min: lower bound of the log-probability times the temperature, in units of value.
-        huber_loss_parameter: error above which the loss is linear, in units of value; 0 for a squared loss.
-    """
-
-    entropy_temperature: Annotated[float, above(0.0)]
-    munchausen_coefficient: Annotated[float, between(0.0, 1.0)]
+    entropy_temperature: Annotated[float, above(0.0)]  # temperature of the soft policy, in units of value per nat
+    munchausen_coefficient: Annotated[float, between(0.0, 1.0)]  # weight of the policy's log-probability in the reward
+    # Lower bound of the log-probability times the temperature, in units of value.
     clip_value_min: Annotated[float, Range(high=0.0)]
-    huber_loss_parameter: Annotated[float, at_least(0.0)]
+    huber_loss_parameter: Annotated[float, at_least(0.0)]  # error above which the loss is linear, in units of value
 
 
 class MunchausenDQN(ff_dqn.BaseDQN[Config]):
@@ -59,7 +53,7 @@ class MunchausenDQN(ff_dqn.BaseDQN[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build Munchausen DQN; see `ff_dqn.make_variant`."""
+    """Build Munchausen DQN."""
     return ff_dqn.make_variant(config, spec, MunchausenDQN)
 
 

@@ -44,18 +44,7 @@ from stoix_like.utils.multistep import batch_q_lambda
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of PQN.
-
-    Attributes:
-        network_heads: heads that the system needs; layer normalisation stands in for a target network.
-        minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
-        gradients: gradient descent.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        normalize_rewards: divide rewards by the running standard deviation of the discounted return.
-        q_lr: learning rate.
-        q_lambda: mixing parameter of n-step returns.
-    """
+    """Hyperparameters of PQN."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -65,11 +54,11 @@ class Config(SystemConfig):
     exploration: EpsilonGreedyConfig
     minibatches: MinibatchConfig
     gradients: Gradients
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    normalize_rewards: bool = False
-    q_lr: Annotated[float, above(0.0)]
-    q_lambda: Annotated[float, between(0.0, 1.0)]
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    normalize_rewards: bool = False  # divide rewards by the running standard deviation of the discounted return
+    q_lr: Annotated[float, above(0.0)]  # learning rate
+    q_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of n-step returns
 
 
 class PQNShared(NamedTuple):
@@ -178,17 +167,7 @@ class PQN(Algorithm):
 def make_algorithm(
     config: Config, spec: SystemSpec, network: Any = None, algorithm: Callable[..., PQN] = PQN
 ) -> Algorithm:
-    """Build PQN or a variant.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-        network: the network of action values; by default feed-forward.
-        algorithm: PQN, or a subclass.
-
-    Returns:
-        The algorithm.
-    """
+    """Build PQN or a variant."""
     actor = spec.networks.actor_network
     return algorithm(
         config,

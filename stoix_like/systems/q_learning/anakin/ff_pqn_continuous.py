@@ -57,29 +57,7 @@ from stoix_like.utils.multistep import batch_lambda_returns
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of continuous PQN.
-
-    Attributes:
-        annealed: hyperparameters that may change over the run.
-        action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs; layer normalisation stands in for a target network.
-        minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
-        gradients: gradient descent.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        normalize_rewards: divide rewards by the running standard deviation of the discounted return.
-        normalize_observations: whether observations are normalised by their running mean and standard deviation, which
-            are frozen in evaluation.
-        actor_lr: learning rate of the policy.
-        q_lr: learning rate of the critics.
-        num_critics: number of critics, whose mean is the value of an action.
-        q_lambda: mixing parameter of n-step returns.
-        exploration_noise: standard deviation of the exploration noise, in units of half the action range.
-        final_exploration_noise: standard deviation at the end of the run; None keeps it constant.
-        max_action_change: largest mean change of an action's entries from those of the behaviour policy without a
-            penalty, in the same units.
-        change_penalty: weight of the penalty of larger changes, in units of scaled reward.
-    """
+    """Hyperparameters of continuous PQN."""
 
     annealed: ClassVar[tuple[str, ...]] = ("exploration_noise",)
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
@@ -89,17 +67,21 @@ class Config(SystemConfig):
     }
     minibatches: MinibatchConfig
     gradients: Gradients
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    normalize_rewards: bool = False
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    normalize_rewards: bool = False  # divide rewards by the running standard deviation of the discounted return
+    # Whether observations are normalised by their running mean and standard deviation, which are frozen in evaluation.
     normalize_observations: bool = False
-    actor_lr: Annotated[float, above(0.0)]
-    q_lr: Annotated[float, above(0.0)]
-    num_critics: Annotated[int, between(1, 1000)] = 2
-    q_lambda: Annotated[float, between(0.0, 1.0)]
+    actor_lr: Annotated[float, above(0.0)]  # learning rate of the policy
+    q_lr: Annotated[float, above(0.0)]  # learning rate of the critics
+    num_critics: Annotated[int, between(1, 1000)] = 2  # number of critics, whose mean is the value of an action
+    q_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of n-step returns
+    # Standard deviation of the exploration noise, in units of half the action range.
     exploration_noise: Annotated[float, at_least(0.0)]
-    final_exploration_noise: Annotated[float | None, at_least(0.0)] = None
+    final_exploration_noise: Annotated[float | None, at_least(0.0)] = None  # standard deviation at the end of the run
+    # Largest mean change of an action's entries without a penalty, in the same units.
     max_action_change: Annotated[float, at_least(0.0)]
+    # Weight of the penalty of larger changes, in units of scaled reward.
     change_penalty: Annotated[float, at_least(0.0)]
 
 

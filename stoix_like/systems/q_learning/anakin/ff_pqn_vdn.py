@@ -25,28 +25,18 @@ from stoix_like.utils.loss.common import values_of_actions
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_pqn.Config):
-    """Hyperparameters of PQN with value decomposition.
-
-    Attributes:
-        mixing: how the values of agents make that of their team.
-    """
+    """Hyperparameters of PQN with value decomposition."""
 
     mixing: Mixing
 
 
 @dataclass(frozen=True)
 class ValueDecomposition(ff_pqn.PQN):
-    """PQN whose targets and losses are those of teams, `Q(s, a) = sum_i Q_i(o_i, a_i)`; its rewards are those of teams.
+    """PQN with the targets, losses and rewards of teams, `Q(s, a) = sum_i Q_i(o_i, a_i)`."""
 
-    Attributes:
-        num_agents: agents of a game, A, whose rows stand together.
-        team_reward: whether the rewards of an agent are already those of its team.
-        mixer: the sum, or another function that grows with the value of each agent.
-    """
-
-    num_agents: int
-    team_reward: bool
-    mixer: Mixer
+    num_agents: int  # agents of a game, A, whose rows stand together
+    team_reward: bool  # whether the rewards of an agent are already those of its team
+    mixer: Mixer  # the sum, or another function that grows with the value of each agent
 
     def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
         """Initialise the parameters of the network and of the mixer."""
@@ -86,11 +76,7 @@ def make_decomposition(
     network: Any = None,
     algorithm: Callable[..., ValueDecomposition] = ValueDecomposition,
 ) -> Algorithm:
-    """Build PQN with value decomposition, or a variant; see `ff_pqn.make_algorithm`.
-
-    Raises:
-        ConfigError: rewards would be normalised before they are summed.
-    """
+    """Build PQN with value decomposition, or a variant."""
     if config.normalize_rewards and spec.num_agents > 1 and not spec.team_reward:
         raise ConfigError(
             "system.normalize_rewards=true normalises the rewards of each agent, and values are those of the team: set"

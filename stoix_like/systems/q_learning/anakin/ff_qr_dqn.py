@@ -23,19 +23,13 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_dqn.BaseConfig):
-    """Hyperparameters of QR-DQN.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        num_quantiles: number of quantiles per action.
-        huber_loss_parameter: error above which the loss is linear, in units of value; 0 for an absolute loss.
-    """
+    """Hyperparameters of QR-DQN."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUE_QUANTILES, ("num_quantiles",))
     }
-    num_quantiles: Annotated[int, between(1, 100_000)]
-    huber_loss_parameter: Annotated[float, at_least(0.0)]
+    num_quantiles: Annotated[int, between(1, 100_000)]  # number of quantiles per action
+    huber_loss_parameter: Annotated[float, at_least(0.0)]  # error above which the loss is linear, in units of value
 
 
 class QRDQN(ff_dqn.BaseDQN[Config]):
@@ -60,7 +54,7 @@ class QRDQN(ff_dqn.BaseDQN[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build QR-DQN; see `ff_dqn.make_variant`."""
+    """Build QR-DQN."""
     head = configure_head(spec.networks.actor_network.action_head, {"num_quantiles": config.num_quantiles})
     return ff_dqn.make_variant(config, spec, QRDQN, head)
 

@@ -24,19 +24,13 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_dqn.BaseConfig):
-    """Hyperparameters of Rainbow.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        atoms: the distribution of returns.
-        sigma_zero: initial scale of the parameter noise.
-    """
+    """Hyperparameters of Rainbow."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax", "sigma_zero"))
     }
     atoms: AtomsConfig
-    sigma_zero: Annotated[float, at_least(0.0)]
+    sigma_zero: Annotated[float, at_least(0.0)]  # initial scale of the parameter noise
 
 
 class Rainbow(ff_dqn.BaseDQN[Config]):
@@ -59,7 +53,7 @@ class Rainbow(ff_dqn.BaseDQN[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build Rainbow; see `ff_dqn.make_variant`."""
+    """Build Rainbow."""
     hyperparams = config.atoms.support | {"sigma_zero": config.sigma_zero}
     head = configure_head(spec.networks.actor_network.action_head, hyperparams)
     return ff_dqn.make_variant(config, spec, Rainbow, head)

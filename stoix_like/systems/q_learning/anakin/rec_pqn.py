@@ -38,7 +38,7 @@ class WholeRollouts(MinibatchConfig):
     """Hyperparameters of gradient steps on minibatches of environments, with their whole rollouts."""
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
-        """Check that minibatches divide the environments; see `Part.check`."""
+        """Check that minibatches divide the environments."""
         if num_envs % self.num_minibatches:
             raise ConfigError(
                 f"system.num_minibatches={self.num_minibatches} must divide the {num_envs} environments of a shard,"
@@ -48,12 +48,7 @@ class WholeRollouts(MinibatchConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_pqn.Config):
-    """Hyperparameters of recurrent PQN, those of PQN.
-
-    Attributes:
-        network_heads: heads that the system needs; layer normalisation stands in for a target network.
-        minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
-    """
+    """Hyperparameters of recurrent PQN, those of PQN."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, layer_norm=True, recurrent=True)
@@ -125,7 +120,7 @@ def _masked(pi: Any, observation: Observation) -> jax.Array:
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build recurrent PQN; see `ff_pqn.make_algorithm`."""
+    """Build recurrent PQN."""
     return ff_pqn.make_algorithm(config, spec, recurrent.make_actor(spec.networks.actor_network), RecurrentPQN)
 
 

@@ -16,16 +16,10 @@ from stoix_like.systems.q_learning.anakin import ff_pqn, ff_pqn_vdn, rec_pqn
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_pqn.Config):
-    """Hyperparameters of recurrent PQN with value decomposition.
-
-    Attributes:
-        network_heads: those of recurrent PQN.
-        minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
-        mixing: how the values of agents make that of their team.
-    """
+    """Hyperparameters of recurrent PQN with value decomposition."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = rec_pqn.Config.network_heads
-    minibatches: rec_pqn.WholeRollouts
+    minibatches: rec_pqn.WholeRollouts  # `epochs` passes over each rollout, in `num_minibatches` each
     mixing: Mixing
 
 
@@ -34,7 +28,7 @@ class RecurrentValueDecomposition(ff_pqn_vdn.ValueDecomposition, rec_pqn.Recurre
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build recurrent PQN with value decomposition; see `ff_pqn.make_algorithm`."""
+    """Build recurrent PQN with value decomposition."""
     network = recurrent.make_actor(spec.networks.actor_network)
     return ff_pqn_vdn.make_decomposition(config, spec, network, RecurrentValueDecomposition)
 

@@ -55,11 +55,7 @@ from stoix_like.utils.replay import (
 
 @dataclass(frozen=True, kw_only=True)
 class R2D2Replay(PrioritisedBlockConfig, SequenceReplayConfig):
-    """Hyperparameters of the replay buffer.
-
-    Attributes:
-        importance_sampling_exponent: exponent of the importance weights, which is constant.
-    """
+    """Hyperparameters of the replay buffer."""
 
     prioritised: bool = True
 
@@ -71,20 +67,14 @@ class R2D2Replay(PrioritisedBlockConfig, SequenceReplayConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_dqn.BaseConfig):
-    """Hyperparameters of R2D2.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        replay: the replay buffer.
-        rescale_values: whether values are learned on the scale h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x.
-        max_priority_weight: weight of the largest error of a sequence in its priority; the mean has the rest.
-    """
+    """Hyperparameters of R2D2."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, recurrent=True)
     }
     replay: R2D2Replay
-    rescale_values: bool
+    rescale_values: bool  # whether values are learned on the scale h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x
+    # Weight of the largest error of a sequence in its priority; the mean has the rest.
     max_priority_weight: Annotated[float, between(0.0, 1.0)]
 
 
@@ -190,15 +180,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build R2D2.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-
-    Returns:
-        The algorithm.
-    """
+    """Build R2D2."""
     network = recurrent.make_actor(spec.networks.actor_network)
     carry = jax.tree.map(lambda x: x[0], network.initialize_carry(1))
     clipped = with_clipped_rewards(spec, config.max_abs_reward)

@@ -52,29 +52,7 @@ from stoix_like.utils.multistep import batch_lambda_returns
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of REPPO.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs.
-        atoms: the distribution of returns.
-        minibatches: `epochs` passes over each rollout, in `num_minibatches` each.
-        gradients: gradient descent.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        normalize_rewards: divide rewards by the running standard deviation of the discounted return.
-        actor_lr: Adam learning rate of the policy.
-        q_lr: Adam learning rate of the critic.
-        dual_lr: Adam learning rate of the logarithms of the temperature and the multiplier.
-        q_lambda: mixing parameter of n-step returns.
-        target_entropy_scale: negative target entropy in nats per action dimension, for actions in units of half their
-            range; the uniform policy has log 2 nats per dimension.
-        init_alpha: initial temperature, in scaled rewards per nat of entropy.
-        target_kl: bound of the divergence from the behaviour policy, in nats.
-        init_kl_multiplier: initial multiplier of this constraint, in scaled rewards per nat.
-        normalize_observations: whether observations are normalised by their running mean and standard deviation, which
-            are frozen in evaluation.
-    """
+    """Hyperparameters of REPPO."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -84,21 +62,21 @@ class Config(SystemConfig):
     atoms: AtomsConfig
     minibatches: MinibatchConfig
     gradients: Gradients
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    normalize_rewards: bool = False
-    actor_lr: Annotated[float, above(0.0)]
-    q_lr: Annotated[float, above(0.0)]
-    dual_lr: Annotated[float, above(0.0)]
-    q_lambda: Annotated[float, between(0.0, 1.0)]
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    normalize_rewards: bool = False  # divide rewards by the running standard deviation of the discounted return
+    actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
+    q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critic
+    dual_lr: Annotated[float, above(0.0)]  # Adam learning rate of the logarithms of the temperature and the multiplier
+    q_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of n-step returns
+    # Negative target entropy in nats per action dimension, for actions in units of half their range.
     target_entropy_scale: Annotated[float, above(-math.log(2.0))]
-    init_alpha: Annotated[float, above(0.0)]
-    target_kl: Annotated[float, above(0.0)]
-    init_kl_multiplier: Annotated[float, above(0.0)]
-    normalize_observations: bool
+    init_alpha: Annotated[float, above(0.0)]  # initial temperature, in scaled rewards per nat of entropy
+    target_kl: Annotated[float, above(0.0)]  # bound of the divergence from the behaviour policy, in nats
+    init_kl_multiplier: Annotated[float, above(0.0)]  # initial multiplier of this constraint, in scaled rewards per nat
+    normalize_observations: bool  # whether observations are normalised by their running mean and standard deviation
 
     def notes(self, action_space: Space) -> tuple[str, ...]:
-        """See `entropy_notes`."""
         if not isinstance(action_space, Box):
             return ()
         return self.atoms.entropy_notes("init_alpha", self.init_alpha, self.gamma, action_space)

@@ -22,19 +22,14 @@ from stoix_like.utils.jax_utils import Scalar
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_reppo.Config):
-    """Hyperparameters of discrete REPPO.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs.
-        target_entropy_scale: target entropy as a fraction of that of the uniform policy over the legal actions.
-    """
+    """Hyperparameters of discrete REPPO."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax")),
     }
+    # Target entropy as a fraction of that of the uniform policy over the legal actions.
     target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 
@@ -73,7 +68,7 @@ class DiscreteREPPO(ff_reppo.REPPO):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build discrete REPPO; see `ff_reppo.make_algorithm`."""
+    """Build discrete REPPO."""
     return ff_reppo.make_algorithm(config, spec, DiscreteREPPO)
 
 

@@ -25,21 +25,17 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_sac.BaseConfig):
-    """Hyperparameters of CrossQ.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        adam_b1: decay of the mean of the gradients in Adam, for policy and critics.
-    """
+    """Hyperparameters of CrossQ."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, batch_norm=True),
         "q_network.critic_head": HeadRequirement(VALUE, batch_norm=True),
     }
+    # Decay of the mean of the gradients in Adam, for policy and critics.
     adam_b1: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse batches of one sample, whose normalised features are 0; see `SystemConfig.check`."""
+        """Refuse batches of one sample, whose normalised features are 0."""
         super().check(num_envs, num_shards)
         if self.replay.total_batch_size == num_shards:
             raise ConfigError(
@@ -99,7 +95,7 @@ class CrossQ(ff_sac.SAC[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build CrossQ; see `ff_sac.make_variant`."""
+    """Build CrossQ."""
     return ff_sac.make_variant(config, spec, CrossQ, b1=config.adam_b1)
 
 

@@ -53,29 +53,7 @@ _DEFAULT_ENT_COEF = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class BaseConfig(SystemConfig):
-    """Hyperparameters shared by all variants of SAC.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs.
-        replay: the replay buffer.
-        normalisation: normalisation of observations and rewards.
-        gradients: gradient descent.
-        resets: periodic resets of the networks.
-        actor_lr: Adam learning rate of the policy.
-        q_lr: Adam learning rate of the critics.
-        policy_frequency: gradient steps of the critics per step of the policy and of the temperature.
-        noise_correlation: correlation of the exploration noise between successive steps.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        alpha_lr: Adam learning rate of the log-temperature.
-        autotune: whether the temperature is learned; otherwise it is `ent_coef`.
-        target_entropy_scale: negative target entropy in nats per action dimension, for actions in units of half their
-            range; the uniform policy has log 2 nats per dimension.
-        init_alpha: initial value of the learned temperature.
-        ent_coef: fixed temperature, the weight of the entropy in units of reward per nat.
-        num_critics: number of critics.
-    """
+    """Hyperparameters shared by all variants of SAC."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -86,21 +64,23 @@ class BaseConfig(SystemConfig):
     normalisation: ReplayNormalisation
     gradients: Gradients
     resets: PeriodicResets
-    actor_lr: Annotated[float, above(0.0)]
-    q_lr: Annotated[float, above(0.0)]
+    actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
+    q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critics
+    # Gradient steps of the critics per step of the policy and of the temperature.
     policy_frequency: Annotated[int, between(1, INT32_MAX)]
+    # Correlation of the exploration noise between successive steps.
     noise_correlation: Annotated[float, between(0.0, 1.0)]
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    alpha_lr: Annotated[float, above(0.0)]
-    autotune: bool
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    alpha_lr: Annotated[float, above(0.0)]  # Adam learning rate of the log-temperature
+    autotune: bool  # whether the temperature is learned; otherwise it is `ent_coef`
+    # Negative target entropy in nats per action dimension, for actions in units of half their range.
     target_entropy_scale: Annotated[float, above(-math.log(2.0))]
-    init_alpha: Annotated[float, above(0.0)]
-    ent_coef: Annotated[float, at_least(0.0)]
-    num_critics: Annotated[int, between(1, 1000)] = 2
+    init_alpha: Annotated[float, above(0.0)]  # initial value of the learned temperature
+    ent_coef: Annotated[float, at_least(0.0)]  # fixed temperature, the weight of the entropy in units of reward per nat
+    num_critics: Annotated[int, between(1, 1000)] = 2  # number of critics
 
     def notes(self, action_space: Space) -> tuple[str, ...]:
-        """See `SystemConfig.notes`."""
         notes = super().notes(action_space)
         if self.autotune and self.ent_coef != _DEFAULT_ENT_COEF:
             notes += (
@@ -117,17 +97,12 @@ class BaseConfig(SystemConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TargetCritics(Part):
-    """Hyperparameters of the targets of an ensemble of critics.
+    """Hyperparameters of the targets of an ensemble of critics."""
 
-    Attributes:
-        num_target_critics: number of critics, which each shard draws at random for each gradient step, whose minimum is
-            the target. With fewer than `num_critics`, the policy maximises the mean of all critics and not the minimum.
-    """
-
-    num_target_critics: Annotated[int, between(1, 1000)]
+    num_target_critics: Annotated[int, between(1, 1000)]  # number of critics
 
     def check(self, config: BaseConfig, num_envs: int, num_shards: int) -> None:
-        """Check that there are as many critics as the target needs; see `Part.check`."""
+        """Check that there are as many critics as the target needs."""
         if self.num_target_critics > config.num_critics:
             raise ConfigError(
                 f"system.num_target_critics={self.num_target_critics} must not exceed"
@@ -137,13 +112,7 @@ class TargetCritics(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(BaseConfig):
-    """Hyperparameters of SAC.
-
-    Attributes:
-        target: the target parameters.
-        ensemble: which critics make targets.
-        conservatism: the penalty on the values of actions that data do not hold.
-    """
+    """Hyperparameters of SAC."""
 
     target: SoftTarget
     ensemble: TargetCritics

@@ -27,13 +27,7 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_sac.BaseConfig):
-    """Hyperparameters of SAC with categorical critics.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        atoms: the distribution of returns, and how the critics are reduced.
-        target: the target parameters.
-    """
+    """Hyperparameters of SAC with categorical critics."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
@@ -43,7 +37,6 @@ class Config(ff_sac.BaseConfig):
     target: SoftTarget
 
     def notes(self, action_space: Any) -> tuple[str, ...]:
-        """See `entropy_notes`."""
         name = "init_alpha" if self.autotune else "ent_coef"
         entropy = self.atoms.entropy_notes(name, getattr(self, name), self.gamma, action_space)
         return super().notes(action_space) + entropy
@@ -74,7 +67,7 @@ class CategoricalSAC(ff_sac.SAC[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build SAC with categorical critics; see `ff_sac.make_variant`."""
+    """Build SAC with categorical critics."""
     head = configure_head(spec.networks.q_network.critic_head, config.atoms.support)
     return ff_sac.make_variant(config, spec, CategoricalSAC, head)
 

@@ -25,15 +25,7 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_sac.BaseConfig):
-    """Hyperparameters of discrete SAC.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs.
-        target: the target parameters.
-        target_entropy_scale: target entropy as a fraction of that of the uniform policy over the legal actions.
-            With the paper's 0.98 no policy solves CartPole, and the temperature diverges.
-    """
+    """Hyperparameters of discrete SAC."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -41,6 +33,7 @@ class Config(ff_sac.BaseConfig):
         "q_network.critic_head": HeadRequirement(ACTION_VALUES, dropout=True),
     }
     target: SoftTarget
+    # Target entropy as a fraction of that of the uniform policy over the legal actions.
     target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 
@@ -79,7 +72,7 @@ class DiscreteSAC(ff_sac.SAC[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build discrete SAC; see `ff_sac.make_variant`."""
+    """Build discrete SAC."""
     return ff_sac.make_variant(config, spec, DiscreteSAC)
 
 

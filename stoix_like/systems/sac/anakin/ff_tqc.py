@@ -24,27 +24,20 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_sac.BaseConfig):
-    """Hyperparameters of TQC.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        target: the target parameters.
-        num_quantiles: number of quantiles per critic.
-        num_dropped_quantiles: number of the largest quantiles to leave out of the target, per critic.
-        huber_loss_parameter: error below which the loss is quadratic, in units of value; 0 for an absolute loss.
-    """
+    """Hyperparameters of TQC."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_QUANTILES, ("num_quantiles",), dropout=True),
     }
     target: SoftTarget
-    num_quantiles: Annotated[int, between(1, 100_000)]
+    num_quantiles: Annotated[int, between(1, 100_000)]  # number of quantiles per critic
+    # Number of the largest quantiles to leave out of the target, per critic.
     num_dropped_quantiles: Annotated[int, between(0, 99_999)]
-    huber_loss_parameter: Annotated[float, at_least(0.0)]
+    huber_loss_parameter: Annotated[float, at_least(0.0)]  # error below which the loss is quadratic, in units of value
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Check sizes, and that quantiles remain; see `SystemConfig.check`."""
+        """Check sizes, and that quantiles remain."""
         super().check(num_envs, num_shards)
         if self.num_dropped_quantiles >= self.num_quantiles:
             raise ConfigError(
@@ -87,7 +80,7 @@ class TQC(ff_sac.SAC[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build TQC; see `ff_sac.make_variant`."""
+    """Build TQC."""
     head = configure_head(spec.networks.q_network.critic_head, {"num_quantiles": config.num_quantiles})
     return ff_sac.make_variant(config, spec, TQC, head)
 

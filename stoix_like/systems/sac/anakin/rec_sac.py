@@ -28,21 +28,13 @@ from stoix_like.systems.sac.sac_types import SACParams
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_sac.BaseConfig):
-    """Hyperparameters of recurrent SAC.
-
-    Attributes:
-        network_heads: heads that the system needs.
-        replay: the replay buffer.
-        target: the target parameters.
-        ensemble: which critics make targets.
-        noise_correlation: none; the carry is the recurrent state.
-    """
+    """Hyperparameters of recurrent SAC."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_sac.BaseConfig.network_heads)
     replay: RecurrentReplayConfig
     target: SoftTarget
-    ensemble: ff_sac.TargetCritics
-    noise_correlation: Literal[0] = 0
+    ensemble: ff_sac.TargetCritics  # which critics make targets
+    noise_correlation: Literal[0] = 0  # none; the carry is the recurrent state
 
 
 class RecurrentSAC(RecurrentOffPolicy[Config], ff_sac.SAC[Config]):
@@ -58,15 +50,7 @@ class RecurrentSAC(RecurrentOffPolicy[Config], ff_sac.SAC[Config]):
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
-    """Build recurrent SAC.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-
-    Returns:
-        The algorithm.
-    """
+    """Build recurrent SAC."""
     return with_recurrent_networks(ff_sac.make_variant(config, spec, RecurrentSAC), spec)
 
 

@@ -55,27 +55,7 @@ class AlphaZeroReplay(PrioritisedBlockConfig, SequenceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of AlphaZero.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        policy_hyperparams: see `SystemConfig`.
-        plays_both_seats: see `SystemConfig`.
-        needs_successors: see `SystemConfig`; the values of successors are stored.
-        network_heads: heads that the system needs; a critic without a torso of its own shares that of the actor.
-        needs_model: see `SystemConfig`.
-        search: the tree search.
-        replay: the replay buffer.
-        gradients: gradient descent.
-        resets: periodic resets of the networks.
-        actor_lr: Adam learning rate of the policy.
-        critic_lr: Adam learning rate of the critic.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        vf_coef: weight of the value loss.
-        ent_coef: weight of the entropy bonus.
-        normalize_observations: whether observations are normalised by their running mean and standard deviation.
-    """
+    """Hyperparameters of AlphaZero."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     policy_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_simulations": 0}
@@ -87,13 +67,13 @@ class Config(SystemConfig):
     replay: AlphaZeroReplay
     gradients: Gradients
     resets: PeriodicResets
-    actor_lr: Annotated[float, above(0.0)]
-    critic_lr: Annotated[float, above(0.0)]
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    vf_coef: Annotated[float, at_least(0.0)]
-    ent_coef: Annotated[float, at_least(0.0)]
-    normalize_observations: bool
+    actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
+    critic_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critic
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    vf_coef: Annotated[float, at_least(0.0)]  # weight of the value loss
+    ent_coef: Annotated[float, at_least(0.0)]  # weight of the entropy bonus
+    normalize_observations: bool  # whether observations are normalised by their running mean and standard deviation
 
 
 Losses = tuple[jax.Array, tuple[Metrics, jax.Array]]

@@ -40,16 +40,10 @@ from stoix_like.utils.replay import PrioritisedBlockConfig, SequenceBatch
 
 @dataclass(frozen=True, kw_only=True)
 class MuZeroReplay(PrioritisedBlockConfig):
-    """Hyperparameters of the replay buffer, without next observations.
-
-    Attributes:
-        unroll_steps: steps that the dynamics are unrolled for in the loss, K.
-        total_reanalyse_size: sequences of each batch whose targets come from a new search with the current parameters
-            (MuZero Reanalyse, appendix H), over all devices and update batches; at most `total_batch_size`.
-    """
+    """Hyperparameters of the replay buffer, without next observations."""
 
     store_next_observation: Literal[False] = False
-    unroll_steps: Annotated[int, between(1, 2**10)]
+    unroll_steps: Annotated[int, between(1, 2**10)]  # steps that the dynamics are unrolled for in the loss, K
     total_reanalyse_size: Annotated[int, between(0, INT32_MAX)]
 
     @property
@@ -59,7 +53,7 @@ class MuZeroReplay(PrioritisedBlockConfig):
 
     @property
     def learned_steps(self) -> int:
-        """See `BlockReplayConfig`: those before and after each step of the dynamics."""
+        """Those before and after each step of the dynamics."""
         return self.unroll_steps + 1
 
     @property
@@ -70,11 +64,10 @@ class MuZeroReplay(PrioritisedBlockConfig):
 
     @property
     def length_keys(self) -> str:
-        """See `BlockReplayConfig`."""
         return f"system.unroll_steps={self.unroll_steps} and system.n_step={self.n_step}"
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
-        """Check that sequences to search again divide over the shards; see `Part.check`."""
+        """Check that sequences to search again divide over the shards."""
         size = self.total_reanalyse_size
         if size > self.total_batch_size:
             raise ConfigError(
@@ -91,27 +84,7 @@ class MuZeroReplay(PrioritisedBlockConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of MuZero.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        policy_hyperparams: see `SystemConfig`.
-        plays_both_seats: see `SystemConfig`.
-        needs_successors: see `SystemConfig`; the values of successors are stored.
-        network_heads: heads that the system needs.
-        search: the tree search.
-        atoms: the distributions of rewards and values.
-        replay: the replay buffer.
-        gradients: gradient descent.
-        resets: periodic resets of the networks.
-        lr: Adam learning rate.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        vf_coef: weight of the value loss.
-        reward_coef: weight of the reward loss.
-        ent_coef: weight of the entropy bonus.
-        normalize_observations: whether observations are normalised by their running mean and standard deviation.
-    """
+    """Hyperparameters of MuZero."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     policy_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_simulations": 0}
@@ -123,13 +96,13 @@ class Config(SystemConfig):
     replay: MuZeroReplay
     gradients: Gradients
     resets: PeriodicResets
-    lr: Annotated[float, above(0.0)]
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    vf_coef: Annotated[float, at_least(0.0)]
-    reward_coef: Annotated[float, between(0.0, 1e6)]
-    ent_coef: Annotated[float, at_least(0.0)]
-    normalize_observations: bool
+    lr: Annotated[float, above(0.0)]  # Adam learning rate
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    vf_coef: Annotated[float, at_least(0.0)]  # weight of the value loss
+    reward_coef: Annotated[float, between(0.0, 1e6)]  # weight of the reward loss
+    ent_coef: Annotated[float, at_least(0.0)]  # weight of the entropy bonus
+    normalize_observations: bool  # whether observations are normalised by their running mean and standard deviation
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -224,24 +197,14 @@ class MuZero(AlphaZero[ConfigT]):
 
 
 class LatentNode(NamedTuple):
-    """A node of a search tree: a latent state `[B, D]`, and its candidates `[B, K, ...]`, see `Candidates`."""
+    """A node of a search tree: a latent state `[B, D]`, and its candidates `[B, K, ...]`."""
 
     latent: jax.Array
     actions: jax.Array | None
 
 
 def make_simulation(model: LatentModel, normalizer: Normalizer, candidates: Candidates, discount: Scalar) -> Simulation:
-    """Build the functions with which mctx searches in a learned model.
-
-    Args:
-        model: the model.
-        normalizer: of observations.
-        candidates: the actions that are considered.
-        discount: gamma, negative where players take turns.
-
-    Returns:
-        The functions.
-    """
+    """Build the functions with which mctx searches in a learned model."""
 
     def root(params: PyTree, _: RolloutState | None, observation: Observation, key: jax.Array) -> mctx.RootFnOutput:
         latent = model.represent(params[0], normalizer.apply(params[1], observation))

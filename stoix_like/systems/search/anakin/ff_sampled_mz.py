@@ -19,15 +19,10 @@ from stoix_like.systems.search.candidates import samples_of_the_policy
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_mz.Config):
-    """Hyperparameters of MuZero over sampled actions.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        num_samples: actions that the policy samples in every node, K.
-    """
+    """Hyperparameters of MuZero over sampled actions."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box, Discrete, MultiDiscrete)
-    num_samples: Annotated[int, between(2, 2**16)]
+    num_samples: Annotated[int, between(2, 2**16)]  # actions that the policy samples in every node, K
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:

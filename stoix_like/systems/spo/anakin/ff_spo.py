@@ -63,27 +63,7 @@ from stoix_like.utils.training import join_optimisers
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of SPO.
-
-    Attributes:
-        action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs; a critic without a torso of its own shares that of the actor.
-        policy_hyperparams: see `SystemConfig`.
-        needs_model: see `SystemConfig`.
-        smc: the search.
-        duals: bounds on divergences.
-        replay: the replay buffer.
-        gradients: gradient descent.
-        target: the target parameters.
-        resets: periodic resets of the networks.
-        actor_lr: Adam learning rate of the policy.
-        critic_lr: Adam learning rate of the critic.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        gae_lambda: mixing parameter of the value targets, in [0, 1].
-        vf_coef: weight of the value loss.
-        normalize_observations: whether observations are normalised by their running mean and standard deviation.
-    """
+    """Hyperparameters of SPO."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box, Discrete, MultiDiscrete)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
@@ -95,13 +75,13 @@ class Config(SystemConfig):
     gradients: Gradients
     target: SoftTarget
     resets: PeriodicResets
-    actor_lr: Annotated[float, above(0.0)]
-    critic_lr: Annotated[float, above(0.0)]
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    gae_lambda: Annotated[float, between(0.0, 1.0)]
-    vf_coef: Annotated[float, at_least(0.0)]
-    normalize_observations: bool
+    actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
+    critic_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critic
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    gae_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of the value targets, in [0, 1]
+    vf_coef: Annotated[float, at_least(0.0)]  # weight of the value loss
+    normalize_observations: bool  # whether observations are normalised by their running mean and standard deviation
 
 
 class SPOParams(NamedTuple):

@@ -34,64 +34,37 @@ from stoix_like.utils.loss import baseline_loss, policy_gradient_loss
 
 @dataclass(frozen=True, kw_only=True)
 class BaseConfig(SystemConfig):
-    """Hyperparameters that A2C shares with REINFORCE, IMPALA, AWR and V-MPO.
-
-    Attributes:
-        annealed: hyperparameters that may change over the run.
-        needs_successors: see `SystemConfig`.
-        network_heads: heads that the system needs.
-        gradients: gradient descent.
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        actor_lr: learning rate of the actor.
-        critic_lr: learning rate of the critic.
-        ent_coef: weight of the entropy bonus.
-        final_ent_coef: weight of the entropy bonus at the end of the run; None keeps it constant.
-        vf_coef: weight of the value loss.
-        normalize_rewards: divide rewards by the running standard deviation of the discounted return.
-        normalize_observations: whether observations are normalised by their running mean and standard deviation.
-        standardize_advantages: whether advantages are standardised to mean 0 and deviation 1: over the whole batch
-            (True or `batch`), over each minibatch (`minibatch`), or not.
-        vtrace: whether V-trace corrects values and advantages for the lag of the behaviour policy.
-        sde_sample_freq: steps between new exploration noise (gSDE), see `make_exploration`; None: every step.
-    """
+    """Hyperparameters that A2C shares with REINFORCE, IMPALA, AWR and V-MPO."""
 
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef",)
     needs_successors: ClassVar[bool] = False
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
     gradients: Gradients
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    actor_lr: Annotated[float, above(0.0)]
-    critic_lr: Annotated[float, above(0.0)]
-    ent_coef: Annotated[float, at_least(0.0)]
-    final_ent_coef: Annotated[float | None, at_least(0.0)] = None
-    vf_coef: Annotated[float, at_least(0.0)]
-    normalize_rewards: bool = False
-    normalize_observations: bool
+    gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
+    reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
+    actor_lr: Annotated[float, above(0.0)]  # learning rate of the actor
+    critic_lr: Annotated[float, above(0.0)]  # learning rate of the critic
+    ent_coef: Annotated[float, at_least(0.0)]  # weight of the entropy bonus
+    final_ent_coef: Annotated[float | None, at_least(0.0)] = None  # weight of the entropy bonus at the end of the run
+    vf_coef: Annotated[float, at_least(0.0)]  # weight of the value loss
+    normalize_rewards: bool = False  # divide rewards by the running standard deviation of the discounted return
+    normalize_observations: bool  # whether observations are normalised by their running mean and standard deviation
+    # Whether advantages are standardised to mean 0 and deviation 1.
     standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
-    vtrace: bool = False
-    sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
+    vtrace: bool = False  # whether V-trace corrects values and advantages for the lag of the behaviour policy
+    sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None  # steps between new exploration noise (gSDE)
 
     @property
     def ignores_lag(self) -> bool:
-        """See `SystemConfig.ignores_lag`."""
         return super().ignores_lag and not self.vtrace
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(BaseConfig):
-    """Hyperparameters of A2C.
-
-    Attributes:
-        networks_per_agent: see `SystemConfig`.
-        gae_lambda: mixing parameter of n-step advantages; at 1, they are as long as the rollout allows.
-        intrinsic_reward: an intrinsic reward, or none.
-        kickstarting: a teacher, or none.
-    """
+    """Hyperparameters of A2C."""
 
     networks_per_agent: ClassVar[bool] = True
-    gae_lambda: Annotated[float, between(0.0, 1.0)]
+    gae_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of n-step advantages
     intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting
 

@@ -15,12 +15,7 @@ from stoix_like.systems.vpg.anakin.ff_a2c import A2C, BaseConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Config(BaseConfig):
-    """Hyperparameters of REINFORCE.
-
-    Attributes:
-        intrinsic_reward: an intrinsic reward, or none.
-        kickstarting: a teacher, or none.
-    """
+    """Hyperparameters of REINFORCE."""
 
     intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting
