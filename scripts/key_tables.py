@@ -5,7 +5,7 @@ python scripts/key_tables.py
 
 from pathlib import Path
 
-from stoix_like.foreign_keys import FOREIGN_KEYS
+from stoix_like.foreign_keys import foreign_keys
 
 GUIDES = Path(__file__).resolve().parent.parent / "docs/guides"
 PAGES = {
@@ -22,7 +22,7 @@ PAGES = {
 def table(framework: str) -> str:
     """Return the table of a framework as markdown."""
     lines = [f"| {framework} | stoix_like | |", "|---|---|---|"]
-    for key in FOREIGN_KEYS:
+    for key in foreign_keys():
         if key.framework == framework:
             ours = ", ".join(f"`{name}`" for name in key.ours) or "–"
             lines.append(f"| `{key.theirs}` | {ours} | {key.note} |")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -21,10 +22,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from stoix_like import renamed_keys, unknown_keys
+from stoix_like import unknown_keys
 from stoix_like.config import GROUPS
 from stoix_like.envs.custom import OWN
-from stoix_like.envs.ids import with_id
+from stoix_like.envs.ids import rows, with_id
 from stoix_like.errors import ConfigError, first_line, install_hint, listed, nearest
 from stoix_like.overrides import quoted
 from stoix_like.unknown_keys import GYMNASIUM_ID, UnknownKey, flatten
@@ -58,9 +59,16 @@ def group_choices(group: str, config_dirs: Sequence[str | Path] = ()) -> list[st
 def _all_choices(group: str, config_dirs: Sequence[str | Path]) -> list[str]:
     """List the choices of a group, with those that are parts of others, such as `gymnasium/_atari`."""
     roots = [Path(directory) / group for directory in (config_dir(), *config_dirs)]
-    return sorted(
-        {path.relative_to(root).with_suffix("").as_posix() for root in roots for path in root.rglob("*.yaml")}
-    )
+    files = {path.relative_to(root).with_suffix("").as_posix() for root in roots for path in root.rglob("*.yaml")}
+    return sorted(files | {*(rows(config_dir() / group) if group == "env" else ())})
+
+
+@functools.cache
+def register_environments() -> None:
+    """Let Hydra find the environments of tables."""
+    for choice, row in rows(config_dir() / "env").items():
+        suite, _, name = choice.partition("/")
+        ConfigStore.instance().store(name=name, node=row, group=f"env/{suite}")
 
 
 def compose_config(
@@ -104,13 +112,14 @@ def _one_choice(group: str) -> str:
 def _check_names(config_dirs: Sequence[str | Path]) -> None:
     """Refuse choices with the name of a file of the package, which Hydra finds first."""
     for own, name in ((Path(directory) / name, name) for directory in config_dirs for name in _package_choices()):
-        if own.is_file() and not own.samefile(config_dir() / name):
+        if own.is_file() and not ((ours := config_dir() / name).exists() and own.samefile(ours)):
             raise ConfigError(f"{own} has the name of a file of the package, which counts: rename it")
 
 
 @functools.cache
 def _package_choices() -> list[Path]:
-    return [path.relative_to(config_dir()) for path in config_dir().glob("*/**/*.yaml")]
+    files = [path.relative_to(config_dir()) for path in config_dir().glob("*/**/*.yaml")]
+    return [*files, *(Path("env", f"{choice}.yaml") for choice in rows(config_dir() / "env"))]
 
 
 def with_search(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> list[str]:
@@ -231,7 +240,7 @@ def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
             )
         known = list(flatten(OmegaConf.to_container(config)))
         if key not in known and not override.is_add():
-            raise ConfigError(f"unknown key '{key}': {renamed_keys.hint(key) or nearest(key, known)}")
+            raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
         try:
             OmegaConf.update(config, key, value, force_add=True)
         except (OmegaConfBaseException, TypeError, ValueError) as error:
@@ -275,6 +284,7 @@ def hydra_session() -> Iterator[None]:
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
+        register_environments()
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
             yield
     finally:

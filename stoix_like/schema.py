@@ -16,7 +16,6 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from stoix_like import renamed_keys
 from stoix_like.errors import ConfigError, nearest
 
 T = TypeVar("T")
@@ -185,8 +184,7 @@ def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
     known = flat_hints(schema)
     for key in values:
         if key not in known:
-            renamed = renamed_keys.hint(f"{path}.{key}")
-            raise ConfigError(f"unknown key '{path}.{key}': {renamed or nearest(str(key), known)}")
+            raise ConfigError(f"unknown key '{path}.{key}': {nearest(str(key), known)}")
     dataclass_type: Any = schema
     hints, filled = hints_of(dataclass_type), {}
     for field in dataclasses.fields(schema):  # type: ignore[arg-type]

@@ -1,8 +1,7 @@
-"""Answers to unknown keys and choices: those of other frameworks or groups, and misspelt ones."""
+"""Answers to unknown keys and choices: their row of another framework's names, or the nearest name."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -10,27 +9,14 @@ from typing import Any, NamedTuple
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from stoix_like import renamed_keys
 from stoix_like.envs.ids import preprocessed_id
 from stoix_like.envs.suites import SUITES
 from stoix_like.errors import listed, nearest
-from stoix_like.foreign_keys import (
-    ALGORITHMS,
-    AMBIGUOUS,
-    CHOICES,
-    ENVIRONMENT,
-    FOREIGN_KEYS,
-    SWITCHED_OFF,
-    SYSTEM,
-    ForeignKey,
-    rows_of,
-)
+from stoix_like.foreign_keys import ForeignKey, rows_of, tables
 
 # `CartPole-v1`, `ALE/Pong-v5`, `my_package:MyEnv-v0`; not the choices of a suite of this package.
 GYMNASIUM_ID = re.compile(rf"(?!({'|'.join(SUITES)})/)[\w.:/-]+-v\d+")
-_MOST_ENVIRONMENTS = 3
-_TRANSLATED = tuple(row for row in FOREIGN_KEYS if row.ours)
-_FALSE = ("false", "0", "none", "null", "disabled")
+_MOST = 3
 
 
 class UnknownKey(NamedTuple):
@@ -68,155 +54,84 @@ def refusal(unknown: Sequence[UnknownKey], systems: Sequence[str], environments:
 
 def _hint(unknown: UnknownKey, systems: Sequence[str], environments: Sequence[str]) -> str:
     key, missing, parent, text = unknown
-    rows = _whole_rows(key, text)
-    if answer := renamed_keys.hint(key, text) or _without_counterpart(missing, rows):
-        return answer
-    path = missing.rpartition(".")[0]
-    prefix = f"{path}." if path else ""
-    known = [f"{prefix}{name}" for name in flatten(OmegaConf.to_container(parent)) if not name.startswith("hydra")]
-    siblings = [name for name in known if name.rpartition(".")[0] == path]
-    if not siblings and not rows:
-        return f"write +{key}=… to add it to {path}"
-    end = key.removeprefix(prefix)
-    if not rows and (inside := _further_inside(missing, end, known)):
-        return f"did you mean {listed(inside, 'or')}?"
-    # The row of a whole key, such as `system.n_steps`, may be about other algorithms.
-    if not _existing(rows, prefix, known):
-        parts = _rows_of_parts(key, end, text, known)
-        rows = parts if not rows or _existing(parts, prefix, known) else rows
-    rows.sort(key=lambda row: "=" not in row.theirs)  # a row of a value is about it
-    if text.strip("'\"").lower() in _FALSE and any(row.is_switch for row in rows):
-        rows = [row._replace(ours=(off,), note="") for row in rows if (off := SWITCHED_OFF.get(row.theirs))]
-        if not rows:
-            return "leave it out: it is off by default"
-    if here := [name for name in _existing(rows, prefix, known) if name != key]:
-        row = next((row for row in rows if here[0] in row.ours), rows[0])
-        return _translation(unknown, row, here, systems, environments)
-    if ours := [name for name in _ours(rows) if name != key]:
-        return f"systems that have it call it {listed(ours, 'and')}"
-    names = end.lower().split(".")
-    elsewhere = [] if path else [name for name in known if name.rpartition(".")[2] == names[-1]]
-    return nearest(names[-1], elsewhere) if elsewhere else nearest(key, siblings)
-
-
-def _without_counterpart(missing: str, rows: Sequence[ForeignKey]) -> str:
-    """Return what to write or know in place of a key that nothing replaces; empty if something may."""
-    if missing.endswith(".input_layer"):
-        return f"networks take the agent_view by default: write '+{missing}={{_target_: …}}' for another input layer"
-    return f"it has no counterpart here: {rows[0].note}" if rows and not any(row.ours for row in rows) else ""
-
-
-def _further_inside(missing: str, end: str, known: Sequence[str]) -> list[str]:
-    """Return the keys further inside that end as a key does; of a network, or as the part of it that is missing."""
     path, _, name = missing.rpartition(".")
-    ends = [end, name] if path == "network" else [end] if "." in end else []
-    return next((found for last in ends if (found := [key for key in known if key.endswith(f".{last}")])), [])
+    prefix = f"{path}." if path else ""
+    known = [f"{prefix}{one}" for one in flatten(OmegaConf.to_container(parent)) if not one.startswith("hydra")]
+    inside = {*known, "hydra.run.dir"}
+    for rows in _candidates(key, text, prefix):
+        ours = [one for one in dict.fromkeys(one for row in rows for one in row.ours) if one != key]
+        if here := [one for one in ours if not one.startswith(prefix) or one.partition("=")[0] in inside]:
+            row = next(row for row in rows if here[0] in row.ours)
+            return _translation(text, row, here, systems, environments)
+    if rows := rows_of(key):
+        ours = [one for row in rows for one in row.ours]
+        note = f"it has no counterpart here: {rows[0].note}"
+        return f"systems that have it call it {listed(ours, 'and')}" if ours else note
+    for end in (key.removeprefix(prefix), name):
+        if alike := [one for one in known if one.lower().endswith(f".{end.lower()}")]:
+            return nearest(end, alike)
+    if rows := [row for row in rows_of(name) if all("=" in one for one in row.ours)]:
+        return f"use {listed(rows[0].ours, 'and')}{rows[0].remark}"
+    siblings = [one for one in known if one.rpartition(".")[0] == path]
+    return nearest(key, siblings) if siblings else f"write +{key}=… to add it to {path}"
 
 
-def _ours(rows: Sequence[ForeignKey]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.ours))
-
-
-def _existing(rows: Sequence[ForeignKey], prefix: str, known: Sequence[str]) -> list[str]:
-    """Return our keys of rows, of those below `prefix` the known ones."""
-    inside = (*known, "hydra.run.dir")
-    return [name for name in _ours(rows) if not name.startswith(prefix) or name.partition("=")[0] in inside]
-
-
-def _whole_rows(key: str, text: str) -> list[ForeignKey]:
-    """Return the rows of a whole key, or of its value."""
-    return [*rows_of(f"{key}={text}"), *rows_of(key)]
-
-
-def _rows_of_parts(key: str, end: str, text: str, known: Sequence[str]) -> list[ForeignKey]:
-    """Return the rows that share most last parts with a key; if none does, the rows of the key's group."""
-    names, group = end.lower().split("."), key.removesuffix(end)
-
-    def rank(row: ForeignKey) -> tuple[int, bool, bool]:
-        theirs = row.theirs.lower().removesuffix(f"={text}".lower()).split(".")
-        pairs = zip(reversed(names), reversed(theirs), strict=False)
-        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        is_inside = bool(group) and any(name.startswith(group) for name in row.ours)
-        if shared == 1 and names[-1] in AMBIGUOUS and key.lower() != row.theirs and not is_inside:
-            return 0, False, False
-        return shared, is_inside, shared == len(theirs)
-
-    if group == "network.":  # What stands directly below it is the name of a network, which may be mistyped.
-        rows = [row for row in FOREIGN_KEYS if row.is_switch and row.theirs.lower() in names]
-        rows = [row for row in rows if not any(f".{row.theirs}." in name for name in known)]
-        return rows or [row for row in rows_of(names[-1]) if any(name.startswith(group) for name in row.ours)]
-    best = max(map(rank, _TRANSLATED))
-    if best[0]:
-        return [row for row in _TRANSLATED if rank(row) == best]
-    if "agent" in names:  # the group of DreamerV3 whose own groups, such as `policy`, no other framework has
-        return []
-    # The name of a value in a group, `loss_scales.dyn`, is not that of the group `dyn`.
-    whole, part = f".{key}.".lower(), f".{end}.".lower()
-    rows = [row for row in _TRANSLATED if row.theirs not in AMBIGUOUS]
-    return [row for row in rows if f".{row.theirs.lower()}." in (whole if "." in row.theirs else part)]
+def _candidates(key: str, text: str, prefix: str) -> Iterator[list[ForeignKey]]:
+    """Yield the rows of a key, with its value first, and of its ends; a last name may be about another group."""
+    yield from (rows_of(f"{key}={text}"), rows_of(key))
+    end = key.partition(".")[2]
+    while end:
+        for rows in (rows_of(f"{end}={text}"), rows_of(end)):
+            if "." in end or all(any(one.startswith(prefix) for one in row.ours) for row in rows):
+                yield rows
+        end = end.partition(".")[2]
 
 
 def _translation(
-    unknown: UnknownKey, row: ForeignKey, ours: Sequence[str], systems: Sequence[str], environments: Sequence[str]
+    text: str, row: ForeignKey, ours: Sequence[str], systems: Sequence[str], environments: Sequence[str]
 ) -> str:
-    """Name our keys for one of another framework; with its value, where that keeps its meaning."""
-    if row.ours == SYSTEM and (hint := word_hint(unknown.text.strip("'\""), systems, environments)):
+    """Name our keys for a row of another framework; with its value, where that keeps its meaning."""
+    word, is_override = text.strip("'\""), all("=" in one for one in ours)
+    if ours[0].startswith(("system=", "env=")) and (hint := word_hint(word, systems, environments)):
         return hint
-    if row.ours == ENVIRONMENT and (found := _environments(unknown.text, environments)):
-        return f"use {listed(found, 'or')}"
-    if len(ours) == 1 and not row.note and "=" not in ours[0] and unknown.text:
-        return f"use {ours[0]}={unknown.text}"
+    if is_override and word.lower() in ("false", "0", "none", "null"):
+        return f"if true, use {listed(ours, 'and')}{row.remark}"
+    if len(ours) == 1 and not row.note and not is_override and text:
+        return f"use {ours[0]}={text}"
     return f"use {listed(ours, 'and')}{row.remark}"
-
-
-def _environments(text: str, environments: Sequence[str]) -> list[str]:
-    """Return the overrides for the environments of a name, such as `hopper`, `Hopper-v5` or `CartPole-v1`."""
-    name = text.strip("'\"")
-    if GYMNASIUM_ID.fullmatch(name) and (game := preprocessed_id(name)):
-        return [f"env={game}"]
-    found = [f"env={choice}" for choice in environments if "/" in choice and bare_name(choice) == bare_name(name)]
-    ids = [f"env={name}"] if GYMNASIUM_ID.fullmatch(name) else []
-    return [*ids, *found][:_MOST_ENVIRONMENTS]
 
 
 def word_hint(word: str, systems: Sequence[str], environments: Sequence[str]) -> str:
     """Say what a word without `=` may mean, such as `PPO`, `size12m` or `cartpole`; empty if it is unknown."""
-    for group, choices in (("system", systems), ("env", environments)):
-        if exact := [choice for choice in choices if word == choice or choice.endswith(f"/{word}")]:
-            return f"use {listed([f'{group}={choice}' for choice in exact[:_MOST_ENVIRONMENTS]], 'or')}"
-    if found := [f"system={choice}" for choice in systems if bare_name(choice) == bare_name(word)]:
-        return f"use {listed(found, 'or')}"
-    if algorithm := ALGORITHMS.get(bare_name(word)):
+    known = [f"system={one}" for one in systems] + [f"env={one}" for one in environments]
+    if exact := [one for one in known if one.partition("=")[2] == word or one.endswith(f"/{word}")]:
+        return f"use {listed(exact[:_MOST], 'or')}"
+    if algorithm := tables()["algorithms"].get(bare_name(word)):
         return f"use {algorithm}"
-    if "/" not in word and (found := _environments(word, environments)):
-        return f"use {listed(found, 'or')}"
-    if not (rows := rows_of(word)):
+    if "/" in word:
         return ""
-    return f"use {listed([name if '=' in name else f'{name}=…' for name in rows[0].ours], 'and')}{rows[0].remark}"
+    ids = [f"env={preprocessed_id(word) or word}"] if GYMNASIUM_ID.fullmatch(word) else []
+    if found := [*ids, *(one for one in known if bare_name(one) == bare_name(word))][:_MOST]:
+        return f"use {listed(found, 'or')}"
+    if rows := rows_of(word):
+        return f"use {listed([one if '=' in one else f'{one}=…' for one in rows[0].ours], 'and')}{rows[0].remark}"
+    return ""
 
 
 def choice_refusal(override: Override, choices: Sequence[str]) -> str:
     """Say what an unknown choice of a group may mean."""
     key, value = override.key_or_group, override.value()
     given = str(value) if isinstance(value, str) else (override.input_line or "").partition("=")[2]
-    if key == "system" and (algorithm := ALGORITHMS.get(bare_name(given))):
+    if key == "system" and (algorithm := tables()["algorithms"].get(bare_name(given))):
         return f"{key}={given} is not known: use {algorithm}"
     suite, slash, name = given.partition("/")
-    if translated := CHOICES.get((key, suite)):
-        inside = [choice for choice in choices if choice.startswith(f"{translated}/")]
-        hint = (
-            nearest(f"{translated}/{name.removeprefix(f'{suite}_')}", inside) if inside else f"use {key}={translated}"
-        )
-        return f"{key}={given} is not known: {hint}"
+    theirs = tables()["choices"].get(key, {}).get(suite, suite)
     # Stoix has two systems where one takes both kinds of actions.
     bare = bare_name(given.removesuffix("_continuous") if key == "system" else given)
     alike = [choice for choice in choices if bare_name(choice) == bare]
-    if key == "network" and not alike:  # The start names the kind of network, the end the algorithm.
-        ends = given.partition("_")[0], given.rpartition("_")[2]
-        alike = [choice for choice in choices if (choice.partition("_")[0], choice.rpartition("_")[2]) == ends]
-    hint = nearest(given, alike or choices)
+    hint = nearest(f"{theirs}{slash}{name.removeprefix(f'{suite}_')}", alike or choices)
     suites = {choice.partition("/")[0] for choice in choices}
-    if key == "env" and isinstance(value, str) and suite not in suites and (slash or hint.startswith("choose from")):
+    if key == "env" and isinstance(value, str) and theirs not in suites and (slash or hint.startswith("choose from")):
         return f"{key}={given}: '{suite}' is not a known suite of environments: {nearest(suite, suites)}"
     return f"{key}={given} is not known: {hint}"
 
@@ -237,12 +152,12 @@ def plus_refusal(override: Override, said: str, groups: Sequence[str]) -> str | 
 
 def bare_name(choice: str) -> str:
     """Return the name of an algorithm or environment alone: `dqn` for `q_learning/ff_dqn` and `DQN`."""
-    name = choice.rpartition("/")[2].lower().removeprefix("ff_").removeprefix("rec_")
+    name = re.split("[/=]", choice)[-1].lower().removeprefix("ff_").removeprefix("rec_")
     return re.sub(r"-v\d+$|[-_]", "", name)
 
 
 def flatten(node: Any, path: str = "") -> Iterator[str]:
-    """Yield the keys of a plain configuration, those of groups included."""
+    """Yield the keys of a plain configuration, groups included."""
     if path:
         yield path
     if isinstance(node, dict):

@@ -20,7 +20,7 @@ from stoix_like.base_types import SystemConfig
 ROOT = Path(stoix_like.__file__).parent
 # From the bottom to the top; a module belongs to the entry with its longest prefix.
 LAYERS = (
-    ("errors", "exact", "foreign_keys", "interpreter", "moved_names", "overrides", "renamed_keys", "schema"),
+    ("errors", "exact", "foreign_keys", "interpreter", "overrides", "schema"),
     ("gymnasium_workers", "single_file", "versions"),
     ("call_thread", "processes", "signals", "user_code", "weights"),
     ("base_types", "envs.spaces", "utils.collectives", "utils.accelerate.platform"),

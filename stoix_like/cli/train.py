@@ -291,6 +291,7 @@ def _show_hydra(arguments: Sequence[str]) -> None:
 
     program = sys.argv
     sys.argv = [program[0], *arguments]
+    composition.register_environments()
     try:
         hydra.main(version_base="1.3", config_path=str(composition.config_dir()), config_name=composition.PRIMARY)(
             jobs.train
@@ -339,8 +340,14 @@ def _help(args: argparse.Namespace) -> str:
 
 def _file(name: str, title: str, directories: Sequence[Path]) -> Iterator[str]:
     """Yield the lines of a configuration file, if it exists, and of those whose keys it extends."""
+    import yaml
+
+    from stoix_like.envs.ids import rows
+
     text = next((path.read_text(encoding="utf-8") for path in (one / name for one in directories) if path.exists()), "")
     group = name.partition("/")[0]
+    if not text and (row := rows(directories[0] / "env").get(name.removeprefix("env/").removesuffix(".yaml"))):
+        text = yaml.safe_dump(row, sort_keys=False).strip()
     if text:
         yield from ("", f"[{title}]", text.strip())
     for base in (found.removeprefix(f"/{group}/") for found in _EXTENDS.findall(text)):

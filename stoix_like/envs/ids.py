@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import sys
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, MissingExtraError
 
-# What a file of an environment is made of: `env=jumanji` for `jumanji/snake`, `env=gymnasium/_atari` for Atari games.
-_BASE = re.compile(r"- /env/(\S+)@_here_")
+TABLE = "_rows.yaml"
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@functools.cache
+def rows(directory: Path) -> dict[str, dict[str, Any]]:
+    """Return the environments of each suite's table by choice, `jumanji/snake`, as configurations of Hydra."""
+    found = {}
+    for table in directory.glob(f"*/{TABLE}"):
+        for name, row in yaml.load(table.read_text(encoding="utf-8"), _Loader).items():
+            suite, scenario = table.parent.name, row["scenario"]
+            keys = {key: value for key, value in row.items() if key not in ("about", "base")}
+            keys["scenario"] = scenario if isinstance(scenario, dict) else {"name": scenario}
+            base = f"{suite}/{row['base']}" if "base" in row else suite
+            found[f"{suite}/{name}"] = {"defaults": [f"/env/{base}@_here_", "_self_"], **keys}
+    return found
 
 
 @functools.cache
@@ -56,8 +72,7 @@ def _suite_of(name: str, directory: Path) -> str:
     with contextlib.suppress(MissingExtraError):
         if name in load_suite("gymnax").scenarios():
             return "gymnax"
-    texts = (path.read_text(encoding="utf-8") for path in directory.glob("*/*.yaml"))
-    bases = {base for text in texts if f"\n  name: {name}\n" in text for base in _BASE.findall(text)}
+    bases = {row["defaults"][0][5:-7] for row in rows(directory).values() if row["scenario"]["name"] == name}
     if bases and "gymnasium" not in bases:
         return min(bases)
     game = preprocessed_id(name)

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like import renamed_keys
 from stoix_like.errors import ConfigError, DamagedError, first_line
 from stoix_like.processes import ALONE, Processes
 from stoix_like.storage import orbax, replaced
@@ -360,7 +359,6 @@ def _read_text(run_dir: Path, step: int) -> dict[str, Any]:
         text: dict[str, Any] = parse_json(stored["text"], {HOST_STATE: {}, "checksums": {}})
     except (ValueError, TypeError) as error:
         raise _damaged(run_dir, step, f"{HOST_STATE} is not that of a run") from error
-    renamed_keys.rename(text[HOST_STATE].get("config", {}))
     return text
 
 

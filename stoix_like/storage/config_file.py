@@ -14,7 +14,6 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from stoix_like import renamed_keys
 from stoix_like.composition import override_config
 from stoix_like.config import GROUPS, LAYOUT, flatten
 from stoix_like.errors import ConfigError, printable
@@ -48,7 +47,6 @@ def plain_config(run_dir: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in GROUPS):
         raise ConfigError(_NOT_A_RUN.format(path))
     _check_layout(run_dir, found.pop(LAYOUT, None))
-    renamed_keys.rename(found)
     return found
 
 
@@ -96,7 +94,6 @@ def _load(run_dir: Path) -> DictConfig:
     if not isinstance(config, DictConfig) or not is_run:
         raise ConfigError(_NOT_A_RUN.format(path))
     _check_layout(run_dir, config.pop(LAYOUT, None))
-    renamed_keys.rename(config)
     return config
 
 
