@@ -66,7 +66,7 @@ class Algorithm(ABC):
         """Train the agent; return it with metrics."""
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return observations `[B, ...]` that the update learns from; by default, those of the rollout."""
+        """Return observations `[B, ...]` that the update learns from; by default, all of the rollout."""
         del agent, key
         return jax.tree.map(partial(merge_leading_dims, num_dims=2), trajectory.transitions.observation)
 

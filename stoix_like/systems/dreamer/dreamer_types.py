@@ -65,7 +65,7 @@ class LaPropConfig(Part):
 
 
 def make_optimiser(config: LaPropConfig) -> optax.GradientTransformation:
-    """Build the optimiser of all networks, whose learning rate grows linearly at first."""
+    """Build the optimiser of all networks; its learning rate grows linearly at first."""
     return optax.chain(
         clip_by_parameter_norm(config.max_relative_norm),
         laprop(

@@ -266,7 +266,7 @@ class WorldModel:
     def reconstruction_loss(self, params: PyTree, latent: Latent, observation: Observation) -> jax.Array:
         """Compute the losses `[...]` of the observations that latents stand for.
 
-        They are those of `decoder_loss`, and the binary cross-entropies of the action mask.
+        They are the losses of `decoder_loss`, and the binary cross-entropies of the action mask.
         """
         predictions = self._apply("decode", params, latent.features)
         losses: jax.Array = decoder_loss(self.observation_space, predictions, observation.agent_view)

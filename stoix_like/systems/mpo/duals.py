@@ -29,7 +29,7 @@ _LOWEST = -18.0
 
 @dataclass(frozen=True, kw_only=True)
 class DualConfig(Part):
-    """Hyperparameters of the bounds; those of the mean and the deviation are for normal policies, squashed or not."""
+    """Hyperparameters of the bounds; mean and deviation have bounds in normal policies, squashed or not."""
 
     # Bound on the divergence of the weighted actions from the target policy, in nats.
     epsilon: Annotated[float, above(0.0)]
@@ -78,7 +78,7 @@ def make_dual_optimiser(config: DualConfig) -> optax.GradientTransformation:
 def inverse_softplus(value: Scalar) -> jax.Array:
     """Return the learned value of a dual variable, the inverse of `positive`."""
     value = jnp.asarray(value, jnp.float32)
-    # Stable for large values, whose exponential would overflow.
+    # Stable for large values: their exponential would overflow.
     return value + jnp.log(-jnp.expm1(-value))
 
 

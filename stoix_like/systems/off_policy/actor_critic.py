@@ -122,7 +122,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
     @abstractmethod
     def value(self, params: PyTree, observation: Observation, action: jax.Array) -> jax.Array:
-        """Compute the values `[B]` of actions, as the policy maximises them; or `[B, A]`, those of all actions."""
+        """Compute the values `[B]` of actions, or `[B, A]` of all actions, as the policy maximises them."""
 
     @abstractmethod
     def sgd_step(self, shared: OffPolicyShared, batch: PyTree, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
@@ -204,7 +204,7 @@ def make_parts(config: ActorAndCritics, spec: SystemSpec, critics: MultiNetwork,
 def make_critics(network: SimpleNamespace, num_critics: int, head: Any = None) -> MultiNetwork:
     """Build an ensemble of critics with independent parameters.
 
-    Returns a network with values `[..., C]`; its arguments are those of the input layer.
+    Returns a network with values `[..., C]`; it takes the arguments of the input layer.
     """
 
     def critic() -> FeedForwardCritic:

@@ -143,10 +143,9 @@ ConfigT = TypeVar("ConfigT", bound=RecurrentActorAndCritics)
 
 
 class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
-    """Base class of recurrent systems, combined with a feed-forward one, whose losses take sequences as they are.
+    """Base class of recurrent systems, combined with a feed-forward one; its losses accept sequences unchanged.
 
-    The carry of `act` is the state of the policy. That of the critics, in `Agent.local`, follows each rollout in one
-    pass.
+    The carry of `act` is the policy's state. The critics' state, in `Agent.local`, follows each rollout in one pass.
     """
 
     @abstractmethod
@@ -207,7 +206,7 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
         learned = slice(first, first + replay.sequence_length)
         steps = drawn.steps._replace(observation=None, next_observation=None)
         steps = jax.tree.map(lambda x: merge_leading_dims(x[learned], 2), steps)
-        # The successor of a truncated step is that of another episode, where it is not stored.
+        # A truncated step whose successor is not stored is followed by a step of another episode.
         weight = jnp.ones_like(steps.reward) if replay.store_next_observation else 1.0 - steps.truncated
         reward = self.returns.apply(shared.return_statistics, steps.reward)
         discount = self.config.gamma * (1.0 - steps.terminated)
@@ -219,7 +218,7 @@ AlgorithmT = TypeVar("AlgorithmT", bound=RecurrentOffPolicy[Any])
 
 
 def with_recurrent_networks(algorithm: AlgorithmT, spec: SystemSpec) -> AlgorithmT:
-    """Replace the networks of an algorithm by recurrent ones, and its replay by that of sequences."""
+    """Replace the networks of an algorithm by recurrent ones, and its replay by sequence replay."""
     config = algorithm.config
     networks = make_recurrent_networks(spec.networks, len(algorithm.critics.networks), config.replay.burn_in_length)
     carry = ActorCriticHiddenStates(*(network.cells.initialize_carry(1) for network in networks))

@@ -200,7 +200,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
     def standardize(self, advantage: jax.Array, where: tuple[bool | str, ...]) -> jax.Array:
         """Standardise advantages where the configuration says so, over the batches of all shards.
 
-        Agents with networks of their own, whose rows are side by side, have a scale of their own.
+        Agents with their own networks, in adjacent rows, have their own scales.
         """
         if self.config.standardize_advantages not in where:
             return advantage
@@ -216,7 +216,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         return each(by_policy).reshape(advantage.shape)
 
     def finish(self, agent: Agent, trajectory: Trajectory) -> Agent:
-        """Update the statistics of observations, last, as probability ratios need those of the behaviour policy."""
+        """Update the statistics of observations last: probability ratios need the ones the behaviour policy had."""
         shared = agent.shared
         statistics = self.normalizer.update(shared.statistics, trajectory.transitions.observation)
         updates = jax.tree.map(lambda count: count + 1, shared.updates)

@@ -1,6 +1,6 @@
 """Intrinsic rewards of on-policy systems: novelty over the run (RND), or likeness to demonstrations (GAIL).
 
-An intrinsic reward has a value function and a discount of its own. Its advantages are added to those of the task, so
+An intrinsic reward has its own value function and discount. Its advantages are added to the task's, so
 that policies and critics of all kinds, recurrent ones among them, learn as they do without it.
 """
 
@@ -44,16 +44,16 @@ _STREAM = 2**31 - 1
 class IntrinsicReward(DataFile):
     """Hyperparameters of an intrinsic reward."""
 
-    # `rnd`, `gail`, whose demonstrations are `data`, or None for no intrinsic reward.
+    # `rnd`, `gail` with `data` as demonstrations, or None for no intrinsic reward.
     intrinsic: Annotated[str | None, one_of("rnd", "gail")] = None
-    # Weight of its advantages; those of the task have weight one.
+    # Weight of its advantages; the task's have weight one.
     intrinsic_weight: Annotated[float, at_least(0.0)] = 1.0
     intrinsic_gamma: Annotated[float, between(0.0, 1.0)] = 0.99  # its discount per step
     intrinsic_lr: Annotated[float, above(0.0)] = 1e-3  # Adam learning rate of its networks
 
     @property
     def reads_successors(self) -> bool:
-        """The rewards are those of successors."""
+        """The rewards belong to successors."""
         return self.intrinsic is not None
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
@@ -68,7 +68,7 @@ class IntrinsicReward(DataFile):
 class IntrinsicState(NamedTuple):
     """The part of an intrinsic reward in `Agent.shared`."""
 
-    params: dict[str, PyTree]  # parameters by network: `value`, and those of the bonus
+    params: dict[str, PyTree]  # parameters by network: `value`, and the bonus's own
     target: PyTree  # parameters that are never learned, the random network of RND; `()` for GAIL
     opt_state: PyTree  # state of the optimiser
     statistics: PyTree  # statistics of observations
@@ -85,7 +85,7 @@ class Intrinsic(NamedTuple):
 
     # `(key, time step) -> state`, shared by all shards.
     init: Callable[[jax.Array, TimeStep], PyTree] = lambda key, timestep: ()
-    # `(num_envs) -> memory`, that of one shard: `[N]`, discounted intrinsic returns so far.
+    # `(num_envs) -> memory` of one shard: `[N]`, discounted intrinsic returns so far.
     init_memory: Callable[[int], PyTree] = lambda num_envs: ()
     add: Callable[..., tuple[PyTree, PyTree, jax.Array, Metrics]] = lambda state, memory, steps, advantage, key: (
         state,
@@ -190,7 +190,7 @@ class _Bonus:
         return ()
 
     def as_task(self, steps: Transition) -> Transition:
-        """Return the transitions of the task that the intrinsic rewards pose: by default, that of the environment."""
+        """Return the transitions of the task that the intrinsic rewards pose; by default, the environment's."""
         return steps
 
     def estimate(self, params: PyTree, steps: Transition) -> tuple[jax.Array, jax.Array]:
@@ -217,7 +217,7 @@ class _RND(_Bonus):
         r_t = mean (f_hat(o_{t+1}) - f(o_{t+1}))^2
 
     Its returns continue beyond the end of episodes. Unlike in the paper, both networks have one architecture, the
-    predictor learns from every step, intrinsic advantages weigh as much as those of the task, not half as much, and
+    predictor learns from every step, intrinsic advantages weigh as much as the task's, not half as much, and
     images are not normalised, as integers and booleans are not.
 
     Source: Burda et al., Exploration by Random Network Distillation (2018), arXiv:1810.12894, section 2.

@@ -29,7 +29,7 @@ NETWORK_HEADS: Mapping[str, HeadRequirement] = {
     "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
     "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
 }
-"""Heads that an on-policy actor-critic needs; a critic without a torso of its own shares that of the actor."""
+"""Heads that an on-policy actor-critic needs; a critic without its own torso shares the actor's."""
 
 
 class Values(NamedTuple):
@@ -46,12 +46,12 @@ class Values(NamedTuple):
 class ActorCriticNetworks:
     """A policy and its value function, separate or on a shared torso; `RecurrentNetworks` have cells as well.
 
-    Their inputs `obs` are observations; those of recurrent networks are `Sequences` of them.
+    Their inputs `obs` are observations; recurrent networks take `Sequences` of observations.
     """
 
     actor: Any  # the policy
     critic: Any  # the value function
-    pair: Any | None  # both in one, where the critic has no parameters but those of its head; None: they share none
+    pair: Any | None  # both in one, where the critic has only a head; None: they share no parameters
     output: CriticOutput  # how the output of the critic is read and learned
 
     @property

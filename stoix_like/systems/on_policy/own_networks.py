@@ -49,14 +49,14 @@ class OwnNetworks(ActorCriticNetworks):
     dims: int  # axes of one observation, for the number of batch axes before them
 
     def init(self, key: jax.Array, observation: Observation) -> ActorCriticParams:
-        """Initialise the parameters for observations `[N * A, ...]`, those of each agent from a key of its own."""
+        """Initialise the parameters for observations `[N * A, ...]`, with one key per agent."""
         keys = jax.random.split(key, self.num_agents)
         return map_init(super().init)(keys, to_agents(observation, self.num_agents))
 
     def policy(self, params: ActorCriticParams, obs: PyTree) -> Distribution:
         """Compute the policies of rows `[..., N * A]`."""
         axis = self._axis(obs)
-        # The arrays of a policy have the axes of its batch, so that those of agents join to one policy of rows.
+        # The arrays of a policy have the axes of its batch, so the agents' policies join to one policy of rows.
         policies: Distribution = jax.vmap(super().policy)(params, to_agents(obs, self.num_agents, axis))
         return to_rows(policies, axis)
 

@@ -95,7 +95,7 @@ class Sequences(NamedTuple):
 class RecurrentNetworks(ActorCriticNetworks):
     """Recurrent policy and value function, which share their cells if the critic has no more than a head.
 
-    The carry of `act` is the state of the actor. That of the critic is part of `Agent.local`: values are computed at
+    The carry of `act` is the actor's state. The critic's state is part of `Agent.local`: values are computed at
     the start of each update, in one pass over the rollout. With shared cells, they start from the actor's state.
     """
 

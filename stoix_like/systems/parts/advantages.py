@@ -23,7 +23,7 @@ Advantages = Callable[[Transition, jax.Array, jax.Array, CurrentPolicy], tuple[j
 """A function `(steps, v_tm1, v_t, policy) -> (advantages, value targets)` of a rollout, all `[T, N]`.
 
 `steps.extras` are the log-probabilities of the behaviour policy, `v_tm1` the values of the observations acted on and
-`v_t` those of their true successors.
+`v_t` the values of their true successors.
 """
 
 

@@ -19,7 +19,7 @@ from stoix_like.utils.replay import Batch
 class BehaviourDistance(Part):
     """Hyperparameters of the distance to the actions of the data, in units of half the action range."""
 
-    # Weight of the squared distance of the policy's action to that of the data.
+    # Weight of the squared distance of the policy's action to the recorded one.
     bc_coef: Annotated[float | None, above(0.0)] = None
     # Weight of this distance at the successor, subtracted from targets; None: off.
     critic_bc_coef: Annotated[float | None, above(0.0)] = None
@@ -50,7 +50,7 @@ def make_behaviour(config: BehaviourDistance, unit: jax.Array, axes: Axes) -> Be
 
     Source: Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, equations 3 to 5, with `bc_coef` = 1 / (A alpha), because its
     authors' code averages over the A entries of an action; Tarasov et al. 2023 (ReBRAC), arXiv:2305.09836, equations 4
-    and 5, whose authors' policy climbs the minimum of the critics, and this one the first, as that of TD3.
+    and 5, where the authors' policy climbs the minimum of the critics, and this one the first, as in TD3.
     """
 
     def distance(action: jax.Array, other: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Conservative values: those of actions that the data do not hold are pushed down (CQL, and Cal-QL)."""
+"""Conservative values: actions that the data do not hold are pushed down (CQL, and Cal-QL)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def make_penalty(config: Conservatism) -> Penalty:
 
         P = cql_coef (log sum_a exp Q(s, a) - Q(s, a_data)), of each sample
 
-    Source: Kumar et al. 2020 (CQL), arXiv:2006.04779, equation 4, whose mean over the data weighs all samples alike:
+    Source: Kumar et al. 2020 (CQL), arXiv:2006.04779, equation 4. Its mean over the data weighs all samples alike:
     so weights of a prioritised replay buffer apply to the penalty as to the loss.
 
     Returns `(losses [B], q_tm1 [B, A], action [B]) -> losses`; the identity where it is off.

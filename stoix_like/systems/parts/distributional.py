@@ -89,8 +89,8 @@ def categorical_loss(
     """Compute the weighted cross-entropies of critics to projected distributions of targets.
 
     `tm1`: means `[B, C]`, logits and atoms `[B, K, C]` of the actions taken.
-    `reward`: `[B]`, that of the targets.
-    `logits_t`: `[B, K, C]`, those of the successors.
+    `reward`: `[B]`, of the targets.
+    `logits_t`: `[B, K, C]`, of the successors.
     """
     q_tm1, logits_tm1, atoms_tm1 = tm1
     atoms = atoms_tm1[..., 0]

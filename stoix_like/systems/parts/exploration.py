@@ -75,7 +75,7 @@ class NormalNoise(NamedTuple):
 
 
 def make_normal_noise(config: ExplorationNoise) -> NormalNoise:
-    """Build normal noise, whose scale may differ between environments.
+    """Build normal noise; its scale may differ between environments.
 
     Source: Seo et al. 2025 (FastTD3), arXiv:2505.22642, section 2, for the scale of each environment.
     """

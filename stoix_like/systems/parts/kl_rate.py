@@ -77,8 +77,8 @@ def make_kl_rate(config: KLRate, learning_rate: Scalar, axes: Axes) -> LearningR
         lr <- max(lr / 1.5, min_lr)   if KL > 2 desired_kl
         lr <- min(1.5 lr, max_lr)     if 0 < KL < desired_kl / 2
 
-    The divergence is that of a minibatch, before its gradient step, which has the new rate. All rates of the optimiser
-    change by the same factor, which is what is kept: a member whose initial rate changes follows it.
+    The divergence is measured on a minibatch before its gradient step, which has the new rate. All rates of the
+    optimiser change by the same factor, which is what is kept: members follow changes of their initial rates.
 
     Source: Schwarke et al. 2025, "RSL-RL", arXiv:2509.10771; the rule of its PPO.
     """

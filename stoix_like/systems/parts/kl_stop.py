@@ -41,8 +41,8 @@ TOLERANCE = 1.5
 def make_kl_stop(target_kl: Scalar | None, axes: Axes) -> Stop:
     """Build a limit on the divergence of one update from its behaviour policy.
 
-    The first minibatch whose `approx_kl` exceeds 1.5 times the target ends the update: its gradient step and those of
-    the remaining minibatches leave parameters and optimiser states as they are. Learning rate schedules count them.
+    The first minibatch with an `approx_kl` above 1.5 times the target ends the update: its gradient step and all
+    later ones leave parameters and optimiser states as they are. Learning rate schedules count them.
 
     `target_kl`: target divergence per update, in nats; None for no limit.
     """

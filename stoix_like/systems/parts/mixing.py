@@ -1,4 +1,4 @@
-"""Mixing the values of agents to that of their team."""
+"""Mixing the values of agents to a team value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoix_like.networks.mixers import MonotonicMixer
 from stoix_like.schema import INT32_MAX, Part, between, one_of
 
 SUM, QMIX = "sum", "qmix"
-# Of the parameters of the network, the entry that holds those of the mixer; networks ignore it.
+# The entry of the network's parameters that holds the mixer's; networks ignore it.
 _ENTRY = "mixer"
 
 
@@ -29,9 +29,9 @@ class Mixing(Part):
 class Mixer(NamedTuple):
     """A mixer of values."""
 
-    # `(params, key, view) -> params`: the parameters of the network with those of the mixer, for views `[N * A, ...]`.
+    # `(params, key, view) -> params`: adds the mixer's parameters to the network's, for views `[N * A, ...]`.
     init: Callable[[PyTree, jax.Array, PyTree], PyTree]
-    # `(params, values, view, axis) -> values`: of rows of agents along an axis, those of games.
+    # `(params, values, view, axis) -> values`: mixes rows of agents along an axis to values of games.
     mix: Callable[[PyTree, jax.Array, PyTree, int], jax.Array]
 
 

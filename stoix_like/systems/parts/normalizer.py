@@ -25,8 +25,8 @@ MAX_ABS_VALUE = 10.0
 MIN_STD = 1e-6
 """The smallest deviation that observations are divided by."""
 MIN_STD_OF_DATA = 1e-3
-"""That of systems that may learn only from data: what hardly varies there may vary in evaluations, and statistics of
-data never learn of it. Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, add it to the deviations."""
+"""The smallest deviation for systems that may learn only from data: what hardly varies there may vary in evaluations,
+and statistics of data never learn of it. Fujimoto & Gu 2021 (TD3+BC), arXiv:2106.06860, add it to the deviations."""
 
 # A run may be restored with `jax_enable_x64`, or without.
 _zeros = partial(jnp.zeros, dtype=jnp.float32)
@@ -78,7 +78,7 @@ def make_normalizer(
 class RewardNormalizer(NamedTuple):
     """Division of rewards by the running standard deviation of the discounted return.
 
-    The return of a step is that of the rewards up to it, `g_t = gamma g_{t-1} + r_t`, and starts again with each
+    The return of a step sums the rewards up to it, `g_t = gamma g_{t-1} + r_t`, and starts again with each
     episode, terminated or truncated. Rewards keep their sign: no mean is subtracted.
     """
 

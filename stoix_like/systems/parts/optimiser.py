@@ -90,7 +90,7 @@ def make_optimiser(
 ) -> optax.GradientTransformation:
     """Build an optimiser with gradient clipping and, optionally, learning rate decay.
 
-    `transform`: `(learning_rate) -> GradientTransformation`; None for that of `gradients.optimiser`.
+    `transform`: `(learning_rate) -> GradientTransformation`; None: from `gradients.optimiser`.
     """
     gradients = config.gradients
     rate: Any = lr
@@ -108,7 +108,7 @@ def make_optimiser(
 def make_transform(config: Gradients, rate: optax.ScalarOrSchedule, b1: Scalar = 0.9) -> optax.GradientTransformation:
     """Build the transformation of `config.optimiser`.
 
-    `adam`, `radam`, `adamw` and `muon` are those of optax. The decay acts on weights, which are kernels and embeddings,
+    `adam`, `radam`, `adamw` and `muon` come from optax. The decay acts on weights, which are kernels and embeddings,
     and not on biases, scales or temperatures. Muon orthogonalises the update of each weight matrix, and of each kernel
     of a convolution as a matrix with one column per output channel, and scales it to the root mean square 0.2 of an
     update of Adam, so that learning rates keep their meaning; other leaves take steps of Adam with Nesterov momentum.
@@ -142,10 +142,9 @@ def _is_weight(tree: PyTree) -> PyTree:
 
 
 def _matrices(tree: PyTree) -> PyTree:
-    """Return which axes of each leaf are those of a matrix, as Muon expects; None for leaves without one.
+    """Return which axes of each leaf form a matrix, as Muon expects; None for leaves without one.
 
-    Kernels of convolutions have four axes, the last of which are the output channels; three are those of a stack of
-    matrices.
+    Kernels of convolutions have four axes, with output channels last; leaves with three are stacks of matrices.
     """
 
     def axes(leaf: jax.Array, is_weight: bool) -> MuonDimensionNumbers | None:

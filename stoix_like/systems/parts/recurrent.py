@@ -39,7 +39,7 @@ def make_actor_critic(network: SimpleNamespace) -> RecurrentActorCritic:
 
 
 def make_cells(network: SimpleNamespace) -> RecurrentCritic:
-    """Build the cells of a network configuration, and what is before them; the output is that of the last cell."""
+    """Build the cells of a network configuration, and what precedes them; the last cell's output is the output."""
     return RecurrentCritic(critic_head=ArrayInput(), **_parts(network) | {"post_torso": ArrayInput()})
 
 
@@ -129,7 +129,7 @@ def unroll_with_successors(
 
         h_t = cell(h_{t-1}, o_t),   y_t = head(h_t),   y'_t = head(cell(h_t, o'_t))
 
-    The state of a successor continues from that of its step, also where the episode ends there and the sequence
+    The state of a successor continues from its step's state, also where the episode ends there and the sequence
     continues with another one. All successors are computed in one pass.
 
     `state`: `[N, H]`, before the first step.

@@ -147,8 +147,8 @@ def _reset_all(shared: PyTree, fresh: PyTree, names: Collection[str] = _LEARNED)
 def _reset_heads(shared: PyTree, fresh: PyTree) -> PyTree:
     """Take the heads of all networks, and the optimisers, from a new agent.
 
-    Moments of heads alone would start at zero with the step count of the others, whose bias correction makes the first
-    steps several times as large as the learning rate.
+    If only the moments of heads started at zero, the bias correction by the old step count would make the first steps
+    several times as large as the learning rate.
     """
     heads = [path for path, _ in jax.tree.leaves_with_path(shared.params) if _in_head(path)]
     if not heads:

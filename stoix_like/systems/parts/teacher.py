@@ -22,7 +22,7 @@ _STREAM = 2**31 - 2
 class TeacherConfig(Part):
     """A teacher."""
 
-    teacher: str | None = None  # directory or address of a run, whose best policy teaches; None: no teacher
+    teacher: str | None = None  # directory or address of a run; its best policy teaches; None: no teacher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Lessons(NamedTuple):
 
 
 def make_lessons(config: Kickstarting | None, spec: SystemSpec) -> Lessons:
-    """Build the lessons of a teacher: the cross-entropy of its actions, whose gradient is that of the divergence.
+    """Build the lessons of a teacher: the cross-entropy of its actions, with the gradient of the divergence.
 
         L = c E[-log pi(a)],   a ~ pi_teacher
 

@@ -39,7 +39,7 @@ ALL_CRITICS = Ensemble(lambda q, key: q, lambda q: q)
 
 
 def make_ensemble(num_target_critics: int, num_critics: int) -> Ensemble:
-    """Build an ensemble whose targets are the minimum of a random subset (Chen et al. 2021, REDQ, algorithm 1)."""
+    """Build an ensemble with the minimum of a random subset as targets (Chen et al. 2021, REDQ, algorithm 1)."""
     if num_target_critics == num_critics:
         return ALL_CRITICS
 

@@ -24,7 +24,7 @@ class Found(NamedTuple):
 
     candidates: jax.Array | None  # `[..., K, *action]`, the actions considered; None for all discrete ones
     weights: jax.Array  # `[..., K]`, their probabilities
-    # `[...]` of the state; in the replay buffer of its true successor, of which it is a bootstrap value.
+    # `[...]` of the state; in the replay buffer, the bootstrap value of its true successor.
     value: jax.Array
 
 
@@ -56,7 +56,7 @@ def samples_of_the_policy(space: Space, num_samples: int) -> Candidates:
 
 
 def sample_actions(pi: Distribution, num_samples: int, key: jax.Array) -> jax.Array:
-    """Sample actions of a policy with the batch shape `[B]`: `[B, K, ...]`, of which discrete ones may be equal."""
+    """Sample actions `[B, K, ...]` of a policy with the batch shape `[B]`; discrete ones may be equal."""
     return jnp.moveaxis(pi.sample(seed=key, sample_shape=(num_samples,)), 0, 1)
 
 

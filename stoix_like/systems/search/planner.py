@@ -148,8 +148,8 @@ class Planner(Algorithm, Generic[ConfigT]):
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Add the rollout to the replay buffer, with the values of true successors, and to the statistics.
 
-        The value of a successor is the one that the search found in the next step; where the episode was truncated, and
-        after the last step, that of the critic.
+        The value of a successor is the one that the search found in the next step, or the critic's value where the
+        episode was truncated and after the last step.
         """
         steps, shared = trajectory.transitions, agent.shared
         found: Found = steps.extras.extras

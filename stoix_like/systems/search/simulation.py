@@ -57,7 +57,7 @@ class Node(NamedTuple):
 class Simulation(NamedTuple):
     """A search in the environments."""
 
-    # `(params, RolloutState, observation, key) -> RootFnOutput`, whose embedding is a packed `Node`.
+    # `(params, RolloutState, observation, key) -> RootFnOutput`; its embedding is a packed `Node`.
     root: Callable[[PyTree, RolloutState, Observation, jax.Array], mctx.RootFnOutput]
     step: RecurrentFn  # the recurrent function of mctx
 

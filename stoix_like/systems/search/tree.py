@@ -18,7 +18,7 @@ from stoix_like.base_types import PyTree, SearchOutput, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, Range, above, at_least, between, one_of
 
-# A prior that rounds to 0 stays that of a legal action.
+# Keeps an action legal if its prior rounds to 0.
 _TINY = 1e-30
 
 RecurrentFn = Callable[[PyTree, jax.Array, jax.Array, PyTree], tuple[mctx.RecurrentFnOutput, PyTree]]
@@ -37,7 +37,7 @@ class SearchConfig(Part):
     num_considered_actions: Annotated[int, between(1, 2**16)]
     gumbel_scale: Annotated[float, at_least(0.0)]  # scale of the noise that selects them
     value_scale: Annotated[float, above(0.0)]  # weight of values against the prior (Gumbel, sigma's c_scale)
-    # Visits added to those of the most visited action in this weight (Gumbel, sigma's c_visit).
+    # Added to the largest visit count in this weight (Gumbel, sigma's c_visit).
     maxvisit_init: Annotated[float, at_least(0.0)]
     dirichlet_fraction: Annotated[float, between(0.0, 1.0)]  # share of noise in the prior of the root
     dirichlet_alpha: Annotated[float, above(0.0)]  # concentration of this noise (PUCT)
@@ -67,7 +67,7 @@ def search(
 ) -> mctx.PolicyOutput:
     """Search from N states at once.
 
-    An action whose prior logit is the lowest finite number is illegal: mctx takes it neither at the root, nor in the
+    An action with the lowest finite number as prior logit is illegal: mctx takes it neither at the root, nor in the
     tree, where its prior is zero.
 
     `root`: prior logits `[N, K]`, values `[N]` and nodes `[N, ...]` to search from.

@@ -29,7 +29,7 @@ def unrolled_targets(steps: Step, successor_value: jax.Array, returns: jax.Array
     Behind a terminated step, the episode continues in an absorbing state without rewards (Schrittwieser et al. 2020,
     appendix G). Behind a truncated one, nothing is known but the value of its true successor. Neither has a policy.
 
-    `steps`: `[W, B, ...]`, of which those behind the end belong to other episodes.
+    `steps`: `[W, B, ...]`; steps after the end belong to other episodes.
     `successor_value`: `[W, B]`, values of true successors.
     `returns`: `[W, B]`, of the observations of the steps.
     """

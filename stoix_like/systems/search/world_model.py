@@ -47,7 +47,7 @@ class LatentModelConfig(AtomsConfig):
 
 @dataclass(frozen=True)
 class LatentModel:
-    """Networks of latent states, whose units are scaled to [0, 1]; `params` is a dictionary of their parameters."""
+    """Networks of latent states with units scaled to [0, 1]; `params` is a dictionary of their parameters."""
 
     representation: CompositeNetwork  # maps an observation to a latent state
     dynamics: CompositeNetwork  # maps a latent state and an action, side by side, to the next latent state

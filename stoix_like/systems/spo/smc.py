@@ -63,7 +63,7 @@ class Particles(NamedTuple):
     state: PyTree  # of the model
     observation: Observation  # of this state
     value: jax.Array  # of this state
-    root: jax.Array  # the particle, of those that started, whose first action was this one's
+    root: jax.Array  # the initial particle that took this one's first action
     log_weight: jax.Array  # logarithm of the weight, up to a constant
     advantage: jax.Array  # of the actions so far, in units of scaled reward
     # The same without the selection of resampling: the sum of what was gained in this place, whoever took it.
@@ -143,10 +143,10 @@ class ParticleSearch:
     def _step(
         self, networks: Networks, temperature: jax.Array, particles: Particles, steps: jax.Array, key: jax.Array
     ) -> tuple[Particles, jax.Array]:
-        """Let the particles act once, and resample them; a particle whose episode has ended keeps its weight.
+        """Let the particles act once, and resample them; particles keep their weights after the end of their episodes.
 
-        The temporal difference of a truncated step bootstraps with the value of its true successor, that of a
-        terminated one has no bootstrap value.
+        The temporal difference of a truncated step bootstraps with the value of its true successor, a terminated
+        step has no bootstrap value.
         """
         action_key, model_key, key = jax.random.split(key, 3)
         num_particles = particles.going.shape[1]

@@ -1,6 +1,6 @@
 """Advantage-weighted regression with feed-forward networks (Peng et al. 2019, arXiv:1910.00177).
 
-Actor and critic take their steps together, on windows whose lambda-returns come from the critic of that step. The
+Actor and critic take their steps together, on windows with lambda-returns from the critic of this step. The
 authors take all steps of the critic first, on returns of whole paths, and standardise advantages over the whole buffer.
 """
 

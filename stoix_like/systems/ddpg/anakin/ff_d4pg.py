@@ -36,7 +36,7 @@ ConfigT = TypeVar("ConfigT", bound=ff_ddpg.Config)
 
 
 class D4PG(ff_ddpg.DDPG[ConfigT]):
-    """DDPG whose critics learn the distribution of returns; D4PG has a single one."""
+    """DDPG with critics that learn the distribution of returns; D4PG has a single one."""
 
     @property
     def reduction(self) -> Reduction:

@@ -46,7 +46,7 @@ class Config(ff_ddpg.Config):
 
 
 class TD3(ff_ddpg.DDPG[Config]):
-    """DDPG whose policy may stay near the actions of data."""
+    """DDPG with a policy that may stay near the actions of data."""
 
     @property
     def behaviour(self) -> Behaviour:

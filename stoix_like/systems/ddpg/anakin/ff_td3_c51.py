@@ -1,6 +1,6 @@
 """TD3 with categorical critics and large batches: FastTD3 (Seo et al. 2025, arXiv:2505.22642).
 
-The distribution of returns is that of C51 (Bellemare, Dabney & Munos 2017, arXiv:1707.06887). As in the authors' code,
+The distribution of returns is as in C51 (Bellemare, Dabney & Munos 2017, arXiv:1707.06887). As in the authors' code,
 github.com/younggyoseo/FastTD3, and other than in TD3, there is no target policy: targets take actions of the current
 one, and the target critics move in every gradient step. Their code differs in that it stores noisy actions without
 clipping them to their range, and that learning rates may fall as a cosine.
@@ -35,7 +35,7 @@ class Config(ff_ddpg.Config):
 
 
 class CategoricalTD3(ff_d4pg.D4PG[Config]):
-    """TD3 whose twin critics learn the distribution of returns, without a target policy."""
+    """TD3 with twin critics that learn the distribution of returns, without a target policy."""
 
     @property
     def reduction(self) -> Reduction:

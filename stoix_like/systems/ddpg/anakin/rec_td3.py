@@ -1,6 +1,6 @@
 """Twin delayed deterministic policy gradient with recurrent networks (Ni et al. 2022, arXiv:2110.05038).
 
-The losses are those of TD3, on replayed sequences; see `systems.off_policy.recurrent`.
+The losses of TD3, on replayed sequences; see `systems.off_policy.recurrent`.
 """
 
 from __future__ import annotations

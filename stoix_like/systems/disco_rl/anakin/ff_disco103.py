@@ -1,7 +1,7 @@
 """Disco103, a discovered update rule, with feed-forward networks (Oh et al. 2025, doi:10.1038/s41586-025-09761-x).
 
-A meta-network, whose weights were learned on many tasks, reads replayed trajectories with the agent's predictions, and
-returns targets for its policy and for predictions whose meaning the rule discovered. The agent learns them by
+A meta-network with weights learned on many tasks reads replayed trajectories with the agent's predictions, and
+returns targets for its policy and for predictions with a meaning that the rule discovered. The agent learns them by
 cross-entropy, in addition to action values by Retrace, which the meta-network reads, and the policy one step ahead.
 """
 
@@ -74,7 +74,7 @@ class Config(SystemConfig):
     replay: StepSequenceConfig
     target: SoftTarget
     resets: PeriodicResets
-    weights: str | None  # path of the meta-network's weights; None for those of `stoix-like fetch disco103`
+    weights: str | None  # path of the meta-network's weights; None: from `stoix-like fetch disco103`
     weights_sha256: str  # checksum of the file
     lr: Annotated[float, above(0.0)]  # Adam learning rate
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
@@ -83,8 +83,8 @@ class Config(SystemConfig):
     max_abs_update: Annotated[float, above(0.0)]
     gradients: AdamGradients
     policy_coef: Annotated[float, at_least(0.0)]  # weight of the divergence from the target of the policy
-    y_coef: Annotated[float, at_least(0.0)]  # weight of that of the prediction about the observation
-    z_coef: Annotated[float, at_least(0.0)]  # weight of that of the prediction about the action
+    y_coef: Annotated[float, at_least(0.0)]  # weight of the divergence of the prediction about the observation
+    z_coef: Annotated[float, at_least(0.0)]  # weight of the divergence of the prediction about the action
     next_policy_coef: Annotated[float, at_least(0.0)]  # weight of the divergence of the predicted next policy
     value_coef: Annotated[float, at_least(0.0)]  # weight of the cross-entropy of the action values
 

@@ -129,8 +129,7 @@ class MPO(OffPolicyActorCritic[Config]):
         """Add the rollout to the replay buffer, with log-probabilities as extras, and to the statistics."""
         steps = trajectory.transitions
         chosen, log_prob = steps.extras
-        # A rollout of the warm-up has random actions in place of those of the policy: an infinite log-probability ends
-        # the trace.
+        # Rollouts of the warm-up have random actions, not the policy's: an infinite log-probability ends the trace.
         steps = steps._replace(extras=jnp.where(jnp.all(chosen == steps.action), log_prob, jnp.inf))
         return super().observe(agent, trajectory._replace(transitions=steps))
 

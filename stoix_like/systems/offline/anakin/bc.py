@@ -86,7 +86,7 @@ class Config(BaseConfig):
 
 
 class CloningShared(NamedTuple):
-    """The shared state of an agent: parameters, optimiser state, statistics of observations, and those of options."""
+    """The shared state of an agent: parameters, optimiser state, statistics of observations, state of options."""
 
     params: PyTree
     opt_state: PyTree

@@ -170,7 +170,7 @@ class FQL(OffPolicyActorCritic[Config]):
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
 
     def actor_loss(self, actor_params: FlowParams, q_params: PyTree, batch: Batch, key: jax.Array) -> Loss:
-        """Compute the loss of the flow (equation 6), and those of the policy (equation 8)."""
+        """Compute the losses of the flow (equation 6) and the policy (equation 8)."""
         start_key, time_key, noise_key = jax.random.split(key, 3)
         start, time = jax.random.normal(start_key, batch.action.shape), jax.random.uniform(time_key, batch.reward.shape)
         place = start + append_dims(time, start.ndim) * (batch.action - start)

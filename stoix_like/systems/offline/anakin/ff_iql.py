@@ -65,7 +65,7 @@ class Config(SystemConfig):
     value_lr: Annotated[float, above(0.0)]  # Adam learning rate of the state values
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
-    # Which expectile of the values of the actions of the data the state value is; above 0.5, that of better actions.
+    # The expectile of the values of recorded actions that the state value learns; above 0.5 favours better actions.
     expectile: Annotated[float, Range(0.0, 1.0, without_low=True, without_high=True)]
     beta: Annotated[float, above(0.0)]  # temperature of the weights of actions, in the unit of the advantages
     weight_max: Annotated[float, above(0.0)]  # largest weight
@@ -162,7 +162,7 @@ class IQL(OffPolicyActorCritic[Config]):
         return shared, value_metrics | q_metrics | actor_metrics
 
     def value_loss(self, value_params: PyTree, batch: Batch, q: jax.Array) -> Loss:
-        """Compute the expectile loss of state values towards those of the actions of the data (equation 5)."""
+        """Compute the expectile loss of state values towards the values of recorded actions (equation 5)."""
         values = self.values.apply(value_params, batch.observation)
         loss = jnp.mean(batch.weight * expectile_loss(q - values, self.config.expectile))
         return loss, {"value_loss": loss, "value": jnp.mean(values)}

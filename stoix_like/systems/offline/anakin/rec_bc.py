@@ -1,4 +1,4 @@
-"""Behavioural cloning with recurrent networks, on sequences whose first steps bring the state up to date."""
+"""Behavioural cloning with recurrent networks; the first steps of each sequence bring the state up to date."""
 
 from __future__ import annotations
 

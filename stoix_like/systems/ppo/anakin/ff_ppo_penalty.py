@@ -47,7 +47,7 @@ class PenaltyPPO(ff_ppo.PPO[Config]):
         return agent._replace(shared=agent.shared._replace(own=Penalty(kl_coef)))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Learn from one rollout, and adapt the weight of the divergence to that of the whole update."""
+        """Learn from one rollout, and adapt the weight of the divergence to the divergence of the whole update."""
         before = agent.shared
         agent, metrics = super().update(agent, trajectory, key)
         observation = self.normalizer.apply(before.statistics, trajectory.transitions.observation)

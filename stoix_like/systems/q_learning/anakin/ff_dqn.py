@@ -147,7 +147,7 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
             batch = self.sample(agent, sample_key)
             shared, losses, metrics = self.sgd_step(agent.shared, batch, loss_key)
             shared = shared._replace(params=self.update_target(shared.params, count))
-            # Priorities are those of errors, without what else a loss has.
+            # Priorities follow the errors, without other parts of the loss.
             errors = losses - metrics.get("penalty", 0.0)
             local = self.set_priorities(agent.local, batch, errors) if self.config.replay.prioritised else agent.local
             return Agent(shared, local), {"q_loss": jnp.mean(batch.weight * losses), **jax.tree.map(jnp.mean, metrics)}

@@ -27,7 +27,7 @@ class Config(ff_dqn.BaseConfig):
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUE_ANY_QUANTILES, ("num_quantiles", "num_cosines"))
     }
-    # Number of evenly spaced levels whose quantiles average to the action values of the policy.
+    # Number of evenly spaced levels; their quantiles average to the action values of the policy.
     num_quantiles: Annotated[int, between(1, 100_000)]
     # Number of stratified random levels per example at which quantiles are learned.
     num_online_quantiles: Annotated[int, between(1, 100_000)]
@@ -43,7 +43,7 @@ class IQN(ff_dqn.BaseDQN[Config]):
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> ff_dqn.Losses:
         """Compute the losses and the values of the actions `[B]`.
 
-        The losses are those of quantile regression towards the return of the greedy action (equation 3).
+        The losses are quantile regressions towards the return of the greedy action (equation 3).
         """
         online_key, target_key, *noise_keys = jax.random.split(key, 5)
         size = batch.action.shape[0]
@@ -51,7 +51,7 @@ class IQN(ff_dqn.BaseDQN[Config]):
         levels_t = stratified_levels(target_key, size, self.config.num_target_quantiles)
         q_tm1, dist_tm1, _ = self.q(params.online, batch.observation, noise_keys[0], tau=levels)
         _, dist_t, _ = self.q(params.target, batch.next_observation, noise_keys[1], tau=levels_t)
-        # Levels of their own: the largest mean of those of the target would be biased upwards.
+        # Separate levels: the largest mean over the target's levels would be biased upwards.
         selector = self.q(params.target, batch.next_observation, noise_keys[2])[0][:, None]
         huber = self.config.huber_loss_parameter
         losses = implicit_quantile_q_learning_per_example(

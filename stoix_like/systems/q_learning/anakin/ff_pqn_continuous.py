@@ -5,9 +5,9 @@ the trust region of the policy stand in for them.
 
 Source: Gallici et al. 2024 (PQN), arXiv:2407.04811, and their code, github.com/mttga/purejaxql,
 `pqn_mujoco_playground.py`. Five things differ here. Truncated steps bootstrap, where they take truncations for
-terminations. Each step bootstraps from its own successor, where the last but one of their rollouts takes that of the
-last. Changes of actions are measured in units of half the action range; theirs is [-1, 1]. Heads start near zero.
-Observations are normalised by the statistics before the rollout, and clipped; theirs by those up to each step.
+terminations. Each step bootstraps from its own successor, where the last but one of their rollouts takes the last
+one's. Changes of actions are measured in units of half the action range; theirs is [-1, 1]. Heads start near zero.
+Observations are normalised by the statistics before the rollout, and clipped; theirs by statistics up to each step.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Config(SystemConfig):
     normalize_observations: bool = False
     actor_lr: Annotated[float, above(0.0)]  # learning rate of the policy
     q_lr: Annotated[float, above(0.0)]  # learning rate of the critics
-    num_critics: Annotated[int, between(1, 1000)] = 2  # number of critics, whose mean is the value of an action
+    num_critics: Annotated[int, between(1, 1000)] = 2  # number of critics; their mean is the value of an action
     q_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of n-step returns
     # Standard deviation of the exploration noise, in units of half the action range.
     exploration_noise: Annotated[float, at_least(0.0)]
@@ -148,7 +148,7 @@ class ContinuousPQN(Algorithm):
     def evaluate(self, shared: OnPolicyShared, trajectory: Trajectory, key: jax.Array) -> ContinuousPQNTransition:
         """Compute lambda-returns `[T, N]` of the policy with noise.
 
-        Bootstrap values are those of the actions that followed; at truncations and the end of the rollout, of new ones.
+        Bootstrap values belong to the actions that followed; at truncations and the end of the rollout, to new ones.
         """
         steps, config = trajectory.transitions, self.config
         observation, successor = (

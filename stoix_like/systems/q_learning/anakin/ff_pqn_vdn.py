@@ -34,8 +34,8 @@ class Config(ff_pqn.Config):
 class ValueDecomposition(ff_pqn.PQN):
     """PQN with the targets, losses and rewards of teams, `Q(s, a) = sum_i Q_i(o_i, a_i)`."""
 
-    num_agents: int  # agents of a game, A, whose rows stand together
-    team_reward: bool  # whether the rewards of an agent are already those of its team
+    num_agents: int  # agents of a game, A, in adjacent rows
+    team_reward: bool  # whether the rewards of an agent are already its team's
     mixer: Mixer  # the sum, or another function that grows with the value of each agent
 
     def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
@@ -57,7 +57,7 @@ class ValueDecomposition(ff_pqn.PQN):
             terminated=steps.terminated[:, first],
             truncated=steps.truncated[:, first],
         )
-        # Each agent's greedy action is that of the team: its value is largest where each of theirs is.
+        # Greedy agents are a greedy team: its value is largest where each agent's value is.
         value = self.mixer.mix(params, jnp.max(q_t, axis=-1), steps.next_observation.agent_view, 1)
         return jnp.repeat(super().lambda_returns(params, games, value[..., None]), self.num_agents, axis=1)
 

@@ -38,7 +38,7 @@ class QRDQN(ff_dqn.BaseDQN[Config]):
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> ff_dqn.Losses:
         """Compute the losses and the values of the actions `[B]`.
 
-        The losses are those of quantile regression towards the return of the greedy action (algorithm 1).
+        The losses are quantile regressions towards the return of the greedy action (algorithm 1).
         """
         online_key, target_key = jax.random.split(key)
         q_tm1, dist_tm1 = self.q(params.online, batch.observation, online_key)

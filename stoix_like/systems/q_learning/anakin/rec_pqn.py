@@ -48,7 +48,7 @@ class WholeRollouts(MinibatchConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_pqn.Config):
-    """Hyperparameters of recurrent PQN, those of PQN."""
+    """Hyperparameters of recurrent PQN, the same as of PQN."""
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, layer_norm=True, recurrent=True)

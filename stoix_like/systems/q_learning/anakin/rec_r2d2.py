@@ -1,7 +1,7 @@
 """Recurrent replay distributed DQN (Kapturowski et al. 2019, openreview.net/forum?id=r1lyTjAqYX).
 
 Double Q-learning of n-step returns on replayed sequences, on a rescaled value scale. The recurrent state before each
-sequence is that of the behaviour policy, brought up to date by a burn-in with the current parameters. All environments
+sequence is the behaviour policy's, brought up to date by a burn-in with the current parameters. All environments
 explore alike, with a share of random actions that is annealed; the actors of the paper have shares of their own, from
 0.4 to 7e-4, and compute the first priority of a sequence, which is the largest so far here. Sequences may cross the end
 of an episode. The paper's network also reads the last action and reward: set `env.observe_last_action` and
@@ -156,7 +156,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         )
 
     def has_target(self, steps: Step) -> jax.Array:
-        """Return one for steps `[T, B]` with a target, zero for those whose bootstrap value is not stored."""
+        """Return one for steps `[T, B]` with a target, zero for steps without a stored bootstrap value."""
         assert steps.truncated is not None
         if self.config.replay.store_next_observation:
             return jnp.ones_like(steps.reward)

@@ -1,6 +1,6 @@
 """Relative entropy pathwise policy optimisation (Voelcker et al. 2025, arXiv:2507.11019).
 
-The critic has no auxiliary loss, unlike that of the paper. Rewards are normalised by default, for which the support of
+Unlike in the paper, the critic has no auxiliary loss. Rewards are normalised by default, for which the support of
 its distribution is smaller. The authors' environments start at random ages, `env.staggered_starts=true`; the presets do
 not.
 """

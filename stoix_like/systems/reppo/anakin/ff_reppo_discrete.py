@@ -1,4 +1,4 @@
-"""REPPO with discrete actions, whose expectations are exact (Voelcker et al. 2025, arXiv:2507.11019)."""
+"""REPPO with discrete actions and exact expectations (Voelcker et al. 2025, arXiv:2507.11019)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Config(ff_reppo.Config):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax")),
     }
-    # Target entropy as a fraction of that of the uniform policy over the legal actions.
+    # Target entropy as a fraction of the uniform policy's entropy over the legal actions.
     target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 

@@ -35,7 +35,7 @@ class Config(ff_sac.BaseConfig):
     adam_b1: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse batches of one sample, whose normalised features are 0."""
+        """Refuse batches of one sample: normalised features would be 0."""
         super().check(num_envs, num_shards)
         if self.replay.total_batch_size == num_shards:
             raise ConfigError(
@@ -45,7 +45,7 @@ class Config(ff_sac.BaseConfig):
 
 
 class CrossQ(ff_sac.SAC[Config]):
-    """SAC with normalised networks, whose online critics evaluate the successor, too.
+    """SAC with normalised networks; the online critics evaluate the successor, too.
 
     Shards normalise their own batches; running statistics are averaged over all shards.
     """

@@ -1,4 +1,4 @@
-"""Soft actor-critic with twin critics (Haarnoja et al. 2018, arXiv:1812.05905, of which the equations are).
+"""Soft actor-critic with twin critics (Haarnoja et al. 2018, arXiv:1812.05905, the source of the equations).
 
 With more critics, and fewer for the target, this is REDQ (Chen et al. 2021, arXiv:2101.05982); `network=mlp_droq` has
 the critics of DroQ (Hiraoka et al. 2022, arXiv:2110.02034).
@@ -47,7 +47,7 @@ from stoix_like.utils.jax_utils import Scalar, periodically
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss
 from stoix_like.utils.replay import Batch, ReplayConfig
 
-# That of the configuration files, which a learned temperature does not read.
+# The value in the configuration files, which a learned temperature does not read.
 _DEFAULT_ENT_COEF = 0.2
 
 
@@ -195,7 +195,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
     def conservative(
         self, loss: jax.Array, q_params: PyTree, params: SACParams, batch: Batch, q_tm1: jax.Array, key: jax.Array
     ) -> jax.Array:
-        """Add the penalty on actions that data do not hold: those of the policy, here and at the successor."""
+        """Add the penalty on actions that data do not hold: the policy's, here and at the successor."""
         penalty = make_sampled_penalty(self.config.find_part(SampledConservatism), self.action_space)
         return penalty(
             loss,
@@ -256,7 +256,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
 
     def q_taken(self, q_params: PyTree, batch: Batch, key: jax.Array) -> PyTree:
         """Compute the values `[B, C]` of the actions taken."""
-        # Folded: another dropout mask than that of the target.
+        # Folded: another dropout mask than the target's.
         return self.q_values(q_params, batch.observation, batch.action, jax.random.fold_in(key, 1))
 
     def q_values(
@@ -281,7 +281,7 @@ def make_variant(
     critic_head: Any = None,
     b1: Scalar = 0.9,
 ) -> SACT:
-    """Build SAC or a variant, whose critics may have another head, and whose Adam another decay of means."""
+    """Build SAC or a variant, which may have another head of critics, and another decay of means in Adam."""
     ensemble = config.find_part(TargetCritics)
     critics = make_critics(spec.networks.q_network, config.num_critics, critic_head)
     return algorithm(

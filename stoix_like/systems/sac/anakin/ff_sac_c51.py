@@ -43,7 +43,7 @@ class Config(ff_sac.BaseConfig):
 
 
 class CategoricalSAC(ff_sac.SAC[Config]):
-    """SAC whose critics learn the distribution of soft returns."""
+    """SAC with critics that learn the distribution of soft returns."""
 
     def critic_loss(self, q_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute cross-entropies to the projected soft returns `r + d (Z - alpha log pi)` of the successor."""

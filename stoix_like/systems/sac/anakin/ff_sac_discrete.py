@@ -33,7 +33,7 @@ class Config(ff_sac.BaseConfig):
         "q_network.critic_head": HeadRequirement(ACTION_VALUES, dropout=True),
     }
     target: SoftTarget
-    # Target entropy as a fraction of that of the uniform policy over the legal actions.
+    # Target entropy as a fraction of the uniform policy's entropy over the legal actions.
     target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 

@@ -47,7 +47,7 @@ class Config(ff_sac.BaseConfig):
 
 
 class TQC(ff_sac.SAC[Config]):
-    """SAC whose critics learn quantiles of returns, with targets that leave out the largest ones."""
+    """SAC with critics that learn quantiles of returns, and targets that leave out the largest ones."""
 
     def critic_loss(self, q_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute the quantile regression losses towards the truncated soft returns of the successor (equation 13)."""

@@ -1,6 +1,6 @@
 """Soft actor-critic with recurrent networks (Ni, Eysenbach & Salakhutdinov 2022, arXiv:2110.05038).
 
-The losses are those of SAC, on replayed sequences; see `systems.off_policy.recurrent`.
+The losses of SAC, on replayed sequences; see `systems.off_policy.recurrent`.
 """
 
 from __future__ import annotations

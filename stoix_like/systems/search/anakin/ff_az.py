@@ -77,7 +77,7 @@ class Config(SystemConfig):
 
 
 Losses = tuple[jax.Array, tuple[Metrics, jax.Array]]
-"""A loss, its metrics, and the absolute errors of values, whose mean over the first axis is that of sequences `[B]`."""
+"""A loss, its metrics, and absolute errors of values; their mean over the first axis is per sequence, `[B]`."""
 
 
 class AlphaZero(Planner[ConfigT]):

@@ -58,7 +58,7 @@ class MuZeroReplay(PrioritisedBlockConfig):
 
     @property
     def searched_steps(self) -> np.ndarray:
-        """Steps that a new search needs: those whose policies are learned, and those whose values bootstrap them."""
+        """Steps that need a new search: to learn its policy, or to bootstrap from its value."""
         learned = np.arange(self.learned_steps)
         return np.union1d(learned, self.n_step + learned)
 
@@ -110,15 +110,15 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 @dataclass(frozen=True)
 class MuZero(AlphaZero[ConfigT]):
-    """AlphaZero in a learned model, which learns rewards, too; `reanalyse_size` is that of one shard."""
+    """AlphaZero in a learned model, which learns rewards, too; `reanalyse_size` is per shard."""
 
     model: LatentModel
     reanalyse_size: int
 
     def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput) -> SearchOutput:
-        """Describe what a search found; the value of a state is that of the policy that the search found.
+        """Describe what a search found; the value of a state is the value of the policy found.
 
-        The mean over all simulations, many of which explore, would be a lower one.
+        The mean over all simulations would be lower, because many explore.
         """
         found = super().describe(root, output)
         return found._replace(value=expected_value(found))
@@ -134,7 +134,7 @@ class MuZero(AlphaZero[ConfigT]):
         size, steps, searched = self.reanalyse_size, batch.steps, self.config.replay.searched_steps
         rows = jnp.arange(size)
         if self.config.replay.prioritised:
-            # Priorities draw in the order of the buffer: the first ones are always those of the first environments.
+            # Priorities draw in the order of the buffer: the first rows always belong to the first environments.
             rows_key, key = jax.random.split(key)
             rows = jax.random.permutation(rows_key, batch.weight.size)[:size]
         places = (searched[:, None], rows)

@@ -1,6 +1,6 @@
 """MuZero over sampled actions (Hubert et al. 2021, arXiv:2104.06303), with feed-forward networks.
 
-MuZero whose nodes hold a few actions that the policy samples, so that it fits continuous actions and large discrete
+Nodes hold a few actions that the policy samples, so MuZero fits continuous actions and large discrete
 choices. The policy learns the probabilities that the search found for the samples of the root.
 """
 

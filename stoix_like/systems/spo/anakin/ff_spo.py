@@ -1,6 +1,6 @@
 """Sequential Monte Carlo policy optimisation with feed-forward networks (Macfarlane et al. 2024, arXiv:2402.07963).
 
-Expectation maximisation whose E-step is a search: particles follow the policy in the environment itself, weighted by
+Expectation maximisation with a search as E-step: particles follow the policy in the environment itself, weighted by
 the exponential of their advantages, and resampled. The policy learns the weights of their first actions, within bounds
 on its change; the temperature of the weights is learned, as in MPO.
 """
