@@ -1,7 +1,7 @@
 """Wrappers that reset environments automatically.
 
 When an episode ends, a start state replaces the state and `TimeStep.observation`; reward, flags, `next_observation` and
-`episode` remain those of the last step. The modes differ in how they obtain start states.
+`episode` still belong to the last step. The modes differ in how they obtain start states.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class AutoReset(StatefulWrapper):
 
     @abstractmethod
     def replace_ended(self, keys: jax.Array, store: PyTree, done: jax.Array, current: Start) -> tuple[Start, PyTree]:
-        """Replace the states of the environments whose episode ended by start states.
+        """Replace the states of environments at the end of their episode by start states.
 
         `keys`: `[N]` keys of the step.
         `done`: `[N]` bool, whether the episode ended.
@@ -151,7 +151,7 @@ class PoolReset(AutoReset):
 
 
 class OptimisticReset(AutoReset):
-    """A few start states per step, distributed over the environments whose episode ended.
+    """A few start states per step, distributed over the environments at the end of their episode.
 
     With N environments, each step draws `ceil(N / reset_ratio)` start states. If more episodes than that end in the
     same step, several environments share a start state; episodes that always end together, for example by a time limit,

@@ -42,7 +42,7 @@ class CheckedRollout(NamedTuple):
     """Steps with random legal actions."""
 
     starts: TimeStep  # first time steps `[_NUM_STARTS, ...]`
-    first: TimeStep  # those of the steps `[N, ...]`
+    first: TimeStep  # first time steps of the steps `[N, ...]`
     action: np.ndarray  # `[T, N, ...]`
     steps: TimeStep  # the time steps `[T, N, ...]`, with automatic reset
 

@@ -38,7 +38,7 @@ _GYMNAX = ("reset_env", "step_env", "default_params")
 _JAXMARL = ("agents", "step_env", "observation_spaces")
 _PETTINGZOO, _OTHERS = ("possible_agents", "observation_space", "action_space", "step"), ("agent_iter", "step_env")
 _WORLD, _OPPONENT = "world", "opponent"
-# Packages whose environments step on the host, one call at a time.
+# Packages of environments that step on the host, one call at a time.
 _HOST_PACKAGES = ("gym", "dm_env", "pettingzoo")
 
 
@@ -95,7 +95,7 @@ def make(
 
 def _set_aside(name: str, source: Any, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return an argument of this package, unless a constructor takes it itself, and the other arguments."""
-    # A `world` of this package is true or false; another one is that of the constructor's `**kwargs`.
+    # A `world` of this package is true or false; another one belongs to the constructor's `**kwargs`.
     if name not in kwargs or (is_constructor(source) and _takes(name, source, kwargs[name])):
         return {}, dict(kwargs)
     return {name: kwargs[name]}, {key: value for key, value in kwargs.items() if key != name}
@@ -179,7 +179,7 @@ def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> Vecto
             )
         space = wrapped.observation_space
         if space is env.observation_space and getattr(space, "stacked", 1) > 1 and _changes_observations(wrapped, env):
-            # Its views need not be stacks of the frames of successive steps, of which replay buffers store each once.
+            # Its views need not be stacks of the frames of successive steps, which replay buffers store once each.
             wrapped.observation_space = unstacked(space)
         env = wrapped
     return env

@@ -129,7 +129,7 @@ def _plain(space: Any) -> dict[str, Any]:
 
 
 def _plain_bound(bound: Any) -> Any:
-    """Return a bound; that of an image is an array of one number."""
+    """Return a bound; an image's is an array of one number."""
     array = np.asarray(bound)
     if array.ndim and array.size and (array == array.flat[0]).all():
         return {_EVERYWHERE: array.flat[0].item()}

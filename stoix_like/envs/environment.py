@@ -18,7 +18,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.user_code import name_of
 
 State = Any
-"""The state of an environment: a pytree whose leaves keep their shapes and dtypes."""
+"""The state of an environment: a pytree of leaves that keep their shapes and dtypes."""
 
 
 class Environment(ABC):
@@ -152,7 +152,7 @@ class VectorEnvironment(ABC):
         """
 
     def against(self, opponent: Any) -> VectorEnvironment:
-        """Return games for two in which actions are those of one player, who starts in half of them.
+        """Return games for two in which actions move one player, who starts in half of them.
 
         Args:
             opponent: the other player, as `env.eval_opponent`.
@@ -204,7 +204,7 @@ class VectorEnvironment(ABC):
         """The number of players that actions are taken for: 1, or 2 that move in turn in a zero-sum game.
 
         With 2, each step is a move of the player to move, the reward is that player's, and the observation after it
-        that of the player to move next.
+        belongs to the player to move next.
         """
         return 1
 
@@ -212,7 +212,7 @@ class VectorEnvironment(ABC):
     def num_agents(self) -> int:
         """The number of agents that act at the same time in each environment, A.
 
-        With several, observations, masks and actions of `unwrapped` are `[N, A, ...]`, those of each agent in
+        With several, observations, masks and actions of `unwrapped` are `[N, A, ...]`, for each agent in
         `observation_space` and `action_space`; flags are `[N]`. `wrappers.AgentRows` makes a row of each agent.
         """
         return 1

@@ -141,7 +141,7 @@ def make(config: EnvConfig, custom_env: Any = None, precision: str | None = None
 
 
 def with_learned_rewards(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
-    """Scale and clip the rewards of environments as those of training."""
+    """Scale and clip the rewards of environments as in training."""
     if config.reward_scale != 1.0:
         env = wrappers.ScaleReward(env, config.reward_scale)
     return env if config.reward_clip is None else wrappers.ClipReward(env, config.reward_clip)
@@ -150,7 +150,7 @@ def with_learned_rewards(env: VectorEnvironment, config: EnvConfig) -> VectorEnv
 def make_model(env: VectorEnvironment) -> Model | None:
     """Return training environments as a model to plan with.
 
-    Returns the model; None for environments on the host, whose state cannot be stepped twice.
+    Returns the model; None for environments on the host: their state cannot be stepped twice.
     """
     if not isinstance(env, auto_reset.AutoReset):
         return None

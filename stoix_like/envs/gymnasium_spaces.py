@@ -116,7 +116,7 @@ def _convert_actions(name: str, space: gymnasium.Space[Any]) -> Space | Dict | T
 
 
 def _within(space: gymnasium.spaces.Box) -> Box:
-    """Return the box of actions in float32, whose bounds are rounded inwards: an environment may check its own."""
+    """Return the box of actions in float32, with bounds rounded inwards: an environment may check its own."""
     low, high = (bound.astype(np.float32) for bound in (space.low, space.high))
     low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
     high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)

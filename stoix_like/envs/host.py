@@ -111,7 +111,7 @@ class HostEnvironment(VectorEnvironment):
         return jax.tree.map(lambda array: array.reshape(*leading, *array.shape[1:]), self._spec.encode(rows))
 
     def is_native(self, observation: Any) -> bool:
-        """Return whether observations have the form that `view_of` takes, and not that of policies."""
+        """Return whether observations have the form that `view_of` takes, not the one that policies take."""
         return _has_form(self._spec.observation, observation)
 
     def scene(self) -> Scene | None:
@@ -151,7 +151,7 @@ class HostEnvironment(VectorEnvironment):
         return (jax.vmap(lambda key: jax.random.bits(key, dtype=jnp.uint32))(keys) >> 1).astype(jnp.int32)
 
     def started(self, batch: jax.Array, view: PyTree) -> tuple[HostState, TimeStep]:
-        """Build the result of `reset` from that of the host.
+        """Build the result of `reset` from the host's result.
 
         `batch`: `[N]`.
         Returns the state and the first time step `[N, ...]`.
@@ -159,7 +159,7 @@ class HostEnvironment(VectorEnvironment):
         return self._start(batch, self._observe(view))
 
     def stepped(self, batch: jax.Array, outcome: HostStep) -> tuple[HostState, TimeStep]:
-        """Build the result of `step` from that of the host.
+        """Build the result of `step` from the host's result.
 
         `batch`: `[N]`.
         Returns the next state and the time step `[N, ...]`.

@@ -199,7 +199,7 @@ class BatchThread:
             except Exception:
                 raise
             except BaseException as error:
-                # An exit of the environment is an error of it; those of the waiting thread end the program.
+                # An exit of the environment is its error; an exit of the waiting thread ends the program.
                 reason = ": ".join(filter(None, (type(error).__name__, str(error))))
                 raise HostEnvironmentError(reason) from error
 
@@ -214,7 +214,7 @@ class BatchThread:
 
 
 class _NoAnswerToSignalError(NoAnswerError):
-    """A batch still computes when a signal stops the run, whose scheduler soon ends the process."""
+    """A batch still computes when a signal stops the run; the scheduler soon ends the process."""
 
 
 def _stop_after_signal(elapsed: float) -> None:
@@ -230,7 +230,7 @@ def _copies(tree: T) -> T:
 
 
 def _refuse_non_finite(tree: PyTree, what: str) -> None:
-    """Raise an error that names the first environment whose arrays `[N, ...]` have NaN or an infinite number."""
+    """Raise an error that names the first environment with NaN or an infinite number in its arrays `[N, ...]`."""
     for leaf in jax.tree.leaves(tree):
         if np.issubdtype(leaf.dtype, np.floating) and (bad := ~np.isfinite(leaf)).any():
             index = int(bad.reshape(len(leaf), -1).any(axis=1).argmax())
@@ -239,6 +239,6 @@ def _refuse_non_finite(tree: PyTree, what: str) -> None:
 
 
 def draw_without_windows() -> None:
-    """Let pygame draw only into arrays: it starts SDL, whose Cocoa driver on macOS aborts outside the main thread."""
+    """Let pygame draw only into arrays: SDL's Cocoa driver on macOS aborts outside the main thread."""
     if platform.system() == "Darwin":
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

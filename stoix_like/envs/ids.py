@@ -51,7 +51,7 @@ def preprocessed_id(name: str) -> str:
 
 
 def scenario_override(suite: str, name: str) -> str:
-    """Return the override for a scenario of a suite; those of Atari games choose the usual preprocessing."""
+    """Return the override for a scenario of a suite; Atari games get the usual preprocessing."""
     if suite == "gymnasium" and preprocessed_id(name):
         return f"env={name}"
     is_atari = suite == "envpool" and load_suite(suite).is_atari(name)

@@ -42,7 +42,7 @@ class Rules(NamedTuple):
     measures: Callable[[Any, Any], Mapping[str, Any]] = lambda env, state: {}  # `(env, state) -> measures`
     # `(env, state) -> masks`, the legal actions by agent; None: `get_avail_actions`, if there is one.
     legal: Callable[[Any, Any], Mapping[Any, Any]] | None = None
-    # `(observations) -> observations`, those of each agent as a list; None where they are by agent already.
+    # `(observations) -> observations`, as a list over agents; None where they are by agent already.
     views: Callable[[Any], Any] | None = None
     # Whether `observation_spaces` tell pictures and categories from numbers; False: all are numbers.
     declared: bool = False
@@ -229,7 +229,7 @@ def _mask_faults(legal: Any, spaces: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def steps_of(state: Any) -> jax.Array:
-    """Return the number of steps so far, which a state counts in `step`, as do those of JaxMARL."""
+    """Return the number of steps so far, which a state counts in `step`, as in JaxMARL."""
     # With a heuristic enemy, the state of the battle is part of it.
     steps: jax.Array = getattr(state, "state", state).step
     return steps

@@ -24,7 +24,7 @@ class Feature(NamedTuple):
     """A number in a view of the agent: one of its entries, or an angle that it holds as cosine and sine."""
 
     name: str  # its name, such as `pole_angle`
-    places: tuple[int, ...]  # flat index of the entry, or those of the cosine and the sine
+    places: tuple[int, ...]  # flat index of the entry, or of the cosine and the sine
     unit: str = ""  # its unit, `rad`; empty for none
     low: float | None = None  # lower end of its usual range; None if it is unknown
     high: float | None = None  # upper end
@@ -67,20 +67,20 @@ class Feature(NamedTuple):
 class Legend(NamedTuple):
     """Description of the observations and actions of an environment."""
 
-    features: tuple[Feature, ...] = ()  # named features of the observation, those that tell most first
+    features: tuple[Feature, ...] = ()  # named features of the observation, the most informative first
     actions: tuple[str, ...] = ()  # names of the discrete actions, or of the entries of an action, with their units
-    # Flat indices of the entries of a vector that are velocities, besides those of features.
+    # Flat indices of the entries of a vector that are velocities, besides the features'.
     velocities: tuple[int, ...] = ()
 
     def places_of(self, name: str) -> tuple[int, ...]:
-        """Return the flat indices of the entries with a name, that of a feature or `velocities`; none if unknown."""
+        """Return the flat indices of the entries with a name: a feature's or `velocities`; none if unknown."""
         if name != VELOCITIES:
             return next((feature.places for feature in self.features if feature.name == name), ())
         moving = (feature.places for feature in self.features if feature.name.endswith("velocity"))
         return tuple(sorted({*self.velocities, *(place for places in moving for place in places)}))
 
     def select(self, indices: Sequence[int]) -> Legend:
-        """Return the legend of a vector view of which only some entries are kept, in a new order."""
+        """Return the legend of a vector view that keeps only some entries, in a new order."""
         new = {old: place for place, old in enumerate(indices)}
         kept = (feature for feature in self.features if set(feature.places) <= set(new))
         return self._replace(

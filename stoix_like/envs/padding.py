@@ -52,7 +52,7 @@ def common_actions(spaces: Mapping[Any, Space], name: str) -> Space:
 def own_actions(actions: Any, spaces: Sequence[Space]) -> list[Any]:
     """Return the action of each agent, without padding.
 
-    `actions`: `[A, ...]` elements of the common space; those of one agent have no axis of agents.
+    `actions`: `[A, ...]` elements of the common space; a single agent has no axis of agents.
     """
     rows = [actions] if len(spaces) == 1 else [actions[number] for number in range(len(spaces))]
     pairs = zip(rows, spaces, strict=True)

@@ -109,7 +109,7 @@ class _CommonForm:
             raise ValueError(f"no {what} of {', '.join(map(repr, missing))}: return one of each agent that acts")
 
     def native(self, action: Any, present: list[str]) -> dict[str, Any]:
-        """Return the actions of the agents that are left by name, of those of one game `[A, ...]`."""
+        """Return the actions of the agents that are left by name, from one game's actions `[A, ...]`."""
         rows = zip(self.agents, self._actions, padding.own_actions(action, self._spaces), strict=True)
         return {agent: native_actions(space, own) for agent, space, own in rows if agent in present}
 
@@ -193,7 +193,7 @@ class ParallelBatch(HostBatch):
         form.check("observation", observations, left or before)
         self._steps[number] += 1
         seen = {agent: each for agent, each in observations.items() if agent in before or agent in left}
-        # The values of a truncated game are those of agents that would continue.
+        # The values of a truncated game assume that its agents would continue.
         view = form.view(seen, infos, left or before, game)
         limited = self._options.time_limit is not None and self._steps[number] >= self._options.time_limit
         ended = not left
@@ -220,7 +220,7 @@ class ParallelGames(HostEnvironment):
         return isinstance(observation, Mapping)
 
     def view_of(self, native: Mapping[str, Any]) -> Observation:
-        """Convert the observations of a game by agent; masks are those that are part of them, not those of infos."""
+        """Convert the observations of a game by agent; masks come from observations, not from infos."""
         spec = self._form.spec
         self._form.check("observation", native)
         acting = [agent for agent, observed in native.items() if observed is not None]

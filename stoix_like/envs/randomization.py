@@ -1,4 +1,4 @@
-"""Domain randomisation: environments whose physics models differ in the parameters that a function draws."""
+"""Domain randomisation: the physics models of environments differ in the parameters that a function draws."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ KEY = "env.randomization"
 REGISTERED = "registered"
 _FORM = "(model, raw keys [N, 2]) -> (model, axes)"
 _A_FUNCTION = f"use the import path of a function {_FORM}"
-# By how often parameters are drawn, the modes of automatic reset whose start states fit them: those of `pool` and
-# `optimistic` were drawn for other environments, and `cached` ones keep the parameters they were drawn with.
+# By how often parameters are drawn, the modes of automatic reset with fitting start states: `pool` and `optimistic`
+# draw them for other environments, and `cached` ones keep the parameters they were drawn with.
 AUTO_RESETS: Mapping[str, tuple[str, ...]] = {
     "reset": ("fresh", "pool", "optimistic"),
     "rollout": ("fresh",),
     "run": ("fresh", "cached"),
 }
-# Folded into keys of resets and rollouts, so that start states are those of the same run without randomisation.
+# Folded into keys of resets and rollouts, so that the same run without randomisation has the same start states.
 _STREAM = 0xD0A1
 
 Randomizer = Callable[[Any, jax.Array], tuple[Any, Any]]
@@ -116,7 +116,7 @@ class Randomized(Vectorize):
         with refusing(f"{KEY}={name} failed", f"it must be a function {_FORM}"), jax.numpy_rank_promotion("allow"):
             drawn = jax.eval_shape(draw, jax.random.split(jax.random.key(0), num_envs))
             spread: list[int | None] = []
-            # Axes may be those of subtrees, as in `jax.vmap`, and models have fields that are None themselves.
+            # Axes may belong to subtrees, as in `jax.vmap`, and models have fields that are None themselves.
             jax.tree.map(
                 lambda axis, part: spread.extend([axis] * len(jax.tree.leaves(part))), axes, drawn, is_leaf=_is_none
             )
@@ -172,7 +172,7 @@ def randomize(
 
 
 def check_wrappers(env: VectorEnvironment, problem: str, instead: str) -> None:
-    """Refuse wrappers whose starts are their own, where episodes follow each other without their `reset`."""
+    """Refuse wrappers with their own starts where episodes follow each other without their `reset`."""
     for layer in layers(env):
         cls = type(layer)
         if cls.reset is not Wrapper.reset and cls.next_episodes is Wrapper.next_episodes:

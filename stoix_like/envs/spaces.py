@@ -223,7 +223,7 @@ class Mixed:
         return self.join([part.sample(*each) for part, *each in zip(self.parts, keys, masks, strict=True)])
 
     def masks(self, mask: jax.Array | None) -> list[jax.Array | None]:
-        """Split a mask of all choices `[..., L]` into those of the parts; None for a `Box`, and without a mask."""
+        """Split a mask of all choices `[..., L]` by part; None for a `Box`, and without a mask."""
         if mask is None:
             return [None] * len(self.parts)
         sizes = [sum(choices(part)) for part in self.parts]

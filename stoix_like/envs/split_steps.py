@@ -48,15 +48,15 @@ class SplitSteps:
     def finish(self, keys: jax.Array, state: Any, action: jax.Array, outcome: HostStep) -> tuple[Any, TimeStep]:
         """Build the result of `VectorEnvironment.step`.
 
-        `keys`: `[N]`, those of `host_action`.
-        `action`: `[N, ...]`, those of `host_action`.
+        `keys`: `[N]`, as for `host_action`.
+        `action`: `[N, ...]`, as for `host_action`.
         Returns the next state and the time step `[N, ...]`.
         """
         return self._env.rebased(_Answered(self.host, outcome)).step(keys, state, action)
 
 
 class _Answered(VectorEnvironment):
-    """Environments on the host whose answer is already known; they remember the action."""
+    """Environments on the host with an answer that is already known; they remember the action."""
 
     on_host = True
 

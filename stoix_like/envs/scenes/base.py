@@ -66,7 +66,7 @@ def show_picture(axes: Axes, first: np.ndarray) -> Callable[[np.ndarray], None]:
     """
     axes.set_axis_off()
     small = max(first.shape[:2]) < 200
-    # The resolution of a gif is that of the figure: large pictures are averaged, the pixels of small ones stay sharp.
+    # A gif has the resolution of the figure: large pictures are averaged, the pixels of small ones stay sharp.
     shown = axes.imshow(first, interpolation="nearest" if small else "antialiased", vmin=0, vmax=1)
     return lambda picture: shown.set_data(picture)
 

@@ -138,7 +138,7 @@ def _outlines(axes: Axes, model: mujoco.MjModel, first: mujoco.MjData) -> Callab
 
 
 def _surface(model: mujoco.MjModel, geom: int) -> np.ndarray:
-    """Return points `[P, 3]` in the frame of a geom, whose convex hull is its shape."""
+    """Return points `[P, 3]` in the frame of a geom; their convex hull is its shape."""
     kind, size = model.geom_type[geom], model.geom_size[geom]
     if kind == mujoco.mjtGeom.mjGEOM_MESH:
         mesh = model.geom_dataid[geom]

@@ -53,7 +53,7 @@ def draw_svg(axes: Axes, svg: str) -> None:
 def _draw(axes: Axes, element: ElementTree.Element, outer: Mapping[str, str], onto: np.ndarray, points: float) -> None:
     """Draw an element and its children.
 
-    `onto`: `[3, 3]` from the coordinates of its parent to those of the drawing.
+    `onto`: `[3, 3]` from the coordinates of its parent to the drawing's.
     """
     from matplotlib.patches import PathPatch
     from matplotlib.transforms import Affine2D
@@ -138,7 +138,7 @@ def _outline(description: str) -> Path:
 
 
 def _transform(text: str) -> np.ndarray:
-    """Return the matrix `[3, 3]` of an attribute, whose last function is applied first."""
+    """Return the matrix `[3, 3]` of an attribute; its last function is applied first."""
     from matplotlib.transforms import Affine2D
 
     matrix = np.eye(3)

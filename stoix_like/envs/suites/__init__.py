@@ -21,7 +21,7 @@ class Suite(NamedTuple):
     has_assets: bool = False
     # A package that the extra cannot install, because it asks for older ones than it needs.
     without_dependencies: str = ""
-    # Packages, by the names that pip knows, whose versions change what the environments do.
+    # Packages, by the names that pip knows, with versions that change what the environments do.
     engines: tuple[str, ...] = ()
 
     @property

@@ -82,7 +82,7 @@ class EnvpoolBatch(HostBatch):
         ended = np.flatnonzero(terminated | truncated).astype(np.int32)
         if ended.size and self._resets:
             self._steps[ended] = 0
-            # A step after the end that the pool reported, whose action it ignores, starts the next life of a game.
+            # The pool ignores the action of the step after a reported end; it starts the next life of a game.
             goes_on = self._keeps_games & (result[2] | result[3])[ended]
             starts = ended[goes_on], ended[~goes_on]
             if starts[0].size:
@@ -112,7 +112,7 @@ def scenarios() -> list[str]:
 
 
 def is_atari(name: str) -> bool:
-    """Return whether an id is that of an Atari game."""
+    """Return whether an id names an Atari game."""
     return bool(registry.specs[name][0] == "envpool.atari")
 
 

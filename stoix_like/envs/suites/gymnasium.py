@@ -45,11 +45,11 @@ T = TypeVar("T")
 _ATARI = "ALE/"
 # Games of Atari for two players, which no preprocessing knows.
 _FOR_TWO = ("ALE/Backgammon-v5", "ALE/VideoCheckers-v5")
-# Parameters of Atari games, `env.params`; those of gymnasium's `AtariPreprocessing`, and the number of stacked frames.
+# Parameters of Atari games, `env.params`: from gymnasium's `AtariPreprocessing`, and the number of stacked frames.
 _ATARI_PARAMS = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "terminal_on_life_loss": False, "stack_num": 4}
 # Seconds that the workers have to close their environments.
 _CLOSE_SECONDS = 5.0
-# Seconds until a process whose pipe is broken counts as alive.
+# Seconds until a process with a broken pipe counts as alive.
 _DEATH_SECONDS = 1.0
 
 
@@ -125,7 +125,7 @@ def _processes(envs: VectorEnv[Any, Any, Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def _failures_explained(envs: VectorEnv[Any, Any, Any]) -> Iterator[None]:
-    """Name the worker whose death broke its pipe, and what a worker raised."""
+    """Name the worker that died and broke its pipe, and what a worker raised."""
     try:
         yield
     except (EOFError, OSError) as error:
@@ -364,7 +364,7 @@ def _preprocess(env: gymnasium.Env[Any, Any], params: dict[str, Any], evaluation
 
 
 def _replace(observation: PyTree, final: Sequence[Any], ended: np.ndarray) -> PyTree:
-    """Return observations `[N, ...]` with those of `final`, `[N]`, where an episode ended."""
+    """Return observations `[N, ...]`, replaced by `final`, `[N]`, where an episode ended."""
     if isinstance(observation, dict):
         return {
             key: _replace(part, [last if last is None else last[key] for last in final], ended)

@@ -42,8 +42,8 @@ with deferred("gymnasium", "matplotlib", "seaborn"):
 # Registered in gymnax, but not supported here, with the reason.
 _UNSUPPORTED = {"MNISTBandit-bsuite": "it would download its images"}
 
-# The task itself ends at the horizon. Treated as a time limit, it would bootstrap from states in which no reward is
-# left and whose values are never corrected, so that they could grow without bound.
+# The task itself ends at the horizon. Treated as a time limit, it would bootstrap from states without further
+# rewards, with values that are never corrected and could grow without bound.
 HORIZON_ENDS_TASK = frozenset({"DiscountingChain-bsuite"})
 
 # Their observations exceed the bounds that gymnax declares.
@@ -125,7 +125,7 @@ def adapt(env: Any, params: Mapping[str, Any], name: str) -> VectorEnvironment:
     fitted = fit_params(known, params, name)
     fitted = _derived(name, known, fitted)
     built = GymnaxEnvironment(env, dataclasses.replace(defaults, **fitted), name)
-    # Those of a user may matter only to spaces.
+    # A user's environment may read them only for spaces.
     given = params if name in gymnax.registered_envs else {}
     if given and (unread := sorted(given.keys() - _read(name, env, built.params, given))):
         raise ConfigError(f"env.params.{unread[0]}={params[unread[0]]}: {name} does not read it: leave it out")

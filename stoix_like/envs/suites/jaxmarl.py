@@ -60,7 +60,7 @@ _UNSUPPORTED = {
     **{name: "it is part of another package" for name in registration.registered_envs if "Robotarium" in name},
 }
 _AT_LEAST_ONE = ("max_steps", "num_inner_steps", "num_agents")
-# Arguments whose value is decided here, or by the map of SMAX.
+# Arguments that are decided here, or by the map of SMAX.
 _FIXED = ("num_outer_steps", "num_allies", "num_enemies", "smacv2_position_generation", "smacv2_unit_type_generation")
 # Numbers that default to None; other arguments that do are arrays and objects.
 _OPTIONAL = ("agent_view_size", "hand_size")
@@ -70,7 +70,7 @@ class _Scenario(NamedTuple):
     """Construction of a scenario."""
 
     build: Callable[..., tuple[Any, Rules]]  # `(**arguments) -> (env, rules)`
-    classes: tuple[type, ...]  # those whose arguments it takes
+    classes: tuple[type, ...]  # it takes their arguments
     key: str = ""  # the name of the argument that selects one of `presets`, `default` if it is left out
     default: str = ""
     presets: Mapping[str, Mapping[str, Any]] = {}  # arguments by the name that stands for them
@@ -123,7 +123,7 @@ def _particles(cls: type, team_reward: bool = False, **arguments: Any) -> tuple[
     env: Any = cls(**arguments)
 
     def circles(state: Any) -> tuple[Any, ...]:
-        # The colours of simple_push have single numbers in place of those of its landmarks.
+        # The colours of simple_push have single numbers for its landmarks.
         colours = [np.asarray(colour) / 255 if np.ndim(colour) else LIGHT for colour in env.colour[: env.num_entities]]
         return state.p_pos, np.asarray(env.rad), colours, np.ones(state.p_pos.shape[:2])
 
@@ -223,7 +223,7 @@ def _riddle(**arguments: Any) -> tuple[Any, Rules]:
 
 
 def _only_the_first(number: int, idle: Any) -> Any:
-    """Return the legal ones of a number of actions: all, or those of an agent whose action has no effect."""
+    """Return the legal ones of a number of actions: all, or only the first where an agent's action has no effect."""
     return ~jnp.asarray(idle) | (jnp.arange(number) == 0)
 
 

@@ -47,7 +47,7 @@ from stoix_like.utils.jax_utils import named
 
 _KINDS = ("objects", "pixels")
 
-# Those of `jaxtari.wrappers.AtariWrapper`: frames at 60 per second.
+# From `jaxtari.wrappers.AtariWrapper`: frames at 60 per second.
 _PARAMS = {"noop_max": 30, "max_frames_per_episode": 108_000, "screen_size": 84}
 
 # Games that report a limit of the package's own as the end of the game: the counter in the state, and the constant.
@@ -144,7 +144,7 @@ class JaxtariEnvironment(Environment):
         return Observation(jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]))
 
     def _draw_objects(self, state: Any) -> np.ndarray:
-        """Draw the objects of a state as rectangles, those of a kind in one colour."""
+        """Draw the objects of a state as rectangles, with one colour per kind."""
         height, width = self._env.image_space().shape[:2]
         picture = np.zeros((height, width, 3))
         found = jax.tree.leaves(self._objects(state), is_leaf=lambda leaf: isinstance(leaf, ObjectObservation))

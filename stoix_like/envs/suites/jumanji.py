@@ -50,7 +50,7 @@ _UNSUPPORTED = {"Sokoban-v0": "it would download its levels"}
 _SEARCH = "SearchAndRescue-v0"
 _BY_AGENT = "by_agent"
 
-# Those whose viewers draw host arrays on flat axes, in less than a second.
+# Environments with viewers that draw host arrays on flat axes, in less than a second.
 _DRAWN = frozenset(
     {
         "CVRP-v1",
@@ -132,7 +132,7 @@ class JumanjiEnvironment(Environment):
 
 
 class JumanjiAgents(JumanjiEnvironment):
-    """An environment of jumanji with several agents, each of which chooses its own action."""
+    """An environment of jumanji with several agents, which choose their own actions."""
 
     def __init__(self, env: Any, name: str, world: bool = False) -> None:
         self._world, self.num_agents = world, int(env.action_spec.shape[0])
@@ -181,7 +181,7 @@ def _own(part: Any, agent: jax.Array, num_agents: int) -> Any:
 
 
 def _own_first(part: Any, agent: jax.Array, num_agents: int) -> Any:
-    """Return the rows of all agents, starting with that of the agent itself."""
+    """Return the rows of all agents, starting with the agent itself."""
     del num_agents
     return jax.tree.map(lambda leaf: jnp.roll(leaf, -agent, axis=0), part)
 
@@ -202,7 +202,7 @@ _VIEWS: dict[str, dict[str, Callable[[Any, jax.Array, int], Any]]] = {
 }
 _JOINT = ("Cleaner-v0", "RobotWarehouse-v0")
 
-# Generators of start states, whose arguments are those of the environment, with the defaults of jumanji.
+# Generators of start states, with the arguments of the environment and the defaults of jumanji.
 _GENERATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "Cleaner-v0": ("routing.cleaner.generator:RandomGenerator", {"num_rows": 10, "num_cols": 10, "num_agents": 3}),
     "Connector-v3": ("routing.connector.generator:RandomWalkGenerator", {"grid_size": 10, "num_agents": 10}),

@@ -5,10 +5,10 @@
 | t_maze | one of two cues, for `length` steps | 1 | 0 |
 | repeat_first | the first symbol, for `length` steps | 1 | 2 / num_symbols - 1 |
 | repeat_previous | the symbol of `delay` steps ago, in every step | 1 | 2 / num_symbols - 1 |
-| count_recall | how often each symbol was shown | 1 | that of guesses from the position alone |
+| count_recall | how often each symbol was shown | 1 | of guesses from the position alone |
 | autoencode | a sequence of `length` symbols, to be played back | 1 | 2 / num_symbols - 1 |
 
-`t_maze` is that of Bakker, Reinforcement Learning with Long Short-Term Memory (2001), section 4; the others follow
+`t_maze` is from Bakker, Reinforcement Learning with Long Short-Term Memory (2001), section 4; the others follow
 Morad et al., POPGym: Benchmarking Partially Observable Reinforcement Learning (2023), appendix A, with symbols in the
 place of cards.
 """
@@ -52,7 +52,7 @@ class PlanState(NamedTuple):
 
 
 class Recall(Environment):
-    """Base class of tasks whose questions do not depend on actions.
+    """Base class of tasks with questions that do not depend on actions.
 
     Each of the Q questions of an episode is worth 1 / Q if the answer is right, and -1 / Q if it is wrong. The view is
     one-hot for each column of what is shown.
@@ -175,7 +175,7 @@ class MazeState(NamedTuple):
 
 
 class TMaze(Environment):
-    """A corridor whose first place tells whether the goal is left or right of the junction at its end.
+    """A corridor; its first place tells whether the goal is left or right of the junction at its end.
 
     Actions are forward, left and right. A turn at the junction ends the episode, with a reward of 1 at the goal and -1
     opposite of it. Every other step that does not advance costs `penalty`. The episode is truncated after

@@ -31,7 +31,7 @@ class Physics(NamedTuple):
 
 
 class PhysicsEnvironment(Environment):
-    """An environment whose `reset(raw_key)` and `step(state, action)` return states with `obs`, `reward` and `done`.
+    """An environment with `reset(raw_key)` and `step(state, action)`, which return states with `obs`, `reward`, `done`.
 
     Such an environment has no time limit of its own: `wrappers.TimeLimit` truncates its episodes.
 

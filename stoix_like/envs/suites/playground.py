@@ -1,6 +1,6 @@
 """Adapter for MuJoCo Playground.
 
-The models of the DeepMind Control tasks are part of its package; those of the robots are in mujoco_menagerie, which the
+The models of the DeepMind Control tasks are part of its package; the robots' models are in mujoco_menagerie, which the
 suite would download.
 """
 
@@ -27,14 +27,14 @@ _POSITIVE = ("episode_length", "ctrl_dt", "sim_dt")
 # what the wrappers of the suite do, and the rest belongs to the implementation in Warp, which needs a GPU of NVIDIA.
 _FIXED = ("action_repeat", "impl", "naccdmax", "naconmax", "njmax", "vision")
 _REPOSITORY = "https://github.com/google-deepmind/mujoco_menagerie"
-# Tasks whose steps call functions of jax by arguments that newer versions do not have.
+# Tasks with steps that pass arguments to jax which newer versions do not have.
 _OF_OLDER_JAX = ("LeapCubeReorient", "PandaRobotiqPushCube")
 # Where the suite looks for the models, as the constant MENAGERIE_PATH; none of its functions takes another place.
 _MODELS: Any = sys.modules[MjxEnv.__module__]
 
 
 def scenarios() -> list[str]:
-    """List the names of the tasks; those of robots need `assets`."""
+    """List the names of the tasks; robots need `assets`."""
     return sorted(registry.ALL_ENVS)
 
 
@@ -74,7 +74,7 @@ def make(
 
 
 def _load_robot(name: str, overrides: dict[str, Any], assets: str | None) -> Any:
-    """Build a task whose models are in a checkout of mujoco_menagerie, without downloading one."""
+    """Build a task with the models of a checkout of mujoco_menagerie, without downloading one."""
     directory = Path(_MODELS.MENAGERIE_PATH) if assets is None else Path(assets).expanduser()
     if not directory.is_dir():
         what = f"env.scenario.name={name} needs models" if assets is None else f"env.assets={assets} is not a directory"

@@ -116,7 +116,7 @@ class Value(OneStepProbe):
 
 
 class ObservedValue(OneStepProbe):
-    """Probe whose reward is the view, -1 or 1: does the critic use the observation?"""
+    """Probe with the view as reward, -1 or 1: does the critic use the observation?"""
 
     optimal_return = 0.0
 
@@ -151,7 +151,7 @@ class Discount(Probe):
 class TimeLimited(Probe):
     """Probe with a reward of one per step and an unobserved time limit: is truncation bootstrapped?
 
-    The optimal value is that of the non-terminating task.
+    The optimal value is the value of the non-terminating task.
     """
 
     def __init__(self, limit: int = 5) -> None:

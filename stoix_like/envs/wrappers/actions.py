@@ -79,7 +79,7 @@ class StickyState(NamedTuple):
 class StickyActions(StatefulWrapper):
     """A wrapper that repeats the previous action with some probability (Machado et al. 2018, arXiv:1709.06009).
 
-    The first action of an episode is always taken, and so is one whose predecessor has become illegal.
+    The first action of an episode is always taken, and so is an action if the previous one has become illegal.
     """
 
     keeps_ends: ClassVar[bool] = True
@@ -104,7 +104,7 @@ class StickyActions(StatefulWrapper):
 class RepeatActions(Wrapper):
     """A wrapper that takes each action several times and sums the rewards.
 
-    It stops at the end of an episode, whose last observation is the true successor, and where the action of an agent
+    It stops at the end of an episode, where the last observation is the true successor, and where an agent's action
     becomes illegal.
     """
 
@@ -114,7 +114,7 @@ class RepeatActions(Wrapper):
         self.repeats = repeats
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        # An environment may split its own key, whose parts are those that folding numbers in would give.
+        # An environment may split its own key, with the same parts as from folding numbers in.
         repeat_keys = _fold_in(keys, _REPEAT_STREAM)
 
         def again(i: jax.Array, carry: tuple[State, TimeStep]) -> tuple[State, TimeStep]:

@@ -23,8 +23,8 @@ _KEY = "env.agent_ids"
 class AgentRows(Wrapper):
     """A wrapper that makes a row of each agent: arrays `[N, A, ...]` of N games become `[N * A, ...]`.
 
-    The rows of a game stand together, in the order of its agents, with the flags of the game and the reward of the
-    agent. Keys `[N * A]` are those of rows; a game takes that of its first agent. The state of a game stays one entry.
+    The rows of a game are adjacent, in the order of its agents, with the flags of the game and the reward of the
+    agent. Keys `[N * A]` are per row; a game takes its first agent's. The state of a game stays one entry.
     """
 
     keeps_ends: ClassVar[bool] = True
@@ -133,7 +133,7 @@ def all_agents(rows: jax.Array, num_agents: int) -> jax.Array:
 
 
 def of_first_agent(rows: jax.Array, num_agents: int) -> jax.Array:
-    """Replace the entry of each row `[N * A]` by that of the first agent of its game."""
+    """Replace the entry of each row `[N * A]` by the entry of the first agent of its game."""
     return rows if num_agents == 1 else jnp.repeat(rows[::num_agents], num_agents)
 
 

@@ -22,7 +22,7 @@ from stoix_like.envs.spaces import Box
 class Wrapper(VectorEnvironment):
     """Base class that forwards every call to `env`; subclasses override what they change."""
 
-    # Whether episodes start and end where those of the wrapped environments do.
+    # Whether episodes start and end as in the wrapped environments.
     keeps_ends: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -106,7 +106,7 @@ class Wrapper(VectorEnvironment):
         return env_state, timestep
 
     def inner_action(self, action: jax.Array) -> jax.Array:
-        """Convert actions to those of the wrapped environments.
+        """Convert actions for the wrapped environments.
 
         `action`: `[N, ...]`, elements of `action_space`.
         Returns `[N, ...]`, elements of the wrapped environments' `action_space`.
@@ -141,7 +141,7 @@ def layers(env: VectorEnvironment) -> Iterator[Wrapper]:
 
 
 class StatefulWrapper(Wrapper):
-    """Base class of wrappers with state: a named tuple whose `env_state` is the state of the wrapped environments."""
+    """Base class of wrappers with state: a named tuple with `env_state`, the state of the wrapped environments."""
 
     def inner_state(self, state: State) -> State:
         return state.env_state
@@ -206,7 +206,7 @@ class RewardWrapper(Wrapper):
 
 
 def unstacked(space: Any) -> Any:
-    """Return an observation space whose stacks are not those of successive steps."""
+    """Return an observation space with stacks of frames that need not be successive."""
     return replace(space, stacked=1) if isinstance(space, Box) else space
 
 

@@ -43,8 +43,8 @@ class RecordedState(NamedTuple):
 class RecordEpisode(StatefulWrapper):
     """A wrapper that sets `TimeStep.episode` to the return and length of the episode so far.
 
-    Of two players, the return is that of the one who moved first, which is minus the other's. Of several agents with
-    rewards of their own, it is the sum of their returns, and each agent's is the measure `agent_return`.
+    Of two players, the return is the one of the first to move, which is minus the other's. Of several agents with
+    their own rewards, it is the sum of their returns, and each agent's is the measure `agent_return`.
     """
 
     keeps_ends: ClassVar[bool] = True
@@ -73,7 +73,7 @@ class RecordEpisode(StatefulWrapper):
 
 
 def _in_32_bits(timestep: TimeStep) -> TimeStep:
-    """Return a time step whose reward has the type that agents store, with `jax_enable_x64`, too."""
+    """Return a time step with a reward of the type that agents store, with `jax_enable_x64`, too."""
     return timestep._replace(reward=timestep.reward.astype(jnp.float32))
 
 

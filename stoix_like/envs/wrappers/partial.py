@@ -148,7 +148,7 @@ class DelayObservation(StatefulWrapper):
 
 
 def _with_zero(space: Any) -> Any:
-    """Return a space that has zeros, besides all elements of another one; stacks are not those of successive steps."""
+    """Return a space that has zeros, besides all elements of another one; frames in stacks need not be successive."""
     if isinstance(space, Dict):
         return Dict({name: _with_zero(part) for name, part in space.spaces.items()})
     if not isinstance(space, Box):

@@ -13,7 +13,7 @@ from stoix_like.envs.wrappers.base import ObservationWrapper
 
 
 class AddWorld(ObservationWrapper):
-    """A wrapper that adds the observations of all agents to that of each."""
+    """A wrapper that adds the observations of all agents to each agent's own."""
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
