@@ -40,7 +40,7 @@ def make_convolution(
 def make_upsampling_convolution(
     channels: int, kernel: tuple[int, int], sliced: bool | None = None, **kwargs: Any
 ) -> nn.Conv:
-    """Build a convolution of images whose height and width are doubled by repeating pixels before it.
+    """Build a convolution of images that are doubled in height and width by repeating pixels before it.
 
     Args:
         channels: number of output channels.

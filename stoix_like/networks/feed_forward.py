@@ -29,7 +29,7 @@ def policy_kwargs(head: nn.Module, observation: Any, head_kwargs: Kwargs | None 
 
 
 class Network(nn.Module):
-    """A module whose parameters may be packed, see `pack_params`."""
+    """A module with parameters that may be packed, see `pack_params`."""
 
     @nn.nowrap
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
@@ -81,7 +81,7 @@ class FeedForwardActor(_FeedForward):
             observation: an observation with any leading axes.
             input_kwargs: keyword arguments of the input layer.
             torso_kwargs: keyword arguments of the torso.
-            head_kwargs: keyword arguments of the head; an `action_mask` replaces that of the observation.
+            head_kwargs: keyword arguments of the head; an `action_mask` replaces the observation's.
 
         Returns:
             The output of the head, such as a distribution over actions.
@@ -153,7 +153,7 @@ def embed_both(network: _FeedForward, params: Any, other_params: Any, observatio
     Args:
         network: one of them.
         params: its parameters.
-        other_params: those of the other one.
+        other_params: the parameters of the other one.
         observation: an observation with any leading axes.
 
     Returns:
@@ -195,7 +195,7 @@ class FeedForwardActorCritic(Network):
             observation: an observation with any leading axes.
             input_kwargs: keyword arguments of the input layer.
             torso_kwargs: keyword arguments of the torso.
-            actor_head_kwargs: keyword arguments of the action head; an `action_mask` replaces that of the observation.
+            actor_head_kwargs: keyword arguments of the action head; an `action_mask` replaces the observation's.
             critic_head_kwargs: keyword arguments of the critic head.
 
         Returns:

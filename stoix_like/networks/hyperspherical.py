@@ -19,7 +19,7 @@ from stoix_like.utils.accelerate.packing import is_packed, pack_params, unpack
 from stoix_like.utils.jax_utils import Scalar, leaf_name, prepend_dims
 
 UNIT_KERNEL = "unit_kernel"
-"""Name of the parameters `[..., D, F]` whose columns have norm one, see `project_weights`."""
+"""Name of the parameters `[..., D, F]` with columns of norm one, see `project_weights`."""
 
 _MIN_NORM = 1e-8
 
@@ -48,7 +48,7 @@ def project_weights(params: PyTree) -> PyTree:
 
 
 class UnitDense(nn.Module):
-    """A dense layer without bias, whose weights to each unit have norm one: a unit is the cosine to its weights.
+    """A dense layer without bias, with weights of norm one to each unit: a unit is the cosine to its weights.
 
     Attributes:
         features: width of the output, in units.

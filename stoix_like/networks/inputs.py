@@ -124,7 +124,7 @@ class DictInput(nn.Module):
         """Embed the entries, and concatenate them sorted by name.
 
         Args:
-            observation: an observation whose view is a dictionary of arrays `[..., *entry]`.
+            observation: an observation with a dictionary of arrays `[..., *entry]` as view.
 
         Returns:
             `[..., D]` floats; entries without a torso are flattened, see `as_floats`.

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 
 def sample_straight_through(key: Array, logits: Float[Array, "*batch K"]) -> Float[Array, "*batch K"]:
-    """Draw one-hot vectors, whose gradients are those of the probabilities.
+    """Draw one-hot vectors with the gradients of the probabilities.
 
         y = one_hot(k) + p - sg(p),  p = softmax(logits),  k ~ p
 

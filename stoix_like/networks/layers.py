@@ -1,4 +1,4 @@
-"""Layers beyond those of flax."""
+"""Layers beyond flax's."""
 
 from __future__ import annotations
 

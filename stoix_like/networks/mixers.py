@@ -1,4 +1,4 @@
-"""Networks that mix the values of agents to that of their team."""
+"""Networks that mix the values of agents to a team value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class MonotonicMixer(nn.Module):
 
     `Q(s, q) = |w_2(s)| . elu(|W_1(s)| q + b_1(s)) + v(s)`
 
-    The networks of the weights normalise their hidden layer, as those of PQN do, which has no target parameters:
+    The networks of the weights normalise their hidden layer, as PQN's do, which has no target parameters:
     otherwise values grow with the state and diverge. Its initial biases are not zero, as in the authors' code: where
     states are always zero, the weights would start at zero and get no gradient. In the paper, only `v` has that layer.
 

@@ -1,4 +1,4 @@
-"""Normalisation layers beyond those of flax, or with forms of their own on accelerators."""
+"""Normalisation layers beyond flax's, or with other forms on accelerators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LayerNorm(nn.LayerNorm):
     """Layer normalisation of the last axis as in flax, with scale and bias.
 
     On GPUs, the normalised array is stored before it is scaled. The gradient of the scale is a sum over the batch,
-    which few blocks compute where there are few features; that of the input is then a kernel of its own.
+    which few blocks compute where there are few features; the input's gradient is then a separate kernel.
     """
 
     @nn.compact

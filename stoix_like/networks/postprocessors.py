@@ -1,6 +1,6 @@
 """Maps of samples to the range of an action, which do not change the density.
 
-For a policy whose log-probabilities are needed, use a distribution on the range itself, such as
+If log-probabilities are needed, use a distribution on the range itself, such as
 `distributions.AffineTanhTransformedDistribution`.
 """
 
@@ -57,7 +57,7 @@ def min_max_normalize(inputs: Float[Array, "*batch D"], epsilon: float = 1e-5) -
 
 
 class PostProcessedDistribution(distrax.Distribution):
-    """A distribution whose samples and mode are mapped, without a density.
+    """A distribution with mapped samples and mode, without a density.
 
     Args:
         distribution: the distribution to sample from.

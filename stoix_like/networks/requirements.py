@@ -27,7 +27,7 @@ ACTION_VALUE_QUANTILES = "the quantiles of action values"
 ACTION_VALUE_ANY_QUANTILES = "the quantiles of action values at any levels"
 DISCOVERED_PREDICTIONS = "the predictions of a discovered update rule"
 
-# Attributes of heads whose values belong to the system: they determine what the network learns.
+# Attributes of heads that the system sets: they determine what the network learns.
 _HYPERPARAMETERS = ("num_atoms", "vmin", "vmax", "num_quantiles", "num_cosines", "sigma_zero")
 
 # The parts of a network before its head, and those that recurrent networks have in addition.
@@ -55,7 +55,7 @@ class HeadRequirement(NamedTuple):
     # Whether the network has recurrent cells and a torso after them; such a network fits no other system.
     recurrent: bool = False
     cells_optional: bool = False  # whether a network without cells fits, too, where `recurrent`
-    # A network whose input layer, torso and cells the head shares, parameters included.
+    # A network that shares its input layer, torso and cells with the head, parameters included.
     shares_torso_of: str = ""
     dropout: bool = False  # whether the system draws masks for the dropout of torsos; otherwise nothing is dropped
     # Attributes of heads of the family that the system supports, with the values of the network.
@@ -71,7 +71,7 @@ def shares_torso(network: Any) -> bool:
 
 
 def torsos_of(network: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the torsos of a network, those of its input layer and of chains of torsos included."""
+    """Yield the torsos of a network, including its input layer's and those in chains."""
     names = ("input_layer", "pre_torso", "post_torso", "layers")
     parts = {name: part for name in names if (part := getattr(network, name, None)) is not None}
     for keys, part in jax.tree.leaves_with_path(parts):

@@ -23,7 +23,7 @@ class Latent(NamedTuple):
     """The state of a world model.
 
     Attributes:
-        deterministic: `[..., D]`, that of the recurrent cell.
+        deterministic: `[..., D]`, of the recurrent cell.
         stochastic: `[..., G, K]`, one-hot, what the last observation told beyond it.
     """
 

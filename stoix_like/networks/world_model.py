@@ -1,7 +1,7 @@
 """Encoder and decoder of world models, for vectors, images, symbols and dictionaries of them.
 
 Entries of observations are of one of three kinds. Images are boxes with finite bounds and a height and width of at
-least 5 pixels. Symbols are integers of few values, such as those of `Discrete` and of small grids. All others are
+least 5 pixels. Symbols are integers of few values, as in `Discrete` and small grids. All others are
 vectors.
 """
 
@@ -25,7 +25,7 @@ from stoix_like.utils.jax_utils import prepend_dims, restore_float32
 from stoix_like.utils.scales import symexp, symlog
 
 VIEW = "agent_view"
-"""Name of a prediction, `agent_view`; those of the entries of a dictionary are `agent_view.entry`."""
+"""Name of a prediction, `agent_view`; entries of a dictionary have `agent_view.entry`."""
 
 VECTOR, IMAGE, SYMBOLS = "vector", "image", "symbols"
 
@@ -53,7 +53,7 @@ class _Coder(nn.Module):
 
     units: int = 256  # width of the dense layers, in units
     num_layers: int = 1  # number of dense layers for all entries that are not images together
-    # Channels of the first convolution of images; those of the following ones are 2, 3, … times as many.
+    # Channels of the first convolution of images; the following ones have 2, 3, … times as many.
     channels: int = 16
     kernel_size: int = 5  # height and width of the kernels, in pixels
     activation: str = "silu"  # name of the activation function, after normalisation by the root mean square

@@ -31,7 +31,7 @@ _OTHER_FORMATS = (
 def export_policy(policy: Exportable, path: str | Path, format: str | None = None) -> Path:
     """Write a policy to a file, and its description to `<path>.json`.
 
-    `format`: one of `FORMATS`; None for that of the ending, or `stablehlo`.
+    `format`: one of `FORMATS`; None: from the ending, or `stablehlo`.
     """
     path = Path(path)
     chosen = choose_format(path, format)
@@ -48,7 +48,7 @@ def export_policy(policy: Exportable, path: str | Path, format: str | None = Non
 def choose_format(path: Path, format: str | None = None) -> str:
     """Return the format of a file.
 
-    `format`: one of `FORMATS`; None for that of the ending, or `stablehlo`.
+    `format`: one of `FORMATS`; None: from the ending, or `stablehlo`.
     """
     ending = path.suffix.lower()
     if format is None and ending not in ("", *_OTHER_FORMATS, *(f".{name}" for name in FORMATS)):

@@ -13,7 +13,7 @@ from stoix_like.envs.spaces import ActionSpace, ObservationSpace, Space
 
 
 def as_result(action: Any) -> Any:
-    """Return the arrays of actions: one, or a tuple of those of a dictionary or a tuple."""
+    """Return the arrays of actions: one, or a tuple for a dictionary or a tuple."""
     return action if isinstance(action, jax.Array) else tuple(jax.tree.leaves(action))
 
 
@@ -26,8 +26,8 @@ class Exportable(Protocol):
     env_steps: int  # environment steps that the policy was trained for, or gradient steps
     step_unit: str  # which of both, `env steps` or `gradient steps`
     selected: str  # how its parameters were selected; empty if they were not loaded from a run
-    member: int  # the member of a population whose policy this is, 0 without one
-    agent: int | None  # the agent with networks of its own whose policy this is; None: that of all agents
+    member: int  # the policy's member of a population, 0 without one
+    agent: int | None  # the policy's agent, with its own networks; None: all agents
     observation_space: ObservationSpace  # the space of one observation
     action_space: ActionSpace  # the space of one action, in the units of the suite
 

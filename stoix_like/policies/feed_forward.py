@@ -15,7 +15,7 @@ from stoix_like.policies.policy import Policy
 
 
 class FeedForwardPolicy(Policy):
-    """A trained policy whose actions depend only on the current observation: `action = policy(observation)`."""
+    """A trained policy that depends only on the current observation: `action = policy(observation)`."""
 
     def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
         """Choose actions.
@@ -26,7 +26,7 @@ class FeedForwardPolicy(Policy):
         return self.apply(self.params, observation, key)
 
     def apply(self, params: Any, observation: Any, key: jax.Array | None = None) -> jax.Array:
-        """Choose actions with other parameters, as a pure function; statistics remain those of the policy.
+        """Choose actions with other parameters, as a pure function; statistics stay the policy's own.
 
         It can be transformed by jax: jitted, differentiated, and mapped over parameters.
 

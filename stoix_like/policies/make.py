@@ -23,6 +23,6 @@ def make_policy(
 
 
 def is_recurrent(system: System) -> bool:
-    """Return whether a system has a recurrent state; a carry with keys is that of noise, drawn in every call."""
+    """Return whether a system has a recurrent state; a carry with keys is for noise, drawn in every call."""
     carry = jax.tree.leaves(jax.eval_shape(lambda: system.init_carry(1)))
     return bool(carry) and not any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in carry)

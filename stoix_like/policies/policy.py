@@ -31,7 +31,7 @@ from stoix_like.policies.visits import Visits, check_seed, play
 from stoix_like.utils.accelerate.packing import replace_fields
 from stoix_like.utils.jax_utils import used_inputs
 
-# Sampled actions per observation, of whose deviation `Policy.inspect` tells.
+# Sampled actions per observation, from which `Policy.inspect` takes the deviation.
 _NUM_SAMPLES = 256
 
 
@@ -82,10 +82,10 @@ class Policy(Exportable):
             no action depends on, such as the entries of a privileged critic.
         selected: how `load_policy` selected the parameters: `best of 10 evaluations, return 195.30`.
         step_unit: what `env_steps` counts, `env steps` or `gradient steps`.
-        member: the member of a population whose policy this is, 0 without one.
+        member: the policy's member of a population, 0 without one.
         title: system and environment, with the hyperparameters of the member that differ from the configuration.
-        agent: the agent with networks of its own whose policy this is; None: that of all agents.
-    Its other attributes are those of `Exportable`.
+        agent: the policy's agent, with its own networks; None: all agents.
+    Its other attributes come from `Exportable`.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Policy(Exportable):
     def inspect(self, observation: Any) -> Inspection:
         """Return what the policy and the critic say about observations, each the first of an episode.
 
-        Values of actor-critic systems with action values are those of the modes of the policy.
+        Values of actor-critic systems with action values belong to the modes of the policy.
 
         Args:
             observation: see `__call__`.
@@ -193,7 +193,7 @@ class Policy(Exportable):
         """Return this policy with another trained state; compiled functions are shared.
 
         Args:
-            shared: a state with the structure of that of this policy.
+            shared: a state with the structure of this policy's own.
             env_steps: environment steps that it was trained for.
         """
         policy = copy.copy(self)
@@ -210,7 +210,7 @@ class Policy(Exportable):
 
     @functools.cached_property
     def _built_env(self) -> VectorEnvironment:
-        """The environments of evaluation, of which a policy from a directory may know only the description."""
+        """The environments of evaluation; a policy from a directory may know only their description."""
         if not isinstance(self._env.unwrapped, DescribedEnvironment):
             return self._env
         return factory.make_eval(self._config.env, self._config.custom_env, self._config.matmul_precision)
@@ -242,7 +242,7 @@ class Policy(Exportable):
     def params(self) -> Any:
         """Trained parameters: `shared.params` of the system, with critics and target networks where it has them.
 
-        A system whose shared state has no field `params` returns the whole shared state.
+        Without a field `params`, it is the whole shared state.
         """
         return self._shared.params if self._has_params else self._shared
 
@@ -279,7 +279,7 @@ class Policy(Exportable):
 
         Args:
             path: path of the file, such as `policy.stablehlo`; overwritten if it exists.
-            format: `stablehlo`, `onnx` or `npz`; by default that of the ending, or `stablehlo`.
+            format: `stablehlo`, `onnx` or `npz`; by default from the ending, or `stablehlo`.
 
         Returns:
             The path.

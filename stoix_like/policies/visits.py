@@ -76,7 +76,7 @@ def play(env: VectorEnvironment, system: System, shared: Any, episodes: int, max
 
 
 class Player:
-    """Whole episodes side by side, of which every step is kept; the programs are compiled once.
+    """Whole episodes side by side, with every step; the programs are compiled once.
 
     `max_bytes`: size of the observations at which all of them are stopped; None: any.
     """

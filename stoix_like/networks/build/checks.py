@@ -17,7 +17,7 @@ from stoix_like.networks.build.arguments import argument_hints, convert, plain
 from stoix_like.networks.recurrent import MAX_STATE, MAX_STATES, GTrXLCell, S5Cell
 from stoix_like.networks.utils import parse_activation_fn, parse_initializer, parse_rnn_cell, plain_kwargs
 
-# The packages in whose modules these names of arguments have one meaning.
+# The packages where these names of arguments have one meaning.
 _PACKAGES = ("stoix_like.", "flax.")
 # Arguments of modules that are positive integers.
 _SIZES = frozenset(

@@ -1,7 +1,7 @@
 """Action and value distributions with the interface of distrax.
 
-Every `entropy` but that of `Normal`, which is distrax's, takes an optional `seed`, which only estimates need. Every
-`log_prob` takes values with further leading sample axes; every one but that of `Normal` refuses values that would
+Every `entropy` but distrax's in `Normal` takes an optional `seed`, which only estimates need. Every
+`log_prob` takes values with further leading sample axes; every one but `Normal`'s refuses values that would
 broadcast, such as `[B, 1]` against a batch `[B]`. Distributions are pytrees: they pass through `jit`, `vmap` and
 `scan`.
 """

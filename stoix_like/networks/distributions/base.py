@@ -45,11 +45,11 @@ def check_value(value: Any, distribution: Any) -> None:
     """Refuse values that would broadcast silently, such as `[B, 1]` against a batch `[B]`.
 
     Args:
-        value: `[..., *event]`: events, with sample axes before those of the batch, or without axes of the batch.
+        value: `[..., *event]`: events, with sample axes before the batch axes, or without batch axes.
         distribution: the distribution.
 
     Raises:
-        ValueError: the shape of `value` does not end with that of an event, or its batch axes are others.
+        ValueError: the shape of `value` does not end with an event's, or its batch axes are others.
     """
     batch, event = distribution.batch_shape, distribution.event_shape
     what = f"the batch shape {tuple(batch)} and the event shape {tuple(event)}"
@@ -57,7 +57,7 @@ def check_value(value: Any, distribution: Any) -> None:
 
 
 class Independent(distrax.Independent):
-    """A distribution whose last batch axes become event axes; log-probabilities are summed over them."""
+    """A distribution that turns the last batch axes into event axes; log-probabilities are summed over them."""
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Sum the log-probabilities of `value`, `[..., *event]`, over the event."""

@@ -14,7 +14,7 @@ from stoix_like.networks.distributions.bounded import Bounded, map_samples, stre
 
 
 class ClippedBeta(distrax.Beta):
-    """A Beta distribution whose samples stay strictly inside (0, 1), where its log-density is finite.
+    """A Beta distribution with samples strictly inside (0, 1), where its log-density is finite.
 
     Constructed like `distrax.Beta`, from two positive concentrations `alpha` and `beta`.
     """
@@ -24,7 +24,7 @@ class ClippedBeta(distrax.Beta):
 
     @property
     def batch_shape(self) -> Sizes:
-        """Shape of the batch; `vmap` changes that of the parameters, not the one that distrax keeps."""
+        """Shape of the batch; `vmap` changes the shape of the parameters, not the one that distrax keeps."""
         return self._alpha.shape
 
     def _clip(self, value: Array) -> Array:

@@ -141,7 +141,7 @@ class Bounded(distrax.Distribution):
         return self._forward(self._distribution.mode())
 
     def kl_divergence(self, other_dist: distrax.DistributionLike, **kwargs: Any) -> Float[Array, "*batch"]:
-        """Return the KL divergence of the base distributions, which is that of distributions on the same interval."""
+        """Return the KL divergence of the base distributions: on the same interval, it is the same."""
         if type(other_dist) is not type(self):
             raise NotImplementedError(
                 f"{self.name} has no KL divergence to {type(other_dist).__name__}: pass another {self.name}"

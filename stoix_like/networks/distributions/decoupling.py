@@ -20,7 +20,7 @@ def decouple(pi: Any, b_pi: Any) -> dict[str, Any]:
     Source: Abdolmaleki et al. 2018, "Relative entropy regularized policy iteration", section 4.2.2.
 
     Args:
-        pi: the policy whose gradient is of interest.
+        pi: the policy to differentiate.
         b_pi: the policy that it is compared with, of the same form; its gradient is stopped.
 
     Returns:
@@ -41,7 +41,7 @@ def kl_per_dimension(p: Any, q: Any) -> Float[Array, "*batch A"]:
         q: another policy of the same form.
 
     Returns:
-        `[..., A]` KL(p || q), in nats; A is 1 for a policy whose actions are a single draw.
+        `[..., A]` KL(p || q), in nats; A is 1 for a policy with a single draw as action.
     """
     own, other = _normal(p), _normal(q)
     if own is not None and other is not None:

@@ -59,7 +59,7 @@ class Categorical(distrax.Categorical):
         if logits is not None and probs is None:
             self._logits = jnp.asarray(logits)
         elif probs is not None and logits is None:
-            # The gradient of the logarithm of 0 is infinite, times that of the logit, which is 0: not a number.
+            # The gradient of the logarithm of 0 is infinite, times the logit's, which is 0: not a number.
             probs = jnp.asarray(probs)
             is_possible = probs != 0
             self._logits = jnp.where(is_possible, jnp.log(jnp.where(is_possible, probs, 1.0)), -jnp.inf)

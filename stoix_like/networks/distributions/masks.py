@@ -67,7 +67,7 @@ def mix_uniform(
     legal = None if action_mask is None else legal_actions(action_mask)
     count = logits.shape[-1] if legal is None else legal.sum(-1, keepdims=True)
     probs = (1.0 - mix) * jax.nn.softmax(logits.astype(jnp.float32)) + mix / count
-    # Without a share, probabilities vanish, whose logarithm has no finite gradient.
+    # Without a share, probabilities vanish, and their logarithm has no finite gradient.
     return mask_logits(jnp.log(jnp.maximum(probs, jnp.finfo(probs.dtype).tiny)), legal)
 
 

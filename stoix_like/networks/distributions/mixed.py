@@ -16,7 +16,7 @@ from stoix_like.networks.distributions.base import Independent, Seed, Sizes, che
 
 
 class MixedActionDistribution(distrax.Distribution):
-    """Independent distributions of the parts of an action, whose elements are concatenated to one vector of floats.
+    """Independent distributions of the parts of an action, concatenated to one vector of floats.
 
         log p(a) = sum_i log p_i(a_i)
 
@@ -67,7 +67,7 @@ class MixedActionDistribution(distrax.Distribution):
         return self.mode()
 
     def kl_divergence(self, other_dist: MixedActionDistribution, **kwargs: Any) -> Float[Array, "*batch"]:
-        """Add the divergences of the parts from those of another distribution with equal parts, in nats."""
+        """Add the divergences of the parts from another distribution's equal parts, in nats."""
         pairs = zip(self._parts, other_dist._parts, strict=True)
         return reduce(add, (part.kl_divergence(other, **kwargs) for part, other in pairs))
 

@@ -100,7 +100,7 @@ class MultivariateNormalDiag(distrax.Distribution):
 
 
 class StateDependentNoise(MultivariateNormalDiag):
-    """A normal distribution whose noise is a random linear function of features (gSDE).
+    """A normal distribution with a random linear function of features as noise (gSDE).
 
         a = mu + eps^T phi + m xi,   eps_ij ~ N(0, s_ij^2),   xi_j ~ N(0, 1)
         hence   a_j ~ N(mu_j, sum_i phi_i^2 s_ij^2 + m^2)
@@ -111,7 +111,7 @@ class StateDependentNoise(MultivariateNormalDiag):
     Source: Raffin et al., Smooth Exploration for Robotic Reinforcement Learning (2022), equations 4-6.
 
     Args:
-        loc: `[..., *action]` means; the action axes are those of `noise_scale` after the first.
+        loc: `[..., *action]` means; the action axes are the axes of `noise_scale` after the first.
         features: `[..., D]` features phi.
         noise_scale: `[D, *action]` standard deviations of `eps`.
         min_scale: m, lower limit of the standard deviation, in units of the action.

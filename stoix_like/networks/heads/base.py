@@ -35,7 +35,7 @@ class PolicyHead:
     Attributes:
         action_spaces: types of the action spaces that the head supports.
         needs_bounds: whether the head supports a `Box` only with finite bounds.
-        within_bounds: whether no sample leaves the bounds, as those of squashed policies.
+        within_bounds: whether no sample leaves the bounds, as in squashed policies.
         takes_action_mask: whether `__call__` takes `action_mask`, True where an action is legal. Where it is False, a
             head for discrete actions raises a ValueError for observations with an action mask, and a head only
             for `Box` ignores the mask.

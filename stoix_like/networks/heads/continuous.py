@@ -111,14 +111,14 @@ class MultivariateNormalDiagHead(PolicyHead, nn.Module):
 
 
 class BoundedNormalHead(PolicyHead, nn.Module):
-    """A normal policy whose mean is within the action bounds; environments clip its samples.
+    """A normal policy with its mean within the action bounds; environments clip its samples.
 
         a ~ N(centre + half_width tanh(mu), half_width sigma)
         sigma = min_scale + (max_scale - min_scale) sigmoid(s + 2)
 
-    Its entropy is exact, unlike that of a squashed normal policy.
+    Its entropy is exact, unlike a squashed normal policy's.
 
-    Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, actor critic learning; the limits are those of the
+    Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, actor critic learning; the limits follow the
     authors' code.
 
     Attributes:
@@ -199,7 +199,7 @@ class BetaDistributionHead(PolicyHead, nn.Module):
 
 
 class StateDependentNoiseHead(PolicyHead, nn.Module):
-    """A normal policy whose noise is linear in the embedding (gSDE); reuse a key over steps for smooth exploration.
+    """A normal policy with noise linear in the embedding (gSDE); reuse a key over steps for smooth exploration.
 
     Source: Raffin et al., Smooth Exploration for Robotic Reinforcement Learning (2022).
 

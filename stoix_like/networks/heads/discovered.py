@@ -25,7 +25,7 @@ class Predictions(NamedTuple):
 
     Attributes:
         policy: distribution over actions, of logits `[..., A]`.
-        y: logits `[..., Y]` of a prediction about the observation, whose meaning the rule discovered.
+        y: logits `[..., Y]` of a prediction about the observation, with a meaning that the rule discovered.
         z: logits `[..., A, Y]` of one about each action, likewise.
         q: logits `[..., A, K]` of the distribution of each action's value.
         next_policy: logits `[..., A, A]` of the policy after each action.
@@ -41,13 +41,13 @@ class Predictions(NamedTuple):
 class DiscoveredHead(PolicyHead, nn.Module):
     """A policy with the predictions that a discovered update rule reads and trains.
 
-    Those about actions come from one step of an LSTM, whose input is the action.
+    Predictions about actions come from one step of an LSTM with the action as input.
 
     Source: Oh et al., Discovering state-of-the-art reinforcement learning algorithms (2025), section "Agent network".
 
     Attributes:
         action_dim: number of actions, A.
-        num_predictions: length Y of the predictions whose meaning the rule discovered.
+        num_predictions: length Y of the predictions with meanings that the rule discovered.
         num_atoms: number of atoms of the distributions of action values, K.
         lstm_size: width of the LSTM, in units.
         layer_sizes: width of each layer between the LSTM and a prediction, in units.
@@ -87,7 +87,7 @@ class DiscoveredHead(PolicyHead, nn.Module):
         """Return the states of the LSTM after each action."""
         size, one_hot = self.lstm_size, jnp.eye(self.action_dim, dtype=embedding.dtype)
         cell = nn.Dense(size, name="root")(embedding)
-        # The sum of the products of state and input is one product of both, whose width the initialiser counts.
+        # The sum of the products of state and input is one product of both; the initialiser counts its width.
         from_state = nn.Dense(4 * size, use_bias=False, name="state")(jnp.tanh(cell))
         of_both = nn.initializers.truncated_normal((size + self.action_dim) ** -0.5)
         from_action = nn.Dense(4 * size, kernel_init=of_both, name="action")(one_hot)

@@ -19,7 +19,7 @@ from stoix_like.utils.jax_utils import Scalar
 
 
 class HypersphericalPolicyHead(PolicyHead, nn.Module):
-    """A normal policy squashed to the action bounds, whose log deviation is squashed to a range, too.
+    """A normal policy squashed to the action bounds, with the log deviation squashed to a range, too.
 
         a = minimum + (maximum - minimum) (1 + tanh x) / 2,   x ~ N(mu, exp(low + (high - low) (1 + tanh s) / 2))
 

@@ -188,7 +188,7 @@ class DistributionalDiscreteQNetwork(PolicyHead, nn.Module):
             action_mask: `[..., A]`, True where an action is legal; None where all are legal.
 
         Returns:
-            A distribution over actions `[...]`, whose `preferences` `[..., A]` are the mean values; the logits
+            A distribution over actions `[...]` with `preferences` `[..., A]`, the mean values; the logits
             `[..., A, num_atoms]`; the atoms `[..., num_atoms]`.
         """
         logits = dense(embedding, (self.action_dim, self.num_atoms), self.kernel_init)
@@ -240,7 +240,7 @@ class DistributionalDuelingQNetwork(_Dueling, PolicyHead, nn.Module):
 
 
 class _NoisyDueling(_Dueling):
-    """The streams of a dueling head whose layers are noisy."""
+    """The streams of a dueling head with noisy layers."""
 
     def _layers(self: Any) -> tuple[Callable[[], nn.Module], Callable[[int], nn.Module]]:
         kernel_init = parse_initializer(self.kernel_init)

@@ -63,7 +63,7 @@ class ImplicitQuantileCriticHead(nn.Module):
         z_tau = f(x * relu(V cos(pi i tau) + b)),   i = 0 … num_cosines - 1
 
     Source: Dabney et al., Implicit Quantile Networks for Distributional Reinforcement Learning (2018), equation 4;
-    i starts at zero, as in the text of the paper. f are dense layers, of which all but the last have an activation:
+    i starts at zero, as in the text of the paper. f are dense layers, all but the last with an activation:
     with only the last, the quantiles of all inputs would be combinations of the same functions of the level.
 
     Attributes:
@@ -156,7 +156,7 @@ class QuantileDiscreteQNetwork(PolicyHead, nn.Module):
             action_mask: `[..., A]`, True where an action is legal; None where all are legal.
 
         Returns:
-            A distribution over actions `[...]`, whose `preferences` `[..., A]` are the mean values; the quantiles
+            A distribution over actions `[...]` with `preferences` `[..., A]`, the mean values; the quantiles
             `[..., num_quantiles, A]`, at the levels of `quantile_levels`.
         """
         quantiles = dense(embedding, (self.num_quantiles, self.action_dim), self.kernel_init)
@@ -207,7 +207,7 @@ class ImplicitQuantileDiscreteQNetwork(PolicyHead, nn.Module):
             action_mask: `[..., A]`, True where an action is legal; None where all are legal.
 
         Returns:
-            A distribution over actions `[...]`, whose `preferences` `[..., A]` are the means of the quantiles; the
+            A distribution over actions `[...]` with `preferences` `[..., A]`, the means of the quantiles; the
             quantiles `[..., Q, A]`; their levels `[..., Q]`.
         """
         critic = ImplicitQuantileCriticHead(

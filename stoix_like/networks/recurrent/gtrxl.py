@@ -66,7 +66,7 @@ class GRUGate(nn.Module):
 
     Attributes:
         bias: initial b; a large one starts from the identity g = x.
-        dtype: dtype of the products of matrices; None for that of the inputs.
+        dtype: dtype of the products of matrices; None for the inputs' dtype.
     """
 
     bias: float
@@ -103,7 +103,7 @@ class GTrXLCell(ParallelCell):
 
     The state holds the inputs E of the last M steps; the last entry of a row is one if the row holds a step, and zero
     before the episode. No gradient flows through the state before a sequence. A dense layer maps inputs of another
-    width to that of the output.
+    width to the output width.
 
     Source: Parisotto et al. 2019, arXiv:1910.06764, section 3; scores from Dai et al. 2019, arXiv:1901.02860, section
     3.3.

@@ -136,7 +136,7 @@ class ScannedRNN(Network):
         return self._joined(states), x
 
     def _first_of_loop(self, x: Any) -> int:
-        """Return the number of the first cell of the loop, whose cells have equal shapes; the first may be narrower."""
+        """Return the number of the first cell of the loop: its cells have equal shapes, the first cell may differ."""
         if self.num_layers < _FEWEST_LOOPED:
             return self.num_layers
         return int(jax.tree.leaves(x)[0].shape[-1] != self.hidden_state_dim)

@@ -53,7 +53,7 @@ class LinearCell(nn.Module):
 
     Attributes:
         features: width of the output, in units.
-        dtype: dtype of the products of matrices; None for that of the inputs. Decays and states do not depend on it.
+        dtype: dtype of the products of matrices; None for the inputs' dtype. Decays and states do not depend on it.
     """
 
     features: int
@@ -80,7 +80,7 @@ class LinearCell(nn.Module):
 
 
 class MinGRUCell(LinearCell):
-    """A gated recurrent unit whose gate depends only on the input.
+    """A gated recurrent unit with a gate that depends only on the input.
 
         z_t = sigmoid(W_z x_t),   h_t = (1 - z_t) h_{t-1} + z_t W_h x_t
 

@@ -16,7 +16,7 @@ from stoix_like.utils.jax_utils import prepend_dims, restore_float32
 
 
 class MatrixMemory(NamedTuple):
-    """The state of an mLSTM: `C exp(m)` and `n exp(m)` are those of the equations.
+    """The state of an mLSTM: `C exp(m)` and `n exp(m)` are C and n of the equations.
 
     Attributes:
         matrix: `[..., heads, d, d]`, C: values by keys.
@@ -125,11 +125,11 @@ class MLSTMCell(ParallelCell):
         i_t = exp(w_i u_t + b_i),   f_t = sigmoid(w_f u_t + b_f),   o_t = sigmoid(W_o u_t + b_o),   u_t = norm(x_t)
 
     for each head, with queries, keys and values linear in u. Time is split into chunks, one after the other in a loop;
-    the steps of a chunk attend to each other in parallel. A dense layer maps inputs of another width to that of the
-    output.
+    the steps of a chunk attend to each other in parallel. A dense layer maps inputs of another width to the output
+    width.
 
     Source: Beck et al. 2024, arXiv:2405.04517, equations 19-27, and appendix A.3 for the parallel form; the initial
-    biases of the forget gates are those of the authors' code, whose norm of each head also subtracts the mean.
+    biases of the forget gates follow the authors' code, where the norm of each head also subtracts the mean.
 
     Attributes:
         num_heads: number of heads, a divisor of `features`; each has a matrix of `(features / num_heads)^2` entries.

@@ -201,10 +201,10 @@ class RecurrentCritic(_Recurrent, Network):
 
 
 class RecurrentActorCritic(RecurrentActor):
-    """A recurrent policy and a value function that share all but their heads; the output is that of both.
+    """A recurrent policy and a value function that share all but their heads, and return both outputs.
 
     Attributes:
-        critic_head: maps an embedding to values; the others are those of `RecurrentActor`. It comes after fields with
+        critic_head: maps an embedding to values; for the others see `RecurrentActor`. It comes after fields with
             defaults, and is needed all the same.
     """
 
@@ -215,7 +215,7 @@ class RecurrentActorCritic(RecurrentActor):
 
 
 class StatelessCritic(FeedForwardCritic):
-    """A feed-forward value function with the methods of a recurrent one, whose state is `()`."""
+    """A feed-forward value function with the methods of a recurrent one, and `()` as state."""
 
     has_large_states: ClassVar[bool] = False
 

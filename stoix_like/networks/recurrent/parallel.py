@@ -1,4 +1,4 @@
-"""Base class of cells that compute sequences in parallel and whose states are larger than their outputs."""
+"""Base class of cells that compute sequences in parallel, with states larger than their outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ParallelCell(nn.Module):
 
     Attributes:
         features: H, width of the output, in units.
-        dtype: dtype of the products of matrices; None for that of the inputs. States do not depend on it.
+        dtype: dtype of the products of matrices; None for the inputs' dtype. States do not depend on it.
     """
 
     features: int

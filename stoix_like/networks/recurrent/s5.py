@@ -33,7 +33,7 @@ def hippo_eigenvalues(size: int) -> np.ndarray:
         A_nk = -sqrt((2n + 1)(2k + 1)) for n > k,   -(n + 1) for n = k,   0 otherwise
 
     The matrix is -1/2 on the diagonal and -+r_n r_k / 2 below and above, r_n^2 = 2n + 1. So differences of successive
-    rows of (A^N + 1/2) v = i m v are a recurrence in v_n, see `hippo_eigenvectors`, whose two ends fit together where
+    rows of (A^N + 1/2) v = i m v are a recurrence in v_n, see `hippo_eigenvectors`; its two ends fit together where
 
         sum_n atan(2m / r_n^2) = (k + 1/2) pi,   k = 0, 1, ...
 
@@ -86,8 +86,7 @@ class S5Cell(LinearCell):
         u_t = norm(x_t),   g_t = gelu(y_t),   output = x_t + g_t sigmoid(W g_t)
 
     One state of each conjugate pair is kept, hence the factor 2. Lambda, B and C start from the eigenvalues and
-    eigenvectors of the HiPPO-N matrix. A dense layer maps inputs of another width to
-    that of the output.
+    eigenvectors of the HiPPO-N matrix. A dense layer maps inputs of another width to the output width.
 
     Source: Smith et al. 2023, arXiv:2208.04933, sections 2.3 and 3, appendices B.1 and G.1; resets as in Lu et al.
     2023, arXiv:2303.03982, section 3.2.

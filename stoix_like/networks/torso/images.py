@@ -127,7 +127,7 @@ def _pair(size: int | Sequence[int], scale: int = 1) -> tuple[int, ...]:
 
 
 class GridTorso(nn.Module):
-    """A multilayer perceptron on a grid of symbols, such as those of MiniGrid.
+    """A multilayer perceptron on a grid of symbols, such as MiniGrid's.
 
     The embedding of a cell is the sum of the embeddings of its channels, with one table per channel:
 

@@ -1,4 +1,4 @@
-"""Torsos of vectors whose blocks add to what they receive."""
+"""Torsos of vectors with residual blocks."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class SimBaV2Torso(nn.Module):
         x <- norm(x + a * (norm(W_2 relu(s * W_1 x)) - x)),  W_1 of `expansion` times the width
 
     Source: Lee et al., Hyperspherical Normalization for Scalable Deep Reinforcement Learning (2025), arXiv:2502.15280,
-    section 4; its normalisation of observations is `system.normalize_observations`, that of rewards
+    section 4; it normalises observations by `system.normalize_observations` and rewards by
     `system.normalize_rewards`.
 
     Attributes:

@@ -23,7 +23,7 @@ from stoix_like.policies.formats.reals import as_reals, real_form, real_shape
 _OPSET = 21
 # Level of the log of onnxruntime, which warns of the shapes that converters leave open.
 _FATAL = 4
-# That of the converter loses axes where a layer has several of them.
+# The converter's own loses axes where a layer has several of them.
 _DENSE_GENERAL = nn.DenseGeneral.__call__
 
 
