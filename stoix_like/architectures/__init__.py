@@ -8,14 +8,14 @@ From the outside in, the axes of a program are `population` (vmapped members, an
 - `shared` is returned with `out_axes=None`. A system that forgets to average something is refused when the program is
   traced with several shards on a device; over devices alone, the copies would diverge without an error.
 - A lone shard is squeezed inside the mapped function: a batch axis of one costs a CPU 6 % of a PPO update. Populations
-  keep the name of the axis, and those whose members have a replay buffer the axis itself: without it, XLA copies the
+  keep the name of the axis, and with replay buffers the axis itself: without it, XLA copies the
   buffers instead of writing in place.
 - A device axis of size one is left out of `axes`, so that no collective is emitted for it.
 - The training program writes its next state into the buffers of the last one. The host passes numbers and
   hyperparameters by explicit copies (`run.host.devices.placing`), so that whole runs pass under
   `jax.transfer_guard("disallow")`.
 - The initialisation needs the names and shapes of an update's metrics, and training its equations: both call one jitted
-  function, whose trace jax keeps, and which is inlined (`update.make_update`).
+  function, which is inlined; jax keeps its trace (`update.make_update`).
 - `check_vma=False`, because jax 0.10–0.12 refuse collectives over a vmapped axis name inside a replication-checked
   `shard_map`.
 

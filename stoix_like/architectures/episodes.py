@@ -38,7 +38,7 @@ def no_episodes(measures: Iterable[str] = ()) -> EpisodeSums:
 
 
 def of_games(rows: EpisodeMetrics, num_agents: int) -> EpisodeMetrics:
-    """Return the metrics of games from those of their agents' rows.
+    """Return the metrics of games from their agents' rows.
 
     `rows`: `[..., N * A]`, equal for the agents of a game but for its measures.
     Returns `[..., N]`. Measures are means over agents; the return of each agent is one more.

@@ -81,7 +81,7 @@ def _play(
     # The carry of the player that waits for its turn; before the first move, both have the same one.
     start = (first, jax.tree.map(lambda leaf: leaf[::-1], first.carry), first.timestep.episode, key, jnp.zeros((), int))
     _, _, episode, _, _ = jax.lax.while_loop(unfinished, step, start)
-    # Recorded returns are those of the player who moved first.
+    # Recorded returns belong to the player who moved first.
     sign = jnp.array([[1.0], [-1.0]], episode.episode_return.dtype)
     return Episodes(sign * episode.episode_return, episode.episode_length, episode.finished)
 

@@ -3,7 +3,7 @@
 An actor calls the host between two programs, so that its device is free in the meantime. Rollouts of all actors
 together are the batch of one update: every actor's environments are split evenly over all shards.
 
-The system is that of Anakin: actors call its `act`, the learner its `observe` and `update`. `envs.split_steps` splits a
+The system is Anakin's: actors call its `act`, the learner its `observe` and `update`. `envs.split_steps` splits a
 step into the part before the call to the host and the part after it: one program finishes a step, writes it into the
 rollout and chooses the next action. Actors keep their environments, so per-environment state such as discounted returns
 stays correct.
@@ -35,7 +35,7 @@ from stoix_like.envs.split_steps import SplitSteps
 
 
 class Choice(NamedTuple):
-    """Actions whose outcome is not known yet."""
+    """Actions without a known outcome."""
 
     carry: Any  # the carry `[N, ...]` after them
     action: jax.Array  # `[N, ...]`
@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
 
 class RecordedSteps(NamedTuple):
-    """The part of a rollout so far: arrays `[T, N, ...]`, of which the first `steps` are filled, and its key."""
+    """The part of a rollout so far: arrays `[T, N, ...]`, filled up to `steps`, and its key."""
 
     transitions: Transition
     episodes: EpisodeMetrics

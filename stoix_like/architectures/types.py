@@ -34,7 +34,7 @@ class ProgramSpec(NamedTuple):
     rollout_length: int  # steps per environment between two updates, T
     warmup_steps: int = 0  # random steps per environment before the first update, a multiple of `rollout_length`
     on_nan_ignore: bool = False  # whether training continues after a metric or a parameter became non-finite
-    # Updates per block, after each of which a call stores the sums of the interval; None stores none.
+    # Updates per block; after each block, a call stores the sums of the interval; None stores none.
     every_updates: int | None = None
     max_blocks: int = 1  # blocks that one call may have at most
     most_truncations: int | None = None
@@ -97,7 +97,7 @@ class IntervalMetrics(NamedTuple):
     healthy_updates: jax.Array  # updates of the interval before something became non-finite
     bad_metrics: Metrics  # by name, whether the metric was non-finite in the update that diverged
     blocks: Any = ()  # `RunningSums` after each block of `ProgramSpec.every_updates` updates of the call; empty without
-    diagnostics: Any = ()  # those of the last update of the call, by name; empty without
+    diagnostics: Any = ()  # from the last update of the call, by name; empty without
 
 
 class Program(NamedTuple):

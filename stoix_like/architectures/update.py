@@ -67,7 +67,7 @@ class ShardProgram(NamedTuple):
         return self._first_state(agent, state, shard_key, update)
 
     def init_learner(self, key: jax.Array, shard_key: jax.Array, update: Update) -> LearnerState:
-        """Initialise one shard whose rollouts, or data, come from elsewhere; its environments are never called."""
+        """Initialise one shard with rollouts, or data, from elsewhere; its environments are never called."""
         reset_key, shard_key = jax.random.split(shard_key)
         keys = jax.random.split(reset_key, self.spec.num_envs)
         shapes = jax.eval_shape(lambda: start_episodes(self.env, self.system, keys))
@@ -76,7 +76,7 @@ class ShardProgram(NamedTuple):
         return state._replace(shards=state.shards._replace(rollout_state=()))
 
     def check_averages(self, num_shards: int, agent: Agent, rollout_state: RolloutState, key: jax.Array) -> None:
-        """Refuse a system whose update does not average over shards, by a trace for shards of one device."""
+        """Refuse a system that does not average its update over shards, by a trace for shards of one device."""
         _, played = self._rollout(agent.shared, rollout_state, key)
         shard = Shard(agent.local, (), key, self._no_episodes(rollout_state.timestep))
         shards, rollouts = jax.tree.map(lambda leaf: jnp.stack([leaf] * num_shards), (shard, played))
@@ -145,7 +145,7 @@ class ShardProgram(NamedTuple):
 
         # All but the last update, then that one, in one compiled loop: where a call ends, which depends on the time,
         # changes no result.
-        # Scalars are packed by entry of the carry: those of all shards stay apart from those of each.
+        # Scalars are packed by entry of the carry: shared ones stay apart from per-shard ones.
         carry = state.shared, *state, blocks, self._no_trajectory(state)
         before, *parts, blocks, trajectory = unpack(fori_loop(0, 2, part, carry))
         state = LearnerState(*parts)
@@ -292,7 +292,7 @@ def make_update(
     def update(hyperparams: Hyperparams, inputs: Inputs, shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics]:
         return ShardProgram(build(hyperparams, inputs), env, axes, spec, inputs).roll_out_and_update(shared, shard)
 
-    # jax keeps the trace of a jitted function; inlined, its equations are those of the program around it.
+    # jax keeps the trace of a jitted function; inlined, its equations belong to the program around it.
     traced_once = jax.jit(update, inline=True)
     return lambda hyperparams, inputs: partial(traced_once, hyperparams, inputs)
 

@@ -86,7 +86,7 @@ class Callbacks:
     def state(self) -> list[dict[str, Any]]:
         """Return the state of each callback, in JSON values; once one of them has failed, those before it did.
 
-        The failure ends the run, whose last checkpoint needs states, too.
+        The failure ends the run; its last checkpoint needs states, too.
         """
         if self._has_state:
             self._has_state = False
@@ -97,7 +97,7 @@ class Callbacks:
         return self._state
 
     def restore(self, states: Sequence[Mapping[str, Any]], env_steps: int) -> list[str]:
-        """Restore the state of each callback from that of the same name."""
+        """Restore the state of each callback by its name."""
         self._checkpoint = env_steps
         return self._setup.processes.first(lambda: self._restored(list(states)))
 

@@ -60,7 +60,7 @@ class Evaluations:
         if self.best is None:
             return {}
         # A member without best parameters from after an update has its last ones, as in a loaded policy. With
-        # successive halving, those are members whose slot has no complete trial.
+        # successive halving, these are members of slots without a complete trial.
         untrained = self.best.env_steps <= self._warmup_steps
         returns = np.asarray(last["eval/episode_return_mean"])
         # One that diverged before it had any has no result.

@@ -75,7 +75,7 @@ def run_experiment(config: DictConfig, build: Build | None = None) -> float:
 
     Args:
         config: composed by Hydra; it is not changed.
-        build: the system's `build(config, spec)`; by default that of `system.module`.
+        build: the system's `build(config, spec)`; by default from `system.module`.
 
     Returns:
         The mean episode return of the last evaluation, for sweepers to maximise; of a population, the interquartile

@@ -1,4 +1,4 @@
-"""Members whose training diverged, and the parameters of a run that has no usable checkpoint."""
+"""Diverged members, and the parameters of a run without a usable checkpoint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _bad_inputs(setup: RunSetup, interval: IntervalMetrics, state: LearnerState,
     """Return what is not finite: statistics or the last one of observations, returns of the interval or under way."""
     shared = named(state.shared)
     views, returns = [shared[name] for name in shared if name.startswith("statistics")], [interval.episodes.return_sum]
-    # Actors have their own episodes, whose rewards the host checks.
+    # Actors have their own episodes; the host checks their rewards.
     if (rollout_state := state.shards.rollout_state) != ():
         timestep = setup.processes.fetch(rollout_state.timestep)
         views += jax.tree.leaves(timestep.observation.agent_view)
@@ -53,7 +53,7 @@ def _bad_inputs(setup: RunSetup, interval: IntervalMetrics, state: LearnerState,
 
 
 def last_good(writer: Writer | None) -> str:
-    """Name the newest checkpoint of a run whose training diverged."""
+    """Name the newest checkpoint of a diverged run."""
     if writer is not None:
         writer.wait()
         if writer.newest is not None:

@@ -24,10 +24,10 @@ from stoix_like.signals import received
 from stoix_like.storage.files import write_text
 from stoix_like.storage.run_files import FAILURE, holds_run
 
-# What submitit raises for a job whose process ended, and the lines that say which job and why, besides the last one:
-# that of the job, or its log.
+# What submitit raises for a job that lost its process, and the lines that say which job and why, besides the last:
+# the job's own, or its log.
 _OF_SUBMITIT = {"FailedJobError": slice(-4, -3), "UncompletedJobError": slice(2)}
-# Those of joblib and Ray start with what happened.
+# Errors of joblib and Ray start with what happened.
 _LOST = {
     *_OF_SUBMITIT,
     "TerminatedWorkerError",

@@ -68,7 +68,7 @@ class Learner:
         self._state = state
 
     def take_new_starts(self, updates: int) -> None:
-        """Let `start` draw other start states than those of the first update."""
+        """Let `start` draw other start states than before the first update."""
         self._keys = with_new_starts(self._keys, updates)
 
     def set_population(self, population: Population) -> None:

@@ -101,7 +101,7 @@ def outcome(
 
 
 def shown_failures(failures: Mapping[int, str], last: Mapping[str, Any]) -> dict[int, str]:
-    """Return the failures of the members that results are about: those of a slot's last trial may not be."""
+    """Return the failures of the members that results are about: a slot's last trial may not be."""
     return {member: failure for member, failure in failures.items() if member in last["population/failed"]}
 
 

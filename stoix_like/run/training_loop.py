@@ -65,7 +65,7 @@ class TrainingLoop:
         directory: RunDirectory | None = None,
     ) -> None:
         self.setup = setup
-        # Records of evaluations have those of a lone member as numbers.
+        # Records of evaluations have a lone member's hyperparameters as numbers.
         lone = setup.population.hyperparams if setup.population.num_members == 1 else {}
         self.progress = Progress(hyperparams={name: list(values) for name, values in lone.items()})
         self.writer = writer
@@ -126,7 +126,7 @@ class TrainingLoop:
         items, host_state = checkpoint.items, checkpoint.host_state
         self.notes = tuple(host_state.get("notes", ()))
         self.progress = Progress.from_json({**host_state["progress"], "stopped_by": stopped_by(self.setup, host_state)})
-        # A warm-up is that of the members that are under way.
+        # A warm-up acts with the members that are under way.
         self._learner.set_population(self.progress.of(self.setup.population))
         local = items.get("local", self._learner.programs.state.shards.local)
         has_replay = "local" in items or not jax.tree.leaves(local)
@@ -220,7 +220,7 @@ class TrainingLoop:
         """Train up to `target` updates, in calls of about `SECONDS_PER_CALL`, which do not change the results."""
         progress, plan = self.progress, self.setup.plan
         if progress.updates == target:
-            # The run ends where it was stopped within an interval, of which nothing is left to train.
+            # The run ends where it was stopped within an interval: nothing of it is left to train.
             return {}
         while True:
             is_traced = self._start_trace()
@@ -282,7 +282,7 @@ class TrainingLoop:
             return self._profile.start(is_last=self.progress.updates + 1 == self.setup.plan.num_updates)
 
     def _stop_trace(self) -> None:
-        """Write the trace, with an evaluation of which nothing else is used."""
+        """Write the trace, with an evaluation that is otherwise unused."""
         assert self._profile is not None
         with self.clock("profile"):
             self._learner.play(self.progress.updates)

@@ -54,7 +54,7 @@ class _Taken:
     seconds: float = 0.0
 
     def add(self, timing: Timing, lag: int) -> None:
-        """Add a rollout, whose policy is `lag` updates old."""
+        """Add a rollout of a policy that is `lag` updates old."""
         self.rollouts += 1
         self.lag += lag
         self.max_lag = max(self.max_lag, lag)

@@ -26,7 +26,7 @@ from stoix_like.processes import ALONE, Processes
 from stoix_like.run.host import connection, heartbeat
 from stoix_like.storage.files import user_cache
 
-# Only kernels whose results do not depend on timing, none of which is chosen by measuring its speed.
+# Only kernels with results that do not depend on timing, and none chosen by measuring its speed.
 _DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
 DETERMINISTIC_OPTIONS = {name.removeprefix("--"): json.loads(value) for name, value in _DETERMINISTIC_FLAGS.items()}
 _NONDETERMINISTIC_FLAGS = [f"--xla_gpu_exclude_nondeterministic_ops={value}" for value in ("false", "0")]
@@ -116,7 +116,7 @@ def find_devices(num_devices: int | None, problem: str | None = None) -> list[ja
 
 
 def make_mesh(devices: Sequence[jax.Device], spread_members: bool = False) -> Mesh:
-    """Build a mesh with the axes `population` and `device`, one of which has all devices."""
+    """Build a mesh with the axes `population` and `device`; one of them has all devices."""
     shape = (len(devices), 1) if spread_members else (1, len(devices))
     grid = np.asarray(devices).reshape(shape)
     return Mesh(grid, (POPULATION_AXIS, DEVICE_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
@@ -134,7 +134,7 @@ def placing(compiled: Any) -> Callable[..., Any]:
     """
     shardings = compiled.input_shardings[0]
     if not all(sharding.is_fully_addressable for sharding in jax.tree.leaves(shardings)):
-        # A key cannot be transferred to the devices of other processes; the program takes that of each process.
+        # A key cannot be transferred to the devices of other processes; the program takes each process's own.
         return compiled
 
     def call(first: Any, *others: Any) -> Any:
@@ -144,7 +144,7 @@ def placing(compiled: Any) -> Callable[..., Any]:
 
 
 def memory_of(device: jax.Device) -> int:
-    """Return the memory of a device in bytes; for a CPU, that of the machine, which its devices share.
+    """Return the memory of a device in bytes; for a CPU, the machine's, which its devices share.
 
     Of a container or a job of a scheduler, that is its limit.
     """
@@ -247,7 +247,7 @@ def _written_by_others(directory: Path) -> str | None:
     above, status = directory.parent.stat(), directory.stat()
     if above.st_uid not in (0, os.getuid()) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
         return str(directory.parent)
-    # Entries have the modes that a umask left; no other user reaches those of a directory that is not searchable.
+    # Entries have the modes that a umask left; no other user reaches entries of a directory that is not searchable.
     modes = 0o022 if status.st_mode & 0o011 else 0
     entries = [Path(root, name) for root, folders, names in os.walk(directory) for name in (*folders, *names)]
     for path, forbidden in ((directory, 0o022), *((entry, modes) for entry in entries)):

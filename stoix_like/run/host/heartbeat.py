@@ -1,6 +1,6 @@
 """A sign of life between the processes of a run on several hosts.
 
-A process that is stopped, or whose host hangs, breaks no connection, so the collective operations of the others wait
+A stopped process, or one on a host that hangs, breaks no connection, so the collective operations of the others wait
 for it, until jax's own service ends them with a stack trace of C++. Here, every process is connected with the first
 one, and both sides send a byte per second; whoever hears nothing for too long says so and ends.
 """

@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     num_updates: int  # number of updates within the budget
     evaluations: tuple[int, ...]  # numbers of updates after which the run is evaluated; the last one is `num_updates`
     notes: tuple[str, ...]  # rounding and other notes for the user
-    trial_updates: int  # number of updates that schedules span: those of one trial, or of a run without trials
+    trial_updates: int  # number of updates that schedules span: of one trial, or of a run without trials
     trial_evaluations: int  # number of evaluations of one trial after its start, or of a run without trials
     num_agents: int = 1  # agents of each environment; each is a row of the batch
 
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 def checked_envs(system: SystemConfig, envs_per_shard: int, num_agents: int) -> int:
     """Return the environments per shard that the sizes of a system must fit.
 
-    They are the rows of agents in a replay buffer, and games in a rollout, whose rows some minibatches keep together.
+    They are rows of agents in a replay buffer, and games in a rollout: some minibatches keep a game's rows together.
     """
     return envs_per_shard * num_agents if system.has_replay else envs_per_shard
 
@@ -128,7 +128,7 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
 
 
 def _check(system: SystemConfig, num_envs: int, num_shards: int) -> None:
-    # A system's own method need not call that of its base, which checks its parts.
+    # A system's own method need not call its base, which checks its parts.
     SystemConfig.check(system, num_envs, num_shards)
     system.check(num_envs, num_shards)
 

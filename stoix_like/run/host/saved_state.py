@@ -32,11 +32,11 @@ class Best(NamedTuple):
         untrained_steps: int,
         better: np.ndarray | None = None,
     ) -> Best:
-        """Return these parameters, but those of `before` of each member that did not improve.
+        """Return these parameters, or `before` for each member that did not improve.
 
         `before`: the best parameters so far; None for none.
         `select`: `(candidate, best, better [P]) -> best`; it copies, for training donates its state.
-        `better`: which members improved, booleans `[P]`; None: those whose return is at least as high.
+        `better`: which members improved, booleans `[P]`; None: members with at least as high a return.
         """
         best = before or self._replace(episode_return=np.full(self.episode_return.shape, -np.inf))
         if better is None or before is None:

@@ -58,7 +58,7 @@ class Halving:
         history: Sequence[Mapping[str, Any]],
         best: Best,
     ) -> np.ndarray:
-        """Return the members whose trial has just become complete, and is the best one of its slot."""
+        """Return the members with a trial that has just become complete, and is the best one of its slot."""
         trials, rules = self._trials.take(history).by_number, self._trials.rules
         failed = {member // self._seeds for member in failures}
         complete = [

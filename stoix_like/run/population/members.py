@@ -242,7 +242,7 @@ def ends(key: str, arguments: Sequence[Any], above_zero: bool = False) -> tuple[
 def check_ends(
     run: RunConfig, limits: Mapping[str, tuple[str, Any, Any]], check: Callable[[SystemConfig], None]
 ) -> None:
-    """Let the system check the ends of all ranges, each with those of every other one."""
+    """Let the system check the ends of all ranges, in all pairs of ranges."""
     lowest: dict[str, Any] = {name: low for name, (_, low, _) in limits.items()}
     for one, other in itertools.combinations_with_replacement(limits, 2):
         for values in itertools.product(limits[one][1:], limits[other][1:]):

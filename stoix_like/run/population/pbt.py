@@ -114,7 +114,7 @@ def _choose(scores: jax.Array, key: jax.Array, count: int) -> jax.Array:
 
 
 def _copy(state: LearnerState, sources: jax.Array) -> LearnerState:
-    # Each member keeps its episodes, its keys, also those of its next reset, and its replay buffer.
+    # Each member keeps its episodes, its keys, also for its next reset, and its replay buffer.
     def copied(leaf: jax.Array) -> jax.Array:
         return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf[sources]
 

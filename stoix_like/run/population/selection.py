@@ -46,7 +46,7 @@ class Selection(Protocol):
         """Return which members have parameters that replace the best ones kept so far.
 
         `scores`: `[P]`, their mean episode return in an evaluation.
-        Returns booleans `[P]`; None, as here: those whose return is at least as high.
+        Returns booleans `[P]`; None, as here: members with at least as high a return.
         """
         del population, scores, failures, history, best
         return None

@@ -41,7 +41,7 @@ class Trial:
     """A trial."""
 
     number: int  # its number, in the order of the starts
-    slot: int  # the slot whose members train it
+    slot: int  # the slot that trains it
     hyperparams: dict[str, float]  # its setting
     # Interquartile mean over its members at each evaluation, -inf without a return.
     scores: list[float] = dataclasses.field(default_factory=list)
@@ -92,7 +92,7 @@ class Trials:
         return len(trial.scores) >= self.rules.evaluations and not trial.diverged
 
     def to_replace(self, left: int) -> list[int]:
-        """Return the slots that start another trial: those whose trial is complete, diverged, or lost at a rung."""
+        """Return the slots that start another trial: their trial is complete, diverged, or lost at a rung."""
         current = [self.by_number[number] for number in self._current]
         levels = {len(trial.scores) for trial in current} if left >= self.rules.evaluations else set()
         least = {level: self._least(level) for level in levels.intersection(self.rules.levels)}

@@ -49,7 +49,7 @@ def make_keys(setup: RunSetup) -> RunKeys:
 
 
 def with_new_starts(keys: RunKeys, updates: int) -> RunKeys:
-    """Return keys with other start states, for a run whose episodes restart where it resumes."""
+    """Return keys with other start states, for a run that restarts its episodes when it resumes."""
     shards = jax.vmap(lambda key: jax.random.fold_in(key, updates))(keys.shards.reshape(-1))
     return keys._replace(shards=shards.reshape(keys.shards.shape))
 
@@ -67,7 +67,7 @@ def _derive_keys(seeds: jax.Array, num_shards: int) -> RunKeys:
 def traced_hyperparams(population: Population) -> Hyperparams:
     """Return the hyperparameters that the programs take as arguments.
 
-    Returns `[P]` by name; empty for a lone member, whose hyperparameters are constants of the program.
+    Returns `[P]` by name; empty for a lone member: its hyperparameters are constants of the program.
     """
     return population.arrays() if population.num_members > 1 else {}
 

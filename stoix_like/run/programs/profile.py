@@ -46,13 +46,13 @@ class Profile:
         self.rollout_seconds = timed(number) / number
 
     def start(self, is_last: bool) -> bool:
-        """Start the trace before the second call of the program, whose first one includes the costs of a start."""
+        """Start the trace before the second call of the program: the first one includes the costs of a start."""
         self._calls += 1
         if not self.pending or (self._calls == 1 and not is_last):
             return False
         if self._processes.is_first:
             options = jax.profiler.ProfileOptions()
-            options.python_tracer_level = 0  # the host's calls would hide those of the program
+            options.python_tracer_level = 0  # the host's calls would hide the program's
             jax.profiler.start_trace(self._directory, create_perfetto_trace=True, profiler_options=options)
         self._tracing = True
         return True

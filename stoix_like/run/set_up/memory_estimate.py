@@ -47,7 +47,7 @@ def check(
     """Refuse a program that needs more memory than its devices have.
 
     `resident`: bytes per device that other arrays occupy while the program runs.
-    `available`: memory of each device in bytes; None: that of the devices, which are in this machine.
+    `available`: memory of each device in bytes; None: read from the devices, which are in this machine.
     """
     analysis = program.memory_analysis()
     if analysis is None:
@@ -88,7 +88,7 @@ def check_estimate(
     shapes: Shapes,
     available: int | None = None,
 ) -> tuple[str, ...]:
-    """Report the size of the replay buffer, and refuse a run whose arrays alone need more memory than its devices have.
+    """Report the size of the replay buffer, and refuse a run if only its arrays need more memory than its devices have.
 
     The estimate leaves out temporary arrays, so that it refuses no run that fits; `check` is exact, but must compile.
     """

@@ -25,7 +25,7 @@ from stoix_like.systems.parts.conservatism import SampledConservatism
 from stoix_like.utils.replay import Data, DataFile, SequenceConfig, StreamReplayConfig
 
 # Keys that change no step of an environment, or only its rewards, which are recorded as the environment gives them, or
-# only the training environments: data are recorded in those of evaluations; or paths of a machine.
+# only the training environments: data are recorded in evaluation environments; or paths of a machine.
 _TRAINING_ALONE = {
     "assets",
     "auto_reset",
@@ -109,13 +109,13 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
 
 
 def _name_of(config: RunConfig, recorded: str) -> str:
-    """Return the name of the scenario, or that of the task where the data have this one, as data of others may."""
+    """Return the name of the scenario, or of the task where the data have this one, as data of others may."""
     task = config.environment_name
     return task if recorded and f"/{task}".endswith(f"/{recorded}") else config.scenario_name
 
 
 def _check_steps(header: DataHeader, env: EnvConfig) -> None:
-    """Refuse data whose steps are longer or shorter than those of the run."""
+    """Refuse data with longer or shorter steps than the run's."""
     recorded = header.arguments.get("action_repeat", 1)
     if header.run and recorded != env.action_repeat:
         raise ConfigError(
@@ -138,7 +138,7 @@ def _check_length(found: DataSet, config: RunConfig, path: str) -> None:
 
 
 def _learned_rewards(reward: np.ndarray, env: EnvConfig) -> np.ndarray:
-    """Scale and clip recorded rewards as those of training."""
+    """Scale and clip recorded rewards as in training."""
     reward = reward if env.reward_scale == 1.0 else reward * np.float32(env.reward_scale)
     return reward if env.reward_clip is None else np.clip(reward, -env.reward_clip, env.reward_clip)
 
@@ -177,7 +177,7 @@ def _observed(recorded: Observation, env: VectorEnvironment, path: str) -> Obser
 
 
 def _agent_actions(env: Any, action: np.ndarray) -> np.ndarray:
-    """Return actions in the units of the agent, from those of the environment."""
+    """Return actions in the units of the agent, from the units of the environment."""
     return action if env is env.unwrapped else env.outer_action(_agent_actions(env.env, action))
 
 

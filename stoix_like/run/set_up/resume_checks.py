@@ -60,7 +60,7 @@ def stopped_by(setup: RunSetup, host_state: Mapping[str, Any]) -> str | None:
     now, then = setup.config.resolved, host_state["config"]
     flat_now, flat_then = dict(flatten(now)), dict(flatten(then))
     same = all(_is_same(flat_now.get(key), flat_then.get(key)) for key in _STOPPING)
-    # The command line passes none: there, those of the run cannot have changed.
+    # The command line passes none: there, the run's cannot have changed.
     present = any(type(callback).__name__ == name for callback in setup.callbacks)
     same &= present or not setup.config.custom_callbacks
     return name if same and now.get("callbacks") == then.get("callbacks") else None
@@ -191,7 +191,7 @@ def _plain_defaults(group: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _numbering(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that number the jobs of a multirun: all but those of one value that may change."""
+    """Return the overrides that number the jobs of a multirun: all but overrides of one value that may change."""
     return [
         str(override.input_line)
         for override in parse_overrides(overrides)

@@ -68,7 +68,7 @@ class RunSetup(NamedTuple):
     actor_devices: tuple[jax.Device, ...] = ()  # with Sebulba, the device of each actor
     # When the program, or the call that starts the run, started, on the clock of `time.perf_counter`.
     started: float = 0.0
-    # Memory of each device in bytes; None: that of the devices, which are in this machine.
+    # Memory of each device in bytes; None: read from the devices, which are in this machine.
     device_memory: int | None = None
     processes: Processes = ALONE  # the processes that the run spans
     influence: Influence = Influence()  # what the varied hyperparameters of a population act on
@@ -103,7 +103,7 @@ class RunSetup(NamedTuple):
 def set_up(config: RunConfig, started: float | None = None, device_memory: int | None = None) -> RunSetup:
     """Build every part of a run, and refuse what cannot work before anything compiles or is written.
 
-    `device_memory`: memory of each device in bytes; by default that of the devices of this machine.
+    `device_memory`: memory of each device in bytes; by default read from the devices of this machine.
     """
     exit_if_run_again()
     started = time.perf_counter() if started is None else started
@@ -351,7 +351,7 @@ def _build_networks(config: RunConfig, env: VectorEnvironment, notes: list[str])
 
 
 def _check_members(config: RunConfig, population: Population, plan: Plan) -> None:
-    """Let the system check the hyperparameters of every member, as it checks those of the configuration."""
+    """Let the system check the hyperparameters of every member, as it checks the configuration's."""
     selection = config.arch.population.pbt
     if selection.every_evals is None and selection.bounds:
         raise ConfigError(
@@ -377,7 +377,7 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
 
 
 def _check_averages(setup: RunSetup) -> RunSetup:
-    """Refuse a custom system that forgets to average over devices, each of which would train an agent of its own.
+    """Refuse a custom system that forgets to average over devices: each would train its own agent.
 
     Where devices have several shards, their vmapped axis shows it when the programs are traced.
     """
@@ -400,7 +400,7 @@ def _check_averages(setup: RunSetup) -> RunSetup:
         jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
     except ConfigError:
         raise
-    except Exception as error:  # Calls of the host may have no form for several shards, of which each device has one.
+    except Exception as error:  # Calls of the host may have no form for several shards, one per device.
         note = f"whether the update averages over devices, by spec.axes.mean, could not be checked: {first_line(error)}"
         return setup._replace(plan=setup.plan._replace(notes=(*setup.plan.notes, note)))
     return setup

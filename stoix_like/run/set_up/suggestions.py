@@ -20,7 +20,7 @@ from stoix_like.networks.requirements import check_networks
 
 
 def suggest_systems(system_name: str, action_space: Space) -> str:
-    """Name the systems of the same family that support an action space, or else those of the default family."""
+    """Name the systems of the same family that support an action space, or else of the default family."""
     families = (name.partition("/")[0] for name in (system_name, _chosen(_load(".", PRIMARY), "system")))
     fitting = (_fitting(family, action_space) for family in families)
     return f"choose system={listed(next(filter(None, fitting)), 'or')}"
@@ -32,7 +32,7 @@ def _fitting(family: str, action_space: Space) -> list[str]:
 
 
 def schemas(prefix: str = "") -> dict[str, type[SystemConfig]]:
-    """Return the `Config` of each system of this package, by name, whose names start with a prefix."""
+    """Return the `Config` of each system of this package with a prefix, by name."""
     systems = [name for name in group_choices("system") if name.startswith(prefix)]
     return {name: schema_of(import_build(_load("system", name)["module"])) for name in systems}
 
@@ -72,7 +72,7 @@ def _network_fits(
 
 
 def _default_network(system_name: str) -> str:
-    """Return the network that a system of this package chooses, or that of the primary configuration."""
+    """Return the network that a system of this package chooses, or the primary configuration's."""
     own = _load("system", system_name) if system_name in group_choices("system") else {}
     return _chosen(own, "network") or _chosen(_load(".", PRIMARY), "network")
 
@@ -92,7 +92,7 @@ def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, str(node)
 
 
-# Their ids are those of gymnasium.
+# Their ids are gymnasium's.
 _SAME_TASKS = {"gymnax", "gymnasium", "envpool"}
 
 

@@ -29,7 +29,7 @@ class Taught(NamedTuple):
 
     teacher: Teacher | None  # the teacher; None without one
     content: str = ""  # the hash of what it acts with
-    notes: tuple[str, ...] = ()  # where its environment is another one than that of the run, for the user
+    notes: tuple[str, ...] = ()  # where its environment is not the run's, for the user
 
 
 def load_teacher(config: RunConfig, env: VectorEnvironment) -> Taught:
@@ -52,7 +52,7 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Taught:
             " whose networks may read other entries of a dictionary"
         )
     if not spec.share_networks and spec.num_agents != env.num_agents:
-        # The place of a row tells whose network acts.
+        # The place of a row tells which network acts.
         raise ConfigError(
             f"{prefix} has networks of its own for each of {spec.num_agents} agents (network.share=false), and this run"
             f" has num_agents={env.num_agents}: use a teacher with {env.num_agents}, or one with network.share=true"
@@ -67,7 +67,7 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Taught:
 
 
 def _notes(there: RunConfig, here: RunConfig, prefix: str) -> Iterator[str]:
-    """Yield where the teacher was trained in another environment, whose spaces have the same shapes."""
+    """Yield where the teacher was trained in another environment, with spaces of the same shapes."""
     if there.environment_name != here.environment_name:
         yield f"{prefix} was trained on {there.environment_name}, and this run trains on {here.environment_name}"
     else:

@@ -127,7 +127,7 @@ def _source(run_dir: Path, step: int, unit: str) -> Source:
 
 
 def _check_fits(setup: RunSetup, source: Source) -> None:
-    """Compare the parameters with those of the new run, by path."""
+    """Compare the parameters with the new run's, by path."""
     axes = 0 if source.member is None else 1
     there = {path: (leaf.shape[axes:], leaf.dtype) for path, leaf in source.shapes.items() if _is_taken_over(path)}
     here = {path: (leaf.shape, leaf.dtype) for path, leaf in _shapes(setup).items() if _is_taken_over(path)}
