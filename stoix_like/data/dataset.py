@@ -102,7 +102,7 @@ class DataSet(NamedTuple):
         return np.add.reduceat(rewards, np.append(0, ends[:-1] + 1), dtype=np.float64)
 
     def with_statistics(self) -> DataSet:
-        """Return the data with a header whose counts and returns are those of the arrays."""
+        """Return the data with a header that has the counts and returns of the arrays."""
         returns = self.episode_returns
         values = (returns.mean(), returns.min(), returns.max()) if returns.size else ()
         found: dict[str, Any] = {
@@ -167,7 +167,7 @@ def from_steps(
     truncated: np.ndarray,
     last: PyTree = None,
 ) -> DataSet:
-    """Build a data set of steps whose successors are the observations of the next steps, but for those of ends.
+    """Build a data set of steps with the next observations as successors, except at ends.
 
     `observation`: `[M, ...]`.
     `action`: `[M, ...]`, in the units of the environment.

@@ -1,4 +1,4 @@
-"""Files of data sets: those of this package, and of others, which are recognised by their content.
+"""Files of data sets: of this package, and of others, which are recognised by their content.
 
 | layout | file | see |
 |---|---|---|
@@ -48,7 +48,7 @@ def write_data(path: str | Path, data: DataSet, compress: bool = True) -> None:
 
 
 def check_new(path: Path) -> None:
-    """Refuse a path that exists, or whose directory does not."""
+    """Refuse a path that exists, or has no directory."""
     if os.path.lexists(path):
         raise ConfigError(f"out={path} exists, and data sets are never overwritten: use another name")
     if not path.absolute().parent.is_dir():
@@ -63,10 +63,10 @@ def check_file(path: Path) -> None:
 
 
 class OpenedData(NamedTuple):
-    """A data set whose arrays are read on demand; those of other layouts than this package's are read already."""
+    """A data set with arrays that are read on demand; arrays of other layouts than this package's are read already."""
 
     header: DataHeader  # its header
-    shapes: dict[str, jax.ShapeDtypeStruct]  # the shapes and dtypes of its arrays, those of `DataSet.arrays`, by name
+    shapes: dict[str, jax.ShapeDtypeStruct]  # the shapes and dtypes of its arrays, as in `DataSet.arrays`, by name
     read: Callable[[], DataSet]  # returns the data
 
 

@@ -105,7 +105,7 @@ def minari_files(path: Path) -> tuple[Path, Path]:
 
 
 def _minari_rows(episode: Any) -> dict[str, np.ndarray]:
-    """Return the rows of an episode by name; those of steps have one more, for the last observation."""
+    """Return the rows of an episode by name; steps have one more, for the last observation."""
     actions = paths(dict(enumerate(jax.tree.leaves(_nest(episode["actions"])))), "actions")
     flags = {"terminated": episode["terminations"], "truncated": episode["truncations"]}
     steps = _read_hdf5({**actions, "rewards": episode["rewards"], **flags})
@@ -131,7 +131,7 @@ def _minari_header(metadata: Path, path: Path) -> DataHeader:
 
 
 def _nest(group: Any) -> Any:
-    """Return groups of arrays as dictionaries, and those of tuples as lists."""
+    """Return groups of arrays as dictionaries, and groups of tuples as lists."""
     if isinstance(group, Mapping):
         if all(name.startswith("_index_") for name in group):
             return [_nest(group[f"_index_{i}"]) for i in range(len(group))]
@@ -155,7 +155,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def read_npz(path: Path, names: Container[str]) -> dict[str, np.ndarray]:
-    """Read those of the named arrays that a file of numpy has."""
+    """Read the named arrays that a file of numpy has."""
     found = {name: shape for name, shape in npz.shapes(path).items() if name in names}
     return read_rows(found, partial(npz.array, path))
 
@@ -179,7 +179,7 @@ def read_rows(stored: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> d
 
 
 def _check_rows(arrays: Mapping[str, Any]) -> None:
-    """Refuse arrays of which numpy would repeat one row for all, or drop some."""
+    """Refuse arrays if numpy would repeat one row for all, or drop some."""
     lengths = {name: array.shape[0] for name, array in arrays.items()}
     for name, rows in lengths.items():
         if rows != (expected := next(iter(lengths.values()))):

@@ -18,7 +18,7 @@ from stoix_like.data.layouts import MINARI_FILES, MINARI_KEY
 from stoix_like.envs.spaces import ActionSpace, Box, Dict, Discrete, Mixed, ObservationSpace, Tuple, first_choices
 from stoix_like.errors import ConfigError, require
 
-# The version whose layout is written.
+# The version of the written layout.
 _VERSION = "0.5.4"
 _NAME = re.compile(r"[-_.A-Za-z0-9]+-v[0-9]+")
 
@@ -95,7 +95,7 @@ def _metadata(name: str, header: DataHeader, observation_space: Any, action_spac
 
 
 def _space(space: Any) -> dict[str, Any]:
-    """Return a space as Minari records those of gymnasium."""
+    """Return a space as Minari records gymnasium's spaces."""
     if isinstance(space, Dict):
         return {"type": "Dict", "subspaces": {name: _space(part) for name, part in space.spaces.items()}}
     if isinstance(space, Tuple):

@@ -39,7 +39,7 @@ QUARANTINE = "checkpoints-damaged"
 HOST_STATE = "host_state"
 # Larger items of the first checkpoint are opened, but not read back: a replay buffer may fill half of the memory.
 MAX_BYTES_READ_BACK = 2**28
-# Orbax gives up a write after these and those of its size; one process that cannot write keeps the others so long.
+# Orbax gives up a write after these and the seconds by its size; a process that cannot write blocks others so long.
 _SECONDS_ALONE, _SECONDS_WITH_OTHERS, _SLOWEST_BYTES_PER_SECOND = 1200, 120, 10_000_000
 T = TypeVar("T")
 Arrays = Mapping[str, Any]
@@ -177,7 +177,7 @@ class Writer:
             self._open_path.close()
 
     def _read_back(self, step: int) -> None:
-        """Verify the first checkpoint, so that a run whose checkpoints are unreadable is reported while it trains."""
+        """Verify the first checkpoint, so that a run with unreadable checkpoints is reported while it trains."""
         known, self._usable = self._usable is not None, False
         small = {
             name: leaves

@@ -98,7 +98,7 @@ def _load(run_dir: Path) -> DictConfig:
 
 
 def _check_layout(run_dir: Path, number: Any) -> None:
-    """Refuse runs whose files have another form than this version writes."""
+    """Refuse runs with files of another layout than this version writes."""
     if number != LAYOUT_NUMBER:
         recorded = read_summary(run_dir).get("versions")
         version = recorded.get("stoix_like") if isinstance(recorded, dict) else None

@@ -25,7 +25,7 @@ _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticErro
 
 @contextlib.contextmanager
 def reading(what: Any, advice: str = "") -> Iterator[None]:
-    """Refuse recorded files whose contents are not what this version writes."""
+    """Refuse recorded files with other contents than this version writes."""
     try:
         yield
     except ConfigError:

@@ -39,7 +39,7 @@ _REMOVABLE = (ENVIRONMENT, SUMMARY, FAILURE)
 _OWN_TO_THE_MACHINE = (LOCK, ".shared", remote.OWNER)
 _DIRECTORIES_TO_SKIP = (CHECKPOINTS, checkpoint.QUARANTINE)
 _LARGE, _SECONDS_BETWEEN_LARGE_COPIES = 2**20, 600.0  # bytes
-# The name of what is to be removed, among those of what is to be copied.
+# The name of what is to be removed, among the names of what is to be copied.
 _REST = ""
 # Size and time of the last change of each file.
 _Version = dict[str, tuple[int, int]]
@@ -281,7 +281,7 @@ def _plain_files(run_dir: Path) -> Iterator[str]:
 def _held(run_dir: Path, place: str) -> Iterator[tuple[Path, _Version]]:
     """Yield a directory that keeps the files of a checkpoint when the run removes them, and their version.
 
-    A store may be slower than the run, whose checkpoints would all be gone before they are copied.
+    A store may be slower than the run: all checkpoints would be gone before they are copied.
     """
     checkpoint_dir, held = run_dir / place, run_dir / f".mirror{remote.PARTIAL}"
     version = _files(checkpoint_dir)

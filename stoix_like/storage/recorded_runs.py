@@ -195,7 +195,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def _run_directories(path: Path) -> Iterator[Path]:
-    """Yield the run directories at or below a directory; in those of a run's own parts, there are none."""
+    """Yield the run directories at or below a directory; a run's own subdirectories contain none."""
     for parent, directories, files in os.walk(path):
         # A sweep of Hydra has a configuration of its own above its runs, without metrics.
         if METRICS in files and CONFIG in files:
@@ -220,7 +220,7 @@ def read_run(directory: Path) -> Run:
     """Read a run."""
     last, summary = read_last_record(directory / METRICS), read_summary(directory)
     if TRIALS in summary:
-        # The results of successive halving are those of its best trials, which may have ended long before the run.
+        # The results of successive halving come from its best trials, which may have ended long before the run.
         last |= {name: value for name, value in summary.items() if name.startswith("eval/")}
     run = Run(directory, plain_config(directory), last, {k: value for k, value in summary.items() if value is not None})
     with reading(directory):
@@ -264,7 +264,7 @@ def samples(run: Run) -> list[Member]:
 
 
 def _members_of_records(run: Run) -> Iterator[Member]:
-    """Yield the members of a population whose run has not finished."""
+    """Yield the members of a population in a run that has not finished."""
     last, population = run.last, _population(run)
     names = [] if evolves(run) else [name for name in last if name.startswith(HYPERPARAMS)]
     # A run ends before its next evaluation where all members diverged.
@@ -278,7 +278,7 @@ def _members_of_records(run: Run) -> Iterator[Member]:
 def seed_at(member: Member, record: Mapping[str, Any]) -> int | None:
     """Return the seed in a member's place at the time of a record: successive halving starts trials on the way.
 
-    Returns the seed; None of a search by successive halving whose record does not have its trials.
+    Returns the seed; None of a search by successive halving without its trials in the record.
     """
     if not halves(member.run):
         return member.seed
@@ -365,7 +365,7 @@ def _words(keys: Sequence[str]) -> dict[str, str]:
 
 
 def differing_keys(chosen: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys whose values are not the same in all mappings, in the order of their first mapping."""
+    """Return the keys with different values in the mappings, in the order of their first mapping."""
     keys = dict.fromkeys(key for one in chosen for key in one)
     return [key for key in keys if len({identity(one.get(key, "missing")) for one in chosen}) > 1]
 

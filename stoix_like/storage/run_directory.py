@@ -251,7 +251,7 @@ class RunDirectory:
         return token
 
     def _check_token(self, token: str) -> None:
-        """Refuse a directory that is not that of the first process."""
+        """Refuse a directory that is not the first process's."""
         try:
             found = read_bytes(self.path / _TOKEN, 2 * len(token)).decode(errors="replace")
         except OSError:

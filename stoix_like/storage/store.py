@@ -173,7 +173,7 @@ class Store:
             raise
 
     def _answered(self, function: Callable[[], T], size: int = 0) -> T:
-        """Call a function of the store that sends `size` bytes, and whose answer is small."""
+        """Call a function of the store that sends `size` bytes, and has a small answer."""
         return self._called(function, SECONDS_TO_ANSWER + size / BYTES_PER_SECOND)
 
     def _called(self, function: Callable[[], T], timeout: float = math.inf) -> T:

@@ -140,7 +140,7 @@ def _destinations(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterat
         yield f"{_MIRROR}={mirror} copies the run elsewhere (use {_MIRROR}={mirror} to allow it, =null to do without)"
     for key in SOURCES:
         value = config.get(key)
-        # The word may also be that of another key: a run is resumed from the address that it has already.
+        # The word may also belong to another key: a run is resumed from the address that it has already.
         if isinstance(value, str) and is_address(value) and key not in given and not any(value in o for o in overrides):
             yield f"{key}={value} contacts another machine (use {key}={value} to allow it)"
     if "logger" not in given:
@@ -211,7 +211,7 @@ def _doubt(record: _Record) -> str | None:
 def _modules(pairs: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """Yield the foreign modules that a configuration names, and the packages that contain them."""
     for key, value in pairs:
-        # Of a callback whose class is refused already.
+        # Of a callback with a class that is refused already.
         is_function = key.startswith("callbacks.") and key.endswith(".function") and isinstance(value, str)
         names_code = key in ("system.module", "env.scenario.name", *_FUNCTIONS) or key.endswith("_target_")
         if is_function or (names_code and next(_refusals([(key, value)]), None) is not None):

@@ -64,7 +64,7 @@ def _sum_in_order(tree: PyTree, axis_name: str) -> PyTree:
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
         flat, split = ravel_pytree({index: leaf for index, leaf in enumerate(leaves) if leaf.dtype == dtype})
         flat = _vary(flat, {axis_name})
-        # Where `shard_map` checks which arrays vary, sums do not; elsewhere the gradient of a sum is that of `psum`.
+        # Where `shard_map` checks which arrays vary, sums do not; elsewhere a sum has the gradient of `psum`.
         parts = jax.lax.all_gather(flat, axis_name, to="invarying" if axis_name in _varying(flat) else "varying")
         sums |= split(functools.reduce(operator.add, parts))
     return jax.tree.unflatten(structure, [sums[index] for index in range(len(leaves))])

@@ -162,7 +162,7 @@ def aot_compile(fn_to_compile: Callable[..., Any], fn_name: str, *args: Any, **k
     """Compile a function ahead of its first call, and log the compile time.
 
     Args:
-        fn_to_compile: a function, or the result of `jax.jit`, whose donated and static arguments are preserved.
+        fn_to_compile: a function, or the result of `jax.jit`; donated and static arguments are preserved.
         fn_name: name of the function in the log.
         *args: example arguments, or `jax.ShapeDtypeStruct`s in their place.
         **kwargs: example keyword arguments, likewise.
@@ -190,7 +190,7 @@ def two_sum(
 def random_order(key: Array, length: int) -> Int[Array, "{length}"]:
     """Compute a random permutation, to split a batch into minibatches.
 
-    The function sorts random bits whose lowest bits are replaced by the position. On a CPU, sorting this single array
+    The function sorts random bits with the position in the lowest bits. On a CPU, sorting this single array
     is several times faster than sorting positions by separate random bits, as `jax.random.permutation` does. Positions
     with equal random bits, which have a probability of at most `length / 2^31`, keep their order; this matters only
     where two minibatches meet.
@@ -349,5 +349,5 @@ def used_inputs(function: Callable[..., Any], inputs: Mapping[str, Any], *args: 
     """Return the names of the inputs that the results of a function depend on, by the data flow of its trace."""
     jaxpr = jax.make_jaxpr(function)(dict(inputs), *args).jaxpr
     _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    # Leaves of a dictionary are in the order of its keys, and come before those of other arguments.
+    # Leaves of a dictionary are in the order of its keys, and come before other arguments.
     return frozenset(name for name, is_used in zip(sorted(inputs), used, strict=False) if is_used)

@@ -24,7 +24,7 @@ from stoix_like.utils.collectives import vary_alike
 from stoix_like.utils.jax_utils import Scalar, append_dims, standardize
 from stoix_like.utils.shapes import check_shapes
 
-# The letters are those of the layout [B, T]; with time_major all of these are [T, B] instead.
+# The letters name the layout [B, T]; with time_major all of these are [T, B] instead.
 Sequences = Float[Array, "B T"]
 """Floats `[B, T]`, or `[T, B]` if time-major."""
 LongerByOne = Float[Array, "B T+1"] | Float[Array, "B+1 T"]
@@ -155,7 +155,7 @@ def batch_truncated_generalized_advantage_estimation(
         discount_t: `[B, T]` gamma, zero where the episode terminated.
         lambda_: mixing parameter in [0, 1]: a scalar, `[T]` or `[B, T]`.
         values: `[B, T+1]` values of consecutive observations, an alternative to `v_tm1` and `v_t`; wrong where an
-            environment resets itself after a truncation: `values[t+1]` is then that of the reset observation.
+            environment resets itself after a truncation: `values[t+1]` then belongs to the reset observation.
         v_tm1: `[B, T]` values of the observations acted on.
         v_t: `[B, T]` values of their true successors.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
@@ -524,7 +524,7 @@ def importance_corrected_td_errors(
         truncation_t: `[T]` whether the episode was truncated after the step; None if none was.
         stop_target_gradients: whether to stop all gradients except those through `v_tm1`.
         v_t: `[T]` values of the true successors; None means `values[1:]`, which is wrong where an environment resets
-            itself after a truncation: `values[t+1]` is then that of the reset observation.
+            itself after a truncation: `values[t+1]` then belongs to the reset observation.
         associative: whether to use the parallel scan; None: on accelerators.
 
     Returns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 ELO_PER_NAT = 400.0 / np.log(10.0)
-"""A player whose odds of winning are e has this many points more than the other."""
+"""A player with odds of e to win has this many points more than the other."""
 _MAX_ITERATIONS = 100
 
 

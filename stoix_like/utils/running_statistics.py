@@ -164,7 +164,7 @@ def initialize_statistics(nest: PyTree) -> RunningStatisticsState:
         nest: one sample without batch dimensions: arrays, numbers or `jax.ShapeDtypeStruct`s.
 
     Returns:
-        A state whose nests have the structure of `nest`, in float32 (float64 where the data is float64).
+        A state of nests with the structure of `nest`, in float32 (float64 where the data is float64).
     """
     nest = jax.eval_shape(lambda tree: jax.tree.map(jnp.asarray, tree), nest)
 

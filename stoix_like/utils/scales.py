@@ -1,4 +1,4 @@
-"""Scales of rewards, values and observations whose magnitudes are unknown."""
+"""Scales of rewards, values and observations of unknown magnitudes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def symexp_atoms(num_atoms: int, limit: float = 20.0) -> Float[np.ndarray, "K"]:
 
 
 def two_hot(target: Float[Array, "*B"], atoms: Float[Array, "K"]) -> Float[Array, "*B K"]:
-    """Return the probabilities of the two atoms around each target whose mean is the target.
+    """Return the probabilities of the two atoms around each target that make the target their mean.
 
     It is a single loop on a CPU, where all targets have the same atoms; see also `two_hot_loss_per_example`.
 

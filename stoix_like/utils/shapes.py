@@ -11,7 +11,7 @@ _ARGUMENT = re.compile(r"(\w+)\[([^\]]*)\]")
 
 
 def check_shapes(layout: str, arrays: Sequence[Any]) -> None:
-    """Refuse arrays whose shapes do not agree, which would broadcast silently, such as `[B]` and `[B, 1]`.
+    """Refuse arrays with different shapes, which would broadcast silently, such as `[B]` and `[B, 1]`.
 
     `chex.disable_asserts()` turns the checks off.
 

@@ -130,7 +130,7 @@ class LaPropState(NamedTuple):
 
 
 def laprop(rate: Scalar | Schedule, b1: Scalar, b2: Scalar, eps: Scalar) -> optax.GradientTransformation:
-    """Build LaProp: Adam whose momentum is that of normalised gradients, so that no step is much larger than the rate.
+    """Build LaProp: Adam with momentum of normalised gradients, so that no step is much larger than the rate.
 
         nu <- b2 nu + (1 - b2) g^2
         mu <- b1 mu + (1 - b1) g / (sqrt(nu / (1 - b2^t)) + eps)

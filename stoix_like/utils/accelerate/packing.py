@@ -96,7 +96,7 @@ def join_rows(steps: Any, large: tuple[Any, ...], chosen: jax.Array | None) -> A
 
 
 def pack_metrics(metrics: Any) -> Packed:
-    """Pack metrics as floats, whose rows can be averaged; flags and counts packed as bits could not."""
+    """Pack metrics as floats, to average rows; flags and counts packed as bits could not be averaged."""
     return pack(jax.tree.map(lambda metric: jnp.asarray(metric, jnp.float32), metrics))
 
 
@@ -104,7 +104,7 @@ def pack_params(tree: TreeT) -> TreeT:
     """Pack each dictionary of float32 arrays, such as parameters and their moments, into a vector on accelerators.
 
     A function of optax treats the vector as it treats the dictionary. On CPUs, where vectors were slower, all stays; on
-    TPUs matrices do, whose layout is another than that of a vector.
+    TPUs matrices do: their layout differs from a vector's.
     """
     if on_cpu():
         return tree
@@ -171,7 +171,7 @@ def _unpack(node: Any) -> Any:
     if not _is_packed(node):
         return node
     inside = [entry for entry in node.layout if entry is not None]
-    # The transpose of a split is one concatenation, and that of slices a sum of padded arrays.
+    # The transpose of a split is one concatenation, of slices a sum of padded arrays.
     sizes = [math.prod(shape) for shape, _ in inside]
     columns = jax.lax.split(node.rows, sizes, axis=node.rows.ndim - 1) if sizes else ()
     unpacked = (

@@ -30,7 +30,7 @@ def map_init(init: Callable[..., Any]) -> Callable[..., Any]:
     """Map an initialiser over the first axis of its arguments, sequentially on CPUs.
 
     Orthogonal initialisers use QR decompositions. On CPUs, a batch of them waits for other threads, so that two batches
-    at a time, such as those of two networks or devices, wait for each other where there are two threads (jax 0.10).
+    at a time, such as of two networks or devices, wait for each other where there are two threads (jax 0.10).
     """
     return lambda *args: jax.lax.map(lambda one: init(*one), args) if on_cpu() else jax.vmap(init)(*args)
 

@@ -50,7 +50,7 @@ def hoist(step: Callable[[Any, Any], Any], state: Any, randomness: Any, max_byte
 
 
 def count_equations(jaxpr: jex.Jaxpr) -> int:
-    """Count the equations of a jaxpr, with those of the functions and loops that it calls."""
+    """Count the equations of a jaxpr, including the functions and loops that it calls."""
     inner = [list(jex.jaxprs_in_params(equation.params)) for equation in jaxpr.eqns]
     return sum(sum(map(count_equations, jaxprs)) if jaxprs else 1 for jaxprs in inner)
 

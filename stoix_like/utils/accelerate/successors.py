@@ -1,4 +1,4 @@
-"""The true successors of a rollout, of which only some differ from the observation of the next step.
+"""The true successors of a rollout; only some differ from the observation of the next step.
 
 A successor is needed for its value: where the episode continues, it is the observation of the next step, and where the
 episode terminated, its value is zero. What is left are the successors of truncated steps and of the last step.
@@ -53,7 +53,7 @@ def keep_truncated(slots: TreeT, count: jax.Array, successor: TreeT, truncated: 
 
 
 def with_last(slots: TreeT, last: TreeT) -> TreeT:
-    """Return the successors of truncated steps, and after them that of the last step: `[M + 1, N, ...]`."""
+    """Return the successors of truncated steps, followed by the last step's: `[M + 1, N, ...]`."""
     return jax.tree.map(lambda slot, leaf: jnp.concatenate([slot, leaf[None]]), slots, last)
 
 

@@ -89,7 +89,7 @@ def mean_of(losses: Callable[P, Array]) -> Callable[P, Array]:
         "    Returns:\n        The mean, a scalar.\n    "
     )
     mean = loss.__annotations__ = losses.__annotations__ | {"return": Float[Array, ""]}
-    # `inspect.signature` would return that of the losses.
+    # `inspect.signature` would return the signature of the losses.
     loss.__dict__["__signature__"] = inspect.signature(losses).replace(return_annotation=mean["return"])
     return loss
 

@@ -266,7 +266,7 @@ def expectile_loss(errors: Float[Array, "*B"], expectile: Scalar) -> Float[Array
 
 
 def cql_penalty_per_example(q_tm1: Float[Array, "B A"], a_tm1: Int[Array, "B"]) -> Float[Array, "B"]:
-    """Compute the conservative Q-learning penalties: the soft maximum of the values minus that of the action taken.
+    """Compute the conservative Q-learning penalties: the soft maximum of the values minus the taken action's value.
 
         P = logsumexp_a q_tm1(a) - q_tm1(a_tm1)
 

@@ -33,7 +33,7 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
 
     size = config.buffer_size(spec.num_envs, spec.num_shards, spec.rollout_length) // spec.num_shards
     batch = config.total_batch_size // spec.num_shards
-    # Several gradient steps are a loop, whose gathers are fused with nothing before it.
+    # Several gradient steps are a loop, and its gathers are fused with nothing before it.
     add = add_slice if config.epochs > 1 else _add_by_itself
     if not config.per_env_rows:
         buffer = flashbax.make_item_buffer(size, 1, batch)
@@ -44,8 +44,8 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
         sizes: dict[str, Any] = {"max_length_time_axis": length, "min_length_time_axis": window}
         rows = (spec.num_envs, batch, window, 1)
         if config.prioritised:
-            # Systems apply the exponent before `set_priorities`, because it may be traced. `add_rows` sets those of new
-            # windows: flashbax would set them in several passes, item by item.
+            # Systems apply the exponent before `set_priorities`, because it may be traced. `add_rows` sets priorities
+            # of new windows: flashbax would set them in several passes, item by item.
             buffer = flashbax.make_prioritised_trajectory_buffer(*rows, **sizes, priority_exponent=1.0)
             buffer = buffer.replace(set_priorities=set_priorities)
         else:

@@ -110,7 +110,7 @@ class ReplayConfig(BufferConfig):
         return INT32_MAX if self.prioritised else None
 
     def buffer_unit(self, num_envs: int, num_shards: int, rollout_length: int) -> int:
-        """Whole rollouts, each of which is one slice of the buffer."""
+        """Whole rollouts, each one slice of the buffer."""
         return num_shards * num_envs * math.lcm(rollout_length, self.block_length)
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
@@ -199,6 +199,6 @@ class PrioritisedReplayConfig(ReplayConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class WholeWindowsConfig(ReplayConfig):
-    """Hyperparameters of a buffer whose windows are sampled step by step."""
+    """Hyperparameters of a buffer with windows that are sampled step by step."""
 
     whole_windows: ClassVar[bool] = True

@@ -76,7 +76,7 @@ class Data(NamedTuple):
 
     observation: Observation  # `[R, ...]`
     action: Any  # `[R, ...]`, in the units of the agent
-    reward: Any  # `[R]` float32, scaled and clipped as those of training
+    reward: Any  # `[R]` float32, scaled and clipped as in training
     terminated: Any  # `[R]` bool
     truncated: Any  # `[R]` bool
     valid: Any  # `[R]` bool, False for the last row of each episode
@@ -131,7 +131,7 @@ class Counted(NamedTuple):
 
 
 def count_from(local: PyTree, rollouts: int) -> PyTree:
-    """Return local states whose share of data continues after a number of rollouts that their buffers do not hold."""
+    """Return local states with a share of data that continues after rollouts which their buffers do not hold."""
 
     def add(node: Any) -> Any:
         return node._replace(rollouts=node.rollouts + rollouts) if isinstance(node, Counted) else node
@@ -172,8 +172,8 @@ def with_data(
             recorded = recorded._replace(indices=~drawn.indices, weight=weight)
         batch = jax.tree.leaves(drawn[0])[0].shape[axes[0]]
         number = jnp.round(config.share(state.rollouts / spec.num_updates) * batch)
-        # The last ones: streams have their newest sequences first. Priorities draw in the order of the buffer, of which
-        # the last environments would never be learned from; one sample stays, see `feed_back`.
+        # The last ones: streams have their newest sequences first. Priorities draw in the order of the buffer: its
+        # last environments would never be learned from; one sample stays, see `feed_back`.
         places = jax.random.permutation(order_key, batch) if has_priorities else jnp.arange(batch)
         is_data = places >= batch - jnp.minimum(number, batch - has_priorities)
         return type(drawn)(

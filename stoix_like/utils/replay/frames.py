@@ -1,7 +1,7 @@
 """Replay of stacked frames that stores each frame once, and builds the stacks when it samples.
 
 The newest frame of every step goes into a ring of its environment. A stack is stored as the positions of its frames,
-which are those of the steps before; at the start of an episode, its first frame fills the stack. The last frame of an
+which belong to the steps before; at the start of an episode, its first frame fills the stack. The last frame of an
 episode belongs to no step, and goes into a ring for the ends of episodes.
 
 Shape letters: T time, N environments per shard, B windows per batch, K frames per stack, R frames in the ring of an
@@ -30,7 +30,7 @@ class FramePool(NamedTuple):
     """The frames of one shard."""
 
     frames: jax.Array  # `[N * R + M, D]` the rings of the environments, and the ring of ends
-    # `[N * R]` int32, for the step whose newest frame is here, position of the newest frame of its successor.
+    # `[N * R]` int32, for the step with its newest frame here, position of the newest frame of its successor.
     successor: jax.Array
     owner: jax.Array  # `[M]` int32, position of the step that ended its episode with this frame
     # Int32, index of the next step in the ring of each environment; holds the successor of the last one.
@@ -52,7 +52,7 @@ def store_frames_once(
 ) -> Replay:
     """Let a replay buffer store positions of frames instead of stacks of frames.
 
-    Samples are those of the replay buffer with stacks. Where a truncated step is so old that the last frame of its
+    Samples equal those from the replay buffer with stacks. Where a truncated step is so old that the last frame of its
     episode has been overwritten, because episodes are short, the weight is zero.
 
     `shape`: shape of the agent's view, `[..., C * K]`.
@@ -143,7 +143,7 @@ def _add(pool: FramePool, steps: Transition, num_frames: int) -> tuple[FramePool
     slot = (pool.next_end + rank) % num_ends
     is_stored = ends & (rank >= total - num_ends)
 
-    # Of the step before the rollout, and of those of the rollout.
+    # Of the step before the rollout, and of its own steps.
     before = positions(jnp.arange(-1, num_steps)[:, None])
     after = positions(jnp.arange(num_steps + 1)[:, None])
     newest, newest_successor = (
@@ -168,7 +168,7 @@ def _add(pool: FramePool, steps: Transition, num_frames: int) -> tuple[FramePool
 
 
 def _successor(pool: FramePool, stacks: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the stacks that follow those of steps `[B, K]`, and whether they exist `[B]`."""
+    """Return the stacks that follow the stacks of steps, `[B, K]`, and whether they exist, `[B]`."""
     step, ring = stacks[:, -1], len(pool.successor)
     newest = pool.successor[step]
     overwritten = (newest >= ring) & (pool.owner[jnp.maximum(newest - ring, 0)] != step)

@@ -30,7 +30,7 @@ from stoix_like.utils.replay.types import Step
 
 @dataclass(frozen=True, kw_only=True)
 class BlockReplayConfig(ReplayConfig):
-    """Hyperparameters of a buffer of sequences, whose length follows from others."""
+    """Hyperparameters of a buffer of sequences; others determine their length."""
 
     sequence_period: Annotated[int, between(1, 2**20)]  # steps between the starts of two sequences
 
@@ -109,7 +109,7 @@ class SequenceConfig(BlockReplayConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class StepSequenceConfig(SequenceConfig):
-    """Hyperparameters of a buffer of sequences whose steps are stored with their true successors."""
+    """Hyperparameters of a buffer of sequences of steps with their true successors."""
 
     n_step: Literal[1] = 1  # none; not used
     store_next_observation: Literal[True] = True
@@ -226,7 +226,7 @@ def make_sequence_replay(
         steps = spec.data.take(rows, reward_scale)
         if not config.store_next_observation:
             steps = steps._replace(next_observation=None)
-        # The recurrent state of the behaviour policy is unknown: that of the start of an episode.
+        # The recurrent state of the behaviour policy is unknown: use the start of an episode.
         start = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_samples, *x.shape)), carry)
         return SequenceBatch(steps, spec.data.is_first(rows), start, jnp.ones((1, num_samples)), None)
 

@@ -2,11 +2,11 @@
 
 Each environment is a stream of entries: an observation, the action that led to it and the reward on arrival. A step
 that ends its episode is followed by an entry of its true successor, where the episode ends (`is_last`), and then by the
-first entry of the next episode (`is_first`), whose action and reward are zero. So a truncated episode ends with an
+first entry of the next episode (`is_first`), with zero action and reward. So a truncated episode ends with an
 entry that did not terminate, and no other pass needs the true successors.
 
 The streams of a shard are rows of L entries of one array, each a ring with its own write position. Sequences start at
-every P-th entry, for which the latent state of the world model before it is stored: first that of acting, then those of
+every P-th entry, for which the latent state of the world model before it is stored: first from acting, then from
 the gradient steps, which `refresh` writes back.
 
 Shape letters: T time, N environments per shard, L stored entries per environment, P entries between two starts, W
@@ -147,7 +147,7 @@ def make_stream_replay(
     view = jax.eval_shape(spec.observation_space.sample, jax.random.key(0))
 
     def flat(observation: Any) -> Any:
-        """Return observations whose views `[..., *shape]` are rows: an accelerator would pad the axes of an image."""
+        """Return observations with views `[..., *shape]` as rows: an accelerator would pad the axes of an image."""
         return observation._replace(agent_view=_flatten(observation.agent_view, view))
 
     def starts(state: StreamState) -> tuple[jax.Array, jax.Array]:
@@ -244,7 +244,7 @@ def make_stream_replay(
 def _draw(
     spec: SystemSpec, batch: int, length: int, latent: PyTree, reward_scale: Scalar, key: jax.Array
 ) -> StreamBatch:
-    """Draw sequences of recorded data, each of which starts like an episode: the latent state before it is unknown."""
+    """Draw sequences of recorded data, which start like episodes: the latent state before them is unknown."""
     data, rows = spec.data, len(spec.data.reward)
     first = jax.random.randint(key, (batch,), 0, max(rows - length + 1, 1))
     places = first[None] + jnp.arange(length)[:, None]
