@@ -58,7 +58,7 @@ else:
         return sorted([*__all__, "callbacks", "loggers", *(name for name, needed in extras.items() if find(needed))])
 
 
-# Without `sweep` and `tune`, whose extra `from stoix_like import *` would need.
+# Without `sweep` and `tune`: `from stoix_like import *` would need their extra.
 __all__ = [
     "ConfigError",
     "MissingExtraError",
@@ -97,7 +97,7 @@ def train(
         config_dir: directory of your YAML files, laid out like the package's `configs`.
         callbacks: objects of subclasses of `stoix_like.callbacks.Callback`, called at evaluations; pass them again to
             `resume`.
-        loggers: objects with the methods of `stoix_like.loggers.Logger`, in addition to those of the configuration.
+        loggers: objects with the methods of `stoix_like.loggers.Logger`, in addition to the configuration's.
 
     Returns:
         The result of the run: `eval_return`, `run_dir`, `summary`, `history`, `members`.

@@ -26,7 +26,7 @@ class PBTConfig:
     perturbation: Annotated[float, Range(0.0, 1.0, without_high=True)] = 0.2
     # Probability that a value of a copy is drawn again instead.
     resample_probability: Annotated[float, between(0.0, 1.0)] = 0.25
-    bounds: dict[str, Any] | None = None  # ranges by name; those of `hyperparams` by default
+    bounds: dict[str, Any] | None = None  # ranges by name; by default from `hyperparams`
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class HalvingConfig:
     eta: Annotated[int, between(2, 1000)] = 3  # of the trials at a rung, the best 1/eta continue
     # Number of rungs; the last one is 1/eta of a trial, and each other one 1/eta of the next.
     rungs: Annotated[int, between(1, 20)] = 2
-    bounds: dict[str, Any] | None = None  # distributions of later trials by name; those of `hyperparams` by default
+    bounds: dict[str, Any] | None = None  # distributions of later trials by name; by default from `hyperparams`
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ArchConfig(ABC):
     architecture_name: str  # a key of `ARCHITECTURES`
     # jax uses the lowest 32 bits of a seed only: larger seeds would repeat smaller ones.
     seed: Annotated[int, between(0, 2**32 - 1)]  # seed of everything random in the run
-    # Larger counts would not survive JSON, whose numbers are doubles.
+    # Larger counts would not survive JSON: its numbers are doubles.
     # Budget in environment steps, over all environments; never exceeded.
     total_timesteps: Annotated[int, between(1, 2**53)]
     total_num_envs: Annotated[int, between(1, INT32_MAX)]  # number of environments, over all devices and update batches
@@ -102,7 +102,7 @@ class ArchConfig(ABC):
     # Directory or address of a run to resume, instead of starting a new one.
     resume_from: str | None
     population: PopulationConfig  # members trained in parallel
-    init_from: str | None = None  # directory or address of a run whose parameters and statistics a new run starts from
+    init_from: str | None = None  # directory or address of a run; a new run starts from its parameters and statistics
     # Mean episode return of an evaluation at which the run stops; None spends the whole budget.
     stop_at_return: float | None = None
     profile: bool = False  # trace one update and one evaluation, and measure the time of rollouts on their own
@@ -114,7 +114,7 @@ class ArchConfig(ABC):
 
     @property
     def torso_dtype(self) -> str | None:
-        """The dtype in which torsos compute; None: that of their parameters."""
+        """The dtype in which torsos compute; None: the parameters' dtype."""
         return None if self.compute_dtype == "float32" else self.compute_dtype
 
     @property

@@ -63,7 +63,7 @@ class EpisodeMetrics(NamedTuple):
         episode_length: `[N]` int32, steps so far.
         finished: `[N]` bool, whether this step was the last of an episode that is reported, see `Stagger`.
         measures: further measures of the episode so far by name, `[N]` float32, such as whether it is won; none in most
-            suites. In the rows of agents, `agent_return` is that of each, and `episode_return` that of the team.
+            suites. In the rows of agents, `agent_return` is each agent's, and `episode_return` the team's.
     """
 
     episode_return: jax.Array
@@ -80,7 +80,7 @@ class TimeStep(NamedTuple):
         reward: `[N]` float32.
         terminated: `[N]` bool, whether the episode terminated: the bootstrap value is zero.
         truncated: `[N]` bool, whether the episode was truncated, for example by a time limit: the bootstrap value is
-            that of `next_observation`. Never True together with `terminated`.
+            the value of `next_observation`. Never True together with `terminated`.
         next_observation: the true successor, never an observation returned by a reset.
         episode: `EpisodeMetrics` of the episode that this step belongs to.
     """
@@ -196,7 +196,7 @@ class NetworkOutputs(NamedTuple):
 
     Attributes:
         policy: the distribution over actions, without exploration that is no part of it; None without a policy.
-        value: `[B]`, values of the policy, or `[B, A]`, those of all actions, in the units that the critic learns; the
+        value: `[B]`, values of the policy, or `[B, A]` of all actions, in the units that the critic learns; the
             means of distributions. None without a critic.
     """
 
@@ -317,7 +317,7 @@ class SystemSpec(NamedTuple):
         evaluation_greedy: whether evaluation uses the mode of the policy.
         num_players: 2 in games where the agent plays both seats, see `VectorEnvironment.num_players`; otherwise 1.
         model: the environments as a model, for systems with `SystemConfig.needs_model`; None for others.
-        num_agents: agents of each environment, whose rows stand together; see `VectorEnvironment.num_agents`.
+        num_agents: agents of each environment, in adjacent rows; see `VectorEnvironment.num_agents`.
         team_reward: whether the rewards of the rows of an environment are equal.
         share_networks: whether all agents have the same networks, or each its own.
         rollout_length: steps per environment of each rollout, T.
@@ -396,12 +396,12 @@ class SystemConfig:
 
     @property
     def ignores_lag(self) -> bool:
-        """True if losses treat rollouts as those of the current policy, although that of Sebulba may be older."""
+        """True if losses treat rollouts as the current policy's, although Sebulba's policy may be older."""
         return not self.has_replay
 
     @property
     def gradient_steps(self) -> int:
-        """Gradient steps per update: those of a part, or one, on the whole rollout."""
+        """Gradient steps per update: set by a part, or one, on the whole rollout."""
         return next((part.gradient_steps for part in self.parts if part.gradient_steps is not None), 1)
 
     @property

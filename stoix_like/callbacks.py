@@ -46,7 +46,7 @@ class Callback:
 
         Args:
             record: the metrics of the interval and of the evaluation; per-member values of a population are lists.
-            policy: the current policy; of a population, that of the member that just evaluated best.
+            policy: the current policy; of a population, the member's that just evaluated best.
 
         Returns:
             False to stop the run, metrics by name to add to the record, or None. A metric is a number; of a population,

@@ -32,7 +32,7 @@ from stoix_like.unknown_keys import GYMNASIUM_ID, UnknownKey, flatten
 
 PRIMARY = "config"
 SEARCH = "hydra.searchpath"
-# Groups of which the primary configuration has no choice.
+# Groups without a choice in the primary configuration.
 ADDED = ("experiment", "search", "observations")
 # Combinations of a sweep to check before it starts; composing one takes about 0.1 s.
 MAX_CHECKED = 64
@@ -123,7 +123,7 @@ def _package_choices() -> list[Path]:
 
 
 def with_search(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> list[str]:
-    """Let Hydra find YAML files in further directories, in addition to those of an override of `hydra.searchpath`."""
+    """Let Hydra find YAML files in further directories, in addition to an override of `hydra.searchpath`."""
     if not config_dirs:
         return list(overrides)
     if lost := [directory for directory in config_dirs if not Path(directory).is_dir()]:
@@ -184,7 +184,7 @@ def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Pat
 
 
 def _experiment_first(overrides: Sequence[str]) -> list[str]:
-    """Move `+experiment=…` before the other groups that are added, whose values count."""
+    """Move `+experiment=…` before the other groups that are added: their values count."""
     keys = [f"+{group}" for group in ADDED]
     added = [override for override in overrides if override.partition("=")[0] in keys]
     ordered = iter(sorted(added, key=lambda override: not override.startswith("+experiment=")))

@@ -101,7 +101,7 @@ class RunConfig(NamedTuple):
 
     @property
     def scenario_name(self) -> str:
-        """The suite and the scenario, of which recorded data are, whatever the task is called."""
+        """The suite and the scenario that recorded data name, whatever the task is called."""
         return f"{self.env.env_name}/{self.env.scenario.name}"
 
     @property
@@ -116,7 +116,7 @@ class RunConfig(NamedTuple):
 
     @property
     def versions(self) -> dict[str, str | None]:
-        """The versions that results depend on: Python's, those of packages, and of the ones of the environment."""
+        """The versions that results depend on: of Python, packages, and the packages of the environment."""
         suite = SUITES.get(self.env.env_name)
         return versions(() if suite is None else suite.distributions)
 
@@ -269,7 +269,7 @@ def _check_ties(config: DictConfig, varied: Collection[str]) -> None:
 
 
 def _followers(config: DictConfig, varied: Collection[str]) -> list[str]:
-    """Return the keys whose values depend on hyperparameters, given by name, without those of these themselves."""
+    """Return the keys with values that depend on hyperparameters, given by name, without the hyperparameters' own."""
     changed = copy.deepcopy(config)
     OmegaConf.set_readonly(changed.system, False)
     for name in {*varied} & {*changed.system}:

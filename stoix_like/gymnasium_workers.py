@@ -46,7 +46,7 @@ class Declared(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class _Told(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose exceptions arrive at the parent: not each can be pickled, nor built from its message."""
+    """An environment that sends exceptions to the parent: not each can be pickled, nor built from its message."""
 
     def reset(self, **kwargs: Any) -> Any:
         return self._attempt(self.env.reset, **kwargs)

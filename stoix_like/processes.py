@@ -114,7 +114,7 @@ class Processes:
     def largest(self, value: float) -> float:
         """Return the largest value of all processes.
 
-        `value`: that of this process; seconds, or the number of a signal.
+        `value`: this process's; seconds, or the number of a signal.
         """
         if self.count == 1:
             return value
@@ -123,7 +123,7 @@ class Processes:
         return float(np.max(multihost_utils.process_allgather(np.float32(value))))
 
     def fetch(self, tree: Any) -> Any:
-        """Copy arrays to the host, also those of which this process holds only a part."""
+        """Copy arrays to the host, also if this process holds only a part of them."""
         return jax.device_get(self.readable(tree))
 
     def readable(self, tree: Any) -> Any:

@@ -115,7 +115,7 @@ class Part:
 
 
 def flat_hints(schema: Any) -> dict[str, Any]:
-    """Return the annotations of a dataclass by key, those of its parts included."""
+    """Return the annotations of a dataclass by key, including its parts."""
     return {key: hint for key, (_, hint) in _places(schema).items()}
 
 
@@ -126,7 +126,7 @@ def get_value(config: Any, key: str) -> Any:
 
 
 def replace_values(config: T, values: Mapping[str, Any]) -> T:
-    """Return a dataclass with other values, by key, of its own fields and of those of its parts."""
+    """Return a dataclass with other values, by key, of its own fields and its parts'."""
     schema: Any = type(config)
     places, changes = _places(schema), dict[str, Any]()
     for part in {places[key][0] for key in values}:
@@ -234,7 +234,7 @@ def item_hints(hint: Any, count: int) -> tuple[Any, ...]:
 
 
 def _convert_to_one(options: Sequence[Any], value: Any, key: str) -> Any:
-    """Convert to the option of the type of the value, else to the first that takes it, of which strings come last."""
+    """Convert to the option of the type of the value, else to the first that takes it; strings come last."""
     if value is None and _NONE in options:
         return None
     order, refusals = [_kind(type(value)), float, int, str], list[ConfigError]()

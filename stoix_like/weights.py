@@ -22,7 +22,7 @@ SHA256 = "dac840a15b81e8805326363458c33979626172618f620d9e6e170315388530aa"
 MAX_BYTES = 2**24
 
 NUM_PREDICTIONS = 600
-"""Length of the predictions whose meaning the rule discovered."""
+"""Length of the predictions with meanings that the rule discovered."""
 
 _ADVICE = "`stoix-like fetch disco103` downloads the published weights"
 

@@ -55,7 +55,7 @@ def selection_curves(
     Args:
         paths: run directories or directories that contain runs; members that differ only in their seeds are a setting.
         options: `score`, `final` for the last parameters of each policy or `best` for the best ones, and `level`.
-        by: dotted keys whose values make an algorithm, which has a bandit of its own; by default the system.
+        by: dotted keys; their values make an algorithm, which has its own bandit; by default the system.
         episodes: N, the number of episodes to play.
         seed: seed of the repetitions.
 

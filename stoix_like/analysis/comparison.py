@@ -74,7 +74,7 @@ class Test(NamedTuple):
     difference: Interval  # mean of the first minus mean of the second
     improvement: Interval  # probability that a run of the first scores higher
     p_value: float  # of the test, uncorrected
-    corrected: float = math.nan  # p-value corrected for all tests of the comparison; of a grid, for those of all pairs
+    corrected: float = math.nan  # p-value corrected for all tests of the comparison; of a grid, for all pairs
     # Seeds of each with which the test would decide in 80 % of cases, for undecided pairs.
     seeds_needed: int | None = None
     seeds: tuple[int, int] = (0, 0)  # seeds of both
@@ -214,7 +214,7 @@ def compare(
     Args:
         paths: run directories or directories that contain runs, grouped as by `read`; or algorithms from `read`.
         settings: what to compare, and how.
-        by: dotted keys whose values alone make an algorithm, see `read`.
+        by: dotted keys; only their values make an algorithm, see `read`.
 
     Returns:
         The comparison.
@@ -260,7 +260,7 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
         corrected = "" if settings.correction == "none" else ", corrected for all pairs"
         notes.append(f"more than {MAX_ALL_PAIRS} algorithms: only the best one is tested against the others{corrected}")
     pairs = [(index, *pair) for index in range(len(tasks)) for pair in _pairs(algorithms)]
-    # The scores themselves choose the best one: its tests are those of all pairs that could have been chosen.
+    # The scores themselves choose the best one: its tests count for all pairs that could have been chosen.
     untested = len(tasks) * math.comb(len(algorithms), 2) - len(pairs)
     samples = [(scores[first.label][index], scores[second.label][index]) for index, first, second in pairs]
     tests = [
@@ -306,7 +306,7 @@ def _notes_on_training(members: Sequence[Member]) -> list[str]:
 
 
 def _differing_env_keys(algorithm: AlgorithmRuns, task: str) -> str | None:
-    """Return in which keys of the environment, besides those of its task, members of an algorithm differ."""
+    """Return in which keys of the environment, besides the keys of its task, members of an algorithm differ."""
     runs = {member.run.directory: member.run for member in algorithm.tasks[task]}
     chosen = [dict(flatten({"env": run.config["env"]})) for run in runs.values()]
     keys = [key for key in differing_keys(chosen) if not is_below(key, TASK)]

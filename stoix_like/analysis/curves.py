@@ -16,7 +16,7 @@ _NUM_POINTS = 101
 _MAX_POINTS = 500
 # Of seeds that end at a smaller share of the longest run, curves are cut with a note.
 _MOST = 0.9
-# Metrics of which members that diverged have the lowest value of the others.
+# Metrics in which diverged members have the lowest value of the others.
 _RETURNS = (RETURN, "train/episode_return_mean", "updates/episode_return_mean")
 _FAILED = "population/failed"
 

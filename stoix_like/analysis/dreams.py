@@ -28,7 +28,7 @@ from stoix_like.rendering.dreams import (
 
 _COLUMNS, _MAX_FEATURES = 4, 10
 _FRAMES = 12
-# As many images in a row bound the size of those of short episodes.
+# As many images in a row bound the image size of short episodes.
 _MIN_COLUMNS = 8
 _WIDTH, _LINE_HEIGHT = 14.0, 2.2  # inches of the figure, and of one row of panels
 

@@ -131,7 +131,7 @@ def _lineage_panels(algorithms: Sequence[AlgorithmRuns], hyperparams: Sequence[s
 def save(figure: Figure, path: Path, title: str = "", width: float | None = None, dpi: int = 150) -> None:
     """Write a figure; html pages contain it as vector graphics and load nothing.
 
-    `width`: in inches, with the same shape; None: that of the figure.
+    `width`: in inches, with the same shape; None: the figure's.
     """
     if title:
         figure.suptitle(title)

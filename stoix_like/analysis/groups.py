@@ -68,7 +68,7 @@ def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> li
 
     Args:
         paths: run directories, or directories that contain runs; one or several.
-        by: dotted keys of the configuration, such as `system.name`, whose values alone make an algorithm; by default
+        by: dotted keys of the configuration, such as `system.name`; only their values make an algorithm; by default
             everything but the environment, seeds, checkpoints and loggers does, and budgets only where a seed was
             trained with several of them.
 

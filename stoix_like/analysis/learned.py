@@ -40,7 +40,7 @@ def policy_slice(taken: Slice, *, of: int | None = None, deviation: bool = False
 
     Args:
         taken: from `take_slice`.
-        of: the discrete action whose probability is drawn, None for the most likely one; of others the entry.
+        of: the discrete action to draw the probability of, None for the most likely one; of others the entry.
         deviation: draw the standard deviation of the entry.
         ax: axes to draw into; by default new ones.
 
@@ -71,7 +71,7 @@ def critic_slice(taken: Slice, *, of: int | None = None, ax: Axes | None = None)
 
     Args:
         taken: from `take_slice`.
-        of: over two features, the action whose values are drawn; None for those of states, or the largest of all
+        of: over two features, the action to draw the values of; None for state values, or the largest of all
             actions.
         ax: axes to draw into; by default new ones.
 
@@ -337,7 +337,7 @@ def _legend(axes: Axes, **options: Any) -> None:
 
 
 def _extent(taken: Slice) -> tuple[float, float, float, float]:
-    """Return the edges of the outer cells, whose centres are the ends of the grids."""
+    """Return the edges of the outer cells; their centres are the ends of the grids."""
     (left, right), (bottom, top) = (
         (grid[0] - 0.5 * (grid[1] - grid[0]), grid[-1] + 0.5 * (grid[1] - grid[0])) for grid in taken.grids
     )

@@ -130,7 +130,7 @@ def _say_what(axes: Axes, title: str, center: str, band: str, level: float, seed
 
 
 def _legend(axes: Axes) -> None:
-    """Draw the legend, that of many lines next to the axes."""
+    """Draw the legend, next to the axes if it has many lines."""
     handles, labels = axes.get_legend_handles_labels()
     wrapped = [textwrap.fill(label, _LABEL_WIDTH, break_on_hyphens=False) for label in labels]
     if len(labels) > _MAX_LABELS_INSIDE:

@@ -135,7 +135,7 @@ def _differ(algorithms: Sequence[AlgorithmRuns]) -> bool:
 
 
 def _ladders(algorithms: Sequence[AlgorithmRuns]) -> str:
-    """Draw the ratings of checkpoints, and list those of members; empty without ladders."""
+    """Draw the ratings of checkpoints, and list the ratings of members; empty without ladders."""
     found = [(str(run.directory), record) for run in _runs(algorithms) for record in read_ladders(run.directory)]
     rated = {name: record for name, record in found if record["of"] == "checkpoints"}
     parts = [_figure(partial(plots.elo, rated))] if rated else []
@@ -288,7 +288,7 @@ def _timing(algorithms: Sequence[AlgorithmRuns]) -> str:
 
 
 def _timing_row(run: Run) -> list[str]:
-    # Of a resumed run, these are the seconds of all its processes; `compile_seconds` are those of the last one.
+    # Of a resumed run, these are the seconds of all its processes; `compile_seconds` counts only the last one.
     timing = run.summary.get("timing", {})
     seconds = timing.get("total", run.summary.get("wall_seconds", run.last.get("wall_seconds")))
     return [

@@ -32,7 +32,7 @@ def common_unit(members: Iterable[Member]) -> str:
 
 
 def keeps_last(run: Run) -> bool:
-    """Return whether the absolute metric of a run is that of its last parameters."""
+    """Return whether the absolute metric of a run measures its last parameters."""
     return run.config["arch"].get("architecture_name") in _KEEP_LAST
 
 
@@ -133,7 +133,7 @@ def count_diverged(scores: np.ndarray, low: float, name: str, notes: list[str]) 
 def score_tables(
     scores: Mapping[str, list[np.ndarray]], tasks: Sequence[str], notes: list[str]
 ) -> dict[str, np.ndarray]:
-    """Return scores as tables; those of several tasks are scaled to [0, 1] by the extremes of each task.
+    """Return scores as tables; with several tasks, scaled to [0, 1] by the extremes of each task.
 
     Returns by label, `[S, K]` scores of S seeds on K tasks; S is the least number of seeds on a task.
     """
@@ -176,7 +176,7 @@ def episode_returns(member: Member, kind: str) -> np.ndarray:
     if member.failure and kind != "best":
         return np.asarray([math.nan])
     run = member.run
-    # The results of successive halving are those of its best complete trials, not of the last ones.
+    # The results of successive halving come from its best complete trials, not from the last ones.
     which = "best" if kind == "best" or halves(run) else "last"
     stored = run.summary.get(EPISODE_RETURNS)
     if stored and (which == "best" or keeps_last(run)):

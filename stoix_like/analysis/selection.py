@@ -51,8 +51,8 @@ def read_selected(directory: Path) -> SelectedMember | None:
 def one_stage(runs: Sequence[Run]) -> list[Run]:
     """Leave out runs of a search that are not comparable with its other ones, where both are there.
 
-    Of a sweep, these are the runs on fresh seeds: with those that selected their setting, they would be one algorithm,
-    whose returns are partly those by which it was selected. Of `tune`, whose fresh seeds have the configured setting,
+    Of a sweep, these are the runs on fresh seeds: with the runs that selected their setting, they would be one
+    algorithm, partly scored by the returns that selected it. Of `tune`, where fresh seeds have the configured setting,
     too, they are all stages but the last one.
     """
     parents = [set(run.directory.parents) for run in runs]
@@ -74,7 +74,7 @@ def one_stage(runs: Sequence[Run]) -> list[Run]:
 def describe_fresh(returns: Sequence[float]) -> str:
     """Return the interquartile mean of fresh seeds with its 95 % interval, as text."""
     found = aggregate(returns, (0,) * len(returns))
-    # An end is NaN where it is that of resamples in which enough seeds diverged.
+    # An end is NaN where it comes from resamples in which enough seeds diverged.
     iqm, *ends = ("diverged" if math.isnan(found[key]) else f"{found[key]:.4g}" for key in ("iqm", "ci_low", "ci_high"))
     interval = f" [{', '.join(ends)}]" if len(returns) > 1 else ""
     lost = sum(map(math.isnan, returns))

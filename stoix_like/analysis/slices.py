@@ -65,7 +65,7 @@ def take_slice(
 ) -> Slice:
     """Evaluate a policy and its critic over one or two features of the observation.
 
-    The other features are those of one visited state, the one nearest to the medians of all, or the results are
+    The other features come from one visited state, the one nearest to the medians of all, or the results are
     averages over visited states.
 
     Args:
@@ -152,7 +152,7 @@ def _nested(view: View) -> Any:
 
 
 def _base(visits: Visits, others: str) -> Observation:
-    """Return the visited observations `[K, ...]` whose features that do not vary are used."""
+    """Return the visited observations `[K, ...]` that give the features which do not vary."""
     flat = np.concatenate(
         [leaf.reshape(len(leaf), -1).astype(np.float64) for leaf in view_of(visits.observation).values()], axis=1
     )

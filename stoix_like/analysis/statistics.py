@@ -34,7 +34,7 @@ def aggregates(
 ) -> dict[str, dict[str, Interval]]:
     """Compute mean, median, interquartile mean and optimality gap, with stratified bootstrap intervals.
 
-    With several tasks, the median is that of the tasks' means. Source: Agarwal et al. 2021, "Deep reinforcement
+    With several tasks, the median is over the tasks' means. Source: Agarwal et al. 2021, "Deep reinforcement
     learning at the edge of the statistical precipice", section 4.
 
     `scores`: `[S, K]` scores of S seeds on K tasks, by algorithm.
@@ -169,7 +169,7 @@ PAIRED_TITLES = {
 def is_exact(size: int, other: int | None = None) -> bool:
     """Return whether a permutation test goes through all permutations instead of drawing `NUM_RESAMPLES`.
 
-    `other`: that of the other algorithm; None if they are paired.
+    `other`: the size of the other algorithm; None if they are paired.
     """
     return (2**size if other is None else math.comb(size + other, size)) <= MAX_PERMUTATIONS
 

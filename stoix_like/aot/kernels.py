@@ -35,17 +35,17 @@ class Body(NamedTuple):
 
     @property
     def launches(self) -> int:
-        """Kernels of one run, with those of inner loops; a loop of unknown length counts once."""
+        """Kernels of one run, with inner loops; a loop of unknown length counts once."""
         return self.kernels + sum((loop.trips or 1) * loop.launches for loop in self.loops)
 
     @property
     def bytes_accessed(self) -> int:
-        """Bytes of one run, with those of inner loops."""
+        """Bytes of one run, with inner loops."""
         return self.bytes + sum((loop.trips or 1) * loop.bytes_accessed for loop in self.loops)
 
     @property
     def cost(self) -> float:
-        """Predicted cost of the kernels of one run, with those of inner loops."""
+        """Predicted cost of the kernels of one run, with inner loops."""
         return sum(kernel.cost for _, kernel in self.repeated())
 
     def repeated(self, times: int = 1) -> Iterator[tuple[int, Kernel]]:
@@ -187,7 +187,7 @@ class _Reader:
         return int(value[1]) if value else None
 
     def _bytes(self, operation: _Operation, types: dict[str, str]) -> int:
-        """Return the bytes that an operation reads and writes; of an array of which it needs a slice, those of it."""
+        """Return the bytes that an operation reads and writes; of a sliced array, the bytes of the slice."""
         sizes = [_size(types.get(name, "")) for name in operation.operands]
         written = _size(operation.type)
         if operation.opcode == "dynamic-slice":
@@ -264,7 +264,7 @@ def _scope(text: str) -> tuple[str, ...]:
     match = re.search(r'op_name="([^"]*)"', text)
     if match is None:
         return ()
-    # Those of inner loops follow the last body.
+    # Scopes of inner loops follow the last body.
     segments = _split(match[1])
     return tuple(found for segment in segments if (found := _scope_of(segment)))
 

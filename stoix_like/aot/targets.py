@@ -35,7 +35,7 @@ class Target(NamedTuple):
 
     @property
     def bandwidth(self) -> float:
-        """Bytes that the memory of a GPU moves in a microsecond; 0 of a TPU, whose compiler predicts all kernels."""
+        """Bytes that the memory of a GPU moves in a microsecond; 0 of a TPU: its compiler predicts all kernels."""
         found = _BANDWIDTH.search(self.topology)
         return int(found[1]) / 1e6 if found else 0.0
 
@@ -108,7 +108,7 @@ class _Tpu(NamedTuple):
 
 _TPUS = {
     "v5e": _Tpu("TPU v5e", 63 * 2**28, 1, 2, 256),
-    # Slices of a v5p are named by their cores, two of which are a device.
+    # Slices of a v5p are named by their cores, two per device.
     "v5p": _Tpu("TPU v5p", 95 * 2**30, 2, 3, 4096),
     "v6e": _Tpu("TPU v6e", 125 * 2**28, 1, 2, 256),
 }

@@ -200,7 +200,7 @@ def _whole(value: Any) -> Any:
 
 
 def _check_environment(run: RunConfig, script: ModuleType, config: Any) -> None:
-    """Refuse environments whose observations or actions the file does not take."""
+    """Refuse environments with observations or actions that the file does not take."""
     name, space = run.env.scenario.name, Box if run.system_name in CONTINUOUS else Discrete
     env = factory.make_eval(run.env)
     kind = "continuous" if space is Box else "discrete"

@@ -53,7 +53,7 @@ def _with_comments(group: str) -> list[str]:
 
 
 def _network_names() -> list[str]:
-    """Return the names of networks in a few lines: those of a kind follow its name, which says what they see."""
+    """Return the names of networks in a few lines, grouped by a name that says what they see."""
     kinds: dict[str, list[str]] = {}
     for name in group_choices("network"):
         kind, _, rest = name.partition("_")

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Parse the arguments; return those of `train` and `plot`, which have parsers of their own, separately."""
+    """Parse the arguments; return those for `train` and `plot`, which have their own parsers, separately."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words and (kind := plotting.moved(words[0])):
         raise ConfigError(f"{words[0]} is a kind of plot: use stoix-like plot --kind {kind}")

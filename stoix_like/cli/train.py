@@ -37,7 +37,7 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
 
     A run that cannot work is refused with one line and exit code 2, before it creates a directory or compiles anything.
 
-    `system`: default system; None uses that of the configuration.
+    `system`: default system; None: from the configuration.
     """
     with program(owns_process=argv is None):
         train(system, list(sys.argv[1:] if argv is None else argv), owns_process=argv is None)
@@ -118,7 +118,7 @@ def config_dirs(args: argparse.Namespace) -> list[str]:
 class _LoneRun(NamedTuple):
     """A run that is neither part of a multirun nor started elsewhere."""
 
-    config: DictConfig  # its configuration, with that of Hydra
+    config: DictConfig  # its configuration, with Hydra's
     prepared: Prepared  # the run
 
 
@@ -240,7 +240,7 @@ def _starts_elsewhere(config: DictConfig) -> bool:
 
 
 def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:
-    """Refuse a directory that is neither new nor that of the same multirun, which continues."""
+    """Refuse a directory that is neither new nor from the same multirun, which continues."""
     from stoix_like.run.set_up import resume_checks
     from stoix_like.storage.run_directory import RunDirectory
 

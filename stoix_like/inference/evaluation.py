@@ -58,7 +58,7 @@ class EvaluatedMembers(NamedTuple):
     selected: tuple[str, ...]  # `[M]` how the parameters of each member were selected
     # `[M]` the seed of each member, where it is not the one that the run started with; empty otherwise.
     seeds: tuple[int, ...] = ()
-    diverged: tuple[int, ...] = ()  # members whose parameters are those from before they diverged
+    diverged: tuple[int, ...] = ()  # members with parameters from before they diverged
 
     def state_of(self, index: int) -> Any:
         """Return the state of one member."""

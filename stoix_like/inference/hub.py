@@ -33,7 +33,7 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
     """Upload what inference needs of a run, and a model card, to a repository of the Hub.
 
     Uploaded are the configuration, the metrics, the summary, and the trained parameters of the newest checkpoint,
-    without replay buffers. The token is that of `hf auth login` or of the variable HF_TOKEN.
+    without replay buffers. The token comes from `hf auth login` or the variable HF_TOKEN.
     """
     directory = remote.local_copy(run_dir, items=("best", "shared"))
     check_is_run(directory)

@@ -99,7 +99,7 @@ def load_policy(
         greedy: act by the mode of the policy; by default as `arch.evaluation_greedy` of the run.
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
-        agent: of a run with `network.share=false`, the agent whose networks act; None: those of all agents, each on
+        agent: of a run with `network.share=false`, the agent that acts; None: all agents, each on
             its own row of observations `[..., A, *shape]`.
 
     Returns:

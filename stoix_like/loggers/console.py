@@ -336,7 +336,7 @@ def _seconds_left(last: Mapping[str, Any], record: Mapping[str, Any], total: int
         return float((total - steps) * (record["wall_seconds"] - last["wall_seconds"]) / (steps - since))
     # The first record of a resumed run has none before it.
     speed = record.get("steps_per_second")
-    # It counts the steps of all members, and the budget those of one.
+    # It counts the steps of all members, and the budget the steps of one.
     return (total - steps) * num_members / speed if steps and speed else None
 
 

@@ -31,7 +31,7 @@ class JsonlLogger:
         self._metrics, self._updates = _Lines(path), _Lines(path.with_name("updates.jsonl"))
 
     def start(self, info: RunInfo) -> None:
-        """Replace the files by those of the run up to its checkpoint.
+        """Replace the files by the run's records up to its checkpoint.
 
         The metrics file then contains exactly the records of the history, none for a new run.
         """
@@ -63,7 +63,7 @@ class JsonlLogger:
 
 
 class _Lines:
-    """A file of lines, each of which is complete."""
+    """A file of complete lines."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path

@@ -31,7 +31,7 @@ class LoggerConfig:
     # The console starts last, so that W&B prints above the progress bar, and closes first to restore the terminal.
     console: ConsoleConfig = dataclasses.field(default_factory=ConsoleConfig)
     video: VideoConfig = dataclasses.field(default_factory=VideoConfig)
-    # Updates between two records of training metrics; None records only those of evaluations.
+    # Updates between two records of training metrics; None: only at evaluations.
     every_updates: Annotated[int | None, between(1, INT32_MAX)] = None
     diagnostics: bool = False  # whether every evaluation records dormant units, ranks and norms of the networks
 

@@ -98,10 +98,10 @@ class WandbLogger:
         self._logged = -1  # environment steps before which the W&B run has all records
 
     def start(self, info: RunInfo) -> None:
-        """Start a W&B run, or continue that of a run that is resumed.
+        """Start a W&B run, or continue the one of a resumed run.
 
         A process that was killed may have logged records and videos after its last checkpoint, which W&B cannot delete:
-        they stay, and are not logged again, except those of the last step that it logged, where some may be missing.
+        they stay, and are not logged again, except for the last step that it logged, where some may be missing.
         Offline, W&B does not know them.
         """
         self._check_directory()

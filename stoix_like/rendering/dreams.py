@@ -133,7 +133,7 @@ class Line(NamedTuple):
     label: str  # its name and unit
     truth: np.ndarray  # `[T]`, what was observed
     dream: np.ndarray  # `[T]`, what the model made of it
-    limits: tuple[float, float] | None = None  # ends of its axis; None for those of the values
+    limits: tuple[float, float] | None = None  # ends of its axis; None: from the values
 
 
 def pictures(episode: DreamedEpisode) -> list[Picture]:
@@ -230,7 +230,7 @@ def _images(episode: DreamedEpisode) -> Mapping[str, ArraySpace]:
 
 
 def _range(space: ArraySpace, truth: np.ndarray) -> tuple[Any, Any]:
-    """Return the values that are black and white; those of the truth where the space has no bounds."""
+    """Return the values that are black and white; from the truth where the space has no bounds."""
     low, high = (np.asarray(end, np.float32) for end in bounds(space))
     if isinstance(space, Box) and not space.bounded:
         low, high = (np.asarray(end, np.float32) for end in (truth.min(), truth.max()))

@@ -110,5 +110,5 @@ class Recorder:
 
 
 def _plain(leaf: jax.Array) -> jax.Array:
-    """Return the data of PRNG keys, of which numpy has no type."""
+    """Return the data of PRNG keys: numpy has no type for keys."""
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf

@@ -152,7 +152,7 @@ def describe_steps(steps: float, trial_steps: int, plan: BudgetStages, unit: str
 def _tail_seconds(cost: Cost, slots: int, seeds: int) -> float:
     """Return the seconds of what is not the search itself."""
     rounds = tail_rounds(slots, seeds)
-    # The programs of later runs are those of the first one, from the cache of the compiler.
+    # Later runs have the programs of the first one, from the cache of the compiler.
     return cost.round * rounds / _MARGIN + 0.5 * (2.0 + rounds) * cost.start
 
 

@@ -15,7 +15,7 @@ _MAX_SEED = 2**31
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a seed of a search whose further seeds would be none of runs."""
+    """Refuse a seed of a search that leaves no valid further seeds for runs."""
     if seed > _MAX_SEED:
         raise ConfigError(f"arch.seed={seed} leaves no room for the further seeds of a search: use at most {_MAX_SEED}")
 

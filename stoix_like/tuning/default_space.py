@@ -44,7 +44,7 @@ def configured_space(config: RunConfig, fixed: Collection[str] = ()) -> dict[str
 
 
 def _ranges(system_name: str) -> Mapping[str, Any]:
-    """Return the ranges of all systems, with those of a family."""
+    """Return the ranges of all systems, with the ranges of a family."""
     root = config_dir() / "system"
     family = root / system_name.partition("/")[0] / FILE
     own = yaml.safe_load(family.read_text(encoding="utf-8")) if family.is_file() else {}

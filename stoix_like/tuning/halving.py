@@ -22,7 +22,7 @@ from stoix_like.tuning.study import PLACE, RUN
 HALVING = "halving"
 # What became of a trial, as an attribute: `complete`, `stopped` at a rung, `diverged`, or `unfinished` at the end.
 ENDED = "ended"
-# First seeds of further runs: beyond those of finalists and the fresh ones, and relative to each other.
+# First seeds of further runs: beyond the finalists' and the fresh ones, and relative to each other.
 _FURTHER, _STRIDE = FRESH + 1_000_000, 1_000_000
 
 
@@ -111,7 +111,7 @@ class Halvings:
             "halving.rounds": self._rounds,
         }
         own = {**shape, **{f"arch.population.{name}": value for name, value in population.items()}}
-        # Settings are drawn by the seed, too: no run repeats those of another one.
+        # Settings are drawn by the seed, too: no run repeats another's.
         own["arch.seed"] = self._seed + (_FURTHER + (number - 1) * _STRIDE if number else 0)
         return Job(f"runs/{number:05d}", to_overrides(own))
 

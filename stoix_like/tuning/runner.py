@@ -41,7 +41,7 @@ class LostRunsError(TrainingError):
 class Job(NamedTuple):
     """A run of a sweep."""
 
-    run: str  # its directory, relative to that of the sweep
+    run: str  # its directory, relative to the sweep's
     overrides: Sequence[str]  # Hydra overrides in which it differs from the other runs
 
 
@@ -136,7 +136,7 @@ class Runner(NamedTuple):
             )
 
     def has_results(self, run: str) -> bool:
-        """Return whether a run has results, and not those of parameters that were lost after its last checkpoint."""
+        """Return whether a run has results, and not from parameters that were lost after its last checkpoint."""
         summary = read_summary(self.directory / run)
         with contextlib.suppress(ConfigError):  # of a configuration that cannot be read
             # Without any checkpoint, the run could not continue.

@@ -1,4 +1,4 @@
-"""Shapes of a sweep: the values of the parameters that are not traced, each of which is a program of its own."""
+"""Shapes of a sweep: the values of the parameters that are not traced, with one program each."""
 
 from __future__ import annotations
 

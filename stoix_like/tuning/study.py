@@ -51,7 +51,7 @@ def open_study(path: Path) -> optuna.Study:
         connection.execute("PRAGMA synchronous=OFF")
         return connection
 
-    # No connection outlives its transaction: a pool would keep some open, of which Python 3.13 warns.
+    # No connection outlives its transaction: a pool would keep some open, and Python 3.13 warns of them.
     kwargs = {"creator": connect, "poolclass": NullPool}
     try:
         return optuna.create_study(

@@ -57,7 +57,7 @@ class SweepSearch(Protocol):
         """Return lines for the user before anything trains: the first one says how many programs compile."""
 
     def next_jobs(self) -> list[Job]:
-        """Return the runs to train next, some of which may be complete; empty at the end of the sweep."""
+        """Return the runs to train next, complete ones included; empty at the end of the sweep."""
 
     def tell(self, job: Job) -> None:
         """Write the results of a run to the study."""
@@ -79,7 +79,7 @@ class SweepConfig:
         fresh_seeds: seeds on which the best trial is trained again after the search; 0: none.
         sampler: `tpe`, `cmaes`, `random`, `grid` (five points per continuous range) or `halving` (populations that
             stop trials and start others, see `run.population.halving`).
-        objective: `final`, the mean return of the last evaluation, or `best`, that of the best policy.
+        objective: `final`, the mean return of the last evaluation, or `best`, the best policy's.
         seed: seed of the sampler.
         launcher: Hydra launcher of the populations, such as `joblib` or `submitit_slurm`; None: one after the other
             in this process.
@@ -365,7 +365,7 @@ class Sweep:
         while (start := len(found)) < self.config.fresh_seeds:
             begun = self.directory.glob(f"{FRESH_RUNS}/{number:05d}-{start}-*")
             stops = {int(part.name.rpartition("-")[2]): any(part.glob(f"*/{METRICS}")) for part in begun}
-            # Started runs are read or resumed, except those for more seeds than are needed of which none was evaluated.
+            # Started runs are read or resumed, except runs without evaluations for more seeds than are needed.
             wanted = self.config.fresh_seeds
             stop = min([stop for stop, evaluated in stops.items() if evaluated or stop <= wanted] or [wanted])
             name, first = f"{FRESH_RUNS}/{number:05d}-{start}-{stop}", self.seed + FRESH + start

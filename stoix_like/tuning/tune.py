@@ -63,7 +63,7 @@ class TuneResult(NamedTuple):
     improved: bool  # whether another setting was better
     selected_return: float  # interquartile mean of the further seeds that selected it
     fresh_returns: list[float]  # final return of the tuned setting, by fresh seed
-    default_returns: list[float]  # that of the configured setting, on the same seeds
+    default_returns: list[float]  # with the configured setting, on the same seeds
 
     @property
     def overrides(self) -> list[str]:
@@ -85,7 +85,7 @@ class Request(NamedTuple):
 
     @property
     def of_runs(self) -> list[str]:
-        """Hydra overrides of all runs: those of all trials, and what the command decides."""
+        """Hydra overrides of all runs: the trials', and what the command decides."""
         return [*self.overrides, *_QUIET, *_evaluations(self.overrides)]
 
 
