@@ -70,7 +70,7 @@ def _hint(unknown: UnknownKey, systems: Sequence[str], environments: Sequence[st
     for end in (key.removeprefix(prefix), name):
         if alike := [one for one in known if one.lower().endswith(f".{end.lower()}")]:
             return nearest(end, alike)
-    if rows := [row for row in rows_of(name) if all("=" in one for one in row.ours)]:
+    if rows := [row for row in rows_of(name) if prefix and all("=" in one for one in row.ours)]:
         return f"use {listed(rows[0].ours, 'and')}{rows[0].remark}"
     siblings = [one for one in known if one.rpartition(".")[0] == path]
     return nearest(key, siblings) if siblings else f"write +{key}=… to add it to {path}"

@@ -15,7 +15,10 @@ def test_every_name_of_the_table_is_answered_from_it():
     composed = compose_config([], return_hydra_config=True)
     for row in (row for row in foreign_keys() if "=" not in row.theirs):
         for unknown in unknown_keys.find(parse_overrides([f"{row.theirs}=x"]), composed):
-            answer, rows = unknown_keys.refusal([unknown], [], []), rows_of(row.theirs)
+            answer, rows = (
+                unknown_keys.refusal([unknown], [], []),
+                [*rows_of(row.theirs), *rows_of(row.theirs.rpartition(".")[2])],
+            )
             ours = {name.partition("=")[0] for one in rows for name in one.ours}
             words = {word.partition("=")[0] for word in re.findall(r"[\w./=]+", answer)}
             assert ours & words if ours else answer.endswith(row.note), (row, answer)

@@ -81,7 +81,9 @@ def _add_curves(parser: argparse.ArgumentParser) -> None:
 
 def _add_labelled(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
-    parser.add_argument("--label", action="append", metavar="NAME", help="name of each algorithm, in their order")
+    parser.add_argument(
+        "--label", action="append", metavar="NAME", help="name of an algorithm; once for each, in their order"
+    )
 
 
 def _add_efficiency(parser: argparse.ArgumentParser) -> None:

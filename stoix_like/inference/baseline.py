@@ -23,8 +23,11 @@ def with_policy(system: System, policy: str | BaselinePolicy, space: Space) -> S
     """Replace what a system does in evaluations."""
 
     def fault(action: Any) -> str | None:
-        shape = jnp.shape(action)
-        return None if shape == space.shape else f"returns an array of shape {list(shape)}, not {list(space.shape)}"
+        shape, dtype = jnp.shape(action), jnp.result_type(action)
+        if shape != space.shape:
+            return f"returns an array of shape {list(shape)}, not {list(space.shape)}"
+        is_exact = not jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(space.dtype, jnp.floating)
+        return None if is_exact else f"returns {dtype}, and actions are {jnp.dtype(space.dtype)}"
 
     def draw(observation: Observation, key: jax.Array) -> jax.Array:
         return space.sample(key, observation.action_mask)

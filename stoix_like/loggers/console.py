@@ -208,7 +208,8 @@ class ConsoleLogger:
         if best is not None:
             varied = {name: best[name] for name in best if name in summary.get("population/varied", ())}
             described = "".join(f", {name}={value:.3g}" for name, value in varied.items())
-            self._print_field("best member", f"#{best['member']}, seed {best['seed']}{described}")
+            measure = "absolute metric" if "absolute/episode_return_mean" in summary else "last evaluation"
+            self._print_field("best member", f"#{best['member']} by the {measure}, seed {best['seed']}{described}")
         self._print_points(summary)
         self._print_field("time", format_timing(summary["timing"]))
         if self._run_dir is not None and "profile" in summary:

@@ -27,8 +27,10 @@ def tell_apart(runs: Sequence[Run], tasks: Sequence[str]) -> list[str]:
     for alike in places.values():
         found = [samples(runs[place]) for place in alike]
         ones = [members[0] for members in found]
-        varied = {f"system.{name}" for members in found if len(members) > 1 for name in members[0].hyperparams}
-        chosen = [settings(member, ("env", "arch.population", *varied, *BUDGETS)) for member in ones]
+        chosen = [settings(member, ("env", "arch.population", *BUDGETS)) for member in ones]
+        for one, members in zip(chosen, found, strict=True):
+            if len(members) > 1:
+                one |= {f"system.{name}": "varied" for name in members[0].hyperparams}
         differing = differing_keys(chosen)
         rows = [{key: one.get(key) for key in differing} for one in chosen]
         names = names_of_keys(rows)

@@ -30,7 +30,7 @@ SLOTS = (16, 8, 4)
 """Numbers of settings that train at a time, the preferred one first."""
 SEEDS = (8, 4)
 """Seeds of each finalist, and fresh seeds, likewise: final returns of few seeds flatter settings that are unstable."""
-_LEAST_SECONDS = 60.0  # compiling and timing alone take about that
+_LEAST_SECONDS = 120.0  # compiling and timing alone take about half of that
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _FORMS = "a wall time, 90s, 10min or 2h, or a number of environment steps (arch=offline: gradient steps), 5e7"
 # A search of fewer rounds would compare nothing but whole trials.

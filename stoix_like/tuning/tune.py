@@ -423,6 +423,7 @@ def _make_plan(
             print(budgets.describe_seconds(limits.seconds, cost, best, spent))
             return best
         takes = f"one round of {number} trials of arch.total_timesteps={trial_steps:,} takes {cost.round:.0f} s here"
+        takes += f", after {spent:.0f} s of compiling and timing and before finalists and fresh seeds"
         # Fewer slots cost less, but hardly less than in proportion.
         costs = {one: cost._replace(round=cost.round * one / number) for one in numbers[place - 1 :]}
         least = min(budgets.least_seconds(one, fewer, spent) for fewer, one in costs.items())
