@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 from scipy import stats
 
-from stoix_like.analysis import statistics
+from stoix_like.lab.analysis import statistics
 from stoix_like.storage.recorded_runs import BEST_RETURN, evolves, find_runs, halves, read_run
 
 Scores = Mapping[int, float]

@@ -14,11 +14,11 @@ import numpy as np
 from scipy import stats
 
 import stoix_like
-from stoix_like.analysis.statistics import aggregates
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
+from stoix_like.lab.analysis.statistics import aggregates
+from stoix_like.lab.tuning.default_space import default_space
 from stoix_like.run.set_up.setup import set_up
-from stoix_like.tuning.default_space import default_space
 
 # Repetitions have different seeds throughout: of the sampler, of the trials and of the confirmation.
 SEEDS_APART = 10_000

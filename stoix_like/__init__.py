@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from stoix_like.inference.collect import collect
     from stoix_like.inference.evaluation import evaluate
     from stoix_like.inference.load import load_policy
+    from stoix_like.lab import analysis as analysis
+    from stoix_like.lab.tuning.sweep import sweep as sweep
+    from stoix_like.lab.tuning.tune import tune as tune
     from stoix_like.loggers import Logger
     from stoix_like.run.experiment import Result
-    from stoix_like.tuning.sweep import sweep as sweep
-    from stoix_like.tuning.tune import tune as tune
 
     __version__: str
 else:
@@ -36,14 +37,16 @@ else:
         "collect": "stoix_like.inference.collect",
         "evaluate": "stoix_like.inference.evaluation",
         "load_policy": "stoix_like.inference.load",
-        "sweep": "stoix_like.tuning",
-        "tune": "stoix_like.tuning",
+        "sweep": "stoix_like.lab.tuning",
+        "tune": "stoix_like.lab.tuning",
     }
 
     def __getattr__(name: str) -> Any:
         """Return the installed version for `__version__`, and functions and modules that are imported on first use."""
         if name == "__version__":
             return importlib.import_module("importlib.metadata").version(__name__)
+        if name == "analysis":
+            return importlib.import_module("stoix_like.lab.analysis")
         if name in _MODULES:
             return getattr(importlib.import_module(_MODULES[name]), name)
         if importlib.import_module("importlib.util").find_spec(f"{__name__}.{name}"):

@@ -27,7 +27,7 @@ import pytest
 from support.lazily import Lazy
 from support.recorded import write_run
 
-report = Lazy("stoix_like.analysis.report")
+report = Lazy("stoix_like.lab.analysis.report")
 webdriver = Lazy("selenium.webdriver")
 wait = Lazy("selenium.webdriver.support.wait")
 

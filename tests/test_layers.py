@@ -48,10 +48,10 @@ LAYERS = (
     ("run.records",),
     ("run.programs",),
     ("run",),
-    ("aot",),
     ("inference",),
-    ("analysis",),
-    ("tuning",),
+    ("lab.aot",),
+    ("lab.analysis", "lab.ladder"),
+    ("lab.tuning",),
     ("cli",),
     ("",),
 )
@@ -110,6 +110,17 @@ def test_what_is_traced_knows_no_configuration_and_no_files():
     found = {module: packages(MODULES[module]) & unwanted for module in traced}
     # `to_plain` takes what Hydra composed.
     assert {module: names for module, names in found.items() if names} == {"networks.build.modules": {"omegaconf"}}
+
+
+def test_the_core_imports_neither_the_lab_nor_a_suite():
+    """The command line loads both when a command is called, `stoix_like` on first use, and suites by their name."""
+    neighbours = ("lab", "envs.suites.", "single_file")
+    core = [module for module in MODULES if module and not f"{module}.".startswith((*neighbours, "cli"))]
+    allowed = {"envs.suites.physics"}
+    imported = {
+        (module, other) for module in core for other in imports(MODULES[module]) if other.startswith(neighbours)
+    }
+    assert {pair for pair in imported if pair[1] not in allowed} == set()
 
 
 def test_no_circle_of_files():

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from stoix_like import composition
-from stoix_like.aot.kernels import Kernel
-from stoix_like.aot.targets import find_target
 from stoix_like.config import parse_config
+from stoix_like.lab.aot.kernels import Kernel
+from stoix_like.lab.aot.targets import find_target
 from stoix_like.run.host.plan import make_plan
 from support.composed import compose_config
 

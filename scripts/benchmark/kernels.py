@@ -21,9 +21,9 @@ from report import write_into
 from runner import OURS, SCRIPTS
 from scenarios import KERNEL_GOALS, KERNEL_SCENARIOS
 
-from stoix_like.aot.kernels import Body, read_program
-from stoix_like.aot.report import LAUNCH
-from stoix_like.aot.targets import Target, find_target
+from stoix_like.lab.aot.kernels import Body, read_program
+from stoix_like.lab.aot.report import LAUNCH
+from stoix_like.lab.aot.targets import Target, find_target
 
 TARGETS = ("h200", "v5e-1", "v5e-4")
 # rejax uses one device.

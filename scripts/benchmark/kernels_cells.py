@@ -5,7 +5,7 @@ Prints a table: kernels of one step of acting, and of one gradient step over a s
 
 import sys
 
-from stoix_like.aot import plugins, targets
+from stoix_like.lab.aot import plugins, targets
 
 target = targets.find_target("h200")
 plugins.prepare(target)
@@ -13,8 +13,8 @@ plugins.prepare(target)
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 
-from stoix_like.aot.kernels import read_program  # noqa: E402
-from stoix_like.aot.topology import find_devices  # noqa: E402
+from stoix_like.lab.aot.kernels import read_program  # noqa: E402
+from stoix_like.lab.aot.topology import find_devices  # noqa: E402
 from stoix_like.networks.base import ScannedRNN  # noqa: E402
 
 LENGTH, NUM_ENVS, WIDTH = 128, 256, 64

@@ -5,14 +5,14 @@ import os
 import sys
 from pathlib import Path
 
-from stoix_like.aot import plugins, targets
+from stoix_like.lab.aot import plugins, targets
 
 target = targets.find_target(sys.argv[1])
 plugins.prepare(target)
 
-from stoix_like.aot.topology import compile_with_costs, set_up_for  # noqa: E402
 from stoix_like.composition import compose_config  # noqa: E402
 from stoix_like.config import parse_config  # noqa: E402
+from stoix_like.lab.aot.topology import compile_with_costs, set_up_for  # noqa: E402
 from stoix_like.run.programs.functions import run_programs  # noqa: E402
 
 setup = set_up_for(parse_config(compose_config(sys.argv[2:])), target)

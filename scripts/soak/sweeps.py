@@ -19,8 +19,8 @@ TUNED = ("--budget", "3000", "--slots", "2", "arch.total_timesteps=64")
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Kill one sweep a few times."""
-    from stoix_like.tuning.halving import HALVING
-    from stoix_like.tuning.study import SAMPLERS
+    from stoix_like.lab.tuning.halving import HALVING
+    from stoix_like.lab.tuning.study import SAMPLERS
 
     sampler = bench.in_turn((*SAMPLERS, HALVING, TUNE), index)
 

@@ -155,7 +155,7 @@ def serve() -> None:
 
 def _preload() -> None:
     """Import what a run imports, except gymnax: it starts jax's threads, which do not survive a fork."""
-    for package in ("stoix_like.systems", "stoix_like.run", "stoix_like.inference", "stoix_like.tuning"):
+    for package in ("stoix_like.systems", "stoix_like.run", "stoix_like.inference", "stoix_like.lab.tuning"):
         root = importlib.import_module(package)
         for module in pkgutil.walk_packages(root.__path__, f"{package}."):
             importlib.import_module(module.name)

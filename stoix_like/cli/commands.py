@@ -136,7 +136,7 @@ class _SweepHelp(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         with contextlib.suppress(MissingExtraError):  # the rest of the help needs no extra
-            from stoix_like.tuning import SweepConfig
+            from stoix_like.lab.tuning import SweepConfig
 
             parser.epilog = "\n".join(["settings, each sweep.NAME=VALUE:", *_settings(SweepConfig)])
         parser.print_help()
@@ -184,12 +184,12 @@ def _runs(args: argparse.Namespace) -> str:
 
 
 def _compare(args: argparse.Namespace) -> str:
-    from stoix_like import analysis
+    from stoix_like.lab import analysis
 
     settings = analysis.Settings(args.score, args.test, args.level, args.correction, args.target)
     settings.check()
     if args.selection is not None:
-        from stoix_like.analysis import bandit
+        from stoix_like.lab.analysis import bandit
 
         curves = bandit.selection_curves(args.runs, settings, args.by, episodes=args.episodes, seed=args.seed)
         return bandit.describe(curves, settings)
@@ -197,7 +197,7 @@ def _compare(args: argparse.Namespace) -> str:
 
 
 def _ladder(args: argparse.Namespace) -> str:
-    from stoix_like.inference import ladder
+    from stoix_like.lab import ladder
 
     if args.trust:
         make_importable()
@@ -206,7 +206,7 @@ def _ladder(args: argparse.Namespace) -> str:
 
 
 def _report(args: argparse.Namespace) -> str:
-    from stoix_like.analysis import report
+    from stoix_like.lab.analysis import report
 
     report.write(args.runs, args.out, by=args.by, animation=not args.no_animation)
     return f"written to {args.out}"
@@ -241,7 +241,7 @@ def _push(args: argparse.Namespace) -> str:
 
 
 def _sweep(args: argparse.Namespace) -> str:
-    from stoix_like import tuning
+    from stoix_like.lab import tuning
 
     make_importable()
     return tuning.describe(tuning.from_command_line(_overrides_of(args)))
@@ -256,9 +256,9 @@ def _overrides_of(args: argparse.Namespace) -> list[str]:
 
 
 def _tune(args: argparse.Namespace) -> str:
-    from stoix_like import tuning
     from stoix_like.composition import parse_overrides
-    from stoix_like.tuning.results import plain
+    from stoix_like.lab import tuning
+    from stoix_like.lab.tuning.results import plain
 
     make_importable()
     space = None if args.space is None else plain(parse_overrides([f"space={args.space}"])[0].value())

@@ -65,8 +65,8 @@ def _collect(args: argparse.Namespace) -> str:
 
 
 def _data(args: argparse.Namespace) -> str:
-    from stoix_like.analysis.figures import check_output
     from stoix_like.data.files import read_data
+    from stoix_like.lab.analysis.figures import check_output
 
     if args.plot is not None:
         check_output(args.plot, option="--plot")
@@ -106,7 +106,7 @@ def plot_returns(data: DataSet, path: Path) -> None:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from stoix_like.analysis.figures import save
+    from stoix_like.lab.analysis.figures import save
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()

@@ -209,14 +209,14 @@ def _compile(args: argparse.Namespace) -> None:
 
 
 def _compile_for(args: argparse.Namespace) -> None:
-    from stoix_like.aot import plugins, targets
+    from stoix_like.lab.aot import plugins, targets
 
     target = targets.find_target(args.target)
     plugins.prepare(target)
     if note := plugins.stack_note(target):
         print(f"stoix-like: {note}", file=sys.stderr)
 
-    from stoix_like.aot import report
+    from stoix_like.lab.aot import report
 
     compiled = report.compile_for(_parsed(args), target)
     show("\n".join(compiled.lines()))

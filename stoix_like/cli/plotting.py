@@ -51,7 +51,7 @@ def plot(words: Sequence[str]) -> str:
     style.add_argument("--width", type=float, help="width in inches (default: 7 for each panel)")
     style.add_argument("--dpi", type=int, default=150, help="dots per inch of a .png (default: 150)")
     args = parser.parse_args(rest, known)
-    from stoix_like.analysis import figures
+    from stoix_like.lab.analysis import figures
 
     figures.check_output(args.out, endings)
     if (figure := kind.draw(args)) is not None:
@@ -159,8 +159,8 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
 
 
 def _draw_runs(args: argparse.Namespace) -> Figure:
-    from stoix_like import analysis
-    from stoix_like.analysis import figures
+    from stoix_like.lab import analysis
+    from stoix_like.lab.analysis import figures
 
     algorithms = analysis.read(args.runs, args.by)
     if args.label and len(args.label) != len(algorithms):
@@ -174,7 +174,7 @@ def _draw_runs(args: argparse.Namespace) -> Figure:
 
 
 def _draw_policy(args: argparse.Namespace) -> Figure:
-    from stoix_like import analysis
+    from stoix_like.lab import analysis
 
     sliced = {"fixed": _numbers(args.fixed), "others": args.others} if hasattr(args, "fixed") else {}
     draw: Callable[..., Any] = getattr(analysis, f"draw_{args.kind}")
@@ -187,8 +187,8 @@ def _draw_policy(args: argparse.Namespace) -> Figure:
 
 
 def _draw_search(args: argparse.Namespace) -> Figure:
-    from stoix_like.analysis.searches import draw_search
     from stoix_like.inference.searches import search_episode
+    from stoix_like.lab.analysis.searches import draw_search
 
     if args.trust:
         make_importable()
@@ -198,7 +198,7 @@ def _draw_search(args: argparse.Namespace) -> Figure:
 
 
 def _draw_dream(args: argparse.Namespace) -> Figure | None:
-    from stoix_like.analysis.dreams import draw_dream, dream_episode
+    from stoix_like.lab.analysis.dreams import draw_dream, dream_episode
     from stoix_like.rendering.animation import FORMATS, check_writer
     from stoix_like.rendering.dreams import write_dream
 
@@ -216,8 +216,8 @@ def _draw_dream(args: argparse.Namespace) -> Figure | None:
 
 
 def _draw_memory(args: argparse.Namespace) -> Figure:
-    from stoix_like.analysis.groups import SCORES
-    from stoix_like.analysis.memory_plot import draw_memory
+    from stoix_like.lab.analysis.groups import SCORES
+    from stoix_like.lab.analysis.memory_plot import draw_memory
 
     if args.score not in SCORES:
         raise ConfigError(f"--score {args.score} is unknown: {nearest(args.score, SCORES)}")

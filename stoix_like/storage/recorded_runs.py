@@ -42,7 +42,7 @@ _PARTS = ("checkpoints", "checkpoints-damaged", "evaluations", "tensorboard", "w
 # A mapping that one override sets as a whole.
 WHOLE = "arch.population.hyperparams"
 # Callbacks by which searches print their progress, which are no setting of a run.
-_OF_SEARCHES = "stoix_like.tuning."
+_OF_SEARCHES = ("stoix_like.lab.tuning.", "stoix_like.tuning.")
 _STATISTICS = ("mean", "iqm", "ci_low", "ci_high")
 _POINT = {
     "members": [int],

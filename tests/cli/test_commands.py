@@ -8,7 +8,7 @@ import pytest
 
 from stoix_like import cli
 from stoix_like.errors import ConfigError
-from stoix_like.tuning import SweepConfig
+from stoix_like.lab.tuning import SweepConfig
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_commands_import_code_from_the_working_directory(command, imports, tmp_p
         raise ConfigError("imported")
 
     monkeypatch.setattr("stoix_like.inference.load.load_policy", refuse)
-    monkeypatch.setattr("stoix_like.tuning.from_command_line", refuse)
+    monkeypatch.setattr("stoix_like.lab.tuning.from_command_line", refuse)
     with pytest.raises(SystemExit):
         cli.main(command.split())
     assert "imported" in capsys.readouterr().err

@@ -3,8 +3,8 @@
 import pytest
 
 from stoix_like import cli
-from stoix_like.analysis.statistics import TESTS
 from stoix_like.cli.plotting import KINDS, plot
+from stoix_like.lab.analysis.statistics import TESTS
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.aot import report, targets, topology
 from stoix_like.callbacks import Callback
 from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError, ConfigError
+from stoix_like.lab.aot import report, targets, topology
 from stoix_like.run.programs.compile import size_keys
 from stoix_like.run.set_up import warm_start
 from stoix_like.run.set_up.influence import find_influence

@@ -35,7 +35,7 @@ def test_lists_of_callbacks_make_no_population(tmp_path):
 
 def test_the_progress_of_a_search_is_no_setting(tmp_path):
     run_dir, own = write_run(tmp_path / "run"), {"_target_": "my_module.Own"}
-    progress = {"_target_": "stoix_like.tuning.progress.TuningProgress", "stage": "search"}
+    progress = {"_target_": "stoix_like.lab.tuning.progress.TuningProgress", "stage": "search"}
     for callbacks, left in (([own, progress], [own]), ([progress], []), (None, [])):
         set_key(run_dir, "callbacks", callbacks)
         assert settings(*members(read_run(run_dir)))["callbacks"] == left

@@ -4,12 +4,12 @@ import multiprocessing
 import time
 
 from stoix_like.composition import parse_overrides
-from stoix_like.tuning.parameters import parse_space
-from stoix_like.tuning.results import plain
-from stoix_like.tuning.runner import Runner
-from stoix_like.tuning.shapes import list_shapes
-from stoix_like.tuning.study import open_study
-from stoix_like.tuning.sweep import STUDY, Sweep, SweepConfig
+from stoix_like.lab.tuning.parameters import parse_space
+from stoix_like.lab.tuning.results import plain
+from stoix_like.lab.tuning.runner import Runner
+from stoix_like.lab.tuning.shapes import list_shapes
+from stoix_like.lab.tuning.study import open_study
+from stoix_like.lab.tuning.sweep import STUDY, Sweep, SweepConfig
 
 SPACE = {
     "actor_lr": {"log_uniform": [1e-5, 1e-1]},

@@ -9,7 +9,7 @@ import pytest
 
 import stoix_like
 from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
-from stoix_like.inference.ladder import ladder
+from stoix_like.lab.ladder import ladder
 from support import connect_four, solved_games, tic_tac_toe
 
 

@@ -1,0 +1,207 @@
+"""Scores of algorithms on tasks, as arrays."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stoix_like.arch_config import ARCHITECTURES, step_unit
+from stoix_like.errors import ConfigError
+from stoix_like.lab.analysis.groups import AlgorithmRuns
+from stoix_like.storage import remote
+from stoix_like.storage.contents import NUMBER, read_json, reading
+from stoix_like.storage.recorded_runs import EPISODE_RETURNS, TRIALS, Member, Run, all_seeds, evolves, halves
+from stoix_like.storage.recorded_runs import members as members_of
+from stoix_like.storage.run_files import EVALUATIONS
+
+_KEEP_LAST = [name for name, arch in ARCHITECTURES.items() if arch.keeps_last]
+_PLAYED = {"env_steps": int, "episode_returns": [NUMBER]}
+# An evaluation of one member, or of all.
+_EVALUATION = (_PLAYED, {"members": [{"member": int, **_PLAYED}]})
+_MAX_BYTES = 2**28
+
+
+def common_unit(members: Iterable[Member]) -> str:
+    """Return what the budgets of members count: `env steps`, `gradient steps`, or `steps` where they differ."""
+    units = {step_unit(member.run.config) for member in members}
+    return units.pop() if len(units) == 1 else "steps"
+
+
+def keeps_last(run: Run) -> bool:
+    """Return whether the absolute metric of a run measures its last parameters."""
+    return run.config["arch"].get("architecture_name") in _KEEP_LAST
+
+
+def with_scores(algorithms: Sequence[AlgorithmRuns], kind: str, notes: list[str]) -> list[AlgorithmRuns]:
+    """Leave out members without a return that did not diverge: their run is incomplete, or measures none."""
+    found = []
+    for algorithm in algorithms:
+        tasks = dict(algorithm.tasks)
+        for task, members in tasks.items():
+            kept = tuple(member for member in members if member.failure or not math.isnan(member.score(kind)))
+            if kept and len(kept) < len(members):
+                tasks[task] = kept
+                missing = len(members) - len(kept)
+                notes.append(f"{algorithm.label} on {task}: {missing} member(s) without a {kind} return are left out")
+        found.append(algorithm._replace(tasks=tasks))
+    return found
+
+
+def raw_scores(
+    algorithms: Sequence[AlgorithmRuns], tasks: Sequence[str], kind: str, notes: list[str]
+) -> dict[str, list[np.ndarray]]:
+    """Return the returns of the members of each algorithm on each task.
+
+    Returns by label, one array `[S]` per task.
+    """
+    notes += [note for algorithm in algorithms for task in tasks if (note := _chosen_members(algorithm, task, kind))]
+    least = [lowest([algorithm.scores(task, kind) for algorithm in algorithms]) for task in tasks]
+    return {
+        algorithm.label: [_scores(algorithm, task, kind, low, notes) for task, low in zip(tasks, least, strict=True)]
+        for algorithm in algorithms
+    }
+
+
+def _chosen_members(algorithm: AlgorithmRuns, task: str, kind: str) -> str | None:
+    """Return of how many members the scores are the best, and the steps of all of them."""
+    chosen = [member for member in algorithm.tasks[task] if evolves(member.run)]
+    if not chosen:
+        return None
+    number = " or ".join(dict.fromkeys(map(_choices, chosen)))
+    steps = [len(members_of(member.run)) * member.value(member.run.last, "env_steps") for member in chosen]
+    spent = "–".join(f"{step:,.0f}" for step in dict.fromkeys((min(steps), max(steps))))
+    by = "" if kind == "best" else ", by these episodes"
+    fresh = "" if kind == "best" else "; `stoix-like compare --score best` compares fresh episodes"
+    return (
+        f"{algorithm.label} on {task}: each score is that of the best of {number}{by}, after {spent}"
+        f" {common_unit(chosen)} of all together{_missing_steps(chosen)}{_common_seeds(chosen)}{fresh}"
+    )
+
+
+def _missing_steps(members: Iterable[Member]) -> str:
+    """Return which steps `env_steps` leaves out: each later trial of successive halving fills a new replay buffer."""
+    runs = [member.run for member in members if halves(member.run)]
+    warm_up = any(run.config["system"].get("warmup_steps") and step_unit(run.config) == "env steps" for run in runs)
+    return ", without the warm-up of later trials" if warm_up else ""
+
+
+def _common_seeds(members: Iterable[Member]) -> str:
+    """Return whether runs have seeds of members or of trials in common."""
+    each = [all_seeds(member.run) for member in members]
+    if len(set().union(*each)) == sum(map(len, each)):
+        return ""
+    apart = max(map(len, each))
+    return f", with seeds in common, so they are not independent (use values of arch.seed at least {apart} apart)"
+
+
+def _choices(member: Member) -> str:
+    """Return the number of members, or of trials of successive halving, that the member is the best of."""
+    trials = member.run.summary.get(TRIALS)
+    return f"{len(members_of(member.run))} members" if trials is None else f"{len(trials)} trials"
+
+
+def lowest(scores: Sequence[np.ndarray]) -> float:
+    """Return the lowest of all returns that are finite; NaN if none is."""
+    values = np.concatenate(scores)
+    return float(np.nanmin(values)) if np.isfinite(values).any() else math.nan
+
+
+def _scores(algorithm: AlgorithmRuns, task: str, kind: str, low: float, notes: list[str]) -> np.ndarray:
+    scores = algorithm.scores(task, kind)
+    if np.isnan(scores).all() and (math.isnan(low) or not all(member.failure for member in algorithm.tasks[task])):
+        hint = "train with arch.absolute_metric=true, or compare final returns" if kind == "best" else "leave it out"
+        raise ConfigError(f"{algorithm.label} on {task}: no member has a {kind} return: {hint}")
+    return count_diverged(scores, low, f"{algorithm.label} on {task}", notes)
+
+
+def count_diverged(scores: np.ndarray, low: float, name: str, notes: list[str]) -> np.ndarray:
+    """Return scores in which members that diverged count as the lowest return of all algorithms.
+
+    With the lowest of its own, an algorithm would be the better the more of its members diverge.
+
+    `scores`: `[S]`; NaN where a member diverged.
+    """
+    if number := int(np.isnan(scores).sum()):
+        notes.append(f"{name}: {number} of {len(scores)} diverged, counted as the lowest return of all")
+    return np.where(np.isnan(scores), low, scores)
+
+
+def score_tables(
+    scores: Mapping[str, list[np.ndarray]], tasks: Sequence[str], notes: list[str]
+) -> dict[str, np.ndarray]:
+    """Return scores as tables; with several tasks, scaled to [0, 1] by the extremes of each task.
+
+    Returns by label, `[S, K]` scores of S seeds on K tasks; S is the least number of seeds on a task.
+    """
+    columns: Mapping[str, list[np.ndarray]] = scores
+    if len(tasks) > 1:
+        every = [np.concatenate([found[index] for found in scores.values()]) for index in range(len(tasks))]
+        columns = {
+            label: [_scale(values, found) for values, found in zip(own, every, strict=True)]
+            for label, own in scores.items()
+        }
+        notes.append("aggregates over several tasks: returns scaled by the lowest and the highest of each task")
+    tables = {}
+    for label, own in columns.items():
+        size = common_size(label, own, notes)
+        tables[label] = np.stack([values[:size] for values in own], axis=1)
+    return tables
+
+
+def common_size(label: str, columns: Sequence[np.ndarray], notes: list[str]) -> int:
+    """Return the least number of seeds on a task.
+
+    `columns`: `[S, ...]` values of the seeds on each task.
+    """
+    sizes = sorted(map(len, columns))
+    if sizes[0] < sizes[-1]:
+        notes.append(f"{label}: {sizes[0]} to {sizes[-1]} seeds per task, aggregates use the first {sizes[0]}")
+    return sizes[0]
+
+
+def _scale(values: np.ndarray, every: np.ndarray) -> np.ndarray:
+    low, high = np.min(every), np.max(every)
+    return (values - low) / (high - low) if high > low else np.ones_like(values)
+
+
+def episode_returns(member: Member, kind: str) -> np.ndarray:
+    """Return the returns of single episodes of a member, from the absolute metric or from `stoix-like evaluate`.
+
+    Returns `[E]` returns, of the evaluation with the most episodes if there are several.
+    """
+    if member.failure and kind != "best":
+        return np.asarray([math.nan])
+    run = member.run
+    # The results of successive halving come from its best complete trials, not from the last ones.
+    which = "best" if kind == "best" or halves(run) else "last"
+    stored = run.summary.get(EPISODE_RETURNS)
+    if stored and (which == "best" or keeps_last(run)):
+        return np.asarray(stored[member.place] if isinstance(stored[0], list) else stored, np.float64)
+    found = max(_evaluations(member, which), key=len, default=[])
+    if not found:
+        place = shlex.quote(str(remote.address_of(run.directory)))
+        command = f"stoix-like evaluate {place} --which {which} --member all"
+        other = ", or --score best for those of its best ones" if stored else ""
+        raise ConfigError(f"{run.directory} stores no episode returns of its {which} parameters: use {command}{other}")
+    return np.asarray(found, np.float64)
+
+
+def _evaluations(member: Member, which: str) -> Iterator[list[Any]]:
+    """Yield the episode returns of a member in evaluations of its present parameters, in the environment of the run."""
+    run, env = member.run, member.run.config["env"]
+    env_steps = member.number(run.last["env_steps"] if which == "last" else run.summary.get("absolute/env_steps"))
+    options = {"opponent": env.get("eval_opponent"), "randomized": env.get("randomize_evaluation"), "simulations": None}
+    for path in sorted((run.directory / EVALUATIONS).glob(f"{which}-*.json")):
+        with reading(path, "remove it"):
+            record = read_json(path, _MAX_BYTES, _EVALUATION)
+        if any(record.get(name, value) != value for name, value in options.items()):
+            continue
+        for played in record.get("members", [record]):
+            # A run that was resumed has others.
+            is_present = math.isnan(env_steps) or played["env_steps"] == env_steps
+            if is_present and played.get("member", 0) == member.place:
+                yield played["episode_returns"]

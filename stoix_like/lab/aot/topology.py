@@ -1,0 +1,80 @@
+"""Devices that are not in the machine, and a run that is set up for them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from stoix_like.arch_config import AnakinConfig
+from stoix_like.config import RunConfig
+from stoix_like.errors import ConfigError
+from stoix_like.lab.aot.plugins import silence
+from stoix_like.lab.aot.targets import Target
+from stoix_like.run.host.devices import DETERMINISTIC_OPTIONS
+from stoix_like.run.set_up.setup import RunSetup, set_up
+
+_COST_MODEL = "xla_gpu_collect_cost_model_stats"
+
+
+def set_up_for(config: RunConfig, target: Target) -> RunSetup:
+    """Set up a run for devices that are not in the machine, with as many of them as it would use there."""
+    arch = config.arch
+    if isinstance(arch, AnakinConfig) and arch.distributed is not None:
+        raise ConfigError(f"arch.distributed does not apply to --for {target.name}, one process compiles for all hosts")
+    needed = arch.devices_needed or target.num_devices
+    if target.platform == "tpu" and needed > target.num_devices:
+        raise ConfigError(f"arch.num_devices={needed} is too many: --for {target.name} has {target.num_devices}")
+    if isinstance(arch, AnakinConfig):
+        config = config._replace(arch=dataclasses.replace(arch, num_devices=needed))
+    os.environ["JAX_NUM_CPU_DEVICES"] = str(needed)
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", needed)
+    with silence():
+        places = dict(zip(jax.local_devices(), find_devices(target, needed), strict=False))
+    setup = set_up(config, device_memory=target.usable)
+    return on_devices(setup, places)
+
+
+def compile_with_costs(lowered: Any, deterministic: bool = False) -> Any:
+    """Compile a program, with what the compiler's cost model predicts for each kernel in its HLO."""
+    options: dict[str, Any] = dict(DETERMINISTIC_OPTIONS) if deterministic else {}
+    try:
+        return lowered.compile(compiler_options=options | {_COST_MODEL: True})
+    except jax.errors.JaxRuntimeError as error:
+        # Another XLA names the option otherwise, or has no measurements of this generation of GPUs.
+        if not any(reason in str(error) for reason in (_COST_MODEL, "NOT_FOUND: Cannot find key: sm_")):
+            raise
+        return lowered.compile(compiler_options=options)
+
+
+def on_devices(setup: RunSetup, places: Mapping[jax.Device, jax.Device]) -> RunSetup:
+    """Return a run with other devices in place of its own."""
+    mesh = setup.mesh
+    grid = np.asarray([places[device] for device in mesh.devices.flat]).reshape(mesh.devices.shape)
+    return setup._replace(
+        mesh=Mesh(grid, mesh.axis_names, axis_types=mesh.axis_types),
+        actor_devices=tuple(places[device] for device in setup.actor_devices),
+    )
+
+
+def find_devices(target: Target, count: int) -> Sequence[jax.Device]:
+    """Return devices of a target."""
+    try:
+        if target.platform == "tpu":
+            return topologies.get_topology_desc(target.topology, "tpu").devices
+        return topologies.get_topology_desc(
+            target.title, target.platform, target_config=target.topology, topology=f"1x1x{count}"
+        ).devices
+    except jax.errors.JaxRuntimeError as error:
+        why = str(error).splitlines()[0]
+        if "GpuTargetConfigProto" in why:
+            why = "the compiler cannot read the description: remove the fields that its version does not know"
+        raise ConfigError(f"--for {target.name}: {why}") from error

@@ -1,0 +1,408 @@
+"""Sweeps by Optuna, in which trials that differ in floats train as one compiled population: `stoix-like sweep`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import os
+import sys
+import time
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+from omegaconf import OmegaConf
+from optuna.trial import FrozenTrial
+
+from stoix_like.composition import compose_config, parse_overrides, with_search
+from stoix_like.config import RunConfig, parse_config
+from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.lab.analysis.selection import FRESH_RUNS
+from stoix_like.lab.tuning.confirm import FINALISTS, FRESH, check_seed, train_again
+from stoix_like.lab.tuning.halving import HALVING, Halvings, divide
+from stoix_like.lab.tuning.parameters import KEY, Parameter, as_json, parse_space
+from stoix_like.lab.tuning.populations import Populations
+from stoix_like.lab.tuning.results import (
+    SweepResult,
+    check_overrides,
+    is_set_by_search,
+    of_trials,
+    plain,
+    write_results,
+)
+from stoix_like.lab.tuning.runner import Job, Runner
+from stoix_like.lab.tuning.shapes import Shape, list_shapes, population_size
+from stoix_like.lab.tuning.study import FIRST_RUN, SAMPLERS, Sampling, best_trial, finished, open_study
+from stoix_like.overrides import Overrides, check_given_once, to_overrides
+from stoix_like.run.host.plan import make_plan
+from stoix_like.run.population.members import float_fields
+from stoix_like.run.set_up.influence import find_influence
+from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.schema import between, from_mapping, one_of
+from stoix_like.storage.contents import parse_json, reading
+from stoix_like.storage.files import check_place, locked, write_json
+from stoix_like.storage.recorded_runs import flatten
+from stoix_like.storage.run_files import LOCK, METRICS
+
+STUDY, SETTINGS = "study.db", "sweep.json"
+_CHANGEABLE = ("trials", "parallel", "population", "fresh_seeds", "launcher", "dir")
+# The budget of a trial that is stopped, and where it trains, depend on the first three.
+_CHANGEABLE_IN_HALVING = _CHANGEABLE[3:]
+# Composing the configuration of one takes about 0.1 s.
+_MAX_CHECKED = 100
+# Drawing takes seconds once there are many trials: at most this share of the time.
+_DRAWING = 0.02
+
+
+class SweepSearch(Protocol):
+    """Search of a sweep, which proposes runs and learns from their results."""
+
+    def notes(self) -> list[str]:
+        """Return lines for the user before anything trains: the first one says how many programs compile."""
+
+    def next_jobs(self) -> list[Job]:
+        """Return the runs to train next, complete ones included; empty at the end of the sweep."""
+
+    def tell(self, job: Job) -> None:
+        """Write the results of a run to the study."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepConfig:
+    """Settings of a sweep.
+
+    Attributes:
+        space: ranges by key, see `parameters.parse_space`.
+        trials: number of trials in the whole sweep; of successive halving, its budget in whole trials.
+        parallel: trials drawn at once, as a batch.
+        population: trials of a batch that train as one population, with one value of every parameter that is not
+            traced; None: `parallel`, or its largest divisor with which every shape is tried.
+        shapes: number of combinations of values that are not traced, drawn without repetition; None: all of choices,
+            and 8 where integers have ranges.
+        seeds: seeds per trial; its value is the interquartile mean over them.
+        fresh_seeds: seeds on which the best trial is trained again after the search; 0: none.
+        sampler: `tpe`, `cmaes`, `random`, `grid` (five points per continuous range) or `halving` (populations that
+            stop trials and start others, see `run.population.halving`).
+        objective: `final`, the mean return of the last evaluation, or `best`, the best policy's.
+        seed: seed of the sampler.
+        launcher: Hydra launcher of the populations, such as `joblib` or `submitit_slurm`; None: one after the other
+            in this process.
+        dir: directory of the sweep; one that holds a sweep is resumed.
+    """
+
+    space: dict[str, Any]
+    trials: Annotated[int, between(1, 1_000_000)]
+    parallel: Annotated[int, between(1, 100_000)] = 16
+    population: Annotated[int, between(1, 100_000)] | None = None
+    shapes: Annotated[int, between(1, 10_000)] | None = None
+    seeds: Annotated[int, between(1, 100_000)] = 1
+    fresh_seeds: Annotated[int, between(0, 100_000)] = 5
+    sampler: Annotated[str, one_of(*SAMPLERS, HALVING)] = "tpe"
+    objective: Annotated[str, one_of("final", "best")] = "final"
+    seed: Annotated[int, between(0, 2**32 - 1)] = 0
+    launcher: str | None = None
+    dir: str = "sweeps/sweep"
+
+
+def sweep(
+    system: str,
+    overrides: Overrides = (),
+    space: Mapping[str, Any] | None = None,
+    *,
+    config_dir: str | Path | None = None,
+    **settings: Any,
+) -> SweepResult:
+    """Optimise hyperparameters.
+
+    Args:
+        system: name of the system.
+        overrides: Hydra overrides of all trials.
+        space: ranges by key, such as `{"actor_lr": {"log_uniform": [1e-5, 1e-2]}}`.
+        config_dir: directory of your YAML files, laid out like the package's `configs`.
+        settings: further fields of `SweepConfig`.
+
+    Returns:
+        The result.
+
+    Raises:
+        ConfigError: a setting is invalid, or the directory holds another sweep.
+        TrainingError: no trial has a return.
+    """
+    given = {
+        key: os.fspath(value) if isinstance(value, os.PathLike) else plain(value) for key, value in settings.items()
+    }
+    config = from_mapping(SweepConfig, {"space": as_json(space or {}), **given}, "sweep")
+    extra = [] if config_dir is None else [config_dir]
+    others = to_overrides(overrides)
+    check_given_once(others, system=system)
+    return run_sweep(config, with_search([f"system={system}", *others], extra))
+
+
+def from_command_line(arguments: Sequence[str]) -> SweepResult:
+    """Run the sweep of a command line."""
+    own = [argument for argument in arguments if argument.startswith("sweep.")]
+    parsed = parse_overrides(own)
+    for override in parsed:
+        if override.is_sweep_override():
+            raise ConfigError(f"{override.input_line}: a sweep has one value of {override.key_or_group}: choose one")
+    values = {override.key_or_group.removeprefix("sweep."): plain(override.value()) for override in parsed}
+    config = from_mapping(SweepConfig, values, "sweep")
+    return run_sweep(config, [argument for argument in arguments if argument not in own])
+
+
+def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
+    """Run a sweep, or what is left of it."""
+    check_overrides(overrides, "sweep.dir", launches=True)
+    runner = Runner(Path(config.dir), overrides, config.launcher)
+    # How a launcher runs them changes no trial.
+    overrides = of_trials(overrides)
+    base = compose_config(overrides)
+    resolved, parsed = typing.cast(dict[str, Any], OmegaConf.to_container(base)), parse_config(base)
+    known = [key for key, _ in flatten(resolved)]
+    parameters = parse_space(config.space, known, float_fields(type(parsed.system)))
+    shapes = list_shapes(parameters, config.sampler, config.shapes, config.seed)
+    for parameter in parameters:
+        for value in parameter.grid(2)[:_MAX_CHECKED]:
+            _check(overrides, {parameter.key: value})
+    for shape in itertools.islice(shapes or (), _MAX_CHECKED):
+        # What does not divide over one device does not over several.
+        _check(overrides, shape, lambda config: make_plan(config, num_devices=1))
+    if config.objective == "best" and not parsed.arch.absolute_metric:
+        raise ConfigError("sweep.objective=best needs arch.absolute_metric=true: set it, or use sweep.objective=final")
+    return Sweep(config, overrides, parameters, shapes, parsed.arch.seed, runner).run()
+
+
+def _check(
+    overrides: Sequence[str], values: Mapping[str, Any], further: Callable[[RunConfig], Any] = lambda config: None
+) -> None:
+    """Refuse values that no run can have, by their limits and a further check."""
+    own = to_overrides(values)
+    try:
+        further(parse_config(compose_config([*overrides, *own])))
+    except ConfigError as error:
+        raise ConfigError(f"{KEY}: {' '.join(own)} cannot be trained: {error}") from error
+
+
+class Sweep:
+    """A sweep in its directory."""
+
+    def __init__(
+        self,
+        config: SweepConfig,
+        overrides: Sequence[str],
+        parameters: Sequence[Parameter],
+        shapes: Sequence[Shape] | None,
+        seed: int,
+        runner: Runner | None = None,
+    ) -> None:
+        self.config, self.overrides, self.parameters, self.seed = config, list(overrides), list(parameters), seed
+        self.directory = Path(config.dir)
+        self.runner = runner or Runner(self.directory, self.overrides, config.launcher)
+        self._shapes = shapes
+        self._check_settings(shapes)
+        self._created: list[Path] = []
+        logging.getLogger("optuna").setLevel(logging.WARNING)
+        self._check_directory()
+        self.search = self._make_search(shapes)
+
+    def _check_settings(self, shapes: Sequence[Shape] | None) -> None:
+        config = self.config
+        if any(parameter.key == "arch.seed" for parameter in self.parameters):
+            raise ConfigError(f"{KEY}.arch.seed: a seed is not optimised: use sweep.seeds")
+        if own := [parameter.key for parameter in self.parameters if is_set_by_search(parameter.key)]:
+            raise ConfigError(f"{KEY}.{own[0]}: the search sets this key: leave it out")
+        if config.population is not None and config.parallel % config.population:
+            raise ConfigError(
+                f"sweep.population={config.population} must divide sweep.parallel={config.parallel}: use"
+                f" sweep.parallel={config.population * max(1, round(config.parallel / config.population))}"
+            )
+        if config.shapes is not None and config.sampler == "grid":
+            raise ConfigError(f"sweep.shapes={config.shapes} does not fit sweep.sampler=grid, which tries all: omit it")
+        if config.sampler == HALVING:
+            self._check_halving(shapes)
+        elif config.fresh_seeds and config.sampler != "grid" and config.trials * config.seeds > FRESH:
+            raise ConfigError(
+                f"sweep.trials={config.trials} × sweep.seeds={config.seeds} would reach the fresh seeds: use at most"
+                f" {FRESH:,} in all, or sweep.fresh_seeds=0"
+            )
+        check_seed(self.seed)
+        self.runner.check()
+
+    def _check_halving(self, shapes: Sequence[Shape] | None) -> None:
+        config = self.config
+        given = f"sweep.sampler={config.sampler}"
+        if shapes is None or not any(parameter.traced for parameter in self.parameters):
+            raise ConfigError(f"{given} needs a float of the system in {KEY}: use another sampler")
+        if config.objective != "final":
+            raise ConfigError(
+                f"sweep.objective={config.objective}: {given} compares the evaluations of trials at the same time: use"
+                " sweep.objective=final"
+            )
+        _, copies = divide(config.population, config.trials, config.parallel, len(shapes))
+        evaluations = parse_config(compose_config(self.overrides)).arch.num_evaluation
+        seeds = config.trials // (copies * len(shapes)) * evaluations * config.seeds
+        if seeds > FINALISTS:
+            raise ConfigError(
+                f"sweep.trials={config.trials} of arch.num_evaluation={evaluations} may start {seeds:,} members per"
+                f" run, and so reach the fresh seeds: use fewer evaluations or sweep.seeds, for at most {FINALISTS:,}"
+            )
+
+    def _make_search(self, shapes: Sequence[Shape] | None) -> SweepSearch:
+        config = self.config
+        if config.sampler == HALVING:
+            assert shapes is not None
+            size, copies = divide(config.population, config.trials, config.parallel, len(shapes))
+            return Halvings(
+                self.study,
+                self.parameters,
+                shapes,
+                self.runner,
+                trials=config.trials,
+                size=size,
+                copies=copies,
+                seeds=config.seeds,
+                seed=self.seed,
+            )
+        return Populations(
+            self.study,
+            Sampling(self.parameters, shapes, config.sampler, config.seed),
+            self.runner,
+            trials=config.trials,
+            parallel=config.parallel,
+            size=population_size(config.population, config.trials, config.parallel, len(shapes or ())),
+            seeds=config.seeds,
+            seed=self.seed,
+            objective=config.objective,
+        )
+
+    def _check_directory(self) -> None:
+        """Create the directory, or check that it holds the same sweep."""
+        if not (self.directory / SETTINGS).exists():
+            # A process that is killed while it writes a file leaves a hidden one.
+            if self.directory.is_dir() and not all(file.name.startswith(".") for file in self.directory.iterdir()):
+                raise ConfigError(
+                    f"sweep.dir={self.directory} is not empty and holds no sweep: choose another directory"
+                )
+            check_place(self.directory, "sweep.dir")
+            self._created = [one for one in (self.directory, *self.directory.parents) if not one.exists()]
+            self.directory.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            self._check_recorded(self.directory / SETTINGS)
+            self.study = open_study(self.directory / STUDY)
+
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        return locked(self.directory / LOCK, f"sweep.dir={self.directory} is in use: another process sweeps there")
+
+    def _check_recorded(self, path: Path) -> None:
+        """Record what the sweep is, or compare it with what is recorded."""
+        settings = {"overrides": self.overrides, **dataclasses.asdict(self.config)}
+        changeable = _CHANGEABLE_IN_HALVING if self.config.sampler == HALVING else _CHANGEABLE
+        fixed = {name: value for name, value in settings.items() if name not in changeable}
+        if path.exists():
+            with reading(path, "choose another directory"):
+                before = parse_json(path.read_text(encoding="utf-8"), {}, SETTINGS)
+            before["overrides"] = of_trials(before.get("overrides", ()))
+            changed = [name for name, value in fixed.items() if before.get(name) != value]
+            if changed:
+                raise ConfigError(
+                    f"sweep.dir={self.directory} holds a sweep with another {' and '.join(changed)}: choose another"
+                    f" directory; only {', '.join(changeable[:-2])} and {changeable[-2]} may change"
+                )
+            return
+        write_json(path, settings)
+
+    def _remove_if_untrained(self) -> None:
+        """Make room for the corrected command of a sweep that was refused before its first run."""
+        if (self.directory / "runs").exists():
+            return
+        for name in (SETTINGS, STUDY, LOCK):
+            (self.directory / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another process writes there
+            for directory in self._created:
+                directory.rmdir()
+
+    def run(self) -> SweepResult:
+        """Train the trials that are left, and the best one again on fresh seeds."""
+        with self._locked():
+            if not (self.directory / SETTINGS).exists():
+                raise ConfigError(f"sweep.dir={self.directory} was removed by another process: try again")
+            try:
+                return self._run()
+            except ConfigError:
+                self._remove_if_untrained()
+                raise
+
+    def _run(self) -> SweepResult:
+        jobs, fresh_seeds = self.search.next_jobs(), self.config.fresh_seeds
+        if jobs:
+            programs, *notes = self.search.notes()
+            after = f"; at the end, 1 program for {fresh_seeds} fresh seed(s)" if fresh_seeds else ""
+            print("\n".join([programs + after, *notes]), file=sys.stderr)
+            self._check_fresh()
+        drawing = trained = 0.0
+        while jobs:
+            started = time.perf_counter()
+            self.runner.train(jobs, self.search.tell, self._note_inert)
+            now = time.perf_counter()
+            trained += now - started
+            is_due = drawing <= _DRAWING * trained
+            write_results(self.directory, self.study, self.parameters, self.overrides, draws=is_due)
+            if is_due:
+                drawing, trained = time.perf_counter() - now, 0.0
+            jobs = self.search.next_jobs()
+        if (best := best_trial(self.study)) is None:
+            write_results(self.directory, self.study, self.parameters, self.overrides)
+            raise TrainingError(
+                f"none of the {len(finished(self.study))} trials in {self.directory} has a return: their runs failed or"
+                " were stopped early; continue with a larger sweep.trials, or search other values in another sweep.dir"
+            )
+        assert best.value is not None
+        fresh = self._confirm(best) if fresh_seeds else []
+        write_results(self.directory, self.study, self.parameters, self.overrides, fresh)
+        return SweepResult(self.directory, self.study, dict(best.params), best.value, fresh)
+
+    def _confirm(self, best: FrozenTrial) -> list[float]:
+        """Return the returns of the best setting on fresh seeds: those that are trained, and what is missing."""
+        # A setting may have been drawn more than once.
+        number = min(trial.number for trial in finished(self.study) if trial.params == best.params)
+        found: list[float] = []
+        while (start := len(found)) < self.config.fresh_seeds:
+            begun = self.directory.glob(f"{FRESH_RUNS}/{number:05d}-{start}-*")
+            stops = {int(part.name.rpartition("-")[2]): any(part.glob(f"*/{METRICS}")) for part in begun}
+            # Started runs are read or resumed, except runs without evaluations for more seeds than are needed.
+            wanted = self.config.fresh_seeds
+            stop = min([stop for stop, evaluated in stops.items() if evaluated or stop <= wanted] or [wanted])
+            name, first = f"{FRESH_RUNS}/{number:05d}-{start}-{stop}", self.seed + FRESH + start
+            of_runs = self._traced(), stop - start, first, self.config.objective
+            found += train_again(self.runner, name, [best.params], *of_runs)[0]
+        return found[: self.config.fresh_seeds]
+
+    def _traced(self) -> list[str]:
+        return [parameter.key for parameter in self.parameters if parameter.traced]
+
+    def _check_fresh(self) -> None:
+        """Refuse fresh seeds that cannot train as one population, before the search has been paid for."""
+        seeds, trials = self.config.fresh_seeds, self.study.get_trials(deepcopy=False)
+        if not seeds:
+            return
+        setting = (
+            trials[0].params
+            if trials
+            else {
+                **(self._shapes or ({},))[0],
+                **{parameter.key: parameter.grid(2)[0] for parameter in self.parameters if parameter.traced},
+            }
+        )
+        self.runner.check_population(setting, self._traced(), seeds, "sweep.fresh_seeds")
+
+    def _note_inert(self, job: Job, setup: RunSetup) -> None:
+        """Report what varies without an effect."""
+        if job.run != FIRST_RUN:
+            return
+        names = [parameter.field for parameter in self.parameters if parameter.traced]
+        influence = find_influence(setup.parts, setup.env, names)
+        for note in influence.notes(names, setup.spec.networks, KEY):
+            print(note, file=sys.stderr)

@@ -1,0 +1,55 @@
+"""The search by Optuna."""
+
+from pathlib import Path
+
+import pytest
+
+from stoix_like.lab.tuning.parameters import parse_space
+from stoix_like.lab.tuning.populations import Populations
+from stoix_like.lab.tuning.runner import Runner
+from stoix_like.lab.tuning.shapes import list_shapes
+from stoix_like.lab.tuning.study import Sampling
+from support.killed_sweeps import KEYS, SPACE
+
+LR = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
+
+
+def parameters(space):
+    return parse_space(space, KEYS, ["actor_lr", "gamma"])
+
+
+@pytest.mark.parametrize(
+    ("space", "sampler", "sizes", "line"),
+    [
+        (LR, "tpe", (64, 16, 2), "1 program for 32 member(s)"),
+        (SPACE, "tpe", (64, 16, 1), "3 shape(s) of system.epochs: 3 programs, each for 16 member(s)"),
+        (SPACE, "tpe", (32, 16, 1), "2 of 3 shape(s) of system.epochs: 2 programs, each for 16 member(s)"),
+        # 16 + 4 trials.
+        (LR, "random", (20, 16, 1), "1 program for 16 member(s), and 1 program for 4 member(s)"),
+        # 5 × 5 points of each of 3 integers: 16 + 9.
+        (SPACE, "grid", (99, 16, 1), "3 programs, each for 16 member(s), and 3 programs, each for 9 member(s)"),
+        (LR, "tpe", (20, 1, 1), "20 programs, each for 1 member(s)"),
+        ({"epochs": {"int": [1, 9]}}, "tpe", (4, 2, 1), "system.epochs: every combination of values is a program, at"),
+    ],
+)
+def test_a_sweep_says_how_many_programs_it_compiles(space, sampler, sizes, line):
+    trials, size, seeds = sizes
+    shapes = list_shapes(parameters(space), sampler, None, 0)
+    sampling = Sampling(parameters(space), shapes, sampler, 0)
+    own = {"trials": trials, "parallel": size, "size": size, "seeds": seeds, "seed": 0, "objective": "final"}
+    assert line in Populations(None, sampling, Runner(Path(), []), **own).notes()[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "launcher", "note"),
+    [
+        (16, None, "sweep.trials=40 is not a multiple of 16: the last population has 8 trial(s)"),
+        (8, "joblib", None),
+        (16, "joblib", "sweep.launcher=joblib has one job at a time"),
+    ],
+)
+def test_a_sweep_says_what_costs_more_than_it_needs_to(size, launcher, note):
+    sampling = Sampling(parameters(LR), [{}], "random", 0)
+    own = {"trials": 40, "parallel": 16, "size": size, "seeds": 1, "seed": 0, "objective": "final"}
+    notes = Populations(None, sampling, Runner(Path(), [], launcher), **own).notes()[1:]
+    assert any(note in line for line in notes) if note else notes == []

@@ -1,0 +1,140 @@
+"""Runs of a sweep, here and as jobs of a launcher."""
+
+import csv
+import json
+
+import jax
+import pytest
+
+import stoix_like
+from stoix_like.errors import TrainingError
+from stoix_like.lab.tuning.runner import Job, LostRunsError, Runner, population_overrides
+from stoix_like.lab.tuning.study import open_study
+from stoix_like.overrides import to_overrides
+from stoix_like.run import experiment
+from stoix_like.storage import recorded_runs
+from support.recorded import write_run
+from support.trained_runs import SMALL
+
+RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
+
+
+def table(directory):
+    with (directory / "trials.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_settings_that_differ_in_traced_hyperparameters_are_one_population():
+    settings = [{"system.gamma": gamma, "system.epochs": 4} for gamma in (0.9, 0.99)]
+    assert population_overrides(settings, ["system.gamma"], 3, paired=True) == [
+        "system.epochs=4",
+        "arch.population.hyperparams={gamma:[0.9,0.99]}",
+        "arch.population.mode=zip",
+        "arch.population.seeds=3",
+        "arch.population.paired=true",
+    ]
+    # Equal settings are further seeds.
+    equal = population_overrides([{"network": "mlp"}] * 2, ["system.gamma"], 3)
+    assert equal == ["network=mlp", "arch.population.size=6"]
+
+
+@pytest.mark.parametrize(("objective", "returns"), [("final", [[1.0, 2.0]]), ("best", [[3.0, 4.0]])])
+def test_returns_are_those_of_the_objective(objective, returns, tmp_path):
+    write_run(tmp_path / "run", (1.0, 2.0), bests=(3.0, 4.0))
+    assert Runner(tmp_path, []).returns(Job("run", []), 1, 2, objective) == returns
+
+
+@pytest.mark.slow
+def test_a_run_that_exhausts_the_memory_or_has_no_results_costs_no_other_its_own(tmp_path, monkeypatch):
+    """As of a disk that takes no summary, or a job that was killed: neither says how it failed."""
+
+    def run(prepared):
+        if prepared.directory.path.name == "first":
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        if prepared.directory.path.name == "third":
+            write_run(prepared.directory.path, (1.0,))
+
+    monkeypatch.setattr(experiment, "run", run)
+    finished = []
+    with pytest.raises(LostRunsError, match=r"2 of 3 runs failed, first .*first \(it left no results\)"):
+        Runner(tmp_path, RUN).train([Job(name, []) for name in ("first", "second", "third")], finished.append)
+    assert [job.run for job in finished] == ["third"]
+    # They were tried twice then, and count as failed.
+    Runner(tmp_path, RUN).train([Job(name, []) for name in ("first", "second", "third")], finished.append)
+    assert [job.run for job in finished] == ["third", "first", "second", "third"]
+
+
+def test_a_lost_device_ends_a_sweep(tmp_path, monkeypatch):
+    def fail(_):
+        raise jax.errors.JaxRuntimeError("INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    def run(prepared):
+        monkeypatch.setattr(jax, "block_until_ready", fail)
+        fail(prepared)
+
+    monkeypatch.setattr(experiment, "run", run)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="ILLEGAL_ADDRESS"):
+        Runner(tmp_path, RUN).train([Job("run", [])], list)
+
+
+def test_results_of_a_failed_run_without_its_last_checkpoint_are_no_results(tmp_path, monkeypatch):
+    """They are those of parameters that were lost, so the run is trained once more."""
+    write_run(tmp_path / "run", (1.0,))
+    summary = tmp_path / "run/summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"env_steps": 2, "checkpoint/env_steps": 1}))
+    (tmp_path / "run/failure.txt").write_text("TrainingError: the newest checkpoint is of 1 of 2 env steps")
+    trained = []
+    monkeypatch.setattr(experiment, "run", trained.append)
+    runner = Runner(tmp_path, RUN)
+    runner.train([Job("run", [])], lambda job: None)
+    assert [prepared.directory.path.name for prepared in trained] == ["run"]
+    # Without any checkpoint it could not go on, and its results count.
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"checkpoint/env_steps": None}))
+    runner.train([Job("run", [])], lambda job: None)
+    assert len(trained) == 1
+    assert runner.returns(Job("run", []), 1, 1, "final") == [[1.0]]
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_tried_once_more(tmp_path):
+    settings = {"trials": 1, "fresh_seeds": 0, "dir": tmp_path / "sweep"}
+    failing = {"_target_": "stoix_like.callbacks.EvaluatePolicy", "function": "pathlib.Path", "every_evals": 2}
+    given = [*RUN, *to_overrides({"callbacks": [failing]})]
+    with pytest.raises(LostRunsError, match=r"1 of 1 runs failed, first .*runs/00000 .*the same command tries them"):
+        stoix_like.sweep("ppo/ff_ppo", given, {"gamma": {"choice": [0.9]}}, **settings)
+    assert [trial.state.name for trial in open_study(tmp_path / "sweep/study.db").trials] == ["RUNNING"]
+    with pytest.raises(TrainingError, match="none of the 1 trials"):
+        stoix_like.sweep("ppo/ff_ppo", given, {"gamma": {"choice": [0.9]}}, **settings)
+
+
+@pytest.mark.clusters
+def test_a_launcher_trains_what_is_no_population_in_parallel(tmp_path):
+    settings = {"trials": 3, "parallel": 3, "sampler": "grid", "launcher": "joblib", "dir": str(tmp_path / "sweep")}
+    stoix_like.sweep("ppo/ff_ppo", ["experiment=ppo_acrobot", *RUN], {"epochs": {"int": [1, 2]}}, **settings)
+    rows = table(tmp_path / "sweep")
+    assert [(row["state"], row["system.epochs"]) for row in rows] == [("complete", "1"), ("complete", "2")]
+    for row in rows:
+        run = recorded_runs.read_run(tmp_path / "sweep" / row["run"])
+        assert run.config["system"]["epochs"] == int(row["system.epochs"])
+        assert float(row["value"]) == run.summary["eval/episode_return_mean"]
+
+
+@pytest.mark.clusters
+def test_a_lost_job_costs_no_other_its_result(tmp_path, monkeypatch):
+    def train(config):
+        if config.system.epochs == 2:
+            raise RuntimeError("a traceback\nthe process was killed")
+        return run_experiment(config)
+
+    run_experiment = experiment.run_experiment
+    settings = {"trials": 2, "sampler": "grid", "launcher": "basic", "dir": str(tmp_path / "sweep")}
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment, "run_experiment", train)
+        with pytest.raises(TrainingError, match=r"^a job failed: the process was killed$"):
+            stoix_like.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
+    trials = open_study(tmp_path / "sweep/study.db").trials
+    states = {trial.params["system.epochs"]: trial.state.name for trial in trials}
+    assert states == {1: "COMPLETE", 2: "RUNNING"}
+    # The same sweep trains what is left.
+    stoix_like.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
+    assert [row["state"] for row in table(tmp_path / "sweep")] == ["complete"] * 2

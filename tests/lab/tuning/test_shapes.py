@@ -1,0 +1,44 @@
+"""Shapes of a sweep."""
+
+import pytest
+
+from stoix_like.lab.tuning.parameters import parse_space
+from stoix_like.lab.tuning.shapes import list_shapes, population_size
+from support.killed_sweeps import KEYS
+
+LR = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
+
+
+def parameters(space):
+    return parse_space(space, [*KEYS, "network.x", "system.rollout_length"], ["actor_lr", "gamma"])
+
+
+def test_choices_are_combined_and_large_ranges_drawn_without_repetition():
+    chosen = parameters(LR | {"epochs": {"choice": [1, 4, 1]}, "network": {"choice": ["mlp", "cnn"]}})
+    assert list_shapes(chosen, "tpe", None, 0) == [
+        {"system.epochs": epochs, "network": network} for epochs in (1, 4) for network in ("mlp", "cnn")
+    ]
+    drawn = list_shapes(parameters(LR | {"rollout_length": {"log_int": [1, 1000]}}), "tpe", None, 0)
+    lengths = [shape["system.rollout_length"] for shape in drawn]
+    assert len(set(lengths)) == 8
+    assert all(1 <= length <= 1000 for length in lengths)
+    # More of them do not replace the first ones.
+    more = list_shapes(parameters(LR | {"rollout_length": {"log_int": [1, 1000]}}), "random", 20, 0)
+    assert more[:8] == drawn
+    assert list_shapes(parameters(LR), "tpe", None, 0) == [{}]
+    # Where nothing is traced, every trial compiles, whatever its shape.
+    assert list_shapes(parameters({"epochs": {"int": [1, 100]}}), "tpe", None, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "trials", "parallel", "num_shapes", "size"),
+    [
+        (None, 64, 16, 3, 16),
+        # Of 32 trials, 4 shapes get 8 each.
+        (None, 32, 16, 4, 8),
+        (None, 2, 16, 4, 1),
+        (4, 64, 16, 3, 4),
+    ],
+)
+def test_populations_are_so_large_that_every_shape_is_tried(given, trials, parallel, num_shapes, size):
+    assert population_size(given, trials, parallel, num_shapes) == size
