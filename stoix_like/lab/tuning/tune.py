@@ -40,7 +40,8 @@ from stoix_like.run.population.members import float_fields
 from stoix_like.run.population.trials import interquartile_means
 from stoix_like.schema import get_value
 from stoix_like.storage.contents import parse_json, reading
-from stoix_like.storage.files import check_place, write_json, write_text
+from stoix_like.storage.files import check_place, locked, write_json, write_text
+from stoix_like.storage.run_files import LOCK
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,10 +144,14 @@ def tune(
         # Before the time of a step is measured.
         _check_search(request, slots or min(budgets.SLOTS), 1.0, budgets.SEEDS[-1])
         plan = _make_plan(request, limits, parameters, slots, config.arch, started)
-        _write_plan(where, request, plan)
-    trial = f"arch.total_timesteps={config.arch.total_timesteps:,}"
-    print(f"{where}: {len(ranges)} hyperparameters, {plan.slots} at a time, {plan.rounds:.1f} rounds of {trial}")
-    return _Tuning(where, request, config, plan, parameters, default).run()
+        _check_search(request, plan.slots, plan.rounds, plan.seeds)
+        where.mkdir(parents=True, exist_ok=True)
+    with locked(where / LOCK, f"--out={where} is in use: another process tunes there"):
+        # Another process may have written its plan meanwhile.
+        plan = _read_plan(where, request, slots) or _write_plan(where, request, plan)
+        trial = f"arch.total_timesteps={config.arch.total_timesteps:,}"
+        print(f"{where}: {len(ranges)} hyperparameters, {plan.slots} at a time, {plan.rounds:.1f} rounds of {trial}")
+        return _Tuning(where, request, config, plan, parameters, default).run()
 
 
 class _Tuning:
@@ -394,10 +399,9 @@ def _together(slots: int, seeds: int) -> int:
     return max(1, slots // seeds)
 
 
-def _write_plan(directory: Path, request: Request, plan: BudgetStages) -> None:
-    _check_search(request, plan.slots, plan.rounds, plan.seeds)
-    directory.mkdir(parents=True, exist_ok=True)
+def _write_plan(directory: Path, request: Request, plan: BudgetStages) -> BudgetStages:
     write_json(directory / TUNE, {"request": request._asdict(), "plan": plan._asdict()})
+    return plan
 
 
 def _make_plan(

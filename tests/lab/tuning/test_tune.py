@@ -6,6 +6,7 @@ import math
 from types import SimpleNamespace
 from typing import ClassVar
 
+import filelock
 import numpy as np
 import optuna
 import pytest
@@ -169,6 +170,22 @@ def test_the_plan_of_a_directory_is_kept(tmp_path):
         _read_plan(directory, request, 16)
 
 
+def test_a_second_process_keeps_the_plan_of_the_first_and_is_refused_while_that_tunes(tmp_path, monkeypatch):
+    module, given = importlib.import_module("stoix_like.tuning.tune"), ("probe/policy", "ppo/ff_ppo", 1e9, RUN)
+    earlier, plans = BudgetStages(8, 3.0), []
+
+    def plan_as_the_first_does(request, *others):
+        _write_plan(tmp_path, request, earlier)
+        return _make_plan(request, *others)
+
+    monkeypatch.setattr(module, "_make_plan", plan_as_the_first_does)
+    monkeypatch.setattr(_Tuning, "run", lambda self: plans.append(self.plan))
+    stoix_like.tune(*given, directory=tmp_path)
+    assert plans == [earlier]
+    with filelock.FileLock(tmp_path / ".lock"), pytest.raises(ConfigError, match="is in use: another process tunes"):
+        stoix_like.tune(*given, directory=tmp_path)
+
+
 @pytest.mark.slow
 def test_a_tuned_setting_is_reported_on_seeds_that_selected_nothing(tmp_path, capsys):
     directory = tmp_path / "tuned"
@@ -177,7 +194,7 @@ def test_a_tuned_setting_is_reported_on_seeds_that_selected_nothing(tmp_path, ca
     assert shown.count(" on 8 fresh seed(s)") >= 1
     assert f"--config-dir {directory / 'configs'} +experiment=tuned" in shown
     plan = json.loads((directory / "tune.json").read_text())["plan"]
-    assert plan == {"slots": 16, "rounds": 2.0, "deadline": None}
+    assert plan == {"slots": 16, "rounds": 2.0, "deadline": None, "seeds": 8}
     seeds = {
         stage: {
             member.seed for run in (directory / stage).rglob("summary.json") for member in members(read_run(run.parent))
