@@ -164,11 +164,14 @@ def load_shared(run: TrainedRun, which: str | int = "best") -> TrainedState:
             with reading(run_dir):
                 return _read(run, step, which)
         except DamagedError as error:
+            if which not in ("best", "last"):
+                what = f"the checkpoint after {step:,} steps is damaged or of another version"
+                raise ConfigError(f"{what}: {error}; use another one, or move it away") from error
             print(f"skipping the damaged checkpoint at {step:,} steps: {error}", file=sys.stderr)
     # A run that trains replaces its checkpoints meanwhile.
-    if which in ("best", "last") and checkpoint.steps(run_dir)[-1:] > steps[-1:]:
+    if checkpoint.steps(run_dir)[-1:] > steps[-1:]:
         return load_shared(run, which)
-    raise ConfigError(f"which={which}: all matching checkpoints of {run_dir} are damaged: use another one")
+    raise ConfigError(f"all checkpoints of {run_dir} are damaged: use another run")
 
 
 def load_member(run: TrainedRun, which: str | int, member: int | str | None) -> TrainedMember:

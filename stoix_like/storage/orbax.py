@@ -79,7 +79,7 @@ def unreadable(place: Path, error: BaseException) -> ConfigError | DamagedError:
     while (cause := links[-1].__cause__) is not None:
         links.append(cause)
     # Orbax wraps what its array store says in an error without a type of its own.
-    reason = first_line(links[-1] if type(error) is Exception else error)
+    reason = first_line(links[-1] if type(error) is Exception else error).rstrip(":")
     if any(map(_is_transient, links)):
         return ConfigError(f"cannot read {place}: {reason}; it is kept, and may be readable later")
     return DamagedError(f"{place}: {reason}")

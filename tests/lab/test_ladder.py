@@ -1,12 +1,14 @@
 """Ladders of a system that plays nim: perfectly after three updates, and before by single stones."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
 from stoix_like import cli
+from stoix_like.cli.process import REFUSED
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.evaluation import describe as describe_evaluation
@@ -109,6 +111,19 @@ def test_evaluations_count_the_games_against_an_opponent(run):
 def test_invalid_arguments_are_refused(run, options, message):
     with pytest.raises(ConfigError, match=message):
         ladder(run, trust=True, **options)
+
+
+def test_a_damaged_checkpoint_is_named_with_what_is_wrong_in_one_line(run, tmp_path, capsys):
+    shutil.copytree(run, tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoints" / "32"
+    shutil.rmtree(checkpoint)
+    checkpoint.symlink_to(run / "checkpoints" / "32")
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["ladder", str(tmp_path / "run"), "--trust"])
+    assert exit_.value.code == REFUSED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"the checkpoint after 32 steps is damaged or of another version: {checkpoint}: 32 is neither" in line
+    assert line.endswith("; use another one, or move it away")
 
 
 @pytest.mark.slow
