@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib
-import math
-import sys
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
@@ -48,7 +45,7 @@ LAYOUT = "layout"
 
 
 # What names files and projects, and the values of the members themselves, need not follow what varies between members.
-_UNTIED = ("system.name", "logger.", "checkpoint.", "arch.population.")
+
 # Contacts and constraints need more digits than networks.
 PHYSICS_SUITES = ("brax", "playground")
 
@@ -138,7 +135,6 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     overrides = OmegaConf.select(config, "hydra.overrides.task") or ()
     config = OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("hydra", LAYOUT)])
     resolved = _resolve(config)
-    _check_integers(resolved)
     for group in GROUPS:
         # Only `share` is left of a group of networks that an override deletes.
         if not isinstance(resolved.get(group), dict) or resolved[group].keys() == {SHARE}:
@@ -156,7 +152,6 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     build = build or import_build(module)
     schema, arch = schema_of(build), _parse_arch(resolved["arch"])
     _check_experiment(schema, system, name, overrides)
-    _check_ties(config, arch.population.hyperparams or {})
     # How the processes of a run are started is no part of it: it may resume with others.
     resolved["arch"] = {key: value for key, value in resolved["arch"].items() if key != "distributed"}
     typed: dict[str, Any] = {
@@ -236,13 +231,6 @@ def _fit_to_arch(system: SystemConfig, arch: ArchConfig, name: str) -> SystemCon
     return replace_values(system, {"data_fraction": 1.0, "final_data_fraction": None, "warmup_steps": 0})
 
 
-def _check_integers(node: Any) -> None:
-    """Refuse integers that no float can hold: they overflow wherever they are divided or converted."""
-    for key, value in flatten(node):
-        if isinstance(value, int) and abs(value) > sys.float_info.max:
-            raise ConfigError(f"{key}={value} is out of range: use at most {sys.float_info.max:.1g} in magnitude")
-
-
 def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every plain value with its key, such as `network.actor_network.pre_torso.layer_sizes.0`."""
     if isinstance(node, (list, tuple)):
@@ -252,39 +240,6 @@ def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from flatten(value, f"{path}.{key}" if path else str(key))
     else:
         yield path, node
-
-
-def _check_ties(config: DictConfig, varied: Collection[str]) -> None:
-    """Refuse values that depend on hyperparameters that vary between members: all members would have the same ones."""
-    ties = [key for key in _followers(config, varied) if not key.startswith(_UNTIED)] if varied else []
-    if not ties:
-        return
-    key = ties[0]
-    name = next((name for name in varied if key in _followers(config, [name])), next(iter(varied)))
-    value = dict(flatten(OmegaConf.to_container(config))).get(key, "${…}")
-    raise ConfigError(
-        f"{key}={value} would not follow system.{name}, which varies between members: set it to a value, let it vary"
-        f" as well, or give all members the same system.{name}"
-    )
-
-
-def _followers(config: DictConfig, varied: Collection[str]) -> list[str]:
-    """Return the keys with values that depend on hyperparameters, given by name, without the hyperparameters' own."""
-    changed = copy.deepcopy(config)
-    OmegaConf.set_readonly(changed.system, False)
-    for name in {*varied} & {*changed.system}:
-        # NaN passes through arithmetic, and is no value of a member.
-        changed.system[name] = math.nan
-    # As texts, since NaN does not equal itself.
-    before = {key: repr(value) for key, value in flatten(OmegaConf.to_container(config, resolve=True))}
-    try:
-        after = OmegaConf.to_container(changed, resolve=True)
-    except OmegaConfBaseException as error:  # of a resolver that refuses NaN
-        keys = [str(error.full_key)]
-    else:
-        keys = [key for key, value in flatten(after) if repr(value) != before.get(key)]
-    own = {f"system.{name}" for name in varied}
-    return [key for key in keys if key not in own]
 
 
 def _custom_loggers(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,6 @@ FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 """The largest number of a compiled program."""
 MAX_SECONDS = 1e6
 """The longest time that is waited for; the calls of some systems count milliseconds in 32 bits."""
-FLOAT32_TINY = 2.0**-126
 """The smallest number above 0 of a compiled program, which takes smaller ones for 0."""
 
 _UNIONS = (typing.Union, types.UnionType)
@@ -283,8 +282,6 @@ def _plain(hint: Any, value: Any, key: str) -> Any:
     converted = scalar(kind, value)
     if isinstance(converted, float) and not abs(converted) <= FLOAT32_MAX:
         raise ConfigError(f"{key}={value} is out of range: it must be a finite number of 32 bits")
-    if isinstance(converted, float) and 0.0 < abs(converted) < FLOAT32_TINY:
-        raise ConfigError(f"{key}={value} is out of range: in 32 bits it is 0, use 0 or at least {FLOAT32_TINY:.2g}")
     if converted is None:
         raise ConfigError(f"{key}={value} has the wrong type: it must be {_describe(hint)}")
     return converted

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 import jax
 
@@ -23,6 +23,7 @@ from stoix_like.errors import ConfigError, naming, nearest
 from stoix_like.inference.hub import local_run
 from stoix_like.networks.utils import parse_activation_fn
 from stoix_like.run.host.plan import make_plan
+from stoix_like.schema import convert
 from stoix_like.storage.config_file import read_config
 from stoix_like.storage.files import check_writable
 from stoix_like.storage.run_files import CONFIG
@@ -51,14 +52,6 @@ _NOWHERE = ("logger=silent", "+checkpoint.mirror=null")
 _SAME = {"arch.num_devices": (None, 1)}
 # Values that switch to what the files do not have.
 _ABSENT = {"system.evaluation_simulations": 0}
-_TYPES: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "float": (float, int),
-    "bool": (bool,),
-    "str": (str,),
-    "None": (type(None),),
-    "tuple[int, ...]": (tuple,),
-}
 
 
 def eject(source: str, overrides: Sequence[str], out: Path | None = None) -> str:
@@ -92,13 +85,14 @@ def render(run: RunConfig) -> str:
 
 def settings_of(run: RunConfig) -> Any:
     """Return the `Config` of the single file of a system with the settings of a run."""
+    hints = get_type_hints(script_of(run.system_name).Config)
     script, reference = script_of(run.system_name), parse_config(compose_config([f"system={run.system_name}"]))
     ours, plain = _values(run), _values(reference)
     keys = {field.name: _keys_of(field.name, plain) for field in fields(script.Config)}
     _check_others(run.system_name, ours, plain, {key for names in keys.values() for key in names})
     config = script.Config(
         **{
-            field.name: _setting(run.system_name, str(field.type), {key: ours.get(key) for key in keys[field.name]})
+            field.name: _setting(run.system_name, hints[field.name], {key: ours.get(key) for key in keys[field.name]})
             for field in fields(script.Config)
         }
     )
@@ -173,7 +167,7 @@ def _check_others(system: str, ours: Mapping[str, Any], plain: Mapping[str, Any]
         raise ConfigError(f"{key}={_shown(value)}: the single file of {system} has only {_shown(default)}: use that")
 
 
-def _setting(system: str, annotation: str, values: Mapping[str, Any]) -> Any:
+def _setting(system: str, hint: Any, values: Mapping[str, Any]) -> Any:
     """Return the value of a setting, in the type that the file declares."""
     (first, value), *others = values.items()
     for key, other in others:
@@ -182,21 +176,9 @@ def _setting(system: str, annotation: str, values: Mapping[str, Any]) -> Any:
                 f"{key}={_shown(other)} differs from {first}={_shown(value)}: the single file of {system} has one value"
                 " for both: use the same"
             )
-    kinds = annotation.split(" | ")
-    if isinstance(value, tuple):
-        value = tuple(map(_whole, value))
-    elif "int" in kinds:
-        value = _whole(value)
     if first in _ABSENT and value == _ABSENT[first]:
         raise ConfigError(f"{first}={_shown(value)}: the single file of {system} has no such case: use another value")
-    entries_fit = not isinstance(value, tuple) or {type(entry) for entry in value} == {int}
-    if not entries_fit or not any(type(value) in _TYPES[kind] for kind in kinds):
-        raise ConfigError(f"{first}={_shown(value)}: the single file of {system} takes a value of type {annotation}")
-    return float(value) if kinds[0] == "float" and value is not None else value
-
-
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return convert(hint, value, first)
 
 
 def _check_environment(run: RunConfig, script: ModuleType, config: Any) -> None:

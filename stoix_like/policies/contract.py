@@ -22,7 +22,6 @@ from stoix_like.envs.spaces import (
 )
 from stoix_like.errors import ConfigError
 from stoix_like.policies.exportable import Exportable
-from stoix_like.policies.formats.reals import real_shape
 from stoix_like.storage.contents import read_json
 from stoix_like.storage.files import read_bytes, write_json
 from stoix_like.versions import versions
@@ -40,16 +39,15 @@ def write(policy: Exportable, path: Path, format: str, content: bytes) -> None:
     """Write the description of an exported policy."""
     system, _, environment = policy.name.partition(" on ")
     view = entries(policy.observation_space, "agent_view")
-    form = real_shape if format == "onnx" else (lambda leaf: leaf)
     inputs = [
-        {"name": name, **_array(form(leaf)), **_bounds(view.get(name))} for name, leaf in policy.argument_shapes.items()
+        {"name": name, **_array(leaf), **_bounds(view.get(name))} for name, leaf in policy.argument_shapes.items()
     ]
     if format == "stablehlo":
         inputs.append({"name": "key_data", "shape": [2], "dtype": "uint32"})
     parts = Mixed(space).parts if isinstance(space := policy.action_space, Dict | Tuple) else [space]
     actions: dict[str, Any] = dict(zip(element_names(space), parts, strict=True))
     outputs = [
-        {"name": name, **_array(form(leaf)), **_bounds(actions.get(name))}
+        {"name": name, **_array(leaf), **_bounds(actions.get(name))}
         for name, leaf in zip(policy.result_names, _results(policy), strict=True)
     ]
     described = {

@@ -20,7 +20,7 @@ from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.lab.aot import report, targets, topology
 from stoix_like.run.programs.compile import size_keys
 from stoix_like.run.set_up import warm_start
-from stoix_like.run.set_up.influence import find_influence
+from stoix_like.run.set_up.influence import effective
 from stoix_like.storage import checkpoint
 from support.comparisons import recorded
 from support.composed import compose_config
@@ -140,7 +140,7 @@ def test_batches_of_data_may_be_larger_than_the_buffer_that_is_not_there(tmp_pat
 def test_exploration_has_no_effect_where_nothing_acts(tmp_path):
     data = write_cartpole(tmp_path / "data.npz")
     setup = setup_of("system=q_learning/ff_dqn", *SMALL, data)
-    assert find_influence(setup.parts, setup.env, ["training_epsilon", "q_lr"]).updates == {"q_lr"}
+    assert effective(setup.parts, setup.env, ["training_epsilon", "q_lr"]) == {"q_lr"}
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import yaml
 from stoix_like.composition import config_dir
 from stoix_like.config import RunConfig
 from stoix_like.run.population.members import float_fields
-from stoix_like.run.set_up.influence import find_influence
+from stoix_like.run.set_up.influence import effective
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.schema import get_value
 from stoix_like.systems.parts.conservatism import SampledConservatism
@@ -21,8 +21,8 @@ FILE = "_space.yaml"
 def default_space(setup: RunSetup, fixed: Collection[str] = ()) -> dict[str, dict[str, list[float]]]:
     """Return the ranges in which the hyperparameters of a configuration are worth searching."""
     ranges = configured_space(setup.config, fixed)
-    influence = find_influence(setup.parts, setup.env, ranges)
-    return {name: one for name, one in ranges.items() if name in influence.init | influence.updates}
+    used = effective(setup.parts, setup.env, ranges)
+    return {name: one for name, one in ranges.items() if name in used}
 
 
 def configured_space(config: RunConfig, fixed: Collection[str] = ()) -> dict[str, dict[str, list[float]]]:

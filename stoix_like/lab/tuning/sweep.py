@@ -39,7 +39,7 @@ from stoix_like.lab.tuning.study import FIRST_RUN, SAMPLERS, Sampling, best_tria
 from stoix_like.overrides import Overrides, check_given_once, to_overrides
 from stoix_like.run.host.plan import make_plan
 from stoix_like.run.population.members import float_fields
-from stoix_like.run.set_up.influence import find_influence
+from stoix_like.run.set_up import influence
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.schema import between, from_mapping, one_of
 from stoix_like.storage.contents import parse_json, reading
@@ -403,6 +403,5 @@ class Sweep:
         if job.run != FIRST_RUN:
             return
         names = [parameter.field for parameter in self.parameters if parameter.traced]
-        influence = find_influence(setup.parts, setup.env, names)
-        for note in influence.notes(names, setup.spec.networks, KEY):
+        for note in influence.notes(influence.effective(setup.parts, setup.env, names), names, KEY):
             print(note, file=sys.stderr)

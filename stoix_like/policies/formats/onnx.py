@@ -12,12 +12,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 from jax.interpreters import partial_eval
 
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.policies.exportable import Exportable
-from stoix_like.policies.formats.reals import as_reals, real_form, real_shape
 
 # Runtimes of the last two years support it.
 _OPSET = 21
@@ -43,7 +43,7 @@ def encode(policy: Exportable) -> bytes:
         with _refused(f"jax2onnx cannot convert {policy.name}"):
             model = jax2onnx.to_onnx(
                 _used_part(policy),
-                [jax.ShapeDtypeStruct(("batch", *leaf.shape), leaf.dtype) for leaf in map(real_shape, shapes.values())],
+                [jax.ShapeDtypeStruct(("batch", *leaf.shape), leaf.dtype) for leaf in shapes.values()],
                 model_name=policy.name,
                 opset=_OPSET,
                 input_names=list(shapes),
@@ -71,13 +71,13 @@ def decode(content: bytes) -> Callable[..., Any]:
     def act(*inputs: Any) -> Any:
         *arrays, _ = inputs
         with _refused("onnxruntime cannot run the graph"):
-            return session.run(None, dict(zip(names, map(as_reals, arrays), strict=True)))
+            return session.run(None, dict(zip(names, map(np.asarray, arrays), strict=True)))
 
     return act
 
 
 def _used_part(policy: Exportable) -> Callable[..., Any]:
-    """Return `Policy.mode_on` in real numbers, without what no result depends on, such as keys.
+    """Return `Policy.mode_on` without what no result depends on, such as keys.
 
     A result that is also another one, such as an action that is part of the next state, is copied: a value of a graph
     has a single name.
@@ -91,7 +91,7 @@ def _used_part(policy: Exportable) -> Callable[..., Any]:
         with _replaced(nn.DenseGeneral, "__call__", _DENSE_GENERAL):
             closed = jax.make_jaxpr(lambda *given: policy.mode_on(given))(*shapes)
         jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
-        results = core.jaxpr_as_fun(real_form(core.ClosedJaxpr(jaxpr, closed.consts)))(*arrays)
+        results = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, closed.consts))(*arrays)
         known = [variable in jaxpr.outvars[:place] for place, variable in enumerate(jaxpr.outvars)]
         return [jnp.copy(result) if copied else result for result, copied in zip(results, known, strict=True)]
 

@@ -141,26 +141,7 @@ def _agent_notes(num_agents: int) -> tuple[str, ...]:
 
 def _check_without_warmup(config: RunConfig, envs_per_shard: int, num_shards: int) -> None:
     """Refuse a warm-up, which actors do not have, and a first rollout that is too short without it."""
-    system, length = config.system, config.system.rollout_length
-
-    def fits(rollout_length: int) -> bool:
-        try:
-            _check(replace(system, warmup_steps=0, rollout_length=rollout_length), envs_per_shard, num_shards)
-        except ConfigError:
-            return False
-        return True
-
-    # Most sizes that do not fit have other reasons, and are refused for those.
-    factors = (2**power for power in range(16)) if system.has_replay else ()
-    longer = next((factor for factor in factors if fits(factor * length)), 1)
-    if longer > 1:
-        replay = system.find_part(ReplayConfig)
-        epochs = "" if replay is None else f" system.epochs={longer * replay.epochs}"
-        raise ConfigError(
-            f"system.warmup_steps={system.warmup_steps}: arch=sebulba has no warm-up, and the"
-            f" system.rollout_length={length} step(s) of the first rollout are too few for a batch: use"
-            f" system.warmup_steps=0 system.rollout_length={longer * length}{epochs}, or arch=anakin"
-        )
+    system = config.system
     if system.warmup_steps:
         raise ConfigError(
             f"system.warmup_steps={system.warmup_steps}: arch=sebulba has no warm-up: use 0 or arch=anakin"

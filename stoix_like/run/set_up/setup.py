@@ -35,9 +35,8 @@ from stoix_like.run.host.devices import RunDevices, check_host_calls, devices_of
 from stoix_like.run.host.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import halving, pbt
 from stoix_like.run.population.members import Population, bounded, check_ends, count_members, make_population
-from stoix_like.run.set_up import memory_estimate
+from stoix_like.run.set_up import influence, memory_estimate
 from stoix_like.run.set_up.custom import make_callbacks, make_custom_loggers
-from stoix_like.run.set_up.influence import Influence, find_influence
 from stoix_like.run.set_up.notes import notes_on_parts, notes_on_population
 from stoix_like.run.set_up.recorded import read_recorded
 from stoix_like.run.set_up.suggestions import suggest_network, suggest_systems
@@ -71,7 +70,6 @@ class RunSetup(NamedTuple):
     # Memory of each device in bytes; None: read from the devices, which are in this machine.
     device_memory: int | None = None
     processes: Processes = ALONE  # the processes that the run spans
-    influence: Influence = Influence()  # what the varied hyperparameters of a population act on
     callbacks: Sequence[Callback] = ()  # called in this order
     loggers: Sequence[Logger] = ()  # custom loggers; they open and write nothing before `start`
     # The hashes of the recorded data and of the teacher, by the key that names them.
@@ -140,7 +138,6 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         started=started,
         device_memory=device_memory,
         processes=devices.processes,
-        influence=members.influence,
         callbacks=members.callbacks,
         loggers=make_custom_loggers(config),
         contents=learned_from.contents,
@@ -182,7 +179,6 @@ class _Members(NamedTuple):
     """Members, what their hyperparameters act on, what is called about them, and notes for the user."""
 
     population: Population
-    influence: Influence
     callbacks: Sequence[Callback]
     notes: tuple[str, ...]
 
@@ -256,19 +252,15 @@ def _make_members(config: RunConfig, place: _Place, parts: SystemParts, env: Vec
     population = make_population(config)
     _check_members(config, population, place.plan)
     halving.check(config, population, place.plan, _steps_on_host(config, env))
-    influence, varied, notes = Influence(), population.hyperparams, tuple[str, ...]()
-    evolves = config.arch.population.evolves
+    varied, notes = population.hyperparams, tuple[str, ...]()
     if varied and place.num_members > 1:
-        influence = find_influence(parts, env, varied)
-        if evolves:
-            influence.check_copies(varied)
-        notes = tuple(influence.notes(varied, parts.spec.networks))
-    elif evolves:
+        notes = tuple(influence.notes(influence.effective(parts, env, varied), varied))
+    elif config.arch.population.evolves:
         notes = ("arch.population.pbt copies members and explores nothing: arch.population.hyperparams is empty",)
     notes += tuple(notes_on_population(config.arch.population))
     callbacks = make_callbacks(config)
     halving.check_callbacks(config, callbacks)
-    return _Members(population, influence, callbacks, notes)
+    return _Members(population, callbacks, notes)
 
 
 def _shared_by_processes(config: RunConfig) -> dict[str, str]:

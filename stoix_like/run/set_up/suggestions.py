@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from stoix_like.base_types import SystemConfig
 from stoix_like.composition import PRIMARY, config_dir, group_choices
 from stoix_like.config import RunConfig, import_build, schema_of
+from stoix_like.envs.ids import rows
 from stoix_like.envs.spaces import ObservationSpace, Space, fits
 from stoix_like.errors import ConfigError, listed
 from stoix_like.networks.build.modules import build_networks
@@ -38,21 +39,13 @@ def schemas(prefix: str = "") -> dict[str, type[SystemConfig]]:
 
 
 def suggest_network(config: RunConfig, action_space: Space, observation_space: ObservationSpace) -> str:
-    """Name the network of this package that fits the system and the environment and is nearest to the configured one.
-
-    Networks with the same torsos are nearest; among them the one that the system chooses by default, then the one with
-    the fewest different values.
-    """
-    fitting, default = [], _default_network(config.system_name)
-    for name in group_choices("network"):
-        network = _load_network(name)
-        if not _network_fits(network, config.system, config.system_name, action_space, observation_space):
-            continue
-        torsos, values = _distance(network, config.network)
-        fitting.append((torsos, name != default, values, name))
-    if not fitting:
-        return "no network of this package fits: write one, as docs/guides/write_your_own_system.md describes"
-    return f"choose network={min(fitting)[-1]}"
+    """Name a network of this package that fits the system and the environment: its default, or that of another kind."""
+    default = _default_network(config.system_name)
+    end = default.partition("_")[2]
+    for name in (default, *(name for name in group_choices("network") if name.partition("_")[2] == end)):
+        if _network_fits(_load_network(name), config.system, config.system_name, action_space, observation_space):
+            return f"choose network={name}"
+    return "see stoix-like list networks"
 
 
 @functools.cache
@@ -75,13 +68,6 @@ def _default_network(system_name: str) -> str:
     """Return the network that a system of this package chooses, or the primary configuration's."""
     own = _load("system", system_name) if system_name in group_choices("system") else {}
     return _chosen(own, "network") or _chosen(_load(".", PRIMARY), "network")
-
-
-def _distance(network: Any, other: Any) -> tuple[int, int]:
-    """Return the numbers of different torsos and of different values between two network configurations."""
-    first, second = (set(_leaves(config)) for config in (network, other))
-    torsos = [{value for path, value in leaves if path.endswith("torso._target_")} for leaves in (first, second)]
-    return len(torsos[0] ^ torsos[1]), len(first ^ second)
 
 
 def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -131,7 +117,8 @@ def tuned_experiment(system: str, suite: str, task: str) -> str | None:
 
 
 def _task(env: str) -> str:
-    scenario = _load("env", env)["scenario"]
+    row = rows(config_dir() / "env").get(env)
+    scenario = (row or _load("env", env))["scenario"]
     return str(scenario.get("task_name", scenario["name"]))
 
 
