@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
@@ -63,6 +64,9 @@ class CheckpointConfig:
     mirror: str | None = None
     # Seconds to wait at the end of the run until the copy is complete.
     mirror_wait: Annotated[float, between(0, MAX_SECONDS)] = 120.0
+
+
+_UNTIED = ("system.name", "logger.", "checkpoint.", "arch.population.")
 
 
 class RunConfig(NamedTuple):
@@ -152,6 +156,7 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     build = build or import_build(module)
     schema, arch = schema_of(build), _parse_arch(resolved["arch"])
     _check_experiment(schema, system, name, overrides)
+    _check_ties(config, arch.population.hyperparams or {})
     # How the processes of a run are started is no part of it: it may resume with others.
     resolved["arch"] = {key: value for key, value in resolved["arch"].items() if key != "distributed"}
     typed: dict[str, Any] = {
@@ -240,6 +245,17 @@ def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from flatten(value, f"{path}.{key}" if path else str(key))
     else:
         yield path, node
+
+
+def _check_ties(config: DictConfig, varied: Collection[str]) -> None:
+    """Refuse references to hyperparameters that vary between members: all members would have one value."""
+    for key, value in flatten(OmegaConf.to_container(config)) if varied else ():
+        names = re.findall(r"\$\{[^}]*system\.(\w+)", value) if isinstance(value, str) else []
+        tied = [name for name in names if name in varied and key != f"system.{name}"]
+        if tied and key.removeprefix("system.") not in varied and not key.startswith(_UNTIED):
+            raise ConfigError(
+                f"{key}={value} would not follow system.{tied[0]}, which varies between members: set it to a value"
+            )
 
 
 def _custom_loggers(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -40,8 +40,6 @@ def test_the_scenario_name_is_the_default_task_name():
         (["system.module=no.such.module"], "system.module=no.such.module is not a system"),
         (["~network"], "no group 'network'"),
         (["arch.architecture_name={a: 1}"], r"arch.architecture_name=\{'a': 1\} is not known: choose from"),
-        ([f"system.gamma={10**400}"], r"^system.gamma=10{59}… is out of range: use at most 2e\+308 in magnitude$"),
-        ([f"+env.kwargs.sizes=[{-(10**400)}]"], "env.kwargs.sizes.0=-10+… is out of range"),
     ],
 )
 def test_configurations_that_do_not_match_their_types_are_refused(overrides, message):
@@ -93,8 +91,6 @@ VARIED = "arch.population.hyperparams={ent_coef: [0.1, 0.2], actor_lr: [1e-3, 1e
             r"system.critic_lr=\$\{system.actor_lr\} would not follow .*actor_lr,",
         ),
         (["system.critic_lr='${twice:${system.actor_lr}}'"], "system.critic_lr=.* would not follow system.actor_lr,"),
-        # int(NaN) raises.
-        (["system.epochs='${whole:${system.actor_lr}}'"], "system.epochs=.* would not follow system.actor_lr,"),
         (["system.gamma=${system.vf_coef}", "system.vf_coef=${system.ent_coef}"], "not follow system.ent_coef, which"),
         (["+callbacks=[{rates: [1, '${system.ent_coef}']}]"], r"callbacks.0.rates.1=\$\{system.ent_coef\} would not"),
     ],

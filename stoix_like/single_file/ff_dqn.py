@@ -343,8 +343,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         raise argparse.ArgumentTypeError(f"use {expected}, such as {field.default}")
 
     comments = dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(Config), re.MULTILINE))
-    form = argparse.ArgumentDefaultsHelpFormatter
-    parser = argparse.ArgumentParser(usage="%(prog)s [--NAME VALUE ...]; --help lists them", formatter_class=form)
+    parser = argparse.ArgumentParser("[--NAME VALUE ...]", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for field in fields(Config):
         about = comments.get(field.name, field.type)
         parser.add_argument(f"--{field.name}", type=partial(value, field), default=field.default, help=about)

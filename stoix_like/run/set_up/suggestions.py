@@ -39,10 +39,12 @@ def schemas(prefix: str = "") -> dict[str, type[SystemConfig]]:
 
 
 def suggest_network(config: RunConfig, action_space: Space, observation_space: ObservationSpace) -> str:
-    """Name a network of this package that fits the system and the environment: its default, or that of another kind."""
+    """Name a network that fits the system and the environment: like its default, and with the configured torsos."""
     default = _default_network(config.system_name)
     end = default.partition("_")[2]
-    for name in (default, *(name for name in group_choices("network") if name.partition("_")[2] == end)):
+    names = [name for name in group_choices("network") if name.partition("_")[2] == end]
+    torsos = _torsos(config.network)
+    for name in sorted(names, key=lambda name: (len(_torsos(_load_network(name)) ^ torsos), name != default)):
         if _network_fits(_load_network(name), config.system, config.system_name, action_space, observation_space):
             return f"choose network={name}"
     return "see stoix-like list networks"
@@ -62,6 +64,10 @@ def _network_fits(
     except ConfigError:
         return False
     return True
+
+
+def _torsos(network: Any) -> set[str]:
+    return {value for path, value in _leaves(network) if path.endswith("torso._target_")}
 
 
 def _default_network(system_name: str) -> str:
