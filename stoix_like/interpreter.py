@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from stoix_like.errors import ConfigError
 
@@ -59,3 +61,16 @@ def exit_if_run_again() -> None:
         return
     # The process that started environments says it once.
     sys.exit(RUN_AGAIN if multiprocessing.current_process().name.startswith("Worker<") else UNGUARDED)
+
+
+def on_first_use(package: str, *modules: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package, which imports the names of `__all__` on first use."""
+
+    def get(name: str) -> Any:
+        for module in modules if name in importlib.import_module(package).__all__ else ():
+            found = vars(importlib.import_module(f"{package}.{module}"))
+            if name in found:
+                return found[name]
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get, lambda: sorted(importlib.import_module(package).__all__)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stoix_like.networks import units
-from stoix_like.networks.heads import mask_argument
+from stoix_like.networks.heads.base import mask_argument
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.torso import MLPTorso
 from stoix_like.utils.accelerate.packing import unpack

@@ -54,9 +54,10 @@ def choices(kind: str) -> dict[str, Any]:
     if kind == "cell":
         return dict(RNN_CELLS)
     path = _KINDS[kind]
+    module = importlib.import_module(path)
     return {
         f"{path}.{name}": value
-        for name, value in vars(importlib.import_module(path)).items()
+        for name, value in ((name, getattr(module, name)) for name in module.__all__)
         if name.lower().endswith((kind, "network")) and value.__module__.startswith(path) and name != "PolicyHead"
     }
 
@@ -261,7 +262,7 @@ def _locate(path: Any, key: str) -> Callable[..., Any]:
     with refusing(f"{key}._target_={path} cannot be imported", "use the import path of a class or function"):
         module = importlib.import_module(module_name)
     if not callable(getattr(module, name, None)):
-        known = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+        known = [known for known in dir(module) if callable(getattr(module, known)) and not known.startswith("_")]
         raise ConfigError(f"{key}._target_={path} does not exist: {nearest(name, known)}")
     return getattr(module, name)
 

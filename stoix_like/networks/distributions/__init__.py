@@ -8,8 +8,9 @@ broadcast, such as `[B, 1]` against a batch `[B]`. Distributions are pytrees: th
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stoix_like.interpreter import on_first_use
 
 if TYPE_CHECKING:
     from stoix_like.networks.distributions.base import Independent, Seed, Sizes
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from stoix_like.networks.distributions.normal import MultivariateNormalDiag, Normal, StateDependentNoise
     from stoix_like.networks.distributions.squashed import AffineTanhTransformedDistribution
 else:
-    _MODULES = (
+    # distrax imports TensorFlow Probability, which takes half a second.
+    __getattr__, __dir__ = on_first_use(
+        __name__,
         "masks",
         "base",
         "beta",
@@ -41,17 +44,6 @@ else:
         "normal",
         "squashed",
     )
-
-    def __getattr__(name: str) -> Any:
-        """Import a name on its first use: distrax, which imports TensorFlow Probability, takes half a second."""
-        for module in _MODULES if name in __all__ else ():
-            if (found := vars(importlib.import_module(f"{__name__}.{module}")).get(name)) is not None:
-                return found
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __dir__() -> list[str]:
-        """Return all names, with those that are imported on first use."""
-        return sorted({*globals(), *__all__})
 
 
 __all__ = [

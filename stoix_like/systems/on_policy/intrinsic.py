@@ -20,8 +20,8 @@ import optax
 
 from stoix_like.base_types import Axes, Loss, Metrics, Observation, PyTree, SystemSpec, TimeStep, Transition
 from stoix_like.errors import ConfigError
-from stoix_like.networks.base import FeedForwardCritic
-from stoix_like.networks.heads import ScalarCriticHead
+from stoix_like.networks.feed_forward import FeedForwardCritic
+from stoix_like.networks.heads.critics import ScalarCriticHead
 from stoix_like.schema import above, at_least, between, one_of
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.action_vectors import action_vector, clip_to_bounds

@@ -1,6 +1,7 @@
 """What all heads have in common."""
 
 import inspect
+from functools import partial
 
 import distrax
 import flax.linen as nn
@@ -16,7 +17,11 @@ from support.compiled import run
 from support.every_head import HEADS, KEY, parts_of
 from support.selections import select
 
-CLASSES = [value for value in vars(heads).values() if isinstance(value, type) and issubclass(value, nn.Module)]
+CLASSES = [
+    value
+    for value in map(partial(getattr, heads), heads.__all__)
+    if isinstance(value, type) and issubclass(value, nn.Module)
+]
 MASKED = (
     "categorical",
     "q",
