@@ -109,7 +109,9 @@ def test_what_is_traced_knows_no_configuration_and_no_files():
     assert len(traced) > 90
     found = {module: packages(MODULES[module]) & unwanted for module in traced}
     # `to_plain` takes what Hydra composed.
-    assert {module: names for module, names in found.items() if names} == {"networks.build.modules": {"omegaconf"}}
+    assert {module: names for module, names in found.items() if names} == {
+        "networks.from_config.modules": {"omegaconf"}
+    }
 
 
 def test_the_core_imports_neither_the_lab_nor_a_suite():

@@ -15,7 +15,7 @@ from stoix_like.config import import_build, parse_config
 from stoix_like.envs import Discrete, find_opponent
 from stoix_like.envs.factory import EnvConfig, make
 from stoix_like.errors import CallbackError, ConfigError
-from stoix_like.networks.build.modules import build_networks
+from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.signals import Signals
 from stoix_like.user_code import guarded, import_object, name_of, refusing

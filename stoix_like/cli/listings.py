@@ -64,7 +64,7 @@ def _network_names() -> list[str]:
 
 
 def _parts(kind: str) -> list[str]:
-    from stoix_like.networks.build.modules import choices
+    from stoix_like.networks.from_config.modules import choices
 
     keys = {"torso": "actor_network.pre_torso._target_", "cell": "actor_network.rnn_layer.cell_type"}
     heads = _head_paths() if kind == "head" else {}

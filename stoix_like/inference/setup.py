@@ -6,7 +6,7 @@ from stoix_like.assembly import SystemParts, make_spec
 from stoix_like.config import RunConfig
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.networks.build.modules import build_networks
+from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.run.host.plan import count_updates
 
 

@@ -1,6 +1,5 @@
 """Whole networks, under the import path of Stoix; see `networks.feed_forward` and `networks.recurrent`."""
 
-from stoix_like.networks.build.modules import chained_torsos
 from stoix_like.networks.feed_forward import (
     CompositeNetwork,
     FeedForwardActor,
@@ -8,6 +7,7 @@ from stoix_like.networks.feed_forward import (
     FeedForwardCritic,
     MultiNetwork,
 )
+from stoix_like.networks.from_config.modules import chained_torsos
 from stoix_like.networks.recurrent.layer import ScannedRNN
 from stoix_like.networks.recurrent.networks import (
     RecurrentActor,

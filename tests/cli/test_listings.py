@@ -2,7 +2,7 @@ import pytest
 
 from stoix_like.cli.listings import lines
 from stoix_like.composition import group_choices
-from stoix_like.networks.build.modules import choices
+from stoix_like.networks.from_config.modules import choices
 from support.systems import SYSTEMS, schema
 
 

@@ -263,11 +263,15 @@ def test_recorded_code_is_imported_from_where_it_was_in_training_not_from_the_wo
         # Imported there, but defined elsewhere.
         (
             "network.actor_network.action_head._target_",
-            "stoix_like.networks.build.modules.SimpleNamespace",
+            "stoix_like.networks.from_config.modules.SimpleNamespace",
             "is executed",
         ),
         # Defined there, but these would import or execute their arguments.
-        ("network.actor_network.action_head._target_", "stoix_like.networks.build.modules._locate", "is executed"),
+        (
+            "network.actor_network.action_head._target_",
+            "stoix_like.networks.from_config.modules._locate",
+            "is executed",
+        ),
         ("network.actor_network.action_head._target_", "flax.linen.kw_only_dataclasses.dataclass", "is executed"),
         ("network.actor_network.action_head._target_", ["evil.x"], "is executed"),
         ("network.evil", {"a": [{"_target_": "evil.x"}]}, "is executed"),

@@ -18,7 +18,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks import torso as torsos
 from stoix_like.networks.base import ScannedRNN
-from stoix_like.networks.build.modules import build_networks
+from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support import disco

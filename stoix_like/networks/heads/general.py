@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from stoix_like.envs.spaces import Mixed, Space, action_facts, fits
 from stoix_like.networks import distributions
-from stoix_like.networks.build.checks import accepted
+from stoix_like.networks.from_config.checks import accepted
 from stoix_like.networks.heads.base import Embedding, PolicyHead, dense, mask_argument
 from stoix_like.networks.heads.continuous import (
     BoundedNormalHead,

@@ -27,7 +27,7 @@ from stoix_like.envs.spaces import describe, fits
 from stoix_like.errors import ConfigError, first_line, multiples_near, raised_at, reason
 from stoix_like.interpreter import exit_if_run_again
 from stoix_like.loggers import Logger, check_available
-from stoix_like.networks.build.modules import build_networks
+from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.networks.requirements import MisfitError, check_networks
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer

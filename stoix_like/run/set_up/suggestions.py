@@ -16,7 +16,7 @@ from stoix_like.config import RunConfig, import_build, schema_of
 from stoix_like.envs.ids import rows
 from stoix_like.envs.spaces import ObservationSpace, Space, fits
 from stoix_like.errors import ConfigError, listed
-from stoix_like.networks.build.modules import build_networks
+from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.networks.requirements import check_networks
 
 

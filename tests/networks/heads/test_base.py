@@ -1,7 +1,6 @@
 """What all heads have in common."""
 
 import inspect
-from functools import partial
 
 import distrax
 import flax.linen as nn
@@ -17,11 +16,8 @@ from support.compiled import run
 from support.every_head import HEADS, KEY, parts_of
 from support.selections import select
 
-CLASSES = [
-    value
-    for value in map(partial(getattr, heads), heads.__all__)
-    if isinstance(value, type) and issubclass(value, nn.Module)
-]
+VALUES = [getattr(heads, name) for name in heads.__all__]
+CLASSES = [value for value in VALUES if isinstance(value, type) and issubclass(value, nn.Module)]
 MASKED = (
     "categorical",
     "q",

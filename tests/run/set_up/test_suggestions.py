@@ -17,7 +17,7 @@ from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import write_data
 from stoix_like.envs.spaces import Box, Discrete, fits
 from stoix_like.errors import ConfigError
-from stoix_like.networks.build.modules import build_networks
+from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.networks.requirements import check_networks
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.set_up.suggestions import experiments, tuned_experiment

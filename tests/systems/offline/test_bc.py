@@ -13,8 +13,8 @@ from stoix_like.config import parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.networks.build.modules import build_networks
 from stoix_like.networks.distributions import Categorical, Deterministic, Independent
+from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, STOCHASTIC_POLICY
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.offline.anakin import bc

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from stoix_like.envs.spaces import Box, Dict, MultiDiscrete, ObservationSpace, Space, action_facts, describe, fits
 from stoix_like.errors import ConfigError, nearest, raised_at, reason
-from stoix_like.networks.build.arguments import convert, plain
-from stoix_like.networks.build.checks import accepted, check_arguments, parameters_of
-from stoix_like.networks.build.fitting import fit_input, observation_facts
 from stoix_like.networks.feed_forward import CompositeNetwork
+from stoix_like.networks.from_config.arguments import convert, plain
+from stoix_like.networks.from_config.checks import accepted, check_arguments, parameters_of
+from stoix_like.networks.from_config.fitting import fit_input, observation_facts
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.requirements import MisfitError, torsos_of
 from stoix_like.networks.utils import RNN_CELLS

@@ -9,8 +9,8 @@ import pytest
 
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.networks.build.checks import accepted, parameters_of
-from stoix_like.networks.build.modules import build_networks, instantiate
+from stoix_like.networks.from_config.checks import accepted, parameters_of
+from stoix_like.networks.from_config.modules import build_networks, instantiate
 from stoix_like.networks.torso import MLPTorso
 
 DISCRETE = Discrete(3)

@@ -13,7 +13,7 @@ from flax.core import FrozenDict
 
 from stoix_like import schema
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.networks.build.arguments import argument_hints, convert, plain
+from stoix_like.networks.from_config.arguments import argument_hints, convert, plain
 from stoix_like.networks.recurrent import MAX_STATE, MAX_STATES, GTrXLCell, S5Cell
 from stoix_like.networks.utils import parse_activation_fn, parse_initializer, parse_rnn_cell, plain_kwargs
 

@@ -13,7 +13,7 @@ from stoix_like.base_types import Observation
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor
-from stoix_like.networks.build.modules import build_networks
+from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.networks.inputs import ArrayInput, FeatureInput
 from support.compiled import run
 from support.network_files import config

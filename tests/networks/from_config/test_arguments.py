@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.networks.build.modules import build_networks
+from stoix_like.networks.from_config.modules import build_networks
 from support.network_files import config
 
 DISCRETE = Discrete(3)

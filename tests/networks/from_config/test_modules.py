@@ -15,7 +15,7 @@ from stoix_like.composition import config_dir
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, chained_torsos
-from stoix_like.networks.build.modules import build_networks, choices
+from stoix_like.networks.from_config.modules import build_networks, choices
 from stoix_like.networks.heads import (
     BetaDistributionHead,
     CategoricalHead,
