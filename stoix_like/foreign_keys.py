@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
-
-import yaml
 
 
 class ForeignKey(NamedTuple):
@@ -27,7 +25,9 @@ class ForeignKey(NamedTuple):
 @functools.cache
 def tables() -> dict[str, Any]:
     """Return the tables `keys`, `algorithms` and `choices`."""
-    text = resources.files("stoix_like").joinpath("foreign_keys.yaml").read_text(encoding="utf-8")
+    import yaml  # importing the package needs nothing else
+
+    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     found: dict[str, Any] = yaml.safe_load(text)
     return found
 

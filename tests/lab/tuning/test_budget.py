@@ -21,7 +21,7 @@ STEPS = "environment steps"
 @pytest.mark.parametrize(
     ("text", "budget"),
     [
-        ("90s", Budget(seconds=90.0)),
+        ("150s", Budget(seconds=150.0)),
         ("10min", Budget(seconds=600.0)),
         ("1.5 h", Budget(seconds=5400.0)),
         ("5e7", Budget(steps=5e7)),
