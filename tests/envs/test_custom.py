@@ -35,7 +35,6 @@ def composed(*overrides):
 
 
 def walk_right(env, num_steps):
-    """Return the time steps of a single environment that always steps right."""
     keys = jax.random.split(jax.random.key(0), 1)
     state, _ = env.reset(keys)
     timesteps = []
@@ -58,18 +57,15 @@ def test_an_import_path_selects_a_class_or_function_with_its_arguments(name):
 
 
 def test_parameters_of_the_interface_of_gymnax_are_set_and_its_limit_truncates():
-    overrides = ["+env.kwargs.size=9", "+env.params.max_steps_in_episode=3", "+env.params.goal=5"]
+    overrides = ["+env.kwargs.size=9", "+env.params.max_steps_in_episode=3"]
     env = make_eval(composed("env._target_=support.custom_envs.GymnaxWalk", *overrides).env)
     last = walk_right(env, 3)[-1]
     assert bool(last.truncated[0])
     # Others may override is_truncated, or start in the middle.
     assert env.truncates_after is None
     assert not bool(last.terminated[0])
-    near = ["+env.kwargs.size=1", "+env.params.goal=5"]
-    assert (
-        float(walk_right(make_eval(composed("env._target_=support.custom_envs.GymnaxWalk", *near).env), 1)[0].reward[0])
-        == 5.0
-    )
+    near = composed("env._target_=support.custom_envs.GymnaxWalk", "+env.kwargs.size=1", "+env.params.goal=5").env
+    assert float(walk_right(make_eval(near), 1)[0].reward[0]) == 5.0
 
 
 def test_a_mask_of_the_interface_of_gymnax_that_nothing_reads_is_reported(monkeypatch):
@@ -103,19 +99,8 @@ def test_stacks_behind_a_wrapper_of_ones_own_are_no_longer_those_of_successive_s
 @pytest.mark.parametrize("env", ["env=gymnax/cartpole", "env=gymnasium/cartpole"])
 def test_wrappers_are_checked_as_environments_are(env):
     config = composed(env, "env.wrappers=[{_target_: support.custom_envs.WholeRewards}]").env
-    with pytest.raises(
-        FaultyEnvironmentError, match=r"reward of step is int32.*return a scalar of dtype float32 \(.*py"
-    ):
+    with pytest.raises(FaultyEnvironmentError, match=r"reward of step is int32.*return a scalar .*float32 \(.*py"):
         make(config)
-
-
-def test_masks_of_a_wrong_length_are_refused():
-    class Masked(custom_envs.Corridor):
-        def observe(self, place):
-            return super().observe(place)._replace(action_mask=jnp.ones(3, bool))
-
-    with pytest.raises(FaultyEnvironmentError, match=r"action_mask of reset is bool\[3\].* needs bool\[2\]"):
-        make(EnvConfig(env_name="own"), Masked)
 
 
 def test_wrappers_that_episodes_on_the_host_pass_by_are_refused():
@@ -123,27 +108,6 @@ def test_wrappers_that_episodes_on_the_host_pass_by_are_refused():
     with pytest.raises(ConfigError, match="gymnasium starts its next episodes itself without calling OwnReset.reset"):
         make(composed("env=gymnasium/cartpole", shifted).env)
     make(composed("env=gymnax/cartpole", shifted).env)
-
-
-class Spaceless(Environment):
-    reset = custom_envs.Spot.reset
-    step = custom_envs.Spot.step
-
-
-dm_env_like = type("Environment", (), {"__module__": "dm_env.environment"})()
-
-
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        (dm_env_like, "not an environment in JAX: it has the interface of dm_env, .*: wrap it as a gymnasium.Env"),
-        (object(), "object is not an environment in JAX: subclass stoix_like.envs.Environment"),
-        (Spaceless(), "Spaceless has no observation_space: set it to a space of stoix_like.envs"),
-    ],
-)
-def test_other_interfaces_are_named(env, message):
-    with pytest.raises(FaultyEnvironmentError, match=message):
-        adapt(env, {})
 
 
 class Counting(gymnasium.Env):
@@ -163,6 +127,58 @@ class Counting(gymnasium.Env):
     def step(self, action):
         self.count += 1
         return np.array([self.count], np.float32), 1.0, False, False, {}
+
+
+class Spaceless(Environment):
+    reset = custom_envs.Spot.reset
+    step = custom_envs.Spot.step
+
+
+class Short(custom_envs.Spot):
+    observation_space = Box(0.0, 1.0, (7,))
+
+
+def broken():
+    return {}["absent"]
+
+
+def with_attribute(env, name, value):
+    setattr(env, name, value)
+    return env
+
+
+def several(number):
+    words = f"num_agents={number!r} must be a whole number of at least 1"
+    return with_attribute(custom_envs.Corridor(size=2), "num_agents", number), words
+
+
+DM_ENV = type("Environment", (), {"__module__": "dm_env.environment"})()
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (DM_ENV, "not an environment in JAX: it has the interface of dm_env, .*: wrap it as a gymnasium.Env"),
+        (object(), "object is not an environment in JAX: subclass stoix_like.envs.Environment"),
+        (dict, "dict is not an environment in JAX"),
+        (Spaceless(), "Spaceless has no observation_space: set it to a space of stoix_like.envs"),
+        (Short(), r"of reset is uint8.*, but the space is .*custom_envs.py:\d+\)"),
+        (broken, r"is invalid for broken: KeyError: 'absent' \(.*test_custom.py:\d+\)"),
+        (
+            with_attribute(Counting(), "lock", threading.Lock()),
+            r"Counting cannot be copied \(.*lock.*\): pass its class",
+        ),
+        (
+            gymnasium.make_vec("CartPole-v1", num_envs=2),
+            "vector environment of gymnasium: pass its id, env='CartPole-v1'",
+        ),
+        *map(several, ("2", 0, 2.0)),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else "",
+)
+def test_what_is_no_environment_is_refused(env, words):
+    with pytest.raises(ConfigError, match=words):
+        make(EnvConfig("own"), env)
 
 
 class Unfinished(gymnasium.Env):
@@ -238,47 +254,17 @@ def test_only_an_environment_of_gymnasium_that_was_built_here_is_closed(env, mon
     assert len(closed) == (env is Counting)
 
 
-def test_an_environment_of_gymnasium_that_cannot_be_copied_names_what_can():
-    env = Counting()
-    env.lock = threading.Lock()
-    with pytest.raises(ConfigError, match=r"Counting cannot be copied \(.*lock.*\): pass its class, or register it"):
-        make_eval(EnvConfig("own"), env)
-
-
-def test_training_refuses_an_environment_whose_interface_is_wrong():
-    class Short(custom_envs.Spot):
-        observation_space = Box(0.0, 1.0, (7,))
-
-    with pytest.raises(FaultyEnvironmentError, match=r"of reset is uint8.*, but the space is .*custom_envs.py:\d+\)"):
-        make(EnvConfig("own"), Short())
-
-
-def test_a_class_without_a_signature_is_refused_as_no_environment():
-    with pytest.raises(FaultyEnvironmentError, match="dict is not an environment in JAX"):
-        make(composed("env._target_=builtins.dict").env)
-
-
-def test_an_error_of_a_constructor_names_its_line():
-    def broken():
-        return {}["absent"]
-
-    with pytest.raises(ConfigError, match=r"is invalid for broken: KeyError: 'absent' \(.*test_custom.py:\d+\)"):
-        make(EnvConfig("own"), broken)
-
-
 def test_code_of_ones_own_needs_trust_and_wrappers_of_this_package_do_not(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     refused = {
-        "env._target_": ["env._target_=support.custom_envs.Corridor"],
-        "env.wrappers.0._target_": ["env.wrappers=[{_target_: support.custom_envs.AddReward}]"],
-        "env.wrappers.0._target_=stoix_like.envs.wrappers.jax.jit": [
-            "env.wrappers=[{_target_: stoix_like.envs.wrappers.jax.jit}]"
-        ],
+        "env._target_": "env._target_=support.custom_envs.Corridor",
+        "env.wrappers.0._target_": "env.wrappers=[{_target_: support.custom_envs.AddReward}]",
+        "env.wrappers.0._target_=stoix": "env.wrappers=[{_target_: stoix_like.envs.wrappers.jax.jit}]",
     }
-    for i, (key, overrides) in enumerate(refused.items()):
+    for i, (key, override) in enumerate(refused.items()):
         directory = tmp_path / str(i)
         directory.mkdir()
-        write_config(directory, composed(*overrides).resolved)
+        write_config(directory, composed(override).resolved)
         with pytest.raises(ConfigError, match=f"{key}.* is executed when the run is loaded.*--trust"):
             config_file.read_config(directory)
         trust.record_trusted(flatten(config_file.plain_config(directory)))
@@ -299,14 +285,6 @@ def test_an_environment_cannot_be_given_twice():
 def test_an_anonymous_function_has_a_name_for_paths():
     config = composed(*as_overrides(lambda: custom_envs.Corridor()))
     assert (config.env.env_name, config.env.scenario.name) == ("own", "lambda")
-
-
-@pytest.mark.parametrize("number", ["2", 0, 2.0])
-def test_a_number_of_agents_that_is_none_is_refused(number):
-    env = custom_envs.Corridor(size=2)
-    env.num_agents = number
-    with pytest.raises(ConfigError, match=f"num_agents={number!r} must be a whole number of at least 1"):
-        make_eval(EnvConfig("own"), env)
 
 
 def test_an_environment_that_names_possible_agents_stays_one_in_jax():
@@ -345,15 +323,6 @@ def test_an_object_is_passed_again(tmp_path):
     assert stoix_like.resume(tmp_path, ["arch.total_timesteps=1024"], env=env).summary["updates"] == 4
     assert len(stoix_like.evaluate(tmp_path, 3, env=env)["episode_returns"]) == 3
     stoix_like.load_policy(tmp_path, env=env)
-
-
-def test_vector_environments_of_gymnasium_are_told_the_way():
-    env = gymnasium.make_vec("CartPole-v1", num_envs=2)
-    with pytest.raises(
-        FaultyEnvironmentError, match=r"vector environment of gymnasium: pass its id, env='CartPole-v1', or"
-    ):
-        make(EnvConfig("own"), env)
-    env.close()
 
 
 @pytest.mark.slow

@@ -28,7 +28,6 @@ def reset_of(env):
 
 
 def described(config, env, path):
-    """Return what is left of environments in a file."""
     write_json(path, factory.describe_episodes(config, env, reset_of(env).observation))
     return factory.make_described(config, read_json(path, 2**20))
 
@@ -109,8 +108,6 @@ def test_conversions_of_their_own_are_not_described():
 
 
 class Half(Wrapper):
-    """Halves actions before the environments see them."""
-
     def inner_action(self, action):
         return 0.5 * action
 

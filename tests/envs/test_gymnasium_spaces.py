@@ -141,16 +141,8 @@ def test_dictionaries_and_tuples_of_actions_reach_the_environment():
             gymnasium.spaces.Discrete(2),
             "has observations of the space Tuple",
         ),
-        (
-            gymnasium.spaces.Discrete(2),
-            gymnasium.spaces.MultiBinary(2),
-            "suite/name has actions of the space MultiBinary",
-        ),
-        (
-            gymnasium.spaces.Discrete(2),
-            gymnasium.spaces.Box(0, 3, (2,), np.int32),
-            "actions of the space Box.*of floats",
-        ),
+        (gymnasium.spaces.Discrete(2), gymnasium.spaces.MultiBinary(2), "actions of the space MultiBinary"),
+        (gymnasium.spaces.Discrete(2), gymnasium.spaces.Box(0, 3, (2,), np.int32), "actions of the space Box"),
     ],
 )
 def test_other_spaces_raise(observations, actions, message):

@@ -45,9 +45,7 @@ def test_released_environments_are_reused_and_all_are_closed():
 def test_an_exception_on_the_host_is_raised_by_check():
     env = make(config(kwargs={"fail_at": 4}))
     _, _, steps = rollout(env, T)
-    with pytest.raises(
-        HostEnvironmentError, match="gymnasium/support.scripted:Scripted-v0 failed: RuntimeError: the simulator"
-    ):
+    with pytest.raises(HostEnvironmentError, match="gymnasium/support.scripted:Scripted-v0 failed: RuntimeError"):
         env.check()
     # Episode 1, the first of at least 4 steps, starts after the first step.
     assert steps.terminated[4:].all()
@@ -140,7 +138,6 @@ def test_a_batch_that_is_built_too_late_is_closed():
 
 @pytest.mark.slow
 def test_a_signal_shortens_a_call_that_hangs(monkeypatch):
-    """Some time after the signal, however long the call took before it."""
     monkeypatch.setattr(host_batches, "_SIGNAL_SECONDS", 0.4)
     previous = signal.signal(signal.SIGTERM, lambda *_: None)
     failures, killed = [], threading.Event()
@@ -176,9 +173,7 @@ def test_a_signal_shortens_a_call_that_hangs(monkeypatch):
 def test_an_example_that_hangs_is_left():
     env = make(config(kwargs={"close_hangs": True}, timeout=0.2))
     env.close()
-    with pytest.raises(
-        ConfigError, match=r"env.timeout=0.2: building support.scripted:Scripted-v0 takes longer, or hangs"
-    ):
+    with pytest.raises(ConfigError, match=r"env.timeout=0.2: building support.scripted:Scripted-v0 takes longer"):
         make(config(kwargs={"build_seconds": 30.0}, timeout=0.2))
 
 

@@ -16,18 +16,14 @@ from stoix_like.errors import ConfigError, FaultyEnvironmentError
 
 
 def discrete(n):
-    """Return a space as JaxMARL's `Discrete`."""
     return SimpleNamespace(n=n, shape=(), dtype=jnp.int32)
 
 
 def box(*shape, low=-1.0, high=1.0):
-    """Return a space as JaxMARL's `Box`."""
     return SimpleNamespace(low=low, high=high, shape=shape, dtype=jnp.float32)
 
 
 class State(NamedTuple):
-    """Steps, and what the agents have collected."""
-
     step: jax.Array
     sums: jax.Array
 
@@ -44,12 +40,10 @@ class Collect:
         self.action_spaces = {"long": discrete(3), "short": discrete(2)}
 
     def reset(self, key):
-        """Start a game."""
         state = State(jnp.zeros((), jnp.int32), jnp.zeros(2))
         return self.observe(state), state
 
     def step_env(self, key, state, actions):
-        """Add the actions."""
         reward = {agent: jnp.asarray(actions[agent], jnp.float32) for agent in self.agents}
         state = State(state.step + 1, state.sums + jnp.stack([reward[agent] for agent in self.agents]))
         done = (actions["long"] == 2) | (state.step >= self.max_steps)
@@ -57,7 +51,6 @@ class Collect:
         return self.observe(state), state, reward, dones, {}
 
     def observe(self, state):
-        """Return what each agent has collected, with the steps."""
         parts = {"long": [state.sums[0], 0.5], "short": [state.sums[1]]}
         return {agent: jnp.stack([state.step / 10, *map(jnp.asarray, part)]) for agent, part in parts.items()}
 
@@ -73,12 +66,10 @@ class Shared(Collect):
         self.max_steps = None
 
     def step_env(self, key, state, actions):
-        """Return one reward."""
         observed, after, reward, dones, infos = Collect(100).step_env(key, state, actions)
         return observed, after, dict.fromkeys(self.agents, reward["long"]), dones, infos
 
     def get_world_state(self, state):
-        """Return what all have collected, as whole numbers."""
         return state.sums.astype(jnp.int32)
 
     def get_avail_actions(self, state):
@@ -87,16 +78,14 @@ class Shared(Collect):
 
 
 def played(env, actions):
-    """Play the actions of both agents in one game; return the first time step and those of the steps."""
     vector = make_eval(EnvConfig("own", ScenarioConfig("x")), env)
     keys = jax.random.split(jax.random.key(0), 2)
 
     @jax.jit
     def play():
         state, first = vector.reset(keys)
-        return first, jax.lax.scan(lambda state, action: vector.step(keys, state, action), state, jnp.asarray(actions))[
-            1
-        ]
+        step = lambda state, action: vector.step(keys, state, action)  # noqa: E731
+        return first, jax.lax.scan(step, state, jnp.asarray(actions))[1]
 
     return vector, *jax.tree.map(np.asarray, play())
 
@@ -120,10 +109,7 @@ def test_an_end_before_the_limit_terminates():
 
 
 class Told(Collect):
-    """Says itself whether the task has ended."""
-
     def terminated(self, state):
-        """Return whether the short agent has collected two."""
         return state.sums[1] >= 2
 
 
@@ -179,11 +165,16 @@ def test_an_environment_is_drawn_by_its_own_scene():
 
 
 def with_attributes(cls, **attributes):
-    """Return an environment with some of its attributes replaced."""
     env = cls()
     for name, value in attributes.items():
         setattr(env, name, value)
     return env
+
+
+def stepped(key, state, actions, at, value):
+    result = list(Collect().step_env(key, state, actions))
+    result[at] = value
+    return tuple(result)
 
 
 def test_a_sound_environment_has_no_faults():
@@ -195,29 +186,20 @@ def test_a_sound_environment_has_no_faults():
     [
         ({"observation_spaces": {"long": box(3)}}, "observation_spaces has no space of short"),
         ({"observation_spaces": {"long": box(3), "short": box(4)}}, r"observation \(2,\) of short, whose space has"),
-        (
-            {"reset": lambda key: ({"long": jnp.zeros(3)}, State(0, jnp.zeros(2)))},
-            "reset returns no observation of short",
-        ),
+        ({"reset": lambda key: ({"long": jnp.zeros(3)}, State(0, jnp.zeros(2)))}, "no observation of short"),
         ({"reset": lambda key: (Collect().reset(key)[0], ())}, "its state has no step, .* max_steps=4"),
         ({"step_env": lambda *args: Collect().step_env(*args)[:4]}, r"step_env must return \(observations, state, re"),
-        (
-            {"step_env": lambda *args: (*Collect().step_env(*args)[:2], {"long": 0.0}, {"long": False}, {})},
-            "step_env returns no reward of short",
-        ),
-        (
-            {"step_env": lambda *args: (*Collect().step_env(*args)[:3], {"long": False}, {})},
-            "dones of step_env has no '__all__'",
-        ),
+        ({"step_env": lambda *args: stepped(*args, 2, {"long": 0.0})}, "step_env returns no reward of short"),
+        ({"step_env": lambda *args: stepped(*args, 3, {"long": False})}, "dones of step_env has no '__all__'"),
         ({"terminated": lambda state: {"long": False, "short": False}}, r"terminated\(state\) must return one flag"),
         ({"step_env": lambda *args: 1 / 0}, "does not follow JaxMARL's interface.*division by zero"),
         (
             {"action_spaces": {"long": discrete(3), "short": box(2)}},
-            "short acts in Box.* and long in Discrete.*: only Discrete spaces, and boxes with equal bounds, can be",
+            "short acts in Box.* and long in Discrete.*: only Disc",
         ),
         (
             {"action_spaces": {"long": SimpleNamespace(shape=()), "short": discrete(2)}},
-            "long acts in a SimpleNamespace: use Discrete, MultiDiscrete or a vector Box",
+            "long acts in a SimpleNamespace: use Dis",
         ),
     ],
 )
@@ -226,32 +208,36 @@ def test_check_env_reports_faults(attributes, message):
         check_environment(with_attributes(Collect, **attributes))
 
 
-@pytest.mark.parametrize(
-    ("masks", "message"),
-    [
-        ({"long": 3, "short": 3}, r"a mask \(3,\) of short, which has 2 actions: return one of shape \(2,\)"),
-        ({"short": 2}, "no mask of long: return one of its 3 actions"),
-    ],
-)
-def test_masks_that_do_not_fit_the_actions_are_refused(masks, message):
-    legal = {agent: jnp.ones(size, bool) for agent, size in masks.items()}
-    env = with_attributes(Collect, get_avail_actions=lambda state: legal)
-    with pytest.raises(FaultyEnvironmentError, match=message):
-        make_eval(EnvConfig("own", ScenarioConfig("x")), env)
+def masked(**sizes):
+    legal = {agent: jnp.ones(size, bool) for agent, size in sizes.items()}
+    return with_attributes(Collect, get_avail_actions=lambda state: legal)
 
 
-def test_what_cannot_be_padded_is_refused_by_name():
+def seeing_images():
     images = {"long": jnp.zeros((3, 3)), "short": jnp.zeros((2, 2))}
     state = State(jnp.zeros((), jnp.int32), jnp.zeros(2))
-    env = with_attributes(
+    return with_attributes(
         Collect,
         observation_spaces={"long": box(3, 3), "short": box(2, 2)},
         reset=lambda key: (images, state),
         step_env=lambda key, state, actions: (images, state, *Collect().step_env(key, state, actions)[2:]),
     )
-    message = r"Collect: long observes \(3, 3\) and short \(2, 2\): only vectors can be padded"
-    with pytest.raises(ConfigError, match=message):
-        make_eval(EnvConfig("own", ScenarioConfig("x")), env)
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "words"),
+    [
+        (Collect, {"params": {"gravity": 1}}, "env.params={'gravity': 1}: Collect has no parameters: use env.kwargs"),
+        (Collect, {"kwargs": {"world": 2}}, "env.kwargs.world=2 is invalid for Collect: it must be true or false"),
+        (Collect, {"kwargs": {"steps": 1}}, "env.kwargs.steps=1 is not a parameter of Collect: .*'max_steps'"),
+        (masked(long=3, short=3), {}, r"a mask \(3,\) of short, which has 2 actions: return one of shape \(2,\)"),
+        (masked(short=2), {}, "no mask of long: return one of its 3 actions"),
+        (seeing_images(), {}, r"Collect: long observes \(3, 3\) and short \(2, 2\): only vectors can be padded"),
+    ],
+)
+def test_what_does_not_fit_is_refused(env, changes, words):
+    with pytest.raises(ConfigError, match=words):
+        make_eval(EnvConfig("own", ScenarioConfig("x"), **changes), env)
 
 
 def test_vectors_of_actions_are_cut_to_each_agent():
@@ -274,9 +260,8 @@ def test_choices_of_all_agents_are_one_multi_discrete_action():
     class Choose(Collect):
         def __init__(self):
             super().__init__()
-            self.action_spaces = dict.fromkeys(
-                self.agents, SimpleNamespace(num_categories=jnp.asarray([2, 3]), shape=(2,))
-            )
+            space = SimpleNamespace(num_categories=jnp.asarray([2, 3]), shape=(2,))
+            self.action_spaces = dict.fromkeys(self.agents, space)
 
         def step_env(self, key, state, actions):
             return Collect.step_env(self, key, state, {agent: action.max() for agent, action in actions.items()})
@@ -284,16 +269,3 @@ def test_choices_of_all_agents_are_one_multi_discrete_action():
     vector, _, steps = played(Choose, np.asarray([[[0, 1], [1, 0]]]))
     assert vector.action_space == MultiDiscrete((2, 3))
     np.testing.assert_array_equal(steps.reward[0], [1, 1])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"params": {"gravity": 1}}, "env.params={'gravity': 1}: Collect has no parameters: use env.kwargs"),
-        ({"kwargs": {"world": 2}}, "env.kwargs.world=2 is invalid for Collect: it must be true or false"),
-        ({"kwargs": {"steps": 1}}, "env.kwargs.steps=1 is not a parameter of Collect: .*'max_steps'"),
-    ],
-)
-def test_invalid_arguments_raise(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        make_eval(EnvConfig("own", ScenarioConfig("x"), **changes), Collect)

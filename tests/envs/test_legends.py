@@ -63,7 +63,6 @@ def test_named_features_follow_the_wrappers():
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0"])
 def test_gymnax_and_gymnasium_agree(name):
-    """Each entry belongs to one feature, and start states lie within the ranges."""
     gymnasium = pytest.importorskip("gymnasium")
     host = gymnasium.make(name)
     view = {"": np.stack([host.reset(seed=seed)[0] for seed in range(20)])}

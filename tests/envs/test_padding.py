@@ -9,7 +9,6 @@ from stoix_like.errors import ConfigError
 
 
 def box(low, high):
-    """Return a box with a bound for each entry, as games have them."""
     return Box(np.asarray(low), np.asarray(high), np.shape(low))
 
 
@@ -53,9 +52,7 @@ def test_the_largest_action_space_has_the_actions_of_all():
     ],
 )
 def test_actions_that_the_largest_space_lacks_are_refused(one, other):
-    with pytest.raises(
-        ConfigError, match=r"^Tag: . acts in .* and . in .*: only Discrete spaces, and boxes with equal"
-    ):
+    with pytest.raises(ConfigError, match=r"^Tag: . acts in .* and . .*: only Discrete spaces, and boxes with equal"):
         common_actions({"a": one, "b": other}, "Tag")
 
 

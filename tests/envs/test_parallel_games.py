@@ -25,12 +25,13 @@ from pettingzoo.utils.conversions import parallel_to_aec, parallel_wrapper_fn
 
 from support.parallel_game import Alone, Errand, Kept, Known, Mixture, Painted, Push
 
-OWN = "network.share=false"
+
+def own(game=Errand, make=factory.make, **config):
+    return make(factory.EnvConfig(env_name="own", **config), game)
 
 
-def played(actions, game=Errand, num_rows=4, **kwargs):
-    """Return the time steps of two games."""
-    env = factory.make(factory.EnvConfig(env_name="own", kwargs=kwargs), game)
+def played(actions, game=Errand, num_rows=4, config=None, **kwargs):
+    env = own(game, kwargs=kwargs, **config or {})
     keys = jax.random.split(jax.random.key(0), num_rows)
     state, timestep = env.reset(keys)
     timesteps = [timestep]
@@ -48,21 +49,18 @@ STEPS = [[1, 2, 0, 2], [1, 1, 0, 1], [0, 2, 0, 0], [0, 1, 0, 1], [1, 0, 1, 0]]
 
 def test_agents_are_rows_with_padded_views_and_masked_actions():
     timesteps = played(STEPS)
+    views, masks = (
+        [getattr(t.observation, name).tolist() for t in timesteps] for name in ("agent_view", "action_mask")
+    )
     # The rows of a game are those of the short agent, whose view is padded, and of the long one.
-    np.testing.assert_array_equal(timesteps[1].observation.agent_view, [[1, 0], [1, 1]] * 2)
-    assert timesteps[0].observation.action_mask[:2].tolist() == [[True, True, False], [True, False, True]]
-    assert timesteps[1].observation.action_mask[:2].tolist() == [[True, True, False], [True, True, True]]
-    assert [t.reward.tolist() for t in timesteps[1:3]] == [[1, 2, 0, 2], [1, 1, 0, 1]]
-
-
-def test_an_agent_that_left_observes_zeros_and_has_one_action():
-    timesteps = played(STEPS)
-    # It still observes the state in which it leaves.
-    np.testing.assert_array_equal(timesteps[2].observation.agent_view[0], [2, 0])
-    assert timesteps[2].observation.action_mask[:2].tolist() == [[True, False, False], [True, True, True]]
-    np.testing.assert_array_equal(timesteps[3].observation.agent_view[0], [0, 0])
-    assert timesteps[3].observation.action_mask[0].tolist() == [True, False, False]
-    assert timesteps[3].reward.tolist() == [0, 2, 0, 0]
+    assert views[1] == [[1, 0], [1, 1]] * 2
+    assert masks[0][:2] == [[True, True, False], [True, False, True]]
+    assert masks[1][:2] == [[True, True, False], [True, True, True]]
+    assert [t.reward.tolist() for t in timesteps[1:4]] == [[1, 2, 0, 2], [1, 1, 0, 1], [0, 2, 0, 0]]
+    # An agent that left observes the state in which it leaves, then zeros, and has one action.
+    assert (views[2][0], views[3][0]) == ([2, 0], [0, 0])
+    assert masks[2][:2] == [[True, False, False], [True, True, True]]
+    assert masks[3][0] == [True, False, False]
 
 
 def changed(at, change, game=Errand, **attributes):
@@ -89,16 +87,10 @@ def changed(at, change, game=Errand, **attributes):
     [
         (changed(0, lambda o, *_: o.update(long=np.float32(1))), r"observation of 'long' has shape \(\), and \(2,\)"),
         (changed(1, lambda o, *_: o.update(long=np.ones(1, np.float32))), r"shape \(1,\), and \(2,\) is declared"),
-        (
-            changed(1, lambda o, *_: o.update(short=np.full(2, 1j)), Mixture),
-            "complex128, and float32 is declared, which does",
-        ),
+        (changed(1, lambda o, *_: o.update(short=np.full(2, 1j)), Mixture), "complex128, and float32 is declared"),
         (changed(1, lambda o, *_: o.update(long=np.full(2, np.inf))), "returned inf in its observation"),
         (changed(0, lambda o, *_: o.pop("long")), "no observation of 'long': return one of each agent that acts"),
-        (
-            changed(1, lambda o, *_: o.update(lnog=o.pop("long"))),
-            "observation of 'lnog', no agent: did you mean 'long'",
-        ),
+        (changed(1, lambda o, *_: o.update(lnog=o.pop("long"))), "observation of 'lnog', no agent: .*'long'"),
         (changed(1, lambda o, r, *_: r.update(lnog=r.pop("long"))), "reward of 'lnog', no agent: did you mean 'long'"),
         (changed(1, lambda o, r, *_: r.pop("long")), "no reward of 'long'"),
         (changed(1, lambda o, r, *_: r.update(long=np.ones(1))), r"reward of 'long' has shape \(1,\), and \(\)"),
@@ -158,23 +150,17 @@ def test_a_class_with_the_methods_of_a_parallel_game_is_one():
 
 
 def test_a_time_limit_truncates_the_game():
-    env = factory.make(factory.EnvConfig(env_name="own", time_limit=3), Errand)
-    keys = jax.random.split(jax.random.key(0), 2)
-    state, _ = env.reset(keys)
-    for _ in range(3):
-        state, timestep = env.step(keys, state, jnp.zeros(2, int))
-    env.close()
-    assert timestep.truncated.tolist() == [True, True]
+    timesteps = played([[0, 0]] * 3, num_rows=2, config={"time_limit": 3})
+    assert [t.truncated.tolist() for t in timesteps] == [[False] * 2] * 3 + [[True] * 2]
 
 
 def test_the_world_is_the_state_of_the_game():
     """The array of the state is the same in every step, and starts again before the last one is read."""
     timesteps = played(STEPS, Known, world=True)
-    assert [t.next_observation.agent_view["world"].tolist() for t in timesteps[:5]] == [
-        [[count, 7]] * 4 for count in range(5)
-    ]
+    worlds = [t.next_observation.agent_view["world"].tolist() for t in timesteps[:5]]
+    assert worlds == [[[count, 7]] * 4 for count in range(5)]
     assert timesteps[4].observation.agent_view["world"].tolist() == [[0, 7]] * 4
-    np.testing.assert_array_equal(timesteps[1].observation.agent_view["own"], [[1, 0], [1, 1]] * 2)
+    assert timesteps[1].observation.agent_view["own"].tolist() == [[1, 0], [1, 1]] * 2
 
 
 @pytest.mark.parametrize("state", [None, spaces.Box(0, 255, (4, 6, 3), np.uint8), spaces.Box(0, 9, (2,), np.uint8)])
@@ -199,37 +185,24 @@ def test_an_opponent_is_an_argument_of_the_game():
     assert set(opponents) == {"tired"}
 
 
-def test_one_agent_and_its_world():
-    view = played([[2, 1]], Alone, 2, world=True)[1].observation.agent_view
-    assert {name: rows.tolist() for name, rows in view.items()} == {"own": [[1, 1]] * 2, "world": [[1, 1]] * 2}
-
-
-def space_of(**kwargs):
-    """Return the space of what the agents of a mixture observe."""
-    return factory.make(factory.EnvConfig(env_name="own", kwargs=kwargs), Mixture).observation_space
-
-
-def test_agents_with_bytes_and_with_numbers_observe_numbers_without_bounds():
-    space, timestep = space_of(), played([], Mixture)[0]
-    assert (space.dtype, space.low, space.high) == (np.float32, -np.inf, np.inf)
-    np.testing.assert_array_equal(timestep.observation.agent_view[:2], [[255, 127], [1, 0.5]])
-
-
 @pytest.mark.parametrize(
-    ("one", "other", "high"),
+    ("kinds", "high"),
     [
-        ((np.uint8, 9), (np.uint8, 200), np.inf),
-        ((np.float32, 1), (np.float32, 2), np.inf),
-        ((np.float32, 2),) * 2 + (2,),
+        # Bytes beside numbers have no bounds, and numbers have those of all agents or none.
+        (((np.uint8, 255), (np.float32, 1)), np.inf),
+        (((np.uint8, 9), (np.uint8, 200)), np.inf),
+        (((np.float32, 1), (np.float32, 2)), np.inf),
+        (((np.float32, 2), (np.float32, 2)), 2),
     ],
 )
-def test_bounds_of_observations_are_those_of_all_agents_or_none(one, other, high):
-    space = space_of(kinds=(one, other))
-    assert (space.dtype, np.max(space.high)) == (np.float32, high)
+def test_bounds_of_observations_are_those_of_all_agents_or_none(kinds, high):
+    space = own(Mixture, kwargs={"kinds": kinds}).observation_space
+    assert (space.dtype, np.max(space.high), np.min(space.low)) == (np.float32, high, -high)
 
 
 def test_an_agent_without_a_legal_action_has_all_of_its_own():
     timesteps = played([[1, 2, 1, 2]], Mixture)
+    assert timesteps[0].observation.agent_view[:2].tolist() == [[255, 127], [1, 0.5]]
     for timestep in timesteps:
         assert timestep.observation.action_mask[:2].tolist() == [[True, True, False], [True, True, True]]
 
@@ -241,42 +214,32 @@ def test_one_agent_is_an_environment_like_any_other():
     assert [t.reward.tolist() for t in timesteps[1:3]] == [[2, 1], [1, 0]]
     assert timesteps[4].truncated.tolist() == [True, True]
     assert timesteps[4].episode.episode_return.tolist() == [3, 1]
+    view = played([[2, 1]], Alone, 2, world=True)[1].observation.agent_view
+    assert {name: rows.tolist() for name, rows in view.items()} == {"own": [[1, 1]] * 2, "world": [[1, 1]] * 2}
 
 
-def test_observations_by_name_have_the_numbers_that_agents_observe():
-    env = factory.make(factory.EnvConfig(env_name="own", agent_ids="one_hot"), Errand)
+def test_observations_by_name_have_the_numbers_and_legal_actions_of_agents():
+    env = own(agent_ids="one_hot")
     view = with_agent_ids(env, env.unwrapped.view_of(Errand().reset()[0])).agent_view
-    env.close()
     np.testing.assert_array_equal(view, [[0, 0, 1, 0], [0, 0, 0, 1]])
     assert view.shape[1:] == env.observation_space.shape
-
-
-@pytest.mark.parametrize(
-    ("seen", "message"),
-    [
-        ({"shrt": np.zeros(1, np.float32)}, "observation of 'shrt', no agent: did you mean 'short'"),
-        ({"short": np.zeros(1, complex)}, "observation of 'short' has dtype complex128, and float32 is declared"),
-    ],
-)
-def test_observations_of_no_agent_and_of_other_kinds_are_refused(seen, message):
-    env = factory.make(factory.EnvConfig(env_name="own"), Errand)
+    one, two = np.zeros(1, np.float32), np.zeros(2, np.float32)
+    seen = {"short": one, "long": {"observation": two, "action_mask": np.asarray([0, 1, 0])}}
+    assert env.unwrapped.view_of(seen).action_mask.tolist() == [[True, True, False], [False, True, False]]
+    for seen, words in (
+        ({"shrt": one}, "of 'shrt', no agent: .*'short'"),
+        ({"short": one + 0j}, "of 'short' .*complex"),
+    ):
+        with pytest.raises(ValueError, match=f"observation {words}"):
+            env.unwrapped.view_of(seen)
     env.close()
-    with pytest.raises(ValueError, match=message):
-        env.unwrapped.view_of(seen)
-
-
-def test_legal_actions_stand_beside_observations_by_name():
-    env = factory.make(factory.EnvConfig(env_name="own"), Errand)
-    view = np.zeros(2, np.float32)
-    seen = {"short": view[:1], "long": {"observation": view, "action_mask": np.asarray([0, 1, 0])}}
-    mask = env.unwrapped.view_of(seen).action_mask
-    env.close()
-    assert mask.tolist() == [[True, True, False], [False, True, False]]
 
 
 @pytest.mark.slow
 def test_the_policy_of_one_agent_predicts_its_action_alone():
-    setup, shared = untrained("system=ppo/ff_ppo", "env=own", "env._target_=support.parallel_game.Errand", OWN)
+    setup, shared = untrained(
+        "system=ppo/ff_ppo", "env=own", "env._target_=support.parallel_game.Errand", "network.share=false"
+    )
     game, policies = Errand().reset()[0], [make_policy(*_of_agent(setup, shared, agent), {}) for agent in range(2)]
     for agent, policy in enumerate(policies):
         policy.agent = agent
@@ -311,33 +274,31 @@ def test_an_actor_that_reads_the_state_of_a_game_refuses_observations_by_agent(n
     if network.startswith("+"):
         overrides.append("+network.observations.critic=agent_view.world")
     policy = make_policy(*untrained("system=ppo/ff_ppo", "env=own", *overrides), {})
-    with pytest.raises(
-        ValueError, match="the actor reads the game's state, which observations by agent lack: pass row"
-    ):
+    with pytest.raises(ValueError, match="the actor reads the game's state, which observations by agent lack"):
         policy.predict(Errand().reset()[0])
     policy.close()
 
 
 def test_games_are_drawn_up_to_the_state_that_ends_them():
     """Of 4 x 1280 pixels, every second one is kept, in both directions."""
-    env = factory.make_drawn(factory.EnvConfig(env_name="own"), Painted)
+    env = own(Painted, factory.make_drawn)
     recording = record(env, 9, lambda shared, state, key: (state.carry, jnp.zeros(2, int), ()))
     env.close()
     assert env.scene().fps == 4
     assert recording.states.shape == (5, 2, 640, 3)
     assert recording.states[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
+    # One with pictures needs no render mode.
+    plain = type("Plain", (Errand,), {"render": lambda self: np.zeros((4, 6, 3), np.uint8)})
+    assert own(plain, factory.make_drawn).scene().fps == 30
 
 
-@pytest.mark.parametrize(
-    ("game", "reason"),
-    [(Errand, r" \(NotImplementedError\)"), (partial(Painted, length=4), "")],
-)
+@pytest.mark.parametrize(("game", "reason"), [(Errand, r" \(NotImplementedError\)"), (partial(Painted, length=4), "")])
 def test_games_without_pictures_are_refused_and_closed(game, reason, monkeypatch):
     closed = []
     monkeypatch.setattr(Painted, "render", lambda self: None)
     monkeypatch.setattr(Errand, "close", lambda self: closed.append(self))
     with pytest.raises(ConfigError, match=rf"cannot be drawn{reason}: render\(\) must return a picture \[H, W, 3\]"):
-        factory.make_drawn(factory.EnvConfig(env_name="own"), game)
+        own(game, factory.make_drawn)
     # The one that tells the spaces, and the one to draw.
     assert len(closed) == 2
 
@@ -346,31 +307,27 @@ def test_a_game_whose_drawing_hangs_is_refused(monkeypatch):
     goes_on = threading.Event()
     monkeypatch.setattr(Painted, "render", lambda self: goes_on.wait())
     with pytest.raises(ConfigError, match="env.timeout=0.2: drawing Painted takes longer, or hangs"):
-        factory.make_drawn(factory.EnvConfig(env_name="own", timeout=0.2), Painted)
+        own(Painted, factory.make_drawn, timeout=0.2)
     goes_on.set()
-
-
-def test_a_game_with_pictures_needs_no_render_mode():
-    game = type("Plain", (Errand,), {"render": lambda self: np.zeros((4, 6, 3), np.uint8)})
-    assert factory.make_drawn(factory.EnvConfig(env_name="own"), game).scene().fps == 30
 
 
 def test_agents_act_by_their_part_of_a_vector():
     timesteps = played([[[0.5, 2.0], [-1.0, 2.0]] * 2], Push)
     assert timesteps[1].reward.tolist() == [0.5, 1.0] * 2
-    with pytest.raises(ConfigError, match=r"Push: short acts in .*, and boxes with equal bounds, can be padded"):
-        played([], Push, highs=((3,), (1, 2)))
 
 
-@pytest.mark.parametrize("vectorization", ["async", "envpool"])
-def test_games_are_stepped_one_after_the_other(vectorization):
-    with pytest.raises(ConfigError, match=f"env.vectorization={vectorization} has no effect on Errand.*: use sync"):
-        factory.make(factory.EnvConfig(env_name="own", vectorization=vectorization), Errand)
-
-
-def test_a_game_that_is_built_already_is_refused():
-    with pytest.raises(ConfigError, match="Errand is built already: pass its class"):
-        factory.make(factory.EnvConfig(env_name="own"), Errand())
+@pytest.mark.parametrize(
+    ("game", "config", "words"),
+    [
+        (Push, {"kwargs": {"highs": ((3,), (1, 2))}}, "Push: short acts in .*, and boxes with equal bounds, can be"),
+        (Errand, {"vectorization": "async"}, "env.vectorization=async has no effect on Errand.*: use sync"),
+        (Errand, {"vectorization": "envpool"}, "env.vectorization=envpool has no effect on Errand.*: use sync"),
+        (Errand(), {}, "Errand is built already: pass its class"),
+    ],
+)
+def test_what_does_not_fit_a_game_is_refused(game, config, words):
+    with pytest.raises(ConfigError, match=words):
+        own(game, **config)
 
 
 @pytest.mark.slow

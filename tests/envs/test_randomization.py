@@ -29,8 +29,6 @@ def config(**changes):
 
 @pytest.fixture(scope="module")
 def two_rollouts():
-    """Play two rollouts of T steps; return the first observations, and observations and ends of all steps."""
-
     def play(**changes):
         env = make(config(**changes))
 
@@ -119,10 +117,7 @@ def test_a_search_plans_with_the_nominal_model_where_evaluations_play_it():
 
 
 class OwnStarts(Wrapper):
-    """Starts in its own way."""
-
     def reset(self, keys):
-        """See `VectorEnvironment.reset`."""
         return super().reset(keys)
 
 
@@ -130,26 +125,14 @@ class OwnStarts(Wrapper):
     ("changes", "message"),
     [
         ({"randomization": "registered"}, "registered: no randomisation is registered for own/sliding: use the import"),
-        (
-            {"randomization": "support.randomized.mases"},
-            "env.randomization=support.randomized.mases cannot be imported",
-        ),
-        (
-            {"randomization": "support.randomized.model_alone"},
-            r"model_alone returns a Model: it must be a function .* -> \(model, axes\)",
-        ),
-        (
-            {"randomization": "support.randomized.leaves"},
-            r"support.randomized.leaves failed \(SystemExit: 0, .*: it must be a function",
-        ),
+        ({"randomization": "support.randomized.mases"}, "env.randomization=support.randomized.mases cannot be"),
+        ({"randomization": "support.randomized.model_alone"}, r"model_alone returns a Model: .* -> \(model, axes\)"),
+        ({"randomization": "support.randomized.leaves"}, r"support.randomized.leaves failed \(SystemExit: 0, "),
         ({"randomization": "support.randomized.empty"}, "support.randomized.empty returns None: it must be a function"),
         ({"randomization": "support.randomized.Model.mass"}, "support.randomized.Model.mass cannot be imported"),
         ({"randomization": "support.randomized.__name__"}, "support.randomized.__name__ is not a function"),
         ({"randomization": "support.randomized.nothing"}, "support.randomized.nothing varies nothing: set the axes"),
-        (
-            {"randomization": "support.randomized.of_another_shape"},
-            r"shape \(3,\) with axis None for 3 environments where the model has \(\): give",
-        ),
+        ({"randomization": "support.randomized.of_another_shape"}, r"shape \(3,\) with axis None for .* has \(\)"),
         ({"auto_reset": "cached"}, "randomize_every=reset does not fit .*use env.auto_reset=fresh or pool or opt"),
         ({"auto_reset": "pool", "randomize_every": "run"}, "use env.auto_reset=fresh or cached, or .*every=reset"),
         ({"auto_reset": "cached", "randomize_every": "rollout"}, "use env.auto_reset=fresh, or .*every=run"),

@@ -20,8 +20,6 @@ N, LIMIT = 64, 5
 
 
 class Endless(Probe):
-    """Goes on until action 1 terminates it."""
-
     truncates_after = INT32_MAX
 
     def first_view(self, key):
@@ -35,7 +33,6 @@ class Endless(Probe):
 
 
 def play(mode, actions):
-    """Return the time steps `[T, N]`, and the state before them."""
     env = RecordEpisode(TimeLimit(Vectorize(Endless()), LIMIT))
     resetting = AUTO_RESETS[mode](env, EnvConfig(pool_size=4))
     resetting.stagger = make_stagger(True, env, None)

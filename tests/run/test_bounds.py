@@ -31,7 +31,6 @@ def hyperparameters_of(system):
 
 
 def whole_numbers(schema):
-    """The annotations of the fields that are whole numbers, by name."""
     hints = flat_hints(schema)
     plain = {name: (typing.get_args(hint) or (hint,))[0] for name, hint in hints.items()}
     return {name: hints[name] for name, hint in plain.items() if hint in (int, int | None)}
@@ -52,45 +51,6 @@ def test_every_whole_number_has_an_upper_bound(schema):
 
 
 DQN = "system=q_learning/ff_dqn"
-REFUSED = {
-    "frames": (
-        ["env.frame_stack=1e18"],
-        r"env.frame_stack=1000000000000000000 is out of range: it must be in \[1, 1024",
-    ),
-    "epochs": (["system.epochs=3e9"], "system.epochs=3000000000 is out of range"),
-    "policy": (
-        ["system=sac/ff_sac", "env=gymnax/pendulum", "system.policy_frequency=2147483648"],
-        "system.policy_frequency=2147483648 is out of range",
-    ),
-    "seeds": (["arch.population.seeds=1e8"], "arch.population.seeds=100000000 is out of range"),
-    "evaluations": (["arch.num_evaluation=1e9", "arch.total_timesteps=1e15"], "arch.num_evaluation=1000000000 is out"),
-    "budget": (["arch.total_timesteps=1e18"], "arch.total_timesteps=1000000000000000000 is out of range"),
-    "indices": (
-        [DQN, "system.total_buffer_size=1e12"],
-        "system.total_buffer_size=1000000000000 is too large for .* use at most 1073741824$",
-    ),
-    "priorities": (
-        ["system=q_learning/ff_rainbow", "system.total_buffer_size=2e9"],
-        "total_buffer_size=2000000000 is too large for .* use at most 16777216$",
-    ),
-    "decay": (
-        ["system=ddpg/ff_td3", "env=gymnax/pendulum", "system.decay_learning_rates=true", "arch.total_timesteps=4e9"],
-        "decay_learning_rates=True: 3,999,998,976 gradient steps are more .* use false, or fewer of them",
-    ),
-    "network": (
-        ["network.actor_network.pre_torso.layer_sizes=[1000000,1000000]"],
-        "the network is too large: the run needs at least .* use a smaller network",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_size_beyond_every_machine_is_refused(name):
-    overrides, message = REFUSED[name]
-    with pytest.raises(ConfigError, match=message):
-        set_up(parse_config(compose_config(overrides)))
-
-
 # With 1 GiB of memory: the key, its value, and what the arithmetic below leaves for it.
 TOO_LARGE = {
     "evaluation": (["arch.num_eval_episodes=1e9"], "evaluation"),
@@ -170,7 +130,6 @@ def numeric_keys(node, path, target=""):
 
 
 def defined_in(schema, name):
-    """The base class that a field comes from, or that of a part."""
     hints = typing.get_type_hints(schema).values()
     owners = [schema, *(hint for hint in hints if isinstance(hint, type) and issubclass(hint, Part))]
     bases = (base for owner in owners for base in reversed(owner.__mro__))

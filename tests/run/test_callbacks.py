@@ -29,8 +29,6 @@ RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluat
 
 
 class Recorder(Callback):
-    """Records the calls; its state is the number of evaluations."""
-
     def __init__(self):
         self.calls, self.evaluations = [], 0
 
@@ -65,12 +63,10 @@ class Failing(Callback):
 
 @pytest.fixture(scope="module")
 def agent():
-    """What a policy of a run acts with, and the shared state of its agent before training."""
     return untrained("system=ppo/ff_ppo", *SMALL, "env=gymnax/pendulum")
 
 
 def called(agent, *callbacks, population=None):
-    """Return callbacks as a run calls them."""
     population = population or Population((0,), {}, (0,))
     setup = SimpleNamespace(callbacks=callbacks, parts=agent[0], processes=ALONE, population=population)
     return Callbacks(setup)
@@ -82,7 +78,6 @@ def train(run_dir, *overrides, callbacks=()):
 
 @pytest.mark.slow
 def test_callbacks_receive_the_policy_of_a_recurrent_run(tmp_path):
-    """Each action of the toy system adds one to its state."""
     state = EvaluatePolicy(lambda policy: {"own": float(policy(np.zeros(1), policy.initial_state())[1])})
     toy = [*SMALL[4:], *toys.overrides(rollout_length=4), "env=probe/value", "arch.total_timesteps=64"]
     config = parse_config(compose_config(toy))._replace(custom_callbacks=(state,))
@@ -153,16 +148,6 @@ def test_answers_before_a_callback_that_fails_count(agent):
 
 
 @pytest.mark.slow
-def test_resuming_restores_the_state(tmp_path):
-    recorder = Recorder()
-    train(tmp_path, callbacks=[recorder])
-    again = Recorder()
-    stoix_like.resume(tmp_path, ["arch.total_timesteps=320", "arch.num_evaluation=5"], callbacks=[again])
-    assert recorder.evaluations == 5
-    assert again.evaluations == 6
-
-
-@pytest.mark.slow
 def test_states_are_saved_in_json_or_refused_before_training(tmp_path):
     class Largest(Callback):
         largest = np.float32(2.5)
@@ -205,9 +190,7 @@ def test_a_state_that_fails_later_and_a_last_checkpoint_are_not_lost(tmp_path):
             return {"evaluations": {3} if self.evaluations == 3 else self.evaluations}
 
     broken = Broken()
-    with pytest.raises(
-        CallbackError, match=r"Broken.state returned .* JSON values; stopped after 128 env steps, saved"
-    ):
+    with pytest.raises(CallbackError, match=r"Broken.state returned .*JSON values; stopped after 128 env steps, saved"):
         train(tmp_path, callbacks=[broken])
     assert broken.calls[-1] == ("checkpoint", 128, True)
     again = Broken()
@@ -225,44 +208,29 @@ def test_a_run_goes_on_with_other_callbacks_than_the_one_that_stopped_it(tmp_pat
     assert stoix_like.resume(tmp_path, callbacks=[Recorder()]).summary["env_steps"] == 256
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("metrics", "message"),
+    ("members", "answer", "fault"),
     [
-        ({"env_steps": 1}, "env_steps, which the record has already"),
-        ({"mine": "high"}, "mine='high': return numbers"),
-        ({"mine": [1.0]}, r"mine=\[1.0\]: return a number; stopped"),
-        (3.0, "returned 3.0: return False, metrics by name, or None"),
+        (1, {"env_steps": 1}, "env_steps, which the record has already"),
+        (1, {"mine": "high"}, "mine='high': return numbers"),
+        (1, {"mine": [1.0]}, r"mine=\[1.0\]: return a number"),
+        (1, 3.0, "returned 3.0: return False, metrics by name, or None"),
+        (2, {"mine": [1.0, None]}, None),
+        (2, {"mine": 1.0}, None),
+        (2, {"mine": [1.0, ["high"]]}, "mine=.*: return numbers$"),
+        (2, {"mine": np.ones(3)}, "mine=.*: return a number, or a list of 2, one per member$"),
+        (1, {"mine": np.ones(1)}, "mine=.*: return a number$"),
+        (1, {"mine": []}, "mine=.*: return a number$"),
     ],
 )
-def test_metrics_that_cannot_be_recorded_are_refused(tmp_path, metrics, message):
-    class Wrong(Callback):
-        def on_evaluation(self, record, policy):
-            return metrics
-
-    with pytest.raises(CallbackError, match=message):
-        train(tmp_path, callbacks=[Wrong()])
-
-
-@pytest.mark.parametrize(
-    ("members", "value", "fault"),
-    [
-        (2, [1.0, None], None),
-        (2, 1.0, None),
-        (2, [1.0, ["high"]], "return numbers"),
-        (2, np.ones(3), "return a number, or a list of 2, one per member"),
-        (1, np.ones(1), "return a number"),
-        (1, [], "return a number"),
-    ],
-)
-def test_lists_have_one_number_per_member(members, value, fault):
+def test_metrics_that_cannot_be_recorded_are_refused(members, answer, fault):
     setup = SimpleNamespace(callbacks=(), population=Population(tuple(range(members)), {}, tuple(range(members))))
-    callbacks = Callbacks(setup)
+    callbacks, record = Callbacks(setup), {"env_steps": 0}
     if fault is None:
-        assert callbacks._checked(Failing(0), {"mine": value}, {}) == {"mine": value}
+        assert callbacks._checked(Failing(0), answer, record) == answer
         return
-    with pytest.raises(CallbackError, match=rf"^Failing.on_evaluation returned mine=.*: {fault}$"):
-        callbacks._checked(Failing(0), {"mine": value}, {})
+    with pytest.raises(CallbackError, match=f"^Failing.on_evaluation .*{fault}"):
+        callbacks._checked(Failing(0), answer, record)
 
 
 @pytest.mark.slow
@@ -283,7 +251,6 @@ def test_loggers_have_the_results_of_a_run_whose_callback_fails_at_its_end(tmp_p
 
 @pytest.mark.slow
 def test_a_population_shows_its_best_member(tmp_path):
-    """The policy of each evaluation is that of the best member: its greedy actions are those of the loaded one."""
     observations, seen = np.linspace(-3.0, 3.0, 9, dtype=np.float32)[:, None], []
     own = EvaluatePolicy(lambda policy: seen.append(np.asarray(policy(observations))) or {})
     double = AddMetrics(lambda record: {"mine/double": 2 * record["env_steps"]})

@@ -27,7 +27,6 @@ RUN = [
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """The directory of the cache; nothing else is configured."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     before = (
         jax.config.values["jax_compilation_cache_dir"],
@@ -123,7 +122,6 @@ def test_programs_of_another_owner_are_not_read(name, cache):
 
 
 def results(run_dir):
-    """Read what a run computed: its metrics without times, and the checksums of its last arrays."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         del line["wall_seconds"], line["steps_per_second"]
@@ -154,7 +152,6 @@ def patched(place):
 
 
 def sprites(place, height=16):
-    """Sprites of JAXtari's Pong, with paddles of another height."""
     directory = place / "jaxtari" / "sprites" / "pong"
     directory.mkdir(parents=True)
     digits = (f"{side}_score_{digit}" for side in ("player", "enemy") for digit in range(10))

@@ -47,7 +47,6 @@ def match(tmp_path_factory):
 
 
 def test_a_team_finds_the_best_actions_of_a_matrix_game(match):
-    """The action of each agent is right only with that of the other; 3 steps of 8."""
     assert match.eval_return == 24.0
 
 
@@ -60,7 +59,6 @@ def test_steps_count_games(match):
 
 
 def test_each_agent_is_an_episode_of_recorded_data(match):
-    """The wage of 8 per step is that of each of two agents, for three steps."""
     header = stoix_like.collect(match.run_dir, 60, num_envs=4).header
     assert (header.steps, header.episodes, header.return_mean) == (60, 20, 24.0)
     # Whole games: a seventh step would be that of a third agent.
@@ -81,7 +79,6 @@ def test_returns_of_training_are_those_of_samples_and_evaluations_are_greedy(tmp
 
 @pytest.fixture(scope="module")
 def wages():
-    """Train networks of each agent's own in the game that a limit cuts; return the algorithm and the parameters."""
     overrides = [*SMALL, *WAGES, *PPO, *HALF, "network.share=false", "arch.total_timesteps=24000"]
     setup, program, arguments = make_program(overrides)
     before = jax.device_get(program.init(*arguments).shared.params)
@@ -162,26 +159,6 @@ def test_the_values_of_a_team_are_sums_over_its_agents():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ([*WAGES, *PPO, "network.share=2"], "network.share=2 must be true or false"),
-        (["network.share=false"], "network.share=false has no effect: gymnax/CartPole-v1 has one agent"),
-        ([*WAGES, "system=ppo/rec_ppo", "network.share=false"], "system=ppo/rec_ppo has the same networks for all"),
-        ([*WAGES, "system=search/ff_az"], "plans the actions of one agent"),
-        (["env.team_reward=true"], "env.team_reward=true has no effect: gymnax/CartPole-v1 has one agent"),
-        ([*WAGES, *PPO, "system.num_minibatches=5"], "system.num_minibatches=5 must divide"),
-        ([*WAGES, *PPO, "network.share=false", "system.optimiser=muon"], "would take the biases of several agents"),
-        ([*WAGES, *PPO, "network.share=false", "system.intrinsic=rnd"], "intrinsic=rnd has one network for all agents"),
-        ([*WAGES, "system=q_learning/ff_pqn_vdn", "system.normalize_rewards=true"], "set env.team_reward=true"),
-        ([*WAGES, "+observations=centralised"], r"games of several agents have it with \+env.kwargs.world=true"),
-    ],
-)
-def test_what_does_not_fit_games_is_refused(overrides, message):
-    with pytest.raises(ConfigError, match=message):
-        set_up(parse_config(compose_config(["arch.num_devices=1", *overrides])))
-
-
-@pytest.mark.parametrize(
     ("overrides", "noted"),
     [
         ([], True),
@@ -236,7 +213,6 @@ def test_recurrent_agents_with_a_central_critic_resume_bit_identically(tmp_path)
 
 
 def trained(*overrides):
-    """Return the history and the parameters of a run."""
     run = loop(*overrides)
     run.train()
     return without_times(run.history), jax.device_get(run.state.shared.params)
@@ -263,7 +239,6 @@ def test_agents_on_two_devices_are_those_of_two_update_batches():
 
 @pytest.mark.slow
 def test_exported_agents_act_like_the_policy(tmp_path):
-    """The exported function takes the agents' own observations only."""
     stoix_like.train("ppo/rec_ppo", CENTRALISED[1:], run_dir=tmp_path / "run")
     policy = stoix_like.load_policy(tmp_path / "run", greedy=True, trust=True)
     assert set(policy.input_shapes) == {"agent_view.own", "action_mask"}

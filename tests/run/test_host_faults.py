@@ -23,7 +23,6 @@ DQN = ["system=q_learning/ff_dqn", "system.warmup_steps=16", "system.total_batch
 
 
 def start(*arguments, fault=None):
-    """Start the command line in a session of its own."""
     command = [sys.executable, "-m", "stoix_like", *map(str, arguments)]
     paths = [str(Path(scripted.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

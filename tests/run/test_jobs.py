@@ -35,14 +35,12 @@ COMMAND = [
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """Environment variables of processes that share their compiled programs."""
     cache = str(tmp_path_factory.mktemp("cache"))
     return {**os.environ, "JAX_COMPILATION_CACHE_DIR": cache, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory, environment):
-    """A multirun that nothing interrupts."""
     sweep = tmp_path_factory.mktemp("reference") / "sweep"
     subprocess.run([*COMMAND, f"hydra.sweep.dir={sweep}"], env=environment, check=True, timeout=300)
     return histories(sweep)
@@ -67,7 +65,6 @@ def wait_until(process, condition):
 
 
 def jobs_of(sweep):
-    """Return the processes in which submitit runs jobs of a multirun."""
     found = subprocess.run(["pgrep", "-f", f"submitit.core._submit {sweep}"], capture_output=True, text=True)
     return [int(number) for number in found.stdout.split()]
 
@@ -121,7 +118,6 @@ def test_a_warning_of_the_scheduler_saves_the_run_and_queues_its_job_again(tmp_p
 
 
 def ray_jobs(directory):
-    """Return the processes in which Ray runs the jobs of a multirun that was started in a directory."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -23,8 +23,6 @@ FIVE = Population((3, 4, 5, 6, 7), {"lr": (0.1, 0.2, 0.3, 0.4, 0.5)}, (0, 1, 2, 
 
 
 class Programs:
-    """Programs that record what they are called with."""
-
     def __init__(self, setup):
         self.keys, self.state, self.calls = make_keys(setup), STATE, []
 

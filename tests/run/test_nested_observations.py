@@ -35,12 +35,10 @@ def prepare(*overrides):
 
 
 def layer(network, value=LAYER):
-    """Return overrides that set the input layer of a network."""
     return (f"+network.{network}.input_layer={value}",)
 
 
 def feature(network, name):
-    """Return overrides that select the input of a network."""
     return layer(network, f"{{_target_: stoix_like.networks.inputs.FeatureInput,feature_name: {name}}}")
 
 
@@ -157,10 +155,7 @@ def test_flattened_dictionaries_are_one_vector():
             [*layer("actor_network"), "env.env_name=gymnax", "env.scenario.name=CartPole-v1"],
             r"DictInput takes dictionaries, not observations of shape \(4",
         ),
-        (
-            [*layer("actor_network"), "network=cnn"],
-            r"pre_torso=CNNTorso takes images, but .*input_layer returns vectors",
-        ),
+        ([*layer("actor_network"), "network=cnn"], r"pre_torso=CNNTorso takes images, but .*input_layer returns"),
     ],
 )
 def test_what_does_not_fit_is_refused(overrides, message):

@@ -1,13 +1,8 @@
 """Runs that learn from data alone: their budget, what they refuse, and how they resume."""
 
-import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -21,31 +16,29 @@ from stoix_like.lab.aot import report, targets, topology
 from stoix_like.run.programs.compile import size_keys
 from stoix_like.run.set_up import warm_start
 from stoix_like.run.set_up.influence import effective
-from stoix_like.storage import checkpoint
 from support.comparisons import recorded
 from support.composed import compose_config
 from support.offline_runs import SMALL, setup_of, write_cartpole
 
-COMMAND = str(Path(sys.executable).parent / "stoix-like")
+CALIBRATED = ["system=sac/ff_sac", "env=gymnax/pendulum", "system.data=none.npz", "system.cql_coef=1"]
 
 
-REFUSED = {
-    "ppo": (["system=ppo/ff_ppo"], r"arch=offline: system=ppo/ff_ppo learns from its own rollouts: use a system with"),
-    "no data": (["system=q_learning/ff_dqn"], r"arch=offline learns from recorded data: set system.data=FILE"),
-    "no file": (["system=q_learning/ff_dqn", "system.data=none.npz"], r"system.data=none.npz: there is no such file"),
-}
-
-
-@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED)
-def test_runs_that_cannot_learn_are_refused(overrides, message):
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["system=ppo/ff_ppo"], "arch=offline: system=ppo/ff_ppo learns from its own rollouts: use a system with"),
+        (["system=q_learning/ff_dqn"], "arch=offline learns from recorded data: set system.data=FILE"),
+        (["system=q_learning/ff_dqn", "system.data=none.npz"], "system.data=none.npz: there is no such file"),
+        # Returns of the data bound values of one discount and one scale.
+        (
+            [*CALIBRATED, "system.calibrated=true", "system.normalize_rewards=true"],
+            "system.normalize_rewards=true does not fit system.calibrated=true",
+        ),
+    ],
+)
+def test_runs_that_cannot_learn_are_refused(overrides, words):
+    with pytest.raises(ConfigError, match=words):
         setup_of("arch=offline", "env=gymnax/cartpole", *overrides)
-
-
-def test_returns_of_the_data_bound_values_of_one_discount_and_one_scale():
-    words = ["arch=offline", "env=gymnax/pendulum", "system=sac/ff_sac", "system.data=none.npz", "system.cql_coef=1"]
-    with pytest.raises(ConfigError, match="system.normalize_rewards=true does not fit system.calibrated=true"):
-        setup_of(*words, "system.calibrated=true", "system.normalize_rewards=true")
 
 
 @pytest.mark.slow
@@ -66,8 +59,6 @@ def test_the_budget_counts_gradient_steps(tmp_path):
 
 
 class Stopping(Callback):
-    """Raises an error at one evaluation, and interrupts the process at another one."""
-
     def __init__(self, **at):
         self.at = at
 
@@ -125,16 +116,9 @@ def test_batches_of_data_may_be_larger_than_the_buffer_that_is_not_there(tmp_pat
     setup = setup_of("system=q_learning/ff_dqn", *SMALL, data, *sizes, "system.final_data_fraction=0.2")
     unused = "system.final_data_fraction=0.2 has no effect with arch=offline, where all is recorded"
     assert unused in setup.plan.notes
-    with pytest.raises(
-        ConfigError, match=r"of one prioritised sample per shard, none is of system.data=.*: use at least 2"
-    ):
-        setup_of(
-            "system=q_learning/ff_rainbow",
-            "env=gymnax/cartpole",
-            data,
-            "system.total_batch_size=1",
-            "arch.num_devices=1",
-        )
+    sizes = ["system.total_batch_size=1", "arch.num_devices=1"]
+    with pytest.raises(ConfigError, match=r"of one prioritised sample per shard, .*: use at least 2"):
+        setup_of("system=q_learning/ff_rainbow", "env=gymnax/cartpole", data, *sizes)
 
 
 def test_exploration_has_no_effect_where_nothing_acts(tmp_path):
@@ -144,38 +128,20 @@ def test_exploration_has_no_effect_where_nothing_acts(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_with_the_same_bytes(tmp_path):
-    """A real process; the data may move meanwhile, and may not change."""
-    data = write_cartpole(tmp_path / "data.npz")
-    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
-    words = ["system=offline/bc", *SMALL, data, "arch.total_timesteps=64000"]
-
-    def run(*command):
-        return subprocess.run(command, env=environment, check=True, timeout=300, capture_output=True, text=True)
-
-    run(COMMAND, "train", *words, f"hydra.run.dir={tmp_path}/whole")
-    killed = tmp_path / "killed"
-    with subprocess.Popen([COMMAND, "train", *words, f"hydra.run.dir={killed}"], env=environment) as process:
-        end = time.monotonic() + 200
-        while not any(step > 0 for step in checkpoint.steps(killed)):
-            assert process.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-    moved = tmp_path / "moved.npz"
+def test_a_stopped_run_ends_with_the_same_bytes(tmp_path):
+    """The data may move meanwhile, and may not change."""
+    words = [*SMALL, write_cartpole(tmp_path / "data.npz"), "arch.total_timesteps=640"]
+    whole = stoix_like.train("offline/bc", words, run_dir=tmp_path / "whole")
+    stopped, moved = tmp_path / "stopped", tmp_path / "moved.npz"
+    with pytest.raises(CallbackError, match="saved"):
+        stoix_like.train("offline/bc", words, run_dir=stopped, callbacks=[Stopping(error=240)])
     shutil.move(tmp_path / "data.npz", moved)
-    other = write_cartpole(tmp_path / "other.npz", seed=1)
-    refused = subprocess.run(
-        [COMMAND, "resume", str(killed), other], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert refused.returncode == 2
-    assert "is not what the run has learned from so far: use the same content" in refused.stderr
-    run(COMMAND, "resume", str(killed), f"system.data={moved}")
-    assert recorded(killed) == recorded(tmp_path / "whole")
-    one, two = (json.loads((path / "summary.json").read_text()) for path in (killed, tmp_path / "whole"))
-    assert one["absolute/episode_return_mean"] == two["absolute/episode_return_mean"]
-    assert one["absolute/env_steps"] == one["env_steps"] == 64000
+    with pytest.raises(ConfigError, match="is not what the run has learned from so far: use the same content"):
+        stoix_like.resume(stopped, [write_cartpole(tmp_path / "other.npz", seed=1)])
+    summary = stoix_like.resume(stopped, [f"system.data={moved}"]).summary
+    assert recorded(stopped) == recorded(whole.run_dir)
+    assert summary["absolute/episode_return_mean"] == whole.summary["absolute/episode_return_mean"]
+    assert summary["absolute/env_steps"] == summary["env_steps"] == 640
 
 
 @pytest.mark.slow
@@ -194,9 +160,8 @@ def test_members_are_the_same_on_two_devices(tmp_path):
 @pytest.mark.slow
 def test_an_offline_run_goes_on_online_with_its_data(tmp_path):
     data = write_cartpole(tmp_path / "data.npz")
-    offline = stoix_like.train(
-        "q_learning/ff_dqn", [*SMALL, data, "arch.total_timesteps=800"], run_dir=tmp_path / "one"
-    )
+    words = [*SMALL, data, "arch.total_timesteps=800"]
+    offline = stoix_like.train("q_learning/ff_dqn", words, run_dir=tmp_path / "one")
     online = [override for override in SMALL if override != "arch=offline"]
     words = [*online, data, f"arch.init_from={offline.run_dir}", "arch.total_timesteps=4000"]
     result = stoix_like.train("q_learning/ff_dqn", words, run_dir=tmp_path / "two")

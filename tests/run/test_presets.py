@@ -37,7 +37,6 @@ CONTINUOUS = ("cnn_ddpg", "cnn_sac")
 @pytest.mark.slow
 @pytest.mark.parametrize("network", select(PRESETS, quick=("cnn_ddpg", "cnn_rnn")))
 def test_a_preset_for_images_fits_its_system(network):
-    """Setting up a run traces the initialisation of the networks and their first actions."""
     env = "env._target_=support.custom_envs.Spot" if network in CONTINUOUS else "env=gymnax/breakout"
     overrides = [env, f"system={PRESETS[network]}", f"network={network}", "logger=silent"]
     networks = set_up(parse_config(compose_config(overrides))).spec.networks

@@ -69,7 +69,6 @@ def prepare(system, *overrides):
 
 
 def first_kernels(shared, network):
-    """Return the number of inputs of the first layers of a network."""
     flat = jax.tree_util.tree_flatten_with_path(shared)[0]
     named = {name: leaf.shape for path, leaf in flat if network in (name := jax.tree_util.keystr(path))}
     return {
@@ -158,21 +157,6 @@ def test_a_recurrent_actor_learns_with_a_feed_forward_critic(system):
     loop = TrainingLoop(prepare(system, *overrides, *rates), MultiLogger([]))
     loop.train()
     assert loop.history[-1]["eval/episode_return_mean"] > 6.5
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["network.observations.critic=agent_view.privileged"], "feature_name=agent_view.privileged is not part"),
-        (["+network.observations.critics=agent_view"], "network.observations.critics is not a role: .*'critic'"),
-        (["network.observations=agent_view"], "network.observations=agent_view must be a mapping"),
-        (["network=mlp_shared"], "observations.critic=.* network.critic_network shares its torso"),
-        (["network.critic_network=null"], "there is no network.critic_network or network.q_network"),
-    ],
-)
-def test_what_does_not_fit_is_refused(overrides, message):
-    with pytest.raises(ConfigError, match=message):
-        prepare("ppo/ff_ppo", *overrides)
 
 
 @pytest.mark.parametrize("system", ["search/ff_sampled_mz", "dreamer/dreamer_v3"])

@@ -45,7 +45,6 @@ def test_results_have_the_failures_of_the_trials_that_they_are_about():
 
 
 def summary_of(overrides, absolute=None, **progress):
-    """Return the summary of a run on one device, whose programs took a second to compile."""
     run = parse_config(compose_config(overrides))
     setup = SimpleNamespace(config=run, plan=make_plan(run, 1), mesh=make_mesh(find_devices(1)))
     compiled = SimpleNamespace(seconds=1.0, program_seconds={})

@@ -2,11 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.check import element_faults, mask_faults
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig
+from stoix_like.envs.scenes.base import RecordedEpisode
 
 NUM_ENVS = 3
 
@@ -125,7 +127,10 @@ def check_carry(env):
 
 
 def check_time_limit(suite, name, limit, actions=None, num_envs=NUM_ENVS, **changes):
-    """Assert that episodes which nothing else ends are truncated after `limit` steps, and not terminated."""
+    """Assert that episodes which nothing else ends are truncated after `limit` steps, and not terminated.
+
+    `actions`: a function of time steps, or an action that all environments take; random ones by default.
+    """
     env = make(env_config(suite, name, **changes))
     assert env.truncates_after in (None, limit)
 
@@ -134,7 +139,12 @@ def check_time_limit(suite, name, limit, actions=None, num_envs=NUM_ENVS, **chan
 
         def step(carry, t):
             keys = jax.random.split(jax.random.fold_in(key, t), num_envs)
-            chosen = jax.vmap(env.action_space.sample)(keys) if actions is None else jnp.asarray(actions(carry[1]))
+            if actions is None:
+                chosen = jax.vmap(env.action_space.sample)(keys)
+            elif callable(actions):
+                chosen = jnp.asarray(actions(carry[1]))
+            else:
+                chosen = jnp.full((num_envs, *env.action_space.shape), actions)
             state, timestep = env.step(keys, carry[0], chosen)
             return (state, timestep), timestep
 
@@ -144,6 +154,68 @@ def check_time_limit(suite, name, limit, actions=None, num_envs=NUM_ENVS, **chan
     assert not steps.terminated.any()
     assert not steps.truncated[:-1].any()
     assert steps.truncated[-1].all()
+
+
+def side_by_side(env, reset, step, num_actions, num_steps, seed=0):
+    """Take random actions in an environment and in a bare one, with the same keys.
+
+    `reset` returns the view and the state of the bare environment for a key, and `step` what is compared and the state
+    for a key, a state and an action.
+
+    Returns:
+        The first time step, the first view, and the time steps and the results of the bare steps `[T, ...]`.
+    """
+
+    def typed(leaf, dtype):
+        return leaf if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.asarray(leaf, dtype)
+
+    def both(key):
+        reset_key, *keys = jax.random.split(key, num_steps + 1)
+        state, first = env.reset(reset_key[None])
+        view, inner = reset(reset_key)
+
+        def step_both(carry, key):
+            action = jax.random.randint(key, (), 0, num_actions)
+            state, ours = env.step(key[None], carry[0], action[None])
+            theirs, after = step(key, carry[1], action)
+            return (state, jax.tree.map(lambda leaf, old: typed(leaf, old.dtype), after, carry[1])), (ours, theirs)
+
+        inner = jax.tree.map(lambda leaf: typed(leaf, jnp.result_type(leaf)), inner)
+        return first, view, *jax.lax.scan(step_both, (state, inner), jnp.stack(keys))[1]
+
+    with jax.numpy_rank_promotion("allow"):
+        return jax.tree.map(np.asarray, jax.jit(both)(jax.random.key(seed)))
+
+
+def check_episode(env, reset, step, num_actions, num_steps, seed=0, reward_rtol=0.0, return_rtol=1e-7):
+    """Assert that the first episode equals that of the bare suite, up to its end; return its time steps.
+
+    The steps of the suite return views, rewards, ends and terminations; see `side_by_side`.
+    """
+    first, view, ours, (views, rewards, ended, terminated) = side_by_side(
+        env, reset, step, num_actions, num_steps, seed
+    )
+    end = int(np.argmax(ended)) + 1
+    assert 1 < end < num_steps
+    ours = jax.tree.map(lambda leaf: leaf[:end, 0], ours)
+    np.testing.assert_array_equal(first.observation.agent_view[0], view)
+    np.testing.assert_array_equal(ours.next_observation.agent_view, views[:end])
+    np.testing.assert_allclose(ours.reward, rewards[:end], rtol=reward_rtol)
+    np.testing.assert_array_equal(ours.terminated, terminated[:end])
+    np.testing.assert_array_equal(ours.truncated, (ended & ~terminated)[:end])
+    np.testing.assert_allclose(ours.episode.episode_return[-1], rewards[:end].sum(), rtol=return_rtol)
+    return ours
+
+
+def draw_start(env, num_envs=1):
+    """Return the picture `[H, W, 3]` of a start state, and what the agent observes then."""
+    state, timestep = jax.jit(env.reset)(jax.random.split(jax.random.key(0), num_envs))
+    states, view = jax.tree.map(np.asarray, (env.native_state(state), timestep.observation.agent_view))
+    axes = plt.figure().add_subplot()
+    env.scene().draw(axes, RecordedEpisode(np.arange(1), states, view, np.zeros(1), np.ones(1, bool)))(0)
+    shown = np.asarray(axes.images[0].get_array())
+    plt.close("all")
+    return shown, view
 
 
 def check_atari(config):

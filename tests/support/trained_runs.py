@@ -9,9 +9,9 @@ from filelock import FileLock
 
 import stoix_like
 
+LAYERS = [f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("actor", "critic")]
 SMALL = [
-    "network.actor_network.pre_torso.layer_sizes=[8]",
-    "network.critic_network.pre_torso.layer_sizes=[8]",
+    *LAYERS,
     "system.rollout_length=16",
     "system.num_minibatches=2",
     "arch.total_num_envs=4",
@@ -21,8 +21,7 @@ SMALL = [
     "logger=silent",
 ]
 TINY = [
-    "network.actor_network.pre_torso.layer_sizes=[8]",
-    "network.critic_network.pre_torso.layer_sizes=[8]",
+    *LAYERS,
     "arch.total_num_envs=4",
     "arch.total_timesteps=5000",
     "arch.num_evaluation=3",

@@ -21,18 +21,15 @@ mujoco, brax_envs = map(Lazy, ("mujoco", "brax.envs"))
 CHEAP = "inverted_pendulum"
 
 
-def config(name=CHEAP, **changes):
-    return conformance.env_config("brax", name, **changes)
-
-
 def test_bodies_are_drawn_in_their_positions_without_opengl(monkeypatch):
     monkeypatch.setattr(bodies, "_gl_context", lambda: None)
-    env = make_drawn(config())
+    env = make_drawn(conformance.env_config("brax", CHEAP))
     state = jax.eval_shape(lambda key: env.native_state(env.reset(key[None])[0]), jax.random.key(0))
     # The pole is upright, then leans to the right.
     poses = np.array([[0.0, 0.0], [0.0, np.pi / 4]])
     states = state.replace(pipeline_state=SimpleNamespace(q=poses))
-    monkeypatch.setattr(bodies, "entry_of", lambda states, entry: states.replace(pipeline_state=at(poses[entry])))
+    still = lambda _, entry: state.replace(pipeline_state=SimpleNamespace(q=poses[entry]))  # noqa: E731
+    monkeypatch.setattr(bodies, "entry_of", still)
     axes = Figure().add_subplot()
     update = env.scene().draw(axes, RecordedEpisode(np.arange(2), states, None, np.zeros(2), np.zeros(2)))
     tips = []
@@ -45,12 +42,8 @@ def test_bodies_are_drawn_in_their_positions_without_opengl(monkeypatch):
     assert tips[1] == pytest.approx([0.6 / np.sqrt(2), 0.6 / np.sqrt(2) + 0.049], abs=0.03)
 
 
-def at(q):
-    return SimpleNamespace(q=q)
-
-
 def test_mujoco_renders_bodies_where_opengl_starts():
-    env = make_drawn(config())
+    env = make_drawn(conformance.env_config("brax", CHEAP))
     camera = bodies._open_camera(env.unwrapped.env._model)
     if camera is None:
         pytest.skip("OpenGL cannot start without a display")

@@ -11,7 +11,6 @@ from support.recordings import make, still
 
 
 def scene_of(name, **state):
-    """Draw a scene of the given states; return its axes and update function."""
     env = make(name)
     states = SimpleNamespace(**{field: np.asarray(values, np.float32) for field, values in state.items()})
     axes = Figure().add_subplot()

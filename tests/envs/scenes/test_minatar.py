@@ -28,13 +28,8 @@ def test_breakout_drawing_shows_objects_at_their_positions(overrides):
     axes = Figure().add_subplot()
     env.scene().draw(axes, still(None, np.asarray(timestep.observation.agent_view)[None]))(0)
     image = np.asarray(axes.images[0].get_array())
-    legend = dict(
-        zip(
-            (text.get_text() for text in axes.get_legend().get_texts()),
-            (line.get_color() for line in axes.get_legend().legend_handles),
-            strict=True,
-        )
-    )
+    texts, lines = axes.get_legend().get_texts(), axes.get_legend().legend_handles
+    legend = {text.get_text(): line.get_color() for text, line in zip(texts, lines, strict=True)}
     assert list(legend) == ["paddle", "ball", "trail", "brick"]
 
     def colour(name):

@@ -14,23 +14,14 @@ from support.composed import compose_config
 from support.recordings import make, still
 
 
-def test_newest_views_undo_stacking_and_flattening():
+def test_newest_views_undo_stacking_and_flattening_and_leave_out_what_wrappers_add():
     frames = np.arange(2 * 3 * 4 * 2).reshape(2, 3, 4, 2)
     spaces = {"": Box(0, 1, (3, 4, 2))}
-    stacked = np.concatenate(list(frames), axis=-1)[None]
-    np.testing.assert_array_equal(views.newest_views(stacked, spaces, ""), frames[1:])
-    flat = frames.reshape(2, -1).reshape(1, -1)
-    np.testing.assert_array_equal(views.newest_views(flat, spaces, ""), frames[1:])
-
-
-def test_newest_views_leave_out_what_wrappers_add():
-    frames = np.arange(2 * 3 * 4 * 2).reshape(2, 3, 4, 2)
-    spaces = {"": Box(0, 1, (3, 4, 2))}
-    stacked = np.concatenate(list(frames), axis=-1)[None]
+    stacked, flat = np.concatenate(list(frames), axis=-1)[None], frames.reshape(1, -1)
     named = {"observation": stacked, "last_reward": np.ones((1, 1))}
-    np.testing.assert_array_equal(views.newest_views(named, spaces, ""), frames[1:])
-    appended = np.append(frames.reshape(-1), [7, 8, 9])[None]
-    np.testing.assert_array_equal(views.newest_views(appended, spaces, ""), frames[1:])
+    appended = np.append(flat, [7, 8, 9])[None]
+    for recorded in (stacked, flat, named, appended):
+        np.testing.assert_array_equal(views.newest_views(recorded, spaces, ""), frames[1:])
     with pytest.raises(ConfigError, match="lack entries of the picture: draw without env.observation_mask"):
         views.newest_views(appended[:, :23], spaces, "")
 
@@ -56,21 +47,21 @@ def test_newest_views_are_those_of_an_agent_beside_the_world():
         np.testing.assert_array_equal(views.newest_views(beside, both, name), expected)
 
 
+def drawn(space, pixels):
+    axes = Figure().add_subplot()
+    views.find_scene(space).draw(axes, still(None, pixels))(0)
+    return np.asarray(axes.images[0].get_array())
+
+
 def test_large_images_are_shown_in_colour_and_stacks_by_their_newest_frame():
     pixels = np.zeros((1, 80, 80, 4), np.uint8)
     pixels[0, :, :40, 3] = 255
-    axes = Figure().add_subplot()
-    views.find_scene(Box(0, 255, (80, 80, 4), np.uint8)).draw(axes, still(None, pixels))(0)
-    image = np.asarray(axes.images[0].get_array())
+    image = drawn(Box(0, 255, (80, 80, 4), np.uint8), pixels)
     assert (image[:, :40] == 1).all()
     assert (image[:, 40:] == 0).all()
-    axes = Figure().add_subplot()
-    views.find_scene(Box(0, 255, (80, 80, 3), np.uint8)).draw(axes, still(None, pixels[..., 1:]))(0)
-    np.testing.assert_array_equal(np.asarray(axes.images[0].get_array())[0, 0], [0, 0, 1])
-    axes = Figure().add_subplot()
-    small = Box(0, 255, (64, 64, 3), np.uint8)
-    views.find_scene(small).draw(axes, still(None, pixels[:, :64, :64, 1:]))(0)
-    np.testing.assert_array_equal(np.asarray(axes.images[0].get_array())[0, 0], [0, 0, 1])
+    for size in (80, 64):
+        image = drawn(Box(0, 255, (size, size, 3), np.uint8), pixels[:, :size, :size, 1:])
+        np.testing.assert_array_equal(image[0, 0], [0, 0, 1])
 
 
 def test_small_images_are_drawn_as_grids_and_vectors_are_refused():
@@ -81,12 +72,15 @@ def test_small_images_are_drawn_as_grids_and_vectors_are_refused():
     image = np.asarray(axes.images[0].get_array())
     bright = image.sum(-1) > 1
     np.testing.assert_array_equal(bright, view > 0)
-    config = parse_config(compose_config(["env=probe/value"])).env
-    with pytest.raises(ConfigError, match="env.scenario.name=value has no drawing: use one that its suite draws"):
-        factory.make_drawn(config)
 
 
-def test_a_custom_environment_without_a_drawing_is_told_to_define_one():
-    config = parse_config(compose_config(["env._target_=support.custom_envs.Corridor"])).env
-    with pytest.raises(ConfigError, match=r"Corridor has no drawing: define its method scene\(\), or observe images"):
-        factory.make_drawn(config)
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("env=probe/value", "env.scenario.name=value has no drawing: use one that its suite draws"),
+        ("env._target_=support.custom_envs.Corridor", r"Corridor has no drawing: define its method scene\(\), or obs"),
+    ],
+)
+def test_environments_without_a_drawing_are_refused(env, words):
+    with pytest.raises(ConfigError, match=words):
+        factory.make_drawn(parse_config(compose_config([env])).env)

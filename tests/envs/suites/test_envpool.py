@@ -6,7 +6,6 @@ import pytest
 
 from stoix_like.envs import make
 from stoix_like.envs.suites.envpool import EnvpoolBatch
-from stoix_like.errors import ConfigError
 from support.conformance import check, check_atari, env_config, rollout
 from support.lazily import Lazy
 
@@ -83,23 +82,3 @@ def test_the_game_goes_on_after_a_lost_life():
             lives.append(int(seen[-2][4]["lives"][0]))
     batch.close()
     assert lives[:6] == [4, 3, 2, 1, 0, 4]
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("CartPol-v1", {}, "env.scenario.name='CartPol-v1' is not a scenario of envpool: did you mean 'CartPole-v"),
-        ("CartPole-v1", {"kwargs": {"seed": 3}}, "env.kwargs.seed=3 is not a parameter of CartPole-v1"),
-        ("Pong-v5", {"kwargs": {"noop_maxx": 3}}, "env.kwargs.noop_maxx=3 .*'noop_max'"),
-        ("Pong-v5", {"kwargs": {"stack_num": "many"}}, "env.kwargs.stack_num='many' is invalid for Pong-v5"),
-        ("Pong-v5", {"kwargs": {"noop_max": 0}}, "env.kwargs.noop_max=0 is invalid .* an integer of at least 1"),
-        ("Pong-v5", {"kwargs": {"task": "breakout"}}, "env.kwargs.task='breakout' is not a parameter of Pong-v5"),
-        ("Pong-v5", {"kwargs": {"episodic_life": "no"}}, "env.kwargs={'episodic_life': 'no'} is invalid for Pong-v5"),
-        ("CartPole-v1", {"params": {"gravity": 3}}, "env.params.gravity=3 is not a parameter of CartPole-v1"),
-        ("CVRP-v1", {}, "use env=jumanji"),
-        ("Cig-v1", {}, "env.scenario.name=.Cig-v1. has several players"),
-    ],
-)
-def test_invalid_settings_raise(name, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        make(env_config("envpool", name, **changes))

@@ -21,14 +21,12 @@ CONFIGS = Path(__file__).parents[3] / "configs" / "env"
 
 
 def choices_of(suite):
-    """Return the scenarios of the YAML files of a suite."""
     files = sorted(CONFIGS.glob(f"{suite}/[!_]*.yaml"))
     return {f"{suite}/{path.stem}": yaml.safe_load(path.read_text())["scenario"] for path in files}
 
 
 @pytest.mark.parametrize("suite", suites.SUITES)
 def test_every_choice_has_a_name_of_its_own(suite):
-    """Run directories tell the choices of a suite apart by their task names."""
     names = [scenario.get("task_name", scenario["name"]) for scenario in choices_of(suite).values()]
     assert len({*names}) == len(names)
 
@@ -46,7 +44,6 @@ def sampled(suite):
 @pytest.mark.filterwarnings("ignore:.*is out of date")  # of gymnasium's older versions
 @pytest.mark.parametrize("suite", suites.SUITES)
 def test_every_environment_resets_and_steps(suite):
-    """All are traced, which takes seconds each; those on the host play a step."""
     choices = choices_of(suite)
     named = {scenario["name"] for scenario in choices.values()}
     assert named <= {*suites.load_suite(suite).scenarios()}
@@ -63,7 +60,6 @@ def test_every_environment_resets_and_steps(suite):
 
 
 def play(overrides):
-    """Take a step, and compare what is observed with the space."""
     config = from_mapping(EnvConfig, OmegaConf.to_container(compose_config(overrides).env, resolve=True), "env")
     if robot := config.env_name == "playground" and menagerie.ROBOTS.get(config.scenario.name):
         config.assets = menagerie.models_of(robot)

@@ -11,7 +11,6 @@ import pytest
 from stoix_like.envs import make
 from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch, adopt, preprocessed_id, scenarios
-from stoix_like.errors import ConfigError
 from support.conformance import NUM_ENVS, check, check_atari, env_config, rollout
 
 
@@ -66,27 +65,6 @@ def test_a_time_limit_counts_steps_in_addition_to_the_limit_of_the_environment(n
     env.close()
     assert not steps.terminated.any()
     np.testing.assert_array_equal(np.flatnonzero(steps.truncated[:, 0]), [expected - 1, 2 * expected - 1])
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("ALE/Pong-v5", {"params": {"frame_skip": 1.5}}, "env.params.frame_skip=1.5 is invalid for ALE/Pong-v5"),
-        ("ale_py:ALE/Pong-v5", {"params": {"frame_skip": 1.5}}, "is invalid for ale_py:ALE/Pong-v5"),
-        ("ALE/Pong-v5", {"params": {"terminal_on_life_loss": "maybe"}}, "env.params.terminal_on_life_loss='maybe'"),
-        ("ALE/Pong-v5", {"kwargs": {"mode": 77}}, "env.kwargs={'mode': 77} is invalid for ALE/Pong-v5: Invalid game"),
-        (
-            "PongNoFrameskip-v4",
-            {"vectorization": "envpool"},
-            "env.vectorization=envpool: .* use env=envpool/_atari env.scenario.name=Pong-v5, or",
-        ),
-        ("ALE/Backgammon-v5", {}, "env.scenario.name='ALE/Backgammon-v5' has several players: only"),
-        ("Hopper-v5", {"kwargs": {"xml_file": "none.xml"}}, "'none.xml'} is invalid for Hopper-v5: .*does not exist"),
-    ],
-)
-def test_invalid_settings_raise(name, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        make(env_config("gymnasium", name, **changes))
 
 
 @pytest.mark.slow

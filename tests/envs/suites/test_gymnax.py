@@ -8,7 +8,6 @@ import pytest
 
 from stoix_like.envs import Box, EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.suites.gymnax import scenarios
-from stoix_like.errors import ConfigError
 
 N, T, LIMIT = 2, 22, 6
 
@@ -115,44 +114,9 @@ def test_pendulum_actions_are_rescaled_and_clipped():
         np.testing.assert_allclose(timestep.reward, expected.reward, rtol=1e-6)
 
 
-def test_environment_with_a_download_raises():
-    with pytest.raises(ConfigError, match="MNISTBandit-bsuite.*download"):
-        make(config("MNISTBandit-bsuite"))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"params": {"max_step_in_episode": 3}}, "env.params.max_step_in_episode=3 .* 'max_steps_in_episode'"),
-        ({"params": {"max_steps_in_episode": 0}}, "env.params.max_steps_in_episode=0 must be at least 1"),
-        ({"params": {"max_steps_in_episode": 2.5}}, "env.params.max_steps_in_episode=2.5 is invalid for .*500"),
-        ({"params": {"max_steps_in_episode": 2**31}}, "max_steps_in_episode=2147483648 .* use at most 2147483647"),
-        ({"params": {"gravity": 1e39}}, r"env.params.gravity=1e\+39 is too large for 32-bit floats"),
-        ({"params": {"gravity": "much"}}, "env.params.gravity='much' is invalid"),
-        ({"params": {"gravity": True}}, "env.params.gravity=True is invalid"),
-        (
-            {"params": {"masscart": 5.0, "total_mass": 2.0}},
-            "env.params.masscart=5.0: CartPole-v1 does not read it: leave it out",
-        ),
-        ({"kwargs": {"size": 3}}, "env.kwargs.size=3 is not a parameter of CartPole-v1: it has none"),
-    ],
-)
-def test_invalid_arguments_raise(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        make(config("CartPole-v1", **changes))
-
-
 def test_constructor_arguments_and_array_parameters():
     assert make(config("DeepSea-bsuite", kwargs={"size": 5})).observation_space.shape == (5, 5)
-    with pytest.raises(ConfigError, match=r"env.kwargs.szie=5 .*'size'"):
-        make(config("DeepSea-bsuite", kwargs={"szie": 5}))
-    with pytest.raises(ConfigError, match="env.kwargs=.*FrozenLake-misc: map_name must be"):
-        make(config("FrozenLake-misc", kwargs={"map_name": "5x5"}))
     make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2, 3, 4, 5]}))
-    with pytest.raises(ConfigError, match="reward_timestep"):
-        make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2]}))
-    with pytest.raises(ConfigError, match="env.params.reward_timestep"):
-        make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2, 3, 4, 2**31]}))
 
 
 def test_parameters_that_follow_from_others_change_with_them():
@@ -161,19 +125,9 @@ def test_parameters_that_follow_from_others_change_with_them():
     params = make(config("CartPole-v1", params={"masspole": 0.2, "total_mass": 3.0})).unwrapped.params
     assert (params.total_mass, params.polemass_length) == (3.0, 0.1)
     assert make(config("CartPole-v1")).unwrapped.params == gymnax.make("CartPole-v1")[1]
-    with pytest.raises(ConfigError, match="shot_cool_down=3: Asterix-MinAtar does not read it"):
-        make(config("Asterix-MinAtar", params={"shot_cool_down": 3}))
 
 
 def test_limits_are_whole_numbers_of_steps():
     """gymnax declares the limit of its bandits as 100.0; numbers of truncations are derived from it."""
     limits = [make(config(name)).truncates_after for name in ("BernoulliBandit-misc", "CartPole-v1")]
     assert (limits, [type(limit) for limit in limits]) == ([100, 500], [int, int])
-
-
-def test_parameters_accept_scientific_notation_and_must_be_finite():
-    env = make_eval(config("CartPole-v1", params={"max_steps_in_episode": 1e3}))
-    assert env is not None
-    for gravity in (float("nan"), float("inf"), "heavy"):
-        with pytest.raises(ConfigError, match=r"env.params.gravity"):
-            make_eval(config("CartPole-v1", params={"gravity": gravity}))

@@ -10,7 +10,6 @@ import pytest
 
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make, make_eval
 from stoix_like.envs.suites.jumanji import scenarios
-from stoix_like.errors import ConfigError
 from support.conformance import (
     check,
     check_carry,
@@ -31,7 +30,6 @@ LIMITED = ("Snake-v1", "RubiksCube-v0", "Cleaner-v0", "Maze-v0", "MMST-v0", "Pac
 
 
 def first_legal(env):
-    """Return a policy that takes the first legal choices, or the first ones if there is no mask."""
     space = env.action_space
 
     def act(timestep):
@@ -93,7 +91,6 @@ def test_an_episode_equals_one_of_the_bare_suite(name):
 
 
 def with_key(state, key):
-    """Return the state of the suite with the key of a step, from which it draws."""
     key = jax.random.key_data(key)
     return state._replace(key=key) if hasattr(state, "_replace") else dataclasses.replace(state, key=key)
 
@@ -116,7 +113,6 @@ def test_random_events_are_those_of_the_key_of_the_step(name):
 
 
 def check_observation(found, native, n):
-    """Assert that all entries but the step count are there, with equal values."""
     native = {name: getattr(native, name) for name in native._fields}
     np.testing.assert_array_equal(found.action_mask[n], np.ravel(native.pop("action_mask")))
     native.pop("step_count", None)
@@ -298,40 +294,3 @@ def test_spaces():
     assert isinstance(maze.spaces["agent_position"], Dict)
     position = make(env_config("jumanji", "TSP-v1")).observation_space.spaces["position"]
     assert (position.shape, isinstance(position, Box)) == ((20,), True)
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("Sokoban-v0", {}, "Sokoban-v0.*download"),
-        ("Connector-v3", {"kwargs": {"by_agent": False}}, "env.kwargs.by_agent=false does not fit Connector-v3: leave"),
-        ("Cleaner-v0", {"kwargs": {"world": True}}, "by_agent=false does not fit Cleaner-v0 with world"),
-        ("Cleaner-v0", {"kwargs": {"by_agent": True, "num_agents": 1}}, "it needs at least two agents"),
-        ("Snake-v1", {"kwargs": {"world": True}}, "env.kwargs.world=True is not a parameter of Snake-v1"),
-        (
-            "RobotWarehouse-v0",
-            {"kwargs": {"request_queue_size": 1000}},
-            "env.kwargs=.*request_queue_size.* is invalid for",
-        ),
-        ("LevelBasedForaging-v0", {"kwargs": {"grid_size": 2}}, "is invalid for LevelBasedForaging-v0"),
-        ("Snake-v2", {}, "'Snake-v2' is not a scenario of jumanji: did you mean 'Snake-v1'"),
-        ("Snake-v1", {"params": {"gravity": 1}}, "env.params.gravity=1 is not a parameter of Snake-v1: it has none"),
-        ("Snake-v1", {"kwargs": {"rows": 5}}, "env.kwargs.rows=5 is not a parameter of Snake-v1: .*'num_rows'"),
-        ("Snake-v1", {"kwargs": {"time_limit": 0}}, "env.kwargs.time_limit=0 must be at least 1"),
-        (
-            "Snake-v1",
-            {"kwargs": {"time_limit": "long"}},
-            "env.kwargs.time_limit='long' is invalid for Snake-v1: use a value such as 4000",
-        ),
-        ("Snake-v1", {"kwargs": {"time_limit": 1e12}}, "env.kwargs.time_limit=1000000000000 is too large for 32-bit"),
-        ("Maze-v0", {"kwargs": {"generator": "mine"}}, "env.kwargs.generator='mine' is not a parameter of Maze-v0"),
-        (
-            "Cleaner-v0",
-            {"kwargs": {"penalty_per_timestep": True}},
-            "penalty_per_timestep=True .* use a value such as 0.5",
-        ),
-    ],
-)
-def test_invalid_arguments_raise(name, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        make(env_config("jumanji", name, **changes))

@@ -34,7 +34,6 @@ RUN = [
 
 
 def stored(run_dir):
-    """Return the last checkpoint, and the checksums of its arrays."""
     step = checkpoint.steps(run_dir)[-1]
     text = json.loads((run_dir / "checkpoints" / str(step) / "host_state" / "metadata").read_text())["text"]
     return step, json.loads(text)["checksums"]

@@ -8,8 +8,7 @@ import pytest
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.suites.navix import scenarios
-from stoix_like.errors import ConfigError
-from support.conformance import check, check_elements, check_time_limit, env_config
+from support.conformance import check, check_elements, check_episode, check_time_limit, env_config
 
 pytestmark = pytest.mark.slow
 
@@ -60,34 +59,17 @@ def test_time_limit_is_a_truncation():
 def test_an_episode_equals_one_of_navix():
     """The balls move at random, so keys, states and the end of the episode must agree."""
     env, bare = make_eval(env_config("navix", OBSTACLES)), navix.make(OBSTACLES)
-    num_steps = 40
 
-    def both(key):
-        reset_key, *keys = jax.random.split(key, num_steps + 1)
-        state, first = env.reset(reset_key[None])
-        timestep = bare.reset(reset_key)
+    def reset(key):
+        timestep = bare.reset(key)
+        return timestep.observation, timestep
 
-        def step(carry, key):
-            state, timestep = carry
-            action = jax.random.randint(key, (), 0, 3)
-            state, ours = env.step(key[None], state, action[None])
-            with jax.numpy_rank_promotion("allow"):
-                timestep = bare._step(timestep.replace(state=timestep.state.replace(key=key)), action)
-            theirs = (timestep.observation, timestep.reward, timestep.step_type)
-            return (state, timestep), (ours, theirs)
+    def step(key, timestep, action):
+        timestep = bare._step(timestep.replace(state=timestep.state.replace(key=key)), action)
+        kind = timestep.step_type
+        return (timestep.observation, timestep.reward, kind > 0, kind == navix.StepType.TERMINATION), timestep
 
-        return first, bare.reset(reset_key).observation, jax.lax.scan(step, (state, timestep), jnp.stack(keys))[1]
-
-    with jax.numpy_rank_promotion("allow"):
-        first, view, (ours, (views, rewards, types)) = jax.jit(both)(jax.random.key(3))
-    end = int(np.argmax(np.asarray(types) > 0)) + 1
-    assert 1 < end < num_steps
-    np.testing.assert_array_equal(first.observation.agent_view[0], view)
-    np.testing.assert_array_equal(ours.next_observation.agent_view[:end, 0], views[:end])
-    np.testing.assert_array_equal(ours.reward[:end, 0], rewards[:end])
-    np.testing.assert_array_equal(ours.terminated[:end, 0], types[:end] == navix.StepType.TERMINATION)
-    np.testing.assert_array_equal(ours.truncated[:end, 0], types[:end] == navix.StepType.TRUNCATION)
-    np.testing.assert_allclose(ours.episode.episode_return[end - 1, 0], rewards[:end].sum())
+    check_episode(env, reset, step, 3, 40, seed=3)
 
 
 @pytest.mark.parametrize("limit", [5, 6])
@@ -113,24 +95,3 @@ def test_states_of_symbolic_views_have_no_tiles():
         return sum(leaf.size for leaf in jax.tree.leaves(state))
 
     assert size({}) < 0.1 * size({"observation_fn": "rgb"})
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        (
-            "Navix-Empty-5x5",
-            {},
-            "env.scenario.name='Navix-Empty-5x5' is not a scenario of navix: .*'Navix-Empty-5x5-v0'",
-        ),
-        (EMPTY, {"kwargs": {"observation": "rgb"}}, "env.kwargs.observation='rgb' .*'observation_fn'"),
-        (EMPTY, {"kwargs": {"observation_fn": "rbg"}}, "env.kwargs.observation_fn='rbg' is not an observation .*'rgb'"),
-        (EMPTY, {"kwargs": {"observation_fn": "none"}}, "env.kwargs.observation_fn='none' is not an observation"),
-        (EMPTY, {"params": {"max_step": 3}}, "env.params.max_step=3 is not a parameter .*'max_steps'"),
-        (EMPTY, {"params": {"max_steps": 0}}, "env.params.max_steps=0 must be at least 1"),
-        (EMPTY, {"params": {"max_steps": 2.5}}, "env.params.max_steps=2.5 is invalid"),
-    ],
-)
-def test_invalid_settings_raise(name, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        make(env_config("navix", name, **changes))

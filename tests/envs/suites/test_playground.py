@@ -143,25 +143,3 @@ def test_models_that_are_missing_raise_and_nothing_is_downloaded(tmp_path):
         make(config(assets=str(tmp_path)))
     models = sys.modules[mujoco_playground.MjxEnv.__module__]
     assert not models.MENAGERIE_PATH.exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("CartpoleBalanc", {}, "'CartpoleBalanc' is not a scenario of playground: did you mean 'CartpoleBalance'"),
-        (CHEAP, {"params": {"episode_lenght": 3}}, "env.params.episode_lenght=3 .*'episode_length'"),
-        (CHEAP, {"params": {"episode_length": 0}}, "env.params.episode_length=0 must be at least 1"),
-        (CHEAP, {"params": {"episode_length": "long"}}, "env.params.episode_length='long' is invalid .*1000"),
-        (CHEAP, {"params": {"ctrl_dt": float("nan")}}, "env.params.ctrl_dt=nan is invalid .*0.02"),
-        (CHEAP, {"params": {"sim_dt": -0.01}}, "env.params.sim_dt=-0.01 must be positive"),
-        (CHEAP, {"params": {"ctrl_dt": 0.001}}, "env.params.ctrl_dt=0.001 is shorter .*env.params.sim_dt=0.01"),
-        (CHEAP, {"params": {"sim_dt": 0.0}}, "env.params.sim_dt=0.0 must be positive"),
-        (CHEAP, {"params": {"impl": "warp"}}, "env.params.impl='warp' is not a parameter"),
-        (CHEAP, {"params": {"action_repeat": 2}}, "env.params.action_repeat=2 is not a parameter"),
-        (CHEAP, {"params": {"vision": True}}, "env.params.vision=True is not a parameter"),
-        (CHEAP, {"kwargs": {"sparse": True}}, "env.kwargs.sparse=True is not a parameter of PendulumSwingup"),
-    ],
-)
-def test_invalid_arguments_raise(name, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        make(config(name, **changes))

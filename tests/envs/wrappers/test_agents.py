@@ -107,18 +107,11 @@ def test_numbers_of_agents_are_appended_to_vectors():
 
 
 class Cells(Steps):
-    """Each agent observes zeros of a space.
-
-    Args:
-        space: the space.
-    """
-
     def __init__(self, space):
         super().__init__()
         self.observation_space = space
 
     def observe(self, count, drawn):
-        """Return zeros."""
         zeros = self.observation_space.sample(jax.random.key(0))
         return Observation(jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape)), zeros))
 
@@ -127,9 +120,8 @@ VECTOR, IMAGE = Box(-1.0, 1.0, (3,)), Box(0.0, 1.0, (4, 4, 1))
 
 
 def test_numbers_of_agents_are_appended_to_nested_vectors():
-    env = wrappers.AgentRows(
-        Vectorize(Cells(Dict({"cars": Dict({"place": VECTOR, "map": IMAGE})}))), agent_ids="one_hot"
-    )
+    cells = Cells(Dict({"cars": Dict({"place": VECTOR, "map": IMAGE})}))
+    env = wrappers.AgentRows(Vectorize(cells), agent_ids="one_hot")
     view = env.reset(KEYS)[1].observation.agent_view["cars"]
     np.testing.assert_array_equal(view["place"][:, 3:], np.tile(np.eye(2), (GAMES, 1)))
     assert env.observation_space.spaces["cars"].spaces["place"].shape == (5,)
@@ -165,17 +157,12 @@ def test_options_of_agents_are_refused_where_there_is_one():
 
 
 def test_where_rows_selects_rows_and_games():
-    chosen = where_rows(
-        jnp.asarray([True, True, False, False]),
-        {"row": jnp.arange(4), "game": jnp.arange(2)},
-        {"row": -jnp.ones(4, int), "game": -jnp.ones(2, int)},
-    )
-    assert chosen["row"].tolist() == [0, 1, -1, -1]
-    assert chosen["game"].tolist() == [0, -1]
+    one, other = ({"row": sign * jnp.arange(1, 5), "game": sign * jnp.arange(1, 3)} for sign in (1, -1))
+    chosen = where_rows(jnp.asarray([True, True, False, False]), one, other)
+    assert {name: leaf.tolist() for name, leaf in chosen.items()} == {"row": [1, 2, -3, -4], "game": [1, -2]}
 
 
 def played(env, num_steps, num_agents=2):
-    """Return the time steps of a game whose agents take the action 1."""
     keys = jax.random.split(jax.random.key(0), num_agents)
     state, timestep = env.reset(keys)
     timesteps = [timestep]
@@ -208,35 +195,25 @@ def test_a_time_limit_truncates_games_and_episodes_have_returns_of_team_and_agen
 def test_permuted_agents_have_permuted_rows():
     games = [factory.make(config(), Wages(order=order)) for order in ((0, 1, 2), (2, 0, 1))]
     one, other = (played(game, 3, num_agents=3) for game in games)
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a.observation.agent_view[jnp.asarray([2, 0, 1])], b.observation.agent_view)
-        np.testing.assert_array_equal(a.observation.action_mask[jnp.asarray([2, 0, 1])], b.observation.action_mask)
-        np.testing.assert_array_equal(a.reward[jnp.asarray([2, 0, 1])], b.reward)
-        np.testing.assert_array_equal(a.episode.episode_return, b.episode.episode_return)
+    for pair in zip(one, other, strict=True):
+        a, b = ((t.observation.agent_view, t.observation.action_mask, t.reward, t.episode.episode_return) for t in pair)
+        permuted = *(rows[jnp.asarray([2, 0, 1])] for rows in a[:3]), a[3]
+        jax.tree.map(np.testing.assert_array_equal, permuted, b)
 
 
 class OneView(Steps):
-    """The observation lacks the axis of agents."""
-
     def observe(self, count, drawn):
-        """Return one row."""
         return jax.tree.map(lambda leaf: leaf[0], super().observe(count, drawn))
 
 
 class OneReward(Steps):
-    """The reward is that of a team, which is not declared."""
-
     def step(self, key, state, action):
-        """See `Environment.step`."""
         state, timestep = super().step(key, state, action)
         return state, timestep._replace(reward=jnp.sum(timestep.reward))
 
 
 class OwnEnds(Steps):
-    """Every agent has flags of its own."""
-
     def step(self, key, state, action):
-        """See `Environment.step`."""
         state, timestep = super().step(key, state, action)
         ends = jnp.broadcast_to(timestep.terminated, (2,))
         return state, transition(timestep.observation, timestep.reward, ends, ends, {"odd": 0})
@@ -251,12 +228,9 @@ class OwnEnds(Steps):
     ],
 )
 def test_what_is_wrong_with_a_game_is_reported(game, fault):
+    check.check_environment(Steps())
     with pytest.raises(FaultyEnvironmentError, match=fault):
         check.check_environment(game())
-
-
-def test_a_sound_game_has_no_faults():
-    check.check_environment(Steps())
 
 
 @pytest.mark.parametrize(
@@ -277,10 +251,7 @@ def test_a_sound_game_has_no_faults():
 def test_games_stay_whole_in_every_wrapper(values, starts, lengths):
     """The agents of a game end together, see the same number drawn for it, and count the same steps.
 
-    Args:
-        values: the configuration.
-        starts: the number of different games, or the least of it.
-        lengths: those of the episodes that ended.
+    `starts` is the number of different games, or the least of it; `lengths` are those of the episodes that ended.
     """
     env, num_steps = factory.make(config(**values), Steps), 9
 

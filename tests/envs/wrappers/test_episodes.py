@@ -25,8 +25,6 @@ def test_episode_metrics_use_unscaled_rewards():
 
 
 class TwoPlayers(Ramp):
-    """A ramp whose steps are moves of two players in turn."""
-
     num_players = 2
 
 

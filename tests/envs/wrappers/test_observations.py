@@ -30,8 +30,6 @@ def test_frames_are_stacked_on_the_last_axis():
 
 
 class Careless(Counter):
-    """Observes an integer and a mask of numbers, and declares floats."""
-
     observation_space = Dict({"count": Box(-100.0, 100.0, (2,))})
 
     def observe(self, count, action):

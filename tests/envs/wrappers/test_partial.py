@@ -25,8 +25,6 @@ def build(*overrides):
 
 
 class Named(Counter):
-    """The number of steps is a clock, and the last action a velocity."""
-
     def legend(self):
         return Legend((Feature("clock", (0,)), Feature("angular_velocity", (1,))))
 
@@ -163,9 +161,7 @@ def test_last_actions_and_rewards_join_other_views_in_a_dictionary():
     assert timesteps[1].observation.agent_view["observation"].tolist() == [[1, 1], [1, 1]]
     env = wrappers.ObserveLastStep(nested.make("discrete", {}, {}), False, True)
     assert sorted(env.observation_space.spaces) == ["inner", "last_reward", "pixels"]
-    with pytest.raises(
-        ConfigError, match="env.observe_last_reward=True adds an entry that the observation has already"
-    ):
+    with pytest.raises(ConfigError, match="env.observe_last_reward=True adds an entry that the observation has"):
         wrappers.ObserveLastStep(env, False, True)
 
 

@@ -8,8 +8,6 @@ from support.composed import compose_config
 
 
 class Multiply(Wrapper):
-    """Multiplies matrices at every start and in every step."""
-
     def on_start(self, env_state, timestep):
         return env_state, timestep._replace(reward=timestep.reward + multiply())
 

@@ -34,8 +34,6 @@ KEEPER = [
 
 
 class Asked:
-    """An actor that remembers what it was asked for and plays rollouts at once."""
-
     device = jax.devices()[0]
 
     def __init__(self):

@@ -15,7 +15,6 @@ from stoix_like.run.host import connection
 
 @pytest.fixture
 def address():
-    """An address at which nothing listens."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         return f"localhost:{free.getsockname()[1]}"

@@ -87,9 +87,7 @@ def test_environments_on_the_host_need_a_cpu_device(monkeypatch):
         raise RuntimeError(f"Unknown backend {backend}")
 
     monkeypatch.setattr(jax, "local_devices", without_cpu)
-    with pytest.raises(
-        ConfigError, match=r"JAX_PLATFORMS=.* leaves out the CPU, .*CartPole-v1 on the host: use JAX_.*,cpu"
-    ):
+    with pytest.raises(ConfigError, match=r"JAX_PLATFORMS=.* leaves out the CPU, .*CartPole-v1 on the host: .*,cpu"):
         devices.check_host_calls("gymnasium/CartPole-v1")
 
 

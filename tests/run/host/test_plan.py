@@ -109,32 +109,23 @@ def test_environments_are_divided_over_devices_and_update_batches():
     [
         (
             ["arch.total_num_envs=9"],
-            r"arch.total_num_envs=9 must be a multiple of the number of shards \(2 device.*: use 8 or 10$",
+            r"arch.total_num_envs=9 must be a multiple of .*\(2 device.*: use 8 or 10$",
         ),
         (
             ["arch.total_num_envs=1", "arch.num_devices=null"],
             r"\(2 device.s., all of arch.num_devices=null, × .* use 2$",
         ),
         (["arch.total_num_envs=6", "arch.update_batch_size=2"], r"arch.update_batch_size=2\): use 4 or 8$"),
-        (
-            ["arch.total_timesteps=1023"],
-            "arch.total_timesteps=1023 is too small for one update of 1024 steps .*: use at least 1024$",
-        ),
+        (["arch.total_timesteps=1023"], "arch.total_timesteps=1023 is too small for one update of 1024 steps .* 1024$"),
         (
             toys.overrides(rollout_length=128, warmup_steps=100),
-            "system.warmup_steps=100 must be a multiple of system.rollout_length=128: use 128$",
+            "system.warmup_steps=100 must be a multiple .*: use 128$",
         ),
-        (
-            ["+system.warmup_steps=128"],
-            "system.warmup_steps=128: this system declares no replay buffer: use 0; .* sets has_replay = True",
-        ),
+        (["+system.warmup_steps=128"], "system.warmup_steps=128: this system declares no replay buffer: use 0"),
         # (2**31 - 1) updates of 1024 steps.
         (["arch.total_timesteps=1e14"], "32-bit counters can count: use at most 2199023254528$"),
         # Rainbow counts the steps of each environment, 128 of warm-up and 8 per update: 268435439 updates in all.
-        (
-            ["system=q_learning/ff_rainbow", "arch.total_timesteps=1e12"],
-            "32-bit counters can count: use at most 17179869120$",
-        ),
+        (["system=q_learning/ff_rainbow", "arch.total_timesteps=1e12"], "32-bit counters .* use at most 17179869120$"),
         (
             ["arch.total_num_envs=2e8", "system.rollout_length=30", "arch.total_timesteps=1e12"],
             "system.rollout_length=30: a rollout of 100,000,000 envs per shard .* use at most 21, or fewer",

@@ -26,17 +26,11 @@ from stoix_like.storage.recorded_runs import members, read_run, settings
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support import toys
 from support.composed import compose_config
+from support.trained_runs import LAYERS
 
 SMALL = [
-    "network.actor_network.pre_torso.layer_sizes=[8]",
-    "network.critic_network.pre_torso.layer_sizes=[8]",
-    "arch.total_num_envs=4",
-    "arch.total_timesteps=1024",
-    "arch.num_evaluation=2",
-    "arch.num_eval_episodes=3",
-    "arch.compile_cache=false",
-    "system.rollout_length=32",
-    "logger=silent",
+    *(*LAYERS, "arch.total_num_envs=4", "arch.total_timesteps=1024", "arch.num_evaluation=2"),
+    *("arch.num_eval_episodes=3", "arch.compile_cache=false", "system.rollout_length=32", "logger=silent"),
 ]
 
 
@@ -113,12 +107,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
 @pytest.mark.parametrize(
     ("text", "overrides", "message"),
     [
-        (
-            "{epochs: [1, 2]}",
-            [],
-            "arch.population.hyperparams.epochs cannot vary between members: choose from max_grad_norm, adam_eps,"
-            " weight_decay, desired_kl, min_lr, max_lr, actor_lr, critic_lr, gamma, reward_scale, gae_lambda",
-        ),
+        ("{epochs: [1, 2]}", [], "hyperparams.epochs cannot vary between members: choose from max_grad_norm, adam_eps"),
         ("{actor_lr: [1e-3, -1]}", [], "system.actor_lr=-1.0 is out of range"),
         ("{actor_lr: [1e-3], gamma: [0.9, 0.99]}", [], "needs lists of equal length"),
         ("{actor_lr: []}", [], "is empty"),
@@ -131,7 +120,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
         (
             "{actor_lr: [1e-3, 1e-2]}",
             ["arch.population.size=3"],
-            "arch.population.size=3 must equal 2 hyperparameter setting.*: omit it or use 2$",
+            "arch.population.size=3 must equal 2 .*: omit it or use 2$",
         ),
         (
             "{actor_lr: {uniform: [1e-3, 1]}}",
@@ -146,7 +135,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
         (
             "{}",
             ["arch.population.size=4", "arch.population.seeds=3"],
-            "arch.population.size=4 arch.population.seeds=3: without .*, both are the number of members: omit one",
+            "arch.population.size=4 arch.population.seeds=3: .*: omit one",
         ),
         ("{}", ["arch.population.size=2", "arch.seed=4294967295"], "arch.seed=4294967295 is too large for 2 seeds"),
     ],
@@ -185,11 +174,9 @@ def test_a_member_learns_the_same_as_a_lone_run(num_devices, size):
     for member in range(size):
         setting = {f"system.{name}": values[member] for name, values in SETTINGS.items()}
         alone = trained(*to_overrides({"arch.num_devices": devices, "arch.seed": 42 + member, **setting}))
-        jax.tree.map(
-            lambda a, b, member=member: np.testing.assert_allclose(a[member], b, rtol=1e-3, atol=1e-4),
-            jax.device_get(together.state.shared.params),
-            jax.device_get(alone.state.shared.params),
-        )
+        params = (jax.tree.leaves(jax.device_get(loop.state.shared.params)) for loop in (together, alone))
+        for a, b in zip(*params, strict=True):
+            np.testing.assert_allclose(a[member], b, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -225,9 +212,8 @@ def test_a_population_writes_per_member_values_and_aggregates(result):
     for line in lines:
         assert len(line["eval/episode_return_mean"]) == 6
         assert line["hyperparams/actor_lr"] == [1e-4, 1e-4, 1e-3, 1e-3, 1e-2, 1e-2]
-        assert (
-            line["eval/episode_return_ci_low"] <= line["eval/episode_return_iqm"] <= line["eval/episode_return_ci_high"]
-        )
+        low, iqm, high = (line[f"eval/episode_return_{name}"] for name in ("ci_low", "iqm", "ci_high"))
+        assert low <= iqm <= high
     assert len(lines[1]["train/policy_loss"]) == 6
     summary = json.loads((result.run_dir / "summary.json").read_text())
     best = summary["population/best"]
@@ -272,11 +258,13 @@ TOY = [*toys.overrides(nan_at=-1.0), "env=probe/value", "arch.total_timesteps=16
 TOY += ["arch.total_num_envs=4"]
 
 
+def toy_loop(*overrides, writer=None):
+    return TrainingLoop(set_up(parse_config(compose_config([*TOY, *overrides]))), MultiLogger([]), writer)
+
+
 @pytest.mark.slow
 def test_a_diverged_member_is_frozen_and_the_others_continue(capsys):
-    overrides = [*toys.overrides(nan_at=-1.0), "env=probe/value", "arch.total_timesteps=160", "arch.num_evaluation=2"]
-    overrides += ["arch.total_num_envs=4", "arch.population.hyperparams={nan_at: [-1.0, 7.0, -1.0]}"]
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    loop = toy_loop("arch.population.hyperparams={nan_at: [-1.0, 7.0, -1.0]}")
     loop.train()
     # 10 updates in 2 intervals: member 1 keeps its state after 6 updates.
     assert loop.state.healthy.tolist() == [True, False, True]
@@ -291,8 +279,7 @@ def test_a_diverged_member_is_frozen_and_the_others_continue(capsys):
 def test_a_policy_that_is_frozen_does_not_improve(nan_at):
     """All returns are equal, so that the last evaluation is the best: after update 7 of 10, that of update 5."""
     hyperparams = f"arch.population.hyperparams={{nan_at: [-1.0, {nan_at}, -1.0]}}"
-    run = parse_config(compose_config([*TOY, hyperparams, "arch.absolute_metric=true"]))
-    loop = TrainingLoop(set_up(run), MultiLogger([]))
+    loop = toy_loop(hyperparams, "arch.absolute_metric=true")
     loop.train()
     best = loop.evaluations.best
     summary = loop.summary()
@@ -307,17 +294,13 @@ def test_a_policy_that_is_frozen_does_not_improve(nan_at):
 
 @pytest.mark.slow
 def test_diverged_members_train_again_with_on_nan_ignore(tmp_path):
-    overrides = [*TOY, "arch.population.hyperparams={nan_at: [-1.0, 4.0]}"]
-
-    def loop(*more):
-        setup = set_up(parse_config(compose_config([*overrides, *more])))
-        return TrainingLoop(setup, MultiLogger([]), checkpoint.Writer(tmp_path, 1))
-
-    first = loop()
+    varied = "arch.population.hyperparams={nan_at: [-1.0, 4.0]}"
+    first = toy_loop(varied, writer=checkpoint.Writer(tmp_path, 1))
     first.train()
     first.writer.close()
     assert list(first.progress.failures) == [1]
-    more = loop("arch.total_timesteps=320", "arch.num_evaluation=4", "arch.on_nan=ignore")
+    more = ["arch.total_timesteps=320", "arch.num_evaluation=4", "arch.on_nan=ignore"]
+    more = toy_loop(varied, *more, writer=checkpoint.Writer(tmp_path, 1))
     more.restore(checkpoint.read(tmp_path, 160, more.targets()))
     more.train()
     assert not more.progress.failures
@@ -336,18 +319,13 @@ def test_a_lone_member_records_its_hyperparameters(tmp_path):
 
 def test_members_have_the_keys_of_their_seeds(monkeypatch):
     """One key per seed, built at once: the keys of a lone run with the same seed, up to the largest one."""
-    setup = set_up(parse_config(compose_config([*SMALL, "arch.population.size=4"])))
+    setup = set_up(parse_config(compose_config([*SMALL, "arch.population.size=4", "arch.update_batch_size=2"])))
     seeds = (0, 42, 2**31, 2**32 - 1)
     keys = make_keys(setup._replace(population=setup.population._replace(seeds=seeds)))
     for member, seed in enumerate(seeds):
         alone = make_keys(setup._replace(population=setup.population._replace(seeds=(seed,))))
-        jax.tree.map(
-            lambda a, b, member=member: np.testing.assert_array_equal(
-                jax.random.key_data(a)[member], jax.random.key_data(b)
-            ),
-            keys,
-            alone,
-        )
+        for a, b in zip(jax.tree.leaves(keys), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_array_equal(jax.random.key_data(a)[member], jax.random.key_data(b))
 
 
 def test_a_member_without_a_return_counts_as_the_worst():
@@ -365,15 +343,13 @@ def test_a_member_without_a_return_counts_as_the_worst():
     # However many diverge: a run that goes on has a score. Without any other, there is none.
     found = evaluated(Population((0, 1), {}, (0, 0)), np.asarray([9.0, 2.0]), [0])
     assert found["eval/episode_return_iqm"] == 2.0
-    assert math.isnan(
-        evaluated(Population((0, 1), {}, (0, 0)), np.asarray([9.0, 2.0]), [0, 1])["eval/episode_return_iqm"]
-    )
+    found = evaluated(Population((0, 1), {}, (0, 0)), np.asarray([9.0, 2.0]), [0, 1])
+    assert math.isnan(found["eval/episode_return_iqm"])
 
 
 @pytest.mark.slow
 def test_a_population_without_a_healthy_member_stops_as_a_lone_run_does(capsys):
-    run = parse_config(compose_config([*TOY, "arch.population.hyperparams={nan_at: [3.0, 7.0]}"]))
-    loop = TrainingLoop(set_up(run), MultiLogger([]))
+    loop = toy_loop("arch.population.hyperparams={nan_at: [3.0, 7.0]}")
     with pytest.raises(TrainingError, match="training diverged: all 2 members; no checkpoint had been written"):
         loop.train()
     # 10 updates in 2 intervals: the second interval is not evaluated.

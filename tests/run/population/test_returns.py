@@ -8,7 +8,6 @@ from stoix_like.run.population.returns import best_member, returns_of
 
 
 def host_state(returns, *, trials, strata=None, best=None, continues=None, env_steps=100):
-    """Return what a checkpoint after 100 steps says about two slots of two seeds."""
     last = {"env_steps": env_steps, "eval/episode_return_mean": returns}
     last |= {"population/trials": trials} if trials else {}
     last |= {"population/continues": continues} if continues else {}

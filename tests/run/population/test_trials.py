@@ -12,7 +12,6 @@ RULES = Rules(evaluations=9, eta=3, rungs=2)
 
 
 def history(*rows, seeds=1, failed=None):
-    """Return records of rows of (numbers of the trials, returns of the members)."""
     first = rows[0][0]
     found = [{"population/trials": first, "eval/episode_return_mean": [0.0] * len(first) * seeds}]
     for index, (numbers, returns) in enumerate(rows, start=1):

@@ -1,23 +1,12 @@
 """Programs of a run: their names, the shapes of their arguments, and their keys."""
 
 import jax
-import numpy as np
 
 from stoix_like.config import parse_config
-from stoix_like.run.programs.functions import make_keys, run_programs
+from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up.setup import set_up
 from support.composed import compose_config
 from support.toy_runs import TOY_RUN
-
-
-def test_a_member_has_the_keys_of_a_lone_run_with_its_seed():
-    members, lone = (
-        make_keys(set_up(parse_config(compose_config([*TOY_RUN, "arch.update_batch_size=2", *given]))))
-        for given in (["arch.seed=3", "arch.population.size=2"], ["arch.seed=4"])
-    )
-    assert lone.shards.shape == (2,)
-    for keys, expected in zip(members, lone, strict=True):
-        np.testing.assert_array_equal(jax.random.key_data(keys[1]), jax.random.key_data(expected))
 
 
 def test_the_state_of_every_program_lies_on_the_mesh():

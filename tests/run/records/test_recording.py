@@ -180,7 +180,6 @@ def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, 
 
 
 def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
-    """Of C51: the system has atoms."""
     config = parse_config(compose_config(["system=q_learning/ff_c51"]))
     population = Population((0, 1), {"vmax": (10.0, 100.0)}, (0, 1))
     setup = SimpleNamespace(config=config, processes=SimpleNamespace(index=0), population=population)

@@ -1,4 +1,3 @@
-import json
 import re
 from types import SimpleNamespace
 
@@ -13,23 +12,16 @@ from stoix_like.run.experiment import resume
 from stoix_like.run.records import videos
 from stoix_like.run.records.videos import Videos
 from stoix_like.run.set_up.setup import set_up
+from support.comparisons import recorded
 from support.composed import compose_config
 from support.custom_envs import Spot
 from support.trained_runs import SMALL
 
 # Evaluations after 64 and 128 steps.
 RUN = [*SMALL, "env.time_limit=10", "arch.total_timesteps=128", "arch.num_evaluation=2", "arch.population.size=2"]
-TIMES = ("wall_seconds", "steps_per_second")
-
-
-def metrics(run_dir):
-    records = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
-    return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
 
 
 class Shown:
-    """A logger that takes videos."""
-
     name = "shown"
 
     def __init__(self):
@@ -46,7 +38,7 @@ class Shown:
 def test_videos_leave_the_results_as_they_are_and_continue_after_a_resume(tmp_path):
     plain = stoix_like.train("ppo/ff_ppo", RUN, run_dir=tmp_path / "plain").run_dir
     shown = stoix_like.train("ppo/ff_ppo", [*RUN, "logger.video.every_evals=2"], run_dir=tmp_path / "shown").run_dir
-    assert metrics(shown) == metrics(plain)
+    assert recorded(shown) == recorded(plain)
     resume(shown, ["arch.total_timesteps=256", "arch.num_evaluation=4"])
     assert sorted(path.name for path in (shown / "videos").iterdir()) == ["128.gif", "256.gif"]
     with Image.open(shown / "videos/256.gif") as gif:
@@ -104,9 +96,3 @@ def test_a_scene_that_raises_is_refused_with_its_line():
     )
     with pytest.raises(ConfigError, match=message):
         set_up(config._replace(custom_env=Blind()))
-
-
-def test_an_environment_that_cannot_be_drawn_is_refused_before_compiling():
-    config = compose_config([*SMALL, "env=probe/value", "logger.video.every_evals=3"])
-    with pytest.raises(ConfigError, match=r"logger.video.every_evals=3: env.scenario.name=value has no drawing: .*=0"):
-        set_up(parse_config(config))

@@ -84,7 +84,6 @@ def tenfold(setup, name):
 
 
 def train(setup, hyperparams):
-    """Train a shard for a few updates, and return its parameters, optimiser states and statistics."""
     inference = setup.parts._replace(spec=setup.spec._replace(axes=Axes(())))
     system, key, env = inference.build_system(hyperparams), jax.random.key(1), setup.env
     state = start_episodes(env, system, jax.random.split(key, setup.spec.num_envs))
@@ -105,7 +104,6 @@ def train(setup, hyperparams):
 
 
 def sizes_of(system):
-    """Return overrides for small rollouts and batches, of the keys that a system has."""
     if system == "dreamer/dreamer_v3":
         return [*tiny_dreamer.NETWORK, *tiny_dreamer.SIZES]
     known = flat_hints(type(parse_config(compose_config([f"system={system}"])).system))

@@ -10,34 +10,30 @@ from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support.composed import compose_config
+from support.trained_runs import LAYERS
 
 SMALL = [
-    "network.actor_network.pre_torso.layer_sizes=[8]",
-    "network.critic_network.pre_torso.layer_sizes=[8]",
-    "arch.total_num_envs=4",
-    "arch.total_timesteps=1024",
-    "arch.num_evaluation=2",
-    "arch.num_eval_episodes=3",
-    "arch.compile_cache=false",
-    "system.rollout_length=32",
-    "logger=silent",
+    *(*LAYERS, "arch.total_num_envs=4", "arch.total_timesteps=1024", "arch.num_evaluation=2"),
+    *("arch.num_eval_episodes=3", "arch.compile_cache=false", "system.rollout_length=32", "logger=silent"),
 ]
+
+
+def loop_of(*overrides):
+    return TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]))
 
 
 def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
     monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 240_000)
     with pytest.raises(ConfigError, match=r"arch.population.size=40 needs .* \(40 member\(s\) × .*: use at most \d+$"):
-        TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.population.size=40"]))), MultiLogger([]))
+        loop_of("arch.population.size=40")
 
 
 @pytest.mark.slow
 def test_the_best_parameters_are_kept_beside_the_last_ones(monkeypatch):
     resident = []
     monkeypatch.setattr(memory_estimate, "check", lambda *args, **_: resident.append(args[4]))
-    overrides = [*SMALL, "checkpoint.keep_best=false"]
     for absolute_metric in ("true", "false"):
-        given = [*overrides, f"arch.absolute_metric={absolute_metric}"]
-        loop = TrainingLoop(set_up(parse_config(compose_config(given))), MultiLogger([]))
+        loop = loop_of("checkpoint.keep_best=false", f"arch.absolute_metric={absolute_metric}")
     training_with, evaluation_with, training, evaluation = resident
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(loop.state.shared))
     assert (training_with - training, evaluation_with - evaluation, training) == (size, size, 0)
@@ -49,8 +45,7 @@ def test_rollouts_that_wait_for_the_learner_are_counted(monkeypatch):
     resident = []
     monkeypatch.setattr(memory_estimate, "check", lambda *args, **_: resident.append(args[4]))
     for size in (0, 1, 16):
-        given = [*SMALL, "arch=sebulba", "env=gymnasium/cartpole", f"arch.pipeline_queue_size={size}"]
-        TrainingLoop(set_up(parse_config(compose_config([*given, "arch.num_evaluation=2"]))), MultiLogger([]))
+        loop_of("arch=sebulba", "env=gymnasium/cartpole", f"arch.pipeline_queue_size={size}", "arch.num_evaluation=2")
     none, one, all_ = resident[::2]
     assert all_ - none == 16 * (one - none)
     assert one - none >= 32 * 4 * 2 * 4 * 4

@@ -44,7 +44,6 @@ def test_a_task_has_the_data_of_its_scenario(tmp_path, monkeypatch):
 
 
 def test_data_of_environments_that_were_set_up_in_another_way(tmp_path):
-    """Data with longer steps are refused; other differences are said."""
     write_cartpole(tmp_path / "data.npz")
     data = read_data(tmp_path / "data.npz")
 
@@ -77,9 +76,7 @@ def test_sizes_of_the_data_are_compared_with_those_of_the_run(tmp_path):
 
 def test_a_varied_share_of_data_has_no_effect_offline(tmp_path):
     data = write_cartpole(tmp_path / "data.npz")
-    with pytest.raises(
-        ConfigError, match=r"hyperparams.data_fraction has 1, with which a single run has no replay buffer"
-    ):
+    with pytest.raises(ConfigError, match=r"hyperparams.data_fraction has 1, with which a single run has no"):
         setup_of(
             "system=q_learning/ff_dqn",
             *SMALL,

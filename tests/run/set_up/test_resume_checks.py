@@ -39,10 +39,7 @@ def test_a_run_resumed_with_another_version_says_so(tmp_path, toy_run, monkeypat
     ("overrides", "message"),
     [
         (["arch.seed=7", "system.gain=2.0"], r"arch.seed was 42 and is 7; system.gain was 1.0 and is 2.0"),
-        (
-            ["arch.total_timesteps=100"],
-            "arch.total_timesteps=100 is less than the 320 steps already trained: use at least 320",
-        ),
+        (["arch.total_timesteps=100"], "arch.total_timesteps=100 is less than the .*already trained: use at least 320"),
         (["arch.sed=7"], "unknown key 'arch.sed': did you mean 'arch.seed'"),
         (["system=ppo/ff_ppo"], "only logger and checkpoint can be chosen"),
         (["arch.seed=1,2"], "only key=value"),

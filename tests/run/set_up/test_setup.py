@@ -14,43 +14,33 @@ from support.tiny_dreamer import TINY
 KERNELS = ["network.actor_network.pre_torso.kernel_sizes=[3]"]
 
 
+def setup_of(*overrides):
+    return set_up(parse_config(compose_config(overrides)))
+
+
 def test_unsuitable_networks_are_refused_before_compiling():
     no_units = [*TINY, "env=gymnax/cartpole", "network.world_model.encoder.units=0"]
     for overrides in (["network.actor_network=null"], ["network=cnn", "env=gymnax/breakout", *KERNELS], no_units):
         with pytest.raises(ConfigError, match="network"):
-            set_up(parse_config(compose_config(overrides)))
+            setup_of(*overrides)
 
 
 @pytest.mark.parametrize(("system", "noted"), [("mpo/ff_mpo", True), ("sac/ff_sac", False)])
 def test_dropout_without_effect_is_noted(system, noted):
-    setup = set_up(parse_config(compose_config([f"system={system}", "env=gymnax/pendulum", "network=mlp_droq"])))
-    assert (
-        any(note.startswith("network.q_network.pre_torso.dropout_rate=0.01 has") for note in setup.plan.notes) == noted
-    )
+    notes = setup_of(f"system={system}", "env=gymnax/pendulum", "network=mlp_droq").plan.notes
+    assert any(note.startswith("network.q_network.pre_torso.dropout_rate=0.01 has") for note in notes) == noted
 
 
 def test_observations_of_another_shape_than_declared_are_noted():
-    setup = set_up(parse_config(compose_config(["env=own", "env._target_=support.custom_envs.GymnaxNarrow"])))
-    assert any("returns observations of shape [1], but its observation_space has" in note for note in setup.plan.notes)
-
-
-@pytest.mark.slow
-def test_a_raw_atari_game_is_noted():
-    overrides = ["env=gymnasium", "env.scenario.name=PongNoFrameskip-v4", "network=cnn_large_shared"]
-    notes = set_up(parse_config(compose_config(overrides))).plan.notes
-    expected = (
-        "env.scenario.name=PongNoFrameskip-v4 is the raw game: env=ALE/Pong-v5 has the usual preprocessing of Atari"
-    )
-    assert [note for note in notes if "raw game" in note] == [expected]
+    notes = setup_of("env=own", "env._target_=support.custom_envs.GymnaxNarrow").plan.notes
+    assert any("returns observations of shape [1], but its observation_space has" in note for note in notes)
 
 
 @pytest.mark.slow
 def test_systems_of_one_seat_refuse_self_play():
     overrides = ["env=pgx/tic_tac_toe", "+env.kwargs.opponent=self", "system=ppo/ff_ppo"]
-    with pytest.raises(
-        ConfigError, match=r"env.kwargs.opponent=self: system=ppo/ff_ppo learns from one seat of pgx/tic"
-    ):
-        set_up(parse_config(compose_config(overrides)))
+    with pytest.raises(ConfigError, match="env.kwargs.opponent=self: system=ppo/ff_ppo learns from one seat"):
+        setup_of(*overrides)
 
 
 @pytest.mark.slow
@@ -58,9 +48,8 @@ def test_a_custom_system_that_does_not_average_over_devices_is_refused():
     """The rewards of this probe equal random observations, which differ between shards."""
 
     def try_out(num_devices, **values):
-        system = toys.overrides(**values)
-        overrides = ["env=probe/observed_value", f"arch.num_devices={num_devices}", *system]
-        return set_up(parse_config(compose_config(overrides))).plan.notes
+        given = ["env=probe/observed_value", f"arch.num_devices={num_devices}", *toys.overrides(**values)]
+        return setup_of(*given).plan.notes
 
     try_out(1, forget_mean=True)
     try_out(2)
@@ -70,9 +59,8 @@ def test_a_custom_system_that_does_not_average_over_devices_is_refused():
         try_out(2, forget_mean=True)
 
 
-LENGTH, ENVS = 5, 4
 RUN = [
-    *("arch=sebulba", "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),
+    *("arch=sebulba", "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "arch.total_num_envs=4"),
     *("arch.num_eval_episodes=2", "arch.absolute_metric=false", "arch.compile_cache=false", "logger=silent"),
 ]
 
@@ -82,7 +70,7 @@ RUN = [
     [
         (
             ["env=gymnax", "env.scenario.name=CartPole-v1"],
-            "arch=sebulba steps environments on the host, and gymnax/CartPole-v1 runs on",
+            "arch=sebulba steps environments on the host, and gymnax/CartPole",
         ),
         (["arch.population.size=2"], "arch.population.size=2 does not fit arch=sebulba"),
         (["arch.actor.actor_per_device=3"], "arch.total_num_envs=4 must be a multiple of 3, 3 actor.*: use 3 or 6"),
@@ -92,17 +80,23 @@ RUN = [
         (["arch.pipeline_queue_size=-1"], "arch.pipeline_queue_size=-1 is out of range"),
         (["arch.architecture_name=sebulbo"], "arch.architecture_name=sebulbo is not known: did you mean 'sebulba'"),
         (["+arch.num_devices=2"], "unknown key 'arch.num_devices'"),
-        (["system.warmup_steps=5"], "system.warmup_steps=5: arch=sebulba has no warm-up"),
+        (
+            toys.overrides(module="support.keeper", rollout_length=5, warmup_steps=5),
+            "system.warmup_steps=5: arch=sebulba has no warm-up",
+        ),
     ],
 )
 def test_what_does_not_fit_sebulba_is_refused(overrides, message):
-    if overrides == ["system.warmup_steps=5"]:
-        overrides = toys.overrides(module="support.keeper", rollout_length=LENGTH, warmup_steps=5)
     with pytest.raises(ConfigError, match=message):
-        set_up(parse_config(compose_config([*RUN, *overrides])))
+        setup_of(*RUN, *overrides)
 
 
 TRIALS = ["arch.population.size=8", "arch.population.hyperparams={actor_lr: {log_uniform: [1e-4, 1e-2]}}"]
+PBT = [*TRIALS, "arch.population.pbt.every_evals=2"]
+BOUNDS, VARY = "arch.population.pbt.bounds", "arch.population.hyperparams"
+WAGES = ["env=own", "env._target_=support.games.Wages"]
+GAMES = [*WAGES, "system=ppo/ff_ppo"]
+SEEN = ["env._target_=support.privileged.Privileged", "+observations=privileged"]
 CRITIC, ACTOR = "network.critic_network.critic_head", "network.actor_network"
 LRU = ["system=ppo/rec_ppo", "network=rnn", f"{ACTOR}.rnn_layer.cell_type=lru"]
 SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_dqn", "env=gymnax/cartpole"]
@@ -117,6 +111,50 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
             ["system.desired_kl=0.01", "system.decay_learning_rates=false", "system.actor_lr=1e-6"],
             "system.actor_lr=1e-06",
         ),
+        # Population-based training.
+        ([*PBT, "arch.population.size=1"], "needs several members"),
+        ([*PBT[:1], PBT[2], f"{VARY}={{gamma: {{choice: [0.9, 0.99]}}}}"], "gamma to {uniform: [low, high]}"),
+        ([*PBT, f"{BOUNDS}={{gamma: {{uniform: [0.9, 1.0]}}}}"], "bounds.gamma does not vary"),
+        ([*PBT, f"{BOUNDS}={{actor_lr: {{log_uniform: [0, 1]}}}}"], "must start above 0"),
+        ([*PBT, f"{BOUNDS}={{actor_lr: {{uniform: [-1, 1]}}}}"], "system.actor_lr=-1.0"),
+        ([*TRIALS, f"{BOUNDS}={{gamma: {{uniform: [0, 1]}}}}"], "set arch.population.pbt.every_evals=1"),
+        ([*PBT, "arch.population.pbt.fraction=0.6"], "arch.population.pbt.fraction=0.6"),
+        # Games of several agents.
+        ([*GAMES, "network.share=2"], "network.share=2 must be true or false"),
+        (["network.share=false"], "network.share=false has no effect: gymnax/CartPole-v1 has one agent"),
+        ([*WAGES, "system=ppo/rec_ppo", "network.share=false"], "system=ppo/rec_ppo has the same networks for all"),
+        ([*WAGES, "system=search/ff_az"], "plans the actions of one agent"),
+        (["env.team_reward=true"], "env.team_reward=true has no effect: gymnax/CartPole-v1 has one agent"),
+        ([*GAMES, "system.num_minibatches=5"], "system.num_minibatches=5 must divide"),
+        ([*GAMES, "network.share=false", "system.optimiser=muon"], "would take the biases of several agents"),
+        ([*GAMES, "network.share=false", "system.intrinsic=rnd"], "intrinsic=rnd has one network for all agents"),
+        ([*WAGES, "system=q_learning/ff_pqn_vdn", "system.normalize_rewards=true"], "set env.team_reward=true"),
+        ([*WAGES, "+observations=centralised"], "games of several agents have it with +env.kwargs.world=true"),
+        # Entries of their own for actors and critics.
+        (
+            [*SEEN, "network.observations.critic=agent_view.privileged"],
+            "feature_name=agent_view.privileged is not part",
+        ),
+        ([*SEEN, "+network.observations.critics=agent_view"], "network.observations.critics is not a role: "),
+        ([*SEEN, "network.observations=agent_view"], "network.observations=agent_view must be a mapping"),
+        ([*SEEN, "network=mlp_shared"], "network.critic_network shares its torso"),
+        ([*SEEN, "network.critic_network=null"], "there is no network.critic_network or network.q_network"),
+        # Sizes that no machine has.
+        (["env.frame_stack=1e18"], "env.frame_stack=1000000000000000000 is out of range: it must be in [1, 1024"),
+        (["system.epochs=3e9"], "system.epochs=3000000000 is out of range"),
+        ([*SAC, "system.policy_frequency=2147483648"], "system.policy_frequency=2147483648 is out of range"),
+        (["arch.population.seeds=1e8"], "arch.population.seeds=100000000 is out of range"),
+        (["arch.num_evaluation=1e9", "arch.total_timesteps=1e15"], "arch.num_evaluation=1000000000 is out"),
+        (["arch.total_timesteps=1e18"], "arch.total_timesteps=1000000000000000000 is out of range"),
+        ([*DQN, "system.total_buffer_size=1e12"], "system.total_buffer_size=1000000000000 is too large for"),
+        (["system=q_learning/ff_rainbow", "system.total_buffer_size=2e9"], "total_buffer_size=2000000000 is too large"),
+        (
+            ["system=ddpg/ff_td3", SAC[1], "system.decay_learning_rates=true", "arch.total_timesteps=4e9"],
+            "decay_learning_rates=True: 3,999,998,976 gradient steps are more",
+        ),
+        (["network.actor_network.pre_torso.layer_sizes=[1000000,1000000]"], "the network is too large: the run needs"),
+        # Pictures.
+        (["env=probe/value", "logger.video.every_evals=3"], "every_evals=3: env.scenario.name=value has no drawing: "),
         ([*SAC, "system.tau=0"], "system.tau=0.0 is out of range: it must be in (0.0, 1.0]"),
         ([*SAC, "system.normalize_rewards=true", "system.reward_scale=0.1"], "system.reward_scale=0.1 has no effect"),
         ([*SAC, f"{ACTOR}.action_head.min_scale=-1"], "action_head.min_scale=-1.0 is out of range"),
@@ -138,11 +176,8 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
         (
             [
                 *("system=q_learning/ff_c51", "env=gymnax/cartpole", "arch.population.size=2"),
-                *(
-                    "arch.population.hyperparams={vmin: [-10, -10], vmax: [10, 10]}",
-                    "arch.population.pbt.every_evals=1",
-                ),
-                "arch.population.pbt.bounds={vmin: {uniform: [-50, 50]}, vmax: {uniform: [-50, 50]}}",
+                *(f"{VARY}={{vmin: [-10, -10], vmax: [10, 10]}}", "arch.population.pbt.every_evals=1"),
+                f"{BOUNDS}={{vmin: {{uniform: [-50, 50]}}, vmax: {{uniform: [-50, 50]}}}}",
             ],
             "an end of arch.population.pbt.bounds.vmin does not fit: system.vmin=-50.0 must be less",
         ),
@@ -155,7 +190,7 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
 )
 def test_values_that_would_train_wrongly_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        set_up(parse_config(compose_config([*overrides, "arch.num_devices=1"])))
+        setup_of(*overrides, "arch.num_devices=1")
 
 
 @pytest.mark.parametrize(
@@ -165,6 +200,11 @@ def test_values_that_would_train_wrongly_are_refused(overrides, message):
         ([*DQN, "system.target_update_period=10000000"], "system.target_update_period=10,000,000 of"),
         ([*DQN, "system.reset_every=10000000"], "system.reset_every=10,000,000 of"),
         ([*SAC, "system.policy_frequency=10000000"], "system.policy_frequency=10,000,000 of"),
+        pytest.param(
+            ["env=gymnasium", "env.scenario.name=PongNoFrameskip-v4", "network=cnn_large_shared"],
+            "env.scenario.name=PongNoFrameskip-v4 is the raw game: env=ALE/Pong-v5 has",
+            marks=pytest.mark.slow,
+        ),
         (
             ["system=search/ff_az", "env=memory/t_maze", "env.observation_flicker=0.1"],
             "env.observation_flicker=0.1, env=memory/t_maze: the search of system=search/ff_az starts from the state",
@@ -172,5 +212,5 @@ def test_values_that_would_train_wrongly_are_refused(overrides, message):
     ],
 )
 def test_what_is_accepted_with_a_doubt_is_noted(overrides, message):
-    notes = set_up(parse_config(compose_config([*overrides, "arch.num_devices=1"]))).plan.notes
+    notes = setup_of(*overrides, "arch.num_devices=1").plan.notes
     assert any(note.startswith(message) for note in notes), notes

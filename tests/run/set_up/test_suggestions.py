@@ -203,7 +203,6 @@ def test_a_tuned_experiment_is_found_by_system_and_environment(system, suite, sc
 
 
 def fitting_systems(network):
-    """Return the systems that a network fits, for discrete or for continuous actions."""
     config = OmegaConf.to_container(OmegaConf.load(config_dir() / "network" / f"{network}.yaml"), resolve=True)
 
     def fit(system, space):

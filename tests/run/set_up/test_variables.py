@@ -31,14 +31,11 @@ def test_constants_of_a_torso_are_not_trained_but_refused():
 def test_batch_statistics_are_refused_where_the_system_does_not_update_them():
     state = shared("batch_stats", optax.adam(1e-3))
     check_variables(state, config("sac/ff_crossq"))
-    with pytest.raises(
-        ConfigError, match="system=sac/ff_sac would train the collection batch_stats of .* actor like .* layer norm"
-    ):
+    with pytest.raises(ConfigError, match="system=sac/ff_sac would train the collection batch_stats .* layer norm"):
         check_variables(state, config("sac/ff_sac"))
 
 
 def test_collections_that_no_optimiser_changes_are_accepted():
-    """The optimiser has moments of `params` alone, or none at all."""
     alone = optax.masked(optax.adam(1e-3), {"actor": {"params": True, "constants": False}})
     for optim in (alone, optax.set_to_zero()):
         check_variables(shared("constants", optim), config("ppo/ff_ppo"))

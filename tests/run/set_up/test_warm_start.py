@@ -54,7 +54,6 @@ def test_parameters_and_statistics_are_those_of_the_other_run(pendulum):
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 def test_new_run_starts_from_another(pendulum, size):
-    """All members start from them, with a fresh optimiser, and training goes on from there."""
     setup = configured(*PENDULUM, f"arch.init_from={pendulum}", "arch.seed=9", f"arch.population.size={size}")
     fresh = TrainingLoop(setup, MultiLogger([]))
     loop = TrainingLoop(setup, MultiLogger([]))
@@ -110,7 +109,6 @@ def test_a_slow_critic_and_the_scale_of_returns_are_those_of_the_other_run(tmp_p
 
 @pytest.mark.slow
 def test_train_command(pendulum, tmp_path, capsys):
-    """The evaluation at step 0 is that of the trained parameters, and the source is reported."""
     overrides = [*SMALL, *PENDULUM, "arch.total_timesteps=128", "arch.num_evaluation=1", "logger.console.enabled=true"]
     result = stoix_like.train("ppo/ff_ppo", [*overrides, f"arch.init_from={pendulum}"], run_dir=tmp_path / "run")
     assert f"arch.init_from={pendulum}: best parameters, trained for" in capsys.readouterr().out.replace("\n", "")
@@ -144,16 +142,10 @@ def test_members_without_trained_best_parameters_are_taken_as_they_ended(members
     first(
         3,
         [
-            (
-                ["env=gymnax/cartpole", "system.normalize_observations=true"],
-                r"is float32\[.*\] there and float32\[.*\] here",
-            ),
+            (["env=gymnax/cartpole", "system.normalize_observations=true"], r"is float32\[.*\] there and float32"),
             ([*PENDULUM, f"{CRITIC}=[9]"], r"critic_params.* float32\[8, 1\] there and float32\[9, 1\] here"),
             ([*PENDULUM, "system.normalize_observations=false"], "this run has no statistics"),
-            (
-                [*PENDULUM, "system.normalize_rewards=false"],
-                "this run has no return_statistics.* and normalize_rewards",
-            ),
+            ([*PENDULUM, "system.normalize_rewards=false"], "this run has no return_statistics"),
             ([*PENDULUM, f"{CRITIC}=[8,8]"], "that run has no params.critic_params"),
         ],
     ),
