@@ -34,10 +34,10 @@ ROOMS = {
     "single_file": 2_420,
 }
 OUTSIDE_THE_CORE = ("envs/suites", "lab", "single_file")
-CORE = 55_990
+CORE = 56_000
 DOCSTRINGS = 0.160  # share of the lines outside the single files
-TESTS = 55_240
-PAGE, PPO = 305, 175  # lines of one algorithm
+TESTS = 54_140
+PAGE, PPO = 306, 175  # lines of one algorithm
 YAML = 305
 CHANGELOG = 11_480  # bytes
 MODULES = 88  # of the package, that importing `ff_ppo` loads

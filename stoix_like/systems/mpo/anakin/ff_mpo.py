@@ -80,7 +80,7 @@ class Config(SystemConfig):
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
     num_samples: Annotated[int, between(2, 2**16)]  # actions of the target policy per observation
     retrace_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of the Retrace returns
-    action_penalty: bool  # whether actions out of bounds
+    action_penalty: bool  # whether actions out of bounds count as worse the further out they are (MO-MPO)
     # Bound on the divergence of the actions weighted by this penalty from the sampled ones, in nats.
     epsilon_penalty: Annotated[float, above(0.0)]
 

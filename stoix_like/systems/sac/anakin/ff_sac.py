@@ -99,7 +99,8 @@ class BaseConfig(SystemConfig):
 class TargetCritics(Part):
     """Hyperparameters of the targets of an ensemble of critics."""
 
-    num_target_critics: Annotated[int, between(1, 1000)]  # number of critics
+    # Critics drawn at random per gradient step; their minimum is the target.
+    num_target_critics: Annotated[int, between(1, 1000)]
 
     def check(self, config: BaseConfig, num_envs: int, num_shards: int) -> None:
         """Check that there are as many critics as the target needs."""
