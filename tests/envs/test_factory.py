@@ -11,6 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from stoix_like.composition import register_environments
 from stoix_like.envs import Discrete, EnvConfig, Environment, ScenarioConfig, list_scenarios, make, make_eval, suites
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.schema import from_mapping
@@ -23,6 +24,7 @@ ADD = {"_target_": "support.custom_envs.AddReward"}
 
 
 def composed(*overrides):
+    register_environments()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         config = compose("config", list(overrides))
     return from_mapping(EnvConfig, OmegaConf.to_container(config.env, resolve=True), "env")
