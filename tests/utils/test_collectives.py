@@ -33,30 +33,18 @@ def test_the_devices_of_the_mesh_choose_the_form_and_not_those_of_this_machine(p
     assert [other for other in others if f" {other}" in program] == []
 
 
-def test_booleans_are_counted():
-    """On CPUs, where sums have an order of their own."""
-    mesh = jax.make_mesh((2,), ("device",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-
-    def both(flags):
-        return mean_over(flags[0], ("device",)), sum_over(flags[0], ("device",))
-
-    sharded = jax.shard_map(
-        both, mesh=mesh, in_specs=PartitionSpec("device"), out_specs=PartitionSpec(), check_vma=False
-    )
-    assert [float(part) for part in jax.jit(sharded)(jnp.array([True, True]))] == [1.0, 2.0]
-
-
-# On CPUs, shards of 1, 2 and 3, 5: the sums are 4 and 7, the means 2 and 3.5, and a constant counts once per shard.
+# On CPUs, shards of 1, 2 and 3, 5: the sums are 4 and 7, the means 2 and 3.5, and constants count once per shard.
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_sums_are_equal_on_all_shards(check_vma):
     mesh = jax.make_mesh((2,), ("device",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
 
     def both(x):
-        return sum_over({"x": x[0], "count": jnp.ones((), jnp.int32)}, ("device",)), mean_over(x[0], ("device",))
+        counted = {"count": jnp.ones((), jnp.int32), "flag": x[0, 0] > 0.0}
+        return sum_over({"x": x[0], **counted}, ("device",)), mean_over({"x": x[0], **counted}, ("device",))
 
     sharded = jax.shard_map(
         both, mesh=mesh, in_specs=PartitionSpec("device"), out_specs=PartitionSpec(), check_vma=check_vma
     )
     sums, means = jax.jit(sharded)(jnp.array([[1.0, 2.0], [3.0, 5.0]]))
-    assert [*sums["x"].tolist(), int(sums["count"])] == [4.0, 7.0, 2]
-    assert means.tolist() == [2.0, 3.5]
+    assert [*sums["x"].tolist(), int(sums["count"]), float(sums["flag"])] == [4.0, 7.0, 2, 2.0]
+    assert [*means["x"].tolist(), float(means["flag"])] == [2.0, 3.5, 1.0]

@@ -1,5 +1,3 @@
-"""Utilities for arrays, trees and compiled functions."""
-
 import logging
 from functools import partial
 
@@ -7,8 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stoix_like.utils import jax_utils
 from stoix_like.utils.jax_utils import periodically
@@ -70,15 +66,6 @@ def test_standardize_matches_hand_computed_values_and_zeroes_constants():
         assert (jnp.abs(standardized) < 1e-2).all()
     # The mean of this many values has a rounding error, which must not be scaled up.
     np.testing.assert_allclose(jax_utils.standardize(jnp.full(2048, 123.456)), 0.0, atol=1e-6)
-
-
-@settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 1000), scale=st.floats(0.125, 100.0, width=32), shift=st.floats(-10.0, 10.0, width=32))
-def test_standardize_is_invariant_to_scale_and_shift(seed, scale, shift):
-    x = jax.random.normal(jax.random.key(seed), (4, 8))
-    standardized = jax_utils.standardize(x)
-    np.testing.assert_allclose(jax_utils.standardize(scale * x + shift), standardized, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose((standardized.mean(), standardized.std()), (0.0, 1.0), atol=1e-5)
 
 
 def test_standardize_uses_the_whole_mapped_batch():

@@ -1,5 +1,3 @@
-"""Ratings against closed forms."""
-
 import numpy as np
 import pytest
 

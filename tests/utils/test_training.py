@@ -1,5 +1,3 @@
-"""Learning-rate schedules and gradient clipping."""
-
 from types import SimpleNamespace
 
 import jax
@@ -69,16 +67,6 @@ def test_the_config_may_be_flat_or_grouped(layout):
         make_learning_rate(0.5, _configs(1)[layout], 2, 3)
     with pytest.raises(ValueError, match="num_minibatches"):
         make_learning_rate(0.5, config, 2, 0)
-
-
-def test_optax_accepts_the_schedule():
-    optimiser = optax.sgd(make_learning_rate(1.0, _configs(True)[0], 1))
-    state = optimiser.init(jnp.zeros(()))
-    steps = []
-    for _ in range(5):
-        step, state = optimiser.update(jnp.ones(()), state)
-        steps.append(float(step))
-    np.testing.assert_allclose(steps, [-1.0, -0.75, -0.5, -0.25, 0.0])
 
 
 # The norm of (3, 4, 12) is 13.

@@ -1,5 +1,3 @@
-"""Programs of networks that are initialised together."""
-
 import re
 
 import pytest

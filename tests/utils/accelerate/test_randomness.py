@@ -49,9 +49,6 @@ def test_only_draws_that_depend_on_the_state_stay_in_the_loop():
     # One fold_in and its noise depend on the counter; the other noise does not.
     assert drawn_in_loop(1000) == (1, 1)
     assert drawn_in_loop(0) == (2, 1)
-
-
-def test_large_draws_stay_in_the_loop():
     # The noise takes 12 bytes per step, a key 8.
     assert drawn_in_loop(11) == (2, 1)
 

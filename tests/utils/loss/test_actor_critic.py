@@ -1,5 +1,3 @@
-"""Losses of actors and critics against values by hand and finite differences."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

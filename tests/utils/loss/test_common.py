@@ -1,5 +1,3 @@
-"""What losses share: ratios and divergence estimates."""
-
 import inspect
 import math
 

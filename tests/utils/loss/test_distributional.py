@@ -1,5 +1,3 @@
-"""Losses of value distributions against values by hand and rlax."""
-
 import functools
 import math
 
@@ -126,20 +124,6 @@ def test_a_single_atom_has_zero_loss_and_gradient():
     )
     assert loss == 0.0
     assert not gradient.any()
-
-
-# With two distant atoms the softmax has one free parameter, the probability p of the upper atom. The loss is minimal,
-# and its gradient zero, where the mean of the prediction is the TD target.
-def test_the_gradient_of_two_atoms_vanishes_at_the_td_target():
-    atoms = jnp.array([[-10.0, 10.0]])
-    p_t, r, d = 0.7, 1.0, 0.9
-    target_mean = r + d * (10.0 * p_t - 10.0 * (1 - p_t))
-    p = (target_mean + 10.0) / 20.0
-    logits, logits_t = (jnp.asarray(np.log([[1 - x, x]]), jnp.float32) for x in (p, p_t))
-    gradient = run(
-        jax.grad(functions.categorical_td_learning), logits, atoms, jnp.full(1, r), jnp.full(1, d), logits_t, atoms
-    )
-    np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
 
 
 # By hand, source 0 at tau 0.25, targets (1, -1): weights (0.25, 0.75), absolute loss 0.5; with Huber 2, half of it.

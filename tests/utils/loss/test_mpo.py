@@ -1,5 +1,3 @@
-"""Losses of MPO and V-MPO against values by hand and rlax."""
-
 import functools
 import math
 

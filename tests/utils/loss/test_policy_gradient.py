@@ -1,5 +1,3 @@
-"""Policy losses against values by hand, rlax, and each other."""
-
 import math
 
 import distrax
@@ -8,8 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stoix_like.utils import loss as functions
 from support.compiled import Compiled, run
@@ -124,27 +120,6 @@ def test_impala_loss_matches_hand_computed_values_in_both_layouts():
     expected = ls.impala_loss(*arrays, truncation_t=truncation)
     actual = ls.impala_loss(*(x.T for x in arrays), truncation_t=truncation.T, time_major=True)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
-
-
-@jax.jit
-def _scaled(scale, new, old, gae):
-    return (
-        functions.ppo_clip_loss(new, old, gae, 0.2),
-        functions.ppo_clip_loss(new.reshape(2, 2), old.reshape(2, 2), gae.reshape(2, 2), 0.2),
-        functions.clipped_value_loss(new, old, gae, 0.2),
-        functions.ppo_clip_loss(new, old, scale * gae, 0.2),
-        functions.clipped_value_loss(scale * new, scale * old, scale * gae, scale * 0.2),
-    )
-
-
-@settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 1000), scale=st.floats(0.125, 8.0, width=32))
-def test_losses_scale_with_the_unit_of_reward(seed, scale):
-    surrogate, reshaped, values, scaled_surrogate, scaled_values = _scaled(scale, *(random_arrays(seed)(3, B)))
-    # The surrogate loss is linear in the unit of reward, the squared loss quadratic.
-    np.testing.assert_allclose(scaled_surrogate, scale * surrogate, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(scaled_values, scale**2 * values, rtol=1e-4)
-    np.testing.assert_allclose(reshaped, surrogate, rtol=1e-5, atol=1e-6)
 
 
 def test_surrogate_losses_have_the_policy_gradient_at_the_behaviour_policy():

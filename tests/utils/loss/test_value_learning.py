@@ -1,5 +1,3 @@
-"""Losses of values against values by hand and rlax."""
-
 import functools
 import math
 

@@ -1,5 +1,3 @@
-"""Losses of world models."""
-
 import math
 
 import jax

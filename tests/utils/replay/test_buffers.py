@@ -1,5 +1,3 @@
-"""Buffers of rows: priorities, ends of episodes, stored types."""
-
 import re
 
 import flashbax

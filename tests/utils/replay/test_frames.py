@@ -1,5 +1,3 @@
-"""Replay that stores each frame once, against replay that stores stacks."""
-
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -9,12 +7,10 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Transition
-from stoix_like.config import parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.utils.replay import ReplayConfig, end_episodes, frames, make_replay
-from support.composed import compose_config
+from support.set_ups import setup_of
 
 NUM_ENVS, K = 3, 3
 # Two channels per frame.
@@ -93,8 +89,8 @@ def jitted(replay):
     ("schema", "values"),
     [
         (ReplayConfig, {"n_step": 3}),
-        pytest.param(Prioritised, {"n_step": 3}, marks=pytest.mark.slow),
-        pytest.param(ReplayConfig, {"store_next_observation": False}, marks=pytest.mark.slow),
+        (Prioritised, {"n_step": 3}),
+        (ReplayConfig, {"store_next_observation": False}),
     ],
 )
 def test_samples_are_those_of_a_replay_that_stores_stacks(schema, values):
@@ -142,18 +138,16 @@ def test_truncated_steps_without_their_last_frame_have_no_weight(monkeypatch):
 SMALL = ["system.total_batch_size=32", "system.warmup_steps=64", "arch.total_num_envs=16"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
-        pytest.param(["system=q_learning/ff_dqn", "network=cnn_dqn", "env=envpool/pong"], marks=pytest.mark.slow),
-        pytest.param(
-            ["system=q_learning/ff_rainbow", "network=cnn_rainbow", "env=envpool/pong"], marks=pytest.mark.slow
-        ),
-        pytest.param(["system=q_learning/ff_dqn", "network=cnn_dqn", "env=gymnasium/pong"], marks=pytest.mark.slow),
+        ["system=q_learning/ff_rainbow", "network=cnn_rainbow", "env=envpool/pong"],
+        ["system=q_learning/ff_dqn", "network=cnn_dqn", "env=gymnasium/pong"],
     ],
 )
 def test_a_million_steps_of_atari_need_about_seven_gibibytes(overrides):
-    setup = set_up(parse_config(compose_config([*overrides, *SMALL, "system.total_buffer_size=1000000"])))
+    setup = setup_of(*overrides, *SMALL, "system.total_buffer_size=1000000")
     setup.env.close()
     setup.eval_env.close()
     (note,) = (note for note in setup.plan.notes if note.startswith("replay buffer"))

@@ -1,5 +1,3 @@
-"""Replay of sequences: their steps, states, priorities and ends."""
-
 from dataclasses import dataclass
 from types import SimpleNamespace
 

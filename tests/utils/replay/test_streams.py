@@ -1,5 +1,3 @@
-"""Replay of streams: their entries, ends of episodes, rings, starts, latent states and sizes."""
-
 from functools import cache
 from types import SimpleNamespace
 

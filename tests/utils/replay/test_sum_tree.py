@@ -1,5 +1,3 @@
-"""Priorities in a sum tree: sums of all levels, and the number of passes."""
-
 from types import SimpleNamespace
 
 import jax

@@ -1,5 +1,3 @@
-"""Targets of n-step windows."""
-
 from typing import ClassVar
 
 import jax
