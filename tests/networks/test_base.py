@@ -1,5 +1,3 @@
-"""The import path of whole networks."""
-
 import subprocess
 import sys
 

@@ -1,5 +1,3 @@
-"""Feed-forward policies and value functions, chains and ensembles."""
-
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -31,6 +29,11 @@ VIEW = jax.random.normal(KEY, (2, 3, 5))
 MASK = jnp.zeros((2, 3, 4), bool).at[..., 1:3].set(True)
 
 
+class Grid(NamedTuple):
+    grid: jax.Array
+    action_mask: jax.Array
+
+
 def actor(head, input_layer=None):
     return FeedForwardActor(head, MLPTorso((8,)), input_layer or ArrayInput())
 
@@ -48,26 +51,28 @@ class TestFeedForward:
         other = run(network.apply, params, observation, head_kwargs={"action_mask": ~MASK})
         np.testing.assert_array_equal(other.probs[MASK], 0.0)
 
-    def test_any_observation_may_have_an_action_mask(self):
-        class Grid(NamedTuple):
-            grid: jax.Array
-            action_mask: jax.Array
-
-        network = FeedForwardActorCritic(CategoricalHead(4), ScalarCriticHead(), MLPTorso((8,)), FeatureInput("grid"))
-        pi, _ = jax.jit(network.init_with_output)(KEY, Grid(VIEW, MASK))[0]
+    @pytest.mark.parametrize(
+        ("network", "observation"),
+        [
+            (actor(PolicyValueHead(CategoricalHead(4), ScalarCriticHead())), Observation(VIEW, MASK)),
+            (FeedForwardActorCritic(CategoricalHead(4), ScalarCriticHead(), MLPTorso((8,))), Observation(VIEW, MASK)),
+            # Any observation may have an action mask.
+            (
+                FeedForwardActorCritic(CategoricalHead(4), ScalarCriticHead(), MLPTorso((8,)), FeatureInput("grid")),
+                Grid(VIEW, MASK),
+            ),
+        ],
+    )
+    def test_policies_beside_values_are_masked(self, network, observation):
+        pi, value = jax.jit(network.init_with_output)(KEY, observation)[0]
         np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
+        assert value.shape == (2, 3)
 
     def test_heads_for_box_spaces_ignore_action_masks(self):
         observation = Observation(VIEW, MASK)
         for head in (MultivariateNormalDiagHead(2), PolicyValueHead(MultivariateNormalDiagHead(2), ScalarCriticHead())):
             network = FeedForwardActor(head, MLPTorso((8,)))
             jax.eval_shape(network.init, KEY, observation)
-
-    def test_policy_value_head_passes_action_mask_on(self):
-        observation = Observation(VIEW, MASK)
-        network = FeedForwardActor(PolicyValueHead(CategoricalHead(4), ScalarCriticHead()), MLPTorso((8,)))
-        pi, _ = jax.jit(network.init_with_output)(KEY, observation)[0]
-        np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
 
     def test_array_input_accepts_arrays_and_observations(self):
         network = actor(CategoricalHead(4), ArrayInput())
@@ -83,12 +88,6 @@ class TestFeedForward:
         assert run(continuous.apply, params, Observation(VIEW), input_kwargs=action).shape == (2, 3)
         discrete = run(EmbeddingActionOnehotInput(3).apply, {}, jnp.zeros((2, 1)), jnp.asarray([0, 2]))
         np.testing.assert_array_equal(discrete, [[0, 1, 0, 0], [0, 0, 0, 1]])
-
-    def test_actor_critic_returns_masked_policy_and_value(self):
-        network = FeedForwardActorCritic(CategoricalHead(4), ScalarCriticHead(), MLPTorso((8,)))
-        pi, value = jax.jit(network.init_with_output)(KEY, Observation(VIEW, MASK))[0]
-        np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
-        assert value.shape == (2, 3)
 
 
 class PlainHead(nn.Module):

@@ -1,5 +1,3 @@
-"""Tests of layers on the unit hypersphere, with values derived by hand."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

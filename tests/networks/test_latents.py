@@ -1,5 +1,3 @@
-"""Categorical latents."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

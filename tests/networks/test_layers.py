@@ -1,5 +1,3 @@
-"""Noisy linear layers."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Modules and functions under the import paths of Stoix."""
-
 import importlib
 import re
 from pathlib import Path

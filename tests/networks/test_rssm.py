@@ -1,5 +1,3 @@
-"""The recurrent state-space model against numpy, in the forms of CPUs and of accelerators."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

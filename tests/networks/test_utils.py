@@ -1,5 +1,3 @@
-"""Activations, initialisers and cells by name."""
-
 import jax
 import jax.nn
 import jax.numpy as jnp

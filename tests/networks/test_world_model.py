@@ -1,5 +1,3 @@
-"""Encoder and decoder of observations."""
-
 import math
 
 import jax

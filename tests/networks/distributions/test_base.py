@@ -1,5 +1,3 @@
-"""What all distributions have in common."""
-
 import distrax
 import jax
 import jax.numpy as jnp
@@ -88,22 +86,6 @@ def test_methods_support_jit_grad_and_dtypes(name, dtype):
 
     gradients = jax.tree.leaves(jax.jit(jax.grad(loss, allow_int=True))(pi))
     assert all(jnp.isfinite(g).all() for g in gradients if jnp.issubdtype(g.dtype, jnp.floating))
-
-
-@pytest.mark.parametrize("name", select(NAMES, quick=KINDS))
-def test_distributions_pass_through_vmap_and_scan(name):
-    pi = distribution(name)
-
-    @jax.jit
-    def three_ways(pi):
-        sample = pi.sample(seed=KEY)
-        mapped = jax.vmap(lambda pi, value: pi.log_prob(value))(pi, sample)
-        scanned = jax.lax.scan(lambda carry, x: (carry, x[0].log_prob(x[1])), 0, (pi, sample))[1]
-        return pi.log_prob(sample), mapped, scanned
-
-    expected, mapped, scanned = three_ways(pi)
-    np.testing.assert_allclose(mapped, expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(scanned, expected, rtol=1e-5, atol=1e-6)
 
 
 def _drawn(pi, key):

@@ -1,5 +1,3 @@
-"""Beta distributions on an interval."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

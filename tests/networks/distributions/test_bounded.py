@@ -1,5 +1,3 @@
-"""Distributions on an interval: bounds of each entry, kept under rounding and indexing."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Policies split into parts that are bounded on their own."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Distributions over actions and over values."""
-
 import distrax
 import jax
 import jax.numpy as jnp
@@ -108,10 +106,6 @@ class TestEpsilonGreedy:
         assert isinstance(pi, EpsilonGreedy)
         assert pi.mode() == 2
         np.testing.assert_array_equal(pi.preferences, LOGITS[0])
-
-    def test_epsilon_may_be_traced(self):
-        probs = jax.jit(lambda epsilon: EpsilonGreedy(LOGITS, epsilon).probs)(0.5)
-        np.testing.assert_allclose(probs, run(lambda: EpsilonGreedy(LOGITS, 0.5).probs), rtol=1e-6)
 
 
 class TestDiscreteValued:

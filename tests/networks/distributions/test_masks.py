@@ -1,5 +1,3 @@
-"""Masks of illegal actions."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

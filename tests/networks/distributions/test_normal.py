@@ -1,5 +1,3 @@
-"""Normal distributions, with independent and with state-dependent noise."""
-
 import distrax
 import jax
 import jax.numpy as jnp

@@ -1,5 +1,3 @@
-"""Networks that fit the observation space."""
-
 import math
 
 import jax
@@ -22,42 +20,37 @@ DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))
 
 
 FEATURE = "stoix_like.networks.inputs.FeatureInput"
+VECTOR = Box(0.0, 1.0, (4,))
 
 
-@pytest.mark.parametrize("shape", [(4,), (10, 5), (10, 10, 4)])
-def test_images_are_flattened_for_vector_torsos(shape):
-    small = config("mlp", actor_network__pre_torso__layer_sizes=[8])
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [*(("mlp", shape) for shape in ((4,), (10, 5), (10, 10, 4))), ("cnn", (10, 5)), ("cnn", (10, 10, 4))],
+)
+def test_images_are_flattened_for_vector_torsos_and_have_channels_for_convolutions(network, shape):
+    sizes = {"mlp": "layer_sizes", "cnn": "hidden_sizes"}
+    small = config(network, **{f"actor_network__pre_torso__{sizes[network]}": [8]})
     networks = build_networks(small, DISCRETE, Box(0.0, 1.0, shape)).actor_network
     actor = FeedForwardActor(networks.action_head, networks.pre_torso, networks.input_layer)
     policy, params = jax.jit(actor.init_with_output)(jax.random.key(0), Observation(jnp.ones((3, 2, *shape))))
-    assert params["params"]["torso"]["Dense_0"]["kernel"].shape[0] == math.prod(shape)
     assert policy.sample(seed=jax.random.key(1)).shape == (3, 2)
-
-
-@pytest.mark.parametrize("shape", [(10, 5), (10, 10, 4)])
-def test_convolutions_accept_images_with_and_without_channels(shape):
-    small = config("cnn", actor_network__pre_torso__hidden_sizes=[8])
-    networks = build_networks(small, DISCRETE, Box(0.0, 1.0, shape)).actor_network
-    actor = FeedForwardActor(networks.action_head, networks.pre_torso, networks.input_layer)
-    policy, _ = jax.jit(actor.init_with_output)(jax.random.key(0), Observation(jnp.ones((3, *shape))))
-    assert policy.sample(seed=jax.random.key(1)).shape == (3,)
+    if network == "mlp":
+        assert params["params"]["torso"]["Dense_0"]["kernel"].shape[0] == math.prod(shape)
 
 
 def test_convolutions_take_the_image_beside_the_last_action_and_reward():
-    """Others of a dictionary's entries are refused."""
+    """Others of a dictionary's entries are refused, and so are vectors."""
     parts = {"observation": Box(0.0, 1.0, (10, 10)), "last_action": Box(0.0, 1.0, (3,))}
     actor = build_networks(config("cnn"), DISCRETE, Dict(parts)).actor_network
     assert actor.input_layer.layers["observation"].has_channels is False
     assert isinstance(actor.pre_torso, ArrayInput)
-    with pytest.raises(ConfigError, match=r"the entries map, observation: choose network=mlp"):
-        build_networks(
-            config("cnn"), DISCRETE, Dict({"observation": Box(0.0, 1.0, (10, 10)), "map": Box(0.0, 1.0, (2,))})
-        )
-
-
-def test_convolutions_refuse_vectors():
-    with pytest.raises(ConfigError, match=r"network.actor_network.pre_torso does not fit .*\(4,\): choose network=mlp"):
-        build_networks(config("cnn"), DISCRETE, Box(0.0, 1.0, (4,)))
+    more = Dict({"observation": Box(0.0, 1.0, (10, 10)), "map": Box(0.0, 1.0, (2,))})
+    for space, words in (
+        (more, "the entries map, observation: choose network=mlp"),
+        (VECTOR, r"\(4,\): choose network=mlp"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            build_networks(config("cnn"), DISCRETE, space)
 
 
 @pytest.mark.parametrize(

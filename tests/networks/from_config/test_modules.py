@@ -1,5 +1,3 @@
-"""Networks from their configuration."""
-
 import re
 
 import flax.linen as nn
@@ -10,15 +8,13 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from stoix_like.base_types import Observation
 from stoix_like.composition import config_dir
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
-from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, chained_torsos
+from stoix_like.networks.base import chained_torsos
 from stoix_like.networks.from_config.modules import build_networks, choices
 from stoix_like.networks.heads import (
     BetaDistributionHead,
-    CategoricalHead,
     DeterministicHead,
     NormalAffineTanhDistributionHead,
 )
@@ -44,41 +40,12 @@ def with_head(target, **arguments):
     return loaded
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "space"),
-    [*(("mlp", space) for space in (DISCRETE, MULTI, BOUNDED, UNBOUNDED)), ("cnn", DISCRETE), ("cnn", BOUNDED)],
-)
-def test_default_networks_support_every_action_space(name, space):
-    networks = build_networks(config(name), space)
-    actor_parts, critic_parts = networks.actor_network, networks.critic_network
-    actor = FeedForwardActor(actor_parts.action_head, actor_parts.pre_torso, actor_parts.input_layer)
-    critic = FeedForwardCritic(critic_parts.critic_head, critic_parts.pre_torso, critic_parts.input_layer)
-    observation = Observation(jnp.ones((2, 3, 10, 10, 4) if name == "cnn" else (2, 3, 4)))
-
-    @jax.jit
-    def act(key):
-        pi = jax.jit(actor.init_with_output)(key, observation)[0]
-        value = jax.jit(critic.init_with_output)(key, observation)[0]
-        sample = pi.sample(seed=key)
-        return sample, pi.log_prob(sample), pi.entropy(seed=key), value
-
-    sample, *scalars = act(KEY)
-    assert sample.shape == (2, 3, *space.shape)
-    assert all(scalar.shape == (2, 3) for scalar in scalars)
-
-
 def test_lists_become_tuples_and_modules_are_hashable():
     networks = build_networks(config("mlp_continuous"), BOUNDED)
     assert networks.actor_network.pre_torso.layer_sizes == (64, 64)
     assert isinstance(networks.actor_network.action_head, NormalAffineTanhDistributionHead)
     assert networks.actor_network.action_head.maximum == (2.0, 2.0)
     hash(networks.actor_network.action_head)
-
-
-def test_plain_dicts_are_accepted():
-    plain = OmegaConf.to_container(config())
-    assert isinstance(build_networks(plain, DISCRETE).actor_network.action_head, CategoricalHead)
 
 
 def test_configured_arguments_override_the_action_space():
@@ -138,9 +105,6 @@ def test_nested_targets_values_and_partials_are_built():
         ("CategoricalHead", MULTI, r"sizes \(2, 3\).*network=mlp"),
         ("NormalAffineTanhDistributionHead", DISCRETE, "3 discrete actions.*network=mlp"),
         ("NormalAffineTanhDistributionHead", UNBOUNDED, "unbounded continuous actions.*network=mlp"),
-        ("MultivariateNormalDiagHead", DISCRETE, "3 discrete actions.*network=mlp"),
-        ("DiscreteQNetworkHead", BOUNDED, "bounded continuous"),
-        ("MultiDiscreteHead", DISCRETE, "3 discrete actions"),
     ],
 )
 def test_heads_refuse_unsupported_action_spaces(head, space, advice):
@@ -156,7 +120,6 @@ def test_heads_refuse_unsupported_action_spaces(head, space, advice):
         ({"actor_network__pre_torso__kernel_init": "ortho"}, r"kernel_init='ortho' is not .*initialiser.*'orthogonal'"),
         ({"actor_network__pre_torso___target_": "stoix_like.networks.torso.MLPTors"}, r"_target_=.*'MLPTorso'"),
         ({"actor_network__pre_torso___target_": "stoix_like.networks.torsos.MLPTorso"}, r"cannot be imported"),
-        ({"actor_network__pre_torso___target_": "MLPTorso"}, r"pre_torso\._target_=MLPTorso cannot be imported"),
         ({"critic_network__critic_head___target_": HEADS + "LinearHead"}, r"critic_head=.*cannot be built.*output_dim"),
     ],
 )
@@ -213,8 +176,5 @@ def test_chained_torsos_accept_modules_and_configs():
         network = chained_torsos(configs, activation="tanh")
         assert network.layers[0].layer_sizes == (7,)
         hash(network)
-        assert jax.jit(network.init_with_output)(KEY, jnp.ones((2, 3, 5)))[0].shape == (
-            2,
-            3,
-            3 if len(configs) == 2 else 7,
-        )
+        shape = jax.jit(network.init_with_output)(KEY, jnp.ones((2, 3, 5)))[0].shape
+        assert shape == (2, 3, 3 if len(configs) == 2 else 7)

@@ -1,5 +1,3 @@
-"""What all heads have in common."""
-
 import inspect
 
 import distrax

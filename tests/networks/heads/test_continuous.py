@@ -1,5 +1,3 @@
-"""Policy heads for continuous actions."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,19 +29,14 @@ def test_float_attributes_may_be_traced(name):
     make = TRACED[name]
     x = jax.random.normal(KEY, (2, 6))
 
-    def result(number):
+    def results(number):
         head = make(number)
         first = parts_of(head.apply(head.init(KEY, x), x))[0]
-        return first if isinstance(first, jax.Array) else first.probs if hasattr(first, "probs") else first.mean()
+        result = first if isinstance(first, jax.Array) else first.probs if hasattr(first, "probs") else first.mean()
+        return result, getattr(first, "values", jnp.zeros(()))
 
-    def range_of(number):
-        head = make(number)
-        first = parts_of(head.apply(head.init(KEY, x), x))[0]
-        return first.values if hasattr(first, "values") else jnp.zeros(())
-
-    for function in (result, range_of):
-        expected = jax.jit(lambda function=function: function(2.0))()
-        np.testing.assert_allclose(jax.jit(function)(jnp.float32(2.0)), expected, rtol=1e-5, atol=1e-6)
+    for found, expected in zip(jax.jit(results)(jnp.float32(2.0)), jax.jit(lambda: results(2.0))(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 STOCHASTIC = {

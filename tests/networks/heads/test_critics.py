@@ -1,5 +1,3 @@
-"""Heads of values over atoms."""
-
 import math
 
 import jax

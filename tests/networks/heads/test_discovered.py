@@ -1,5 +1,3 @@
-"""Tests of the predictions of an agent that learns by a discovered rule."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

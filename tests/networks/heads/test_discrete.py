@@ -1,5 +1,3 @@
-"""Policy heads for discrete actions."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,12 +55,9 @@ def test_a_uniform_policy_over_legal_actions_is_mixed_in():
     np.testing.assert_allclose(parts, [[[0.3, 0.7, 0.0], [1 / 3] * 3]], rtol=1e-5, atol=1e-7)
 
 
-def test_sub_actions_are_as_many_as_their_numbers_of_choices():
+def test_numbers_of_sub_actions_and_shares_of_random_actions_that_are_none_are_refused():
     assert heads.MultiDiscreteHead(4, (2, 2)).action_dim == 4  # of all choices, as in Stoix
     with pytest.raises(ValueError, match=r"action_dim=3 is not the number of sub-actions: .*\(2, 2\) has 2"):
         heads.MultiDiscreteHead(3, (2, 2))
-
-
-def test_a_share_of_random_actions_that_is_none_is_refused():
     with pytest.raises(ValueError, match="uniform_mix=1.5 must be a probability in"):
         heads.CategoricalHead(3, uniform_mix=1.5)

@@ -1,5 +1,3 @@
-"""The head that follows the action space."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Heads of action values."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Heads of quantiles."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Gated recurrent units equal those of flax."""
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp

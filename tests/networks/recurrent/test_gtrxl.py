@@ -1,5 +1,3 @@
-"""Gated transformer-XL."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

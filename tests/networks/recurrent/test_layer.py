@@ -1,5 +1,3 @@
-"""Recurrent cells over time, of every type."""
-
 import functools
 import re
 

@@ -1,33 +1,10 @@
-"""Recurrent cells that are linear in their state."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from stoix_like.networks.base import ScannedRNN
 from stoix_like.networks.recurrent import linear_recurrence
-from stoix_like.networks.utils import parse_rnn_cell
 
 KEY = jax.random.key(0)
-
-
-@pytest.mark.parametrize("cell_type", ["mingru", "lru", pytest.param("s5", marks=pytest.mark.slow)])
-def test_linear_cell_steps_equal_parallel_scan(cell_type):
-    rnn = ScannedRNN(4, cell_type)
-    x = jax.random.normal(KEY, (7, 2, 3))
-    resets = jnp.zeros((7, 2), bool).at[3, 1].set(True).at[5].set(True)
-    start = jax.tree.map(lambda h: h + 0.5, rnn.initialize_carry(2))
-    params = jax.jit(rnn.init)(KEY, start, (x, resets))
-    expected_state, expected = jax.jit(rnn.apply)(params, start, (x, resets))
-    (cell_params,) = params["params"].values()
-    step = jax.jit(parse_rnn_cell(cell_type)(4).apply)
-    state = start
-    for t in range(7):
-        state = jnp.where(resets[t][:, None], 0.0, state)
-        state, output = step({"params": cell_params}, state, x[t])
-        np.testing.assert_allclose(output, expected[t], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(state, expected_state, rtol=1e-4, atol=1e-5)
 
 
 def test_states_are_computed_in_the_widest_dtype():

@@ -1,5 +1,3 @@
-"""Long short-term memory with a matrix as memory."""
-
 import numpy as np
 import pytest
 

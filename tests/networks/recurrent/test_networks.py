@@ -1,7 +1,3 @@
-"""Recurrent policies and value functions."""
-
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +6,6 @@ import pytest
 from stoix_like.base_types import Observation
 from stoix_like.networks.feed_forward import CompositeNetwork
 from stoix_like.networks.heads import CategoricalHead, ScalarCriticHead
-from stoix_like.networks.inputs import FeatureInput
 from stoix_like.networks.recurrent.layer import ScannedRNN
 from stoix_like.networks.recurrent.networks import RecurrentActor, RecurrentCritic
 from stoix_like.networks.torso import MLPTorso
@@ -54,14 +49,3 @@ def test_states_of_recurrent_networks_may_be_named():
     jax.eval_shape(lambda: policy.init(KEY, policy_hidden_state=start, observation_done=inputs))
     critic = RecurrentCritic(ScalarCriticHead(), *parts)
     jax.eval_shape(lambda: critic.init(KEY, critic_hidden_state=start, observation_done=inputs))
-
-
-def test_any_observation_may_have_an_action_mask():
-    class Grid(NamedTuple):
-        grid: jax.Array
-        action_mask: jax.Array
-
-    network = RecurrentActor(CategoricalHead(4), MLPTorso((8,)), 6, "gru", MLPTorso((8,)), FeatureInput("grid"))
-    inputs = Grid(VIEW, MASK), jnp.zeros((2, 3), bool)
-    (_, pi), _ = jax.jit(network.init_with_output)(KEY, network.initialize_carry(3), inputs)
-    np.testing.assert_array_equal(pi.probs[~MASK], 0.0)

@@ -1,5 +1,3 @@
-"""State space layers."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

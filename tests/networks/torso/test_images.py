@@ -1,10 +1,7 @@
-"""Torsos of images and of grids of symbols."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.errors import ScopeParamShapeError
 
 from stoix_like.networks.torso import CNNTorso, GridTorso, VisualResNetTorso, as_images
 from support.compiled import run
@@ -44,20 +41,6 @@ class TestImages:
             run(last.apply, params, x), run(first.apply, params, jnp.moveaxis(x, -1, -3)), rtol=1e-4, atol=1e-5
         )
 
-    def test_vectors_are_refused(self):
-        torso = TORSOS["cnn"]
-        with pytest.raises(ValueError, match="is not an image.*network=mlp"):
-            jax.jit(torso.init)(KEY, jnp.zeros((4, 5)))
-
-    def test_inputs_that_do_not_fit_the_parameters_are_refused(self):
-        params = jax.eval_shape(TORSOS["cnn"].init, KEY, jnp.zeros((2, 6, 6, 2)))
-        with pytest.raises(ScopeParamShapeError):
-            jax.eval_shape(TORSOS["cnn"].apply, params, jnp.zeros((2, 6, 6, 3)))
-
-    def test_channels_and_kernels_must_have_the_same_length(self):
-        with pytest.raises(ValueError, match="lists of the same length"):
-            CNNTorso((4, 4), (3,), (1,)).init(KEY, jnp.zeros((4, 5, 2)))
-
     @pytest.mark.parametrize(("side", "scale"), [(4, 1), (9, 3)])
     def test_the_first_convolution_grows_with_large_images(self, side, scale):
         """9 pixels exceed 4 by a factor of 2.25, rounded up to 3; the second convolution stays as it is."""
@@ -66,10 +49,6 @@ class TestImages:
         fixed = CNNTorso((2, 2), ((2 * scale, scale), 3), (scale, 2), hidden_sizes=(4,))
         params = jax.jit(fitted.init)(KEY, x)
         np.testing.assert_array_equal(run(fitted.apply, params, x), run(fixed.apply, params, x))
-
-    def test_the_largest_size_has_pixels(self):
-        with pytest.raises(ValueError, match="max_size=0 must be at least 1"):
-            CNNTorso((4,), (3,), (1,), max_size=0)
 
 
 def test_cells_of_a_grid_are_embedded_by_the_sum_over_channels():
@@ -91,11 +70,6 @@ def test_symbols_out_of_range_have_no_embedding():
     np.testing.assert_array_equal(run(torso.apply, params, jnp.asarray([[-1, 4], [5, 100]])), jnp.zeros(3))
 
 
-def test_grids_must_be_integers():
-    with pytest.raises(ValueError, match="observations of type float32 are not symbols: choose network=cnn"):
-        jax.jit(GridTorso().init)(KEY, jnp.ones((3, 3, 2)))
-
-
 def test_padded_convolutions_for_atari_have_the_size_that_the_guide_names():
     torso = CNNTorso((32, 64, 64), (8, 4, 3), (4, 2, 1), hidden_sizes=(512,))
     params = jax.eval_shape(torso.init, KEY, jnp.zeros((84, 84, 4)))["params"]
@@ -103,3 +77,17 @@ def test_padded_convolutions_for_atari_have_the_size_that_the_guide_names():
     assert params["MLPTorso_0"]["Dense_0"]["kernel"].shape == (11 * 11 * 64, 512)
     # 8,224 + 32,832 + 36,928 in the convolutions, and 7,744 * 512 + 512.
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 4_043_424
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "words"),
+    [
+        (lambda: TORSOS["cnn"], (4, 5), "is not an image.*network=mlp"),
+        (lambda: CNNTorso((4, 4), (3,), (1,)), (4, 5, 2), "lists of the same length"),
+        (lambda: CNNTorso((4,), (3,), (1,), max_size=0), (4, 5, 2), "max_size=0 must be at least 1"),
+        (GridTorso, (3, 3, 2), "observations of type float32 are not symbols: choose network=cnn"),
+    ],
+)
+def test_what_does_not_fit_images_is_refused(make, shape, words):
+    with pytest.raises(ValueError, match=words):
+        jax.jit(make().init)(KEY, jnp.ones(shape))

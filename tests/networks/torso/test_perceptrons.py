@@ -1,12 +1,18 @@
-"""Torsos of vectors, layer by layer."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.errors import ScopeParamShapeError
 
-from stoix_like.networks.torso import BatchRenormMLPTorso, MLPTorso, NoisyMLPTorso
+from stoix_like.networks.torso import (
+    BatchRenormMLPTorso,
+    BroTorso,
+    MLPTorso,
+    NoisyMLPTorso,
+    ResNetTorso,
+    SimBaTorso,
+    SimBaV2Torso,
+)
 from support.compiled import run
 from support.torsos import assert_any_leading_axes, assert_pixels_are_scaled
 
@@ -16,12 +22,16 @@ TORSOS = {
     "mlp_norm": MLPTorso((8, 4), "silu", True, "lecun_normal", False),
     "noisy": NoisyMLPTorso((8, 4)),
     "batch_renorm": BatchRenormMLPTorso((8, 4)),
+    "resnet": ResNetTorso(4, 1),
+    "simba": SimBaTorso(4, 1),
+    "simba_v2": SimBaV2Torso(4, 1),
+    "bro": BroTorso(4, 1),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("torso", TORSOS.values(), ids=TORSOS)
-def test_perceptrons_accept_any_number_of_leading_axes(torso):
+def test_torsos_of_vectors_accept_any_number_of_leading_axes(torso):
     assert_any_leading_axes(torso, jax.random.normal(KEY, (2, 3, 5)))
 
 

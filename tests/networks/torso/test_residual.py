@@ -1,32 +1,11 @@
-"""Residual torsos of vectors."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from stoix_like.networks.torso import BroTorso, ResNetTorso, SimBaTorso, SimBaV2Torso
+from stoix_like.networks.torso import BroTorso, SimBaTorso, SimBaV2Torso
 from support.compiled import run
-from support.torsos import assert_any_leading_axes, assert_pixels_are_scaled
 
 KEY = jax.random.key(0)
-TORSOS = {
-    "resnet": ResNetTorso(4, 1),
-    "simba": SimBaTorso(4, 1),
-    "simba_v2": SimBaV2Torso(4, 1),
-    "bro": BroTorso(4, 1),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("torso", TORSOS.values(), ids=TORSOS)
-def test_residual_networks_accept_any_number_of_leading_axes(torso):
-    assert_any_leading_axes(torso, jax.random.normal(KEY, (2, 3, 5)))
-
-
-@pytest.mark.parametrize("torso", TORSOS.values(), ids=TORSOS)
-def test_pixels_reach_dense_layers_scaled_and_floats_unchanged(torso):
-    assert_pixels_are_scaled(torso)
 
 
 def test_simba_matches_hand_computed_output():
