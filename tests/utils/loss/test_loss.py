@@ -90,17 +90,11 @@ def test_extreme_inputs_give_finite_losses_and_gradients(name, value):
     assert all(np.isfinite(leaf).all() for leaf in gradient)
 
 
-# Losses that are means over the batch, or one value per example: the batch axis of every array, None for arrays that
-# all examples share.
+# Losses that are means over the batch and have no form for one example: the batch axis of every array, None for arrays
+# that all examples share.
+MEANS = ("ppo_penalty_continuous", "categorical_double_q", "quantile_regression", "dpg", "impala", "awr")
 BATCH_AXES = {
-    **dict.fromkeys(("ppo_clip", "ppo_penalty_continuous", "dpo", "clipped_value", "q_learning", "double_q"), 0),
-    **dict.fromkeys(
-        ("td", "categorical_double_q", "categorical_td", "munchausen", "quantile_regression", "quantile_critic"), 0
-    ),
-    **dict.fromkeys(("quantile_q", "implicit_quantile", "dqn_reg", "cql", "td3_critic", "dpg", "sac_critic"), 0),
-    **dict.fromkeys(
-        ("hl_gauss", "two_hot", "sac_actor", "policy_gradient", "reinforce", "baseline", "impala", "awr"), 0
-    ),
+    **dict.fromkeys((*MEANS, "policy_gradient", "reinforce"), 0),
     **{"sampled_cql": (1, 0, 1), "mpo_policy": 1, "mpo_temperature": (None, 1), "sac_temperature": (None, 0)},
     **{"mpo_alpha": (0, None), "mpo_alpha_dual": (None, 0)},
 }
