@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Observation, Trajectory, Transition
-from stoix_like.config import parse_config
-from stoix_like.run.set_up.setup import set_up
+from stoix_like.utils.replay import SequenceBatch, Step
 from support.algorithms import make_algorithm
-from support.composed import compose_config
+from support.set_ups import setup_of
 
 
 class Accumulator:
@@ -38,8 +37,7 @@ class Accumulator:
 
 def algorithm(system, *overrides):
     """Return the algorithm object of a system, with the accumulator as its network."""
-    setup = set_up(parse_config(compose_config([f"system={system}", "env=gymnax/cartpole", *overrides])))
-    found = make_algorithm(setup)
+    found = make_algorithm(setup_of(f"system={system}", "env=gymnax/cartpole", *overrides))
     return dataclasses.replace(found, axes=Axes(), network=Accumulator())
 
 
@@ -70,3 +68,18 @@ def rollout():
         (),
     )
     return Trajectory(steps, jnp.asarray([10.0]))
+
+
+def replayed(stored, action=None, terminated=(0, 0, 0, 0, 0), indices=None):
+    """Return a batch of one sequence whose stored state is 10; without stored successors, it has one more step."""
+    more = [] if stored else [4]
+    steps = Step(
+        observed([*VIEWS, *more]),
+        column([0] * (5 + len(more)), jnp.int32) if action is None else column([*action, *more])[..., None],
+        column([*REWARDS, *more]),
+        column([*terminated, *(0 for _ in more)], bool),
+        column([*TRUNCATED, *(0 for _ in more)], bool),
+        observed(NEXT_VIEWS) if stored else None,
+    )
+    is_first = column([*IS_FIRST, *(0 for _ in more)], bool)
+    return SequenceBatch(steps, is_first, jnp.asarray([10.0]), jnp.ones((1, 1)), indices)

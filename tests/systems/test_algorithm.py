@@ -1,5 +1,3 @@
-"""The functions of a system from an algorithm, and the entry points of its module."""
-
 import pickle
 from types import SimpleNamespace
 
@@ -17,19 +15,15 @@ class Plain(Algorithm):
     """Only what every algorithm has; `act` returns whether it is greedy as the action."""
 
     def init(self, key, timestep):
-        """See `Algorithm.init`."""
         return "agent"
 
     def act(self, shared, state, key, greedy=False):
-        """See `Algorithm.act`."""
         return (), greedy, ()
 
     def update(self, agent, trajectory, key):
-        """See `Algorithm.update`."""
         return agent, {"loss": 0.0}
 
     def inspect(self, shared, observation):
-        """See `Algorithm.inspect`."""
         return "outputs"
 
 
@@ -59,7 +53,6 @@ def test_what_an_algorithm_has_beyond_that_is_part_of_the_system():
         dream = "dream"
 
         def evaluation_search(self, greedy):
-            """See `Algorithm.evaluation_search`."""
             return f"search, greedy: {greedy}"
 
     system = make_system(Searching(), SimpleNamespace(evaluation_greedy=True))

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import jaxprs_in_params
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.types import NO_INPUTS, ProgramSpec
@@ -23,6 +22,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support import disco
 from support.composed import compose_config
+from support.programs import equations
 from support.selections import first, select
 from support.systems import needs_examples
 
@@ -49,12 +49,9 @@ TORSOS = [
 
 
 def products(jaxpr):
-    """Yield the dtype of the first operand of each product of matrices in a jaxpr, and in those inside it."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
-            yield equation.invars[0].aval.dtype
-        for inner in jaxprs_in_params(equation.params):
-            yield from products(inner)
+    """Return the dtype of the first operand of each product of matrices in a jaxpr, and in those inside it."""
+    found = [eqn for eqn in equations(jaxpr) if eqn.primitive.name in ("dot_general", "conv_general_dilated")]
+    return [eqn.invars[0].aval.dtype for eqn in found]
 
 
 def dtypes(tree):
@@ -117,7 +114,7 @@ def trace(system, dtype):
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_systems_learn_in_float32_from_torsos_in_bfloat16(system):
     jaxpr, results = trace(system, "bfloat16")
-    found = list(products(jaxpr))
+    found = products(jaxpr)
     # Products of torsos: to act, for the loss, and two for its gradients; and those of the head.
     assert found.count(B16) >= 4
     assert F32 in found

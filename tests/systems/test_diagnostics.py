@@ -1,5 +1,3 @@
-"""Tests of diagnostics of plasticity, with values derived by hand."""
-
 import json
 from collections import Counter
 from typing import Any, NamedTuple
@@ -8,18 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 import stoix_like
 from stoix_like.base_types import Axes, NetworkOutputs, Observation, System
-from stoix_like.config import parse_config
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.heads import ScalarCriticHead
 from stoix_like.networks.torso import MLPTorso
 from stoix_like.run.programs.functions import run_programs
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems import diagnostics
 from stoix_like.utils.training import clip_by_global_norm
-from support.composed import compose_config
+from support.programs import equations
+from support.set_ups import setup_of
 
 
 class Params(NamedTuple):
@@ -75,6 +73,14 @@ def test_scores_of_units():
     np.testing.assert_allclose(scores, [0.75, 2.25, 0.0], rtol=1e-6)
 
 
+def diagnosed(network, before, after, views):
+    def inspect(shared, observation):
+        return NetworkOutputs(None, network.apply(shared.params.q_params, observation.agent_view))
+
+    system, shared = System(*[None] * 6, inspect=inspect), (Shared(Params(params)) for params in (before, after))
+    return diagnostics.diagnose(system, Axes(), *shared, Observation(views))
+
+
 @pytest.mark.slow
 def test_diagnostics_of_a_critic():
     """Of two units, the second is off for both observations, and the features are (1, 0) and (2, 0), of rank one.
@@ -88,17 +94,7 @@ def test_diagnostics_of_a_critic():
     }
     head = {"Dense_0": {"kernel": jnp.asarray([[1.6], [1.0]]), "bias": jnp.zeros(1)}}
     before = {"params": {"torso": torso, "critic_head": head}}
-
-    def inspect(shared, observation):
-        return NetworkOutputs(None, network.apply(shared.params.q_params, observation.agent_view))
-
-    found = diagnostics.diagnose(
-        System(*[None] * 6, inspect=inspect),
-        Axes(),
-        Shared(Params(before)),
-        Shared(Params(params)),
-        Observation(jnp.asarray([[1.0, 0.0], [1.0, 1.0]])),
-    )
+    found = diagnosed(network, before, params, jnp.asarray([[1.0, 0.0], [1.0, 1.0]]))
     expected = {
         "q/weight_norm": 6**0.5,
         "q/update_ratio": 0.6 / 6**0.5,
@@ -121,29 +117,9 @@ def test_features_are_those_of_all_steps_and_environments(steps_first):
     features = jnp.tile(directions, (256, 1)) if steps_first else jnp.repeat(directions, 256, axis=0)
     network = FeedForwardCritic(ScalarCriticHead(), MLPTorso(()))
     params = {"params": {"critic_head": {"Dense_0": {"kernel": jnp.ones((16, 1)), "bias": jnp.zeros(1)}}}}
-
-    def inspect(shared, observation):
-        return NetworkOutputs(None, network.apply(shared.params.q_params, observation.agent_view))
-
-    shared = Shared(Params(params))
-    found = diagnostics.diagnose(System(*[None] * 6, inspect=inspect), Axes(), shared, shared, Observation(features))
+    found = diagnosed(network, params, params, features)
     assert (found["q/srank"], found["q/feature_norm"]) == (16.0, 1.0)
     assert 15.0 < float(found["q/effective_rank"]) <= 16.0
-
-
-def primitives(jaxpr, inside_loop=False):
-    """Count the operations inside the loops of a program, by name."""
-    counts = Counter()
-    for equation in jaxpr.eqns:
-        counts[equation.primitive.name] += inside_loop
-        parameters = [
-            part for value in equation.params.values() for part in (value if type(value) is tuple else (value,))
-        ]
-        for part in parameters:
-            inner = getattr(part, "jaxpr", part)
-            if hasattr(inner, "eqns"):
-                counts += primitives(inner, inside_loop or equation.primitive.name == "while")
-    return counts
 
 
 @pytest.mark.slow
@@ -151,9 +127,12 @@ def test_updates_cost_no_more_with_diagnostics():
     counts = {}
     for setting in ("false", "true"):
         overrides = ["system=q_learning/ff_dqn", "arch.num_devices=1", f"logger.diagnostics={setting}"]
-        setup = set_up(parse_config(compose_config([*overrides, "env=gymnax/cartpole"])))
+        setup = setup_of(*overrides, "env=gymnax/cartpole")
         program = next(program for program in run_programs(setup) if program.name == "train")
-        counts[setting] = primitives(program.function.trace(*program.args).jaxpr.jaxpr)
+        traced = equations(program.function.trace(*program.args).jaxpr.jaxpr)
+        loops = [eqn for eqn in traced if eqn.primitive.name == "while"]
+        inner = (eqn for loop in loops for part in jaxprs_in_params(loop.params) for eqn in equations(part))
+        counts[setting] = Counter(eqn.primitive.name for eqn in inner)
     for name in ("gather", "dot_general", "random_bits", "svd"):
         assert counts["true"][name] == counts["false"][name], name
     assert counts["true"]["dot_general"] > 0

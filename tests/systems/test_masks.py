@@ -16,18 +16,16 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation, OnlineAndTarget
-from stoix_like.config import parse_config
 from stoix_like.envs import suites
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.distributions import Categorical, mask_logits
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.replay import Batch
 from support import disco
 from support.algorithms import make_algorithm
-from support.composed import compose_config
 from support.selections import select
+from support.set_ups import setup_of
 from support.systems import SYSTEMS, has_replay, needs_examples, takes_discrete
 from support.tiny_dreamer import NETWORK
 
@@ -52,7 +50,7 @@ def prepare(system, *overrides, scenario="masked"):
     if system == "disco_rl/ff_disco103":
         sizes += ["system.sequence_length=16", "system.sequence_period=16", "system.total_batch_size=8"]
     given = [f"system={system}", *environment, *sizes, *disco.overrides(system), *overrides]
-    return set_up(parse_config(compose_config(given)))
+    return setup_of(*given)
 
 
 PAIRS = [("ppo/ff_ppo_penalty", "masked_pair"), ("ppo/ff_ppo", "masked_parts")]

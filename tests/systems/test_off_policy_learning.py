@@ -1,13 +1,7 @@
-"""Training runs of the configured experiments, which take minutes."""
-
 import pytest
 
-from stoix_like.config import parse_config
-from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from support import disco
-from support.composed import compose_config
+from support.set_ups import trained
 
 pytestmark = pytest.mark.optimized
 
@@ -67,6 +61,5 @@ def test_defaults_learn_without_knowing_the_scale_of_rewards(system, env, steps,
 def train(experiment, minimum_return, *more):
     overrides = ["arch.seed=0", "arch.compile_cache=false", "arch.num_devices=1", *more]
     overrides += [f"+experiment={experiment}"] if experiment else []
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
-    loop.train()
+    loop = trained(*overrides)
     assert loop.summary()["absolute/episode_return_mean"] >= minimum_return

@@ -1,14 +1,8 @@
-"""Tests of resumed runs with a replay buffer."""
-
 import pytest
 
-from stoix_like.config import parse_config
-from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from support import disco
-from support.composed import compose_config
 from support.resumed import assert_resumed_equals_whole
+from support.set_ups import loop_of
 from support.tiny_dreamer import NETWORK
 
 pytestmark = pytest.mark.optimized
@@ -80,7 +74,7 @@ def test_resumed_run_with_replay_is_bit_identical(tmp_path, system):
     overrides = [f"system={system}", *REPLAYS[system], *sizes, *budget, *small, "arch.compile_cache=false"]
 
     def training_loop(writer):
-        return TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]), writer)
+        return loop_of(*overrides, writer=writer)
 
     def check(resumed):
         # Half of the run, after more steps than the replay buffer holds.

@@ -53,19 +53,16 @@ VIEWS = jnp.eye(6)
 class Chain(probes.Probe):
     """The chain; actions have no effect on values.
 
-    Args:
-        continuous: whether actions are continuous.
-        limits_end: whether every truncation is a termination instead.
-        optional_limit: whether only positive actions truncate episodes, which otherwise continue with 1. A recurrent
-            network then also learns from the sequence that ends with the true successor.
+    With `optional_limit`, only positive actions truncate episodes, which otherwise continue with 1: a recurrent network
+    then also learns from the sequence that ends with the true successor.
     """
 
     optimal_return = 0.0
     observation_space = Box(0.0, 1.0, (6,))
 
-    def __init__(self, continuous: bool = False, limits_end: bool = False, optional_limit: bool = False) -> None:
+    def __init__(self, continuous: bool = False, optional_limit: bool = False) -> None:
         self.action_space = Box(-1.0, 1.0, (1,)) if continuous else Discrete(2)
-        self.limits_end, self.optional_limit = limits_end, optional_limit
+        self.optional_limit = optional_limit
 
     def first_view(self, key):
         return VIEWS[3 * jax.random.randint(key, (), 0, 2)]
@@ -75,7 +72,7 @@ class Chain(probes.Probe):
         place, ends = position % 3, position >= 3
         leaves = place == 2
         following = jnp.where(leaves, position - 1, position + 1)
-        terminated = leaves & (ends | self.limits_end)
+        terminated = leaves & ends
         truncated = leaves & ~terminated & ((jnp.ravel(action)[0] > 0) if self.optional_limit else True)
         return probes.Outcome(jnp.asarray(REWARDS)[place], terminated, truncated, VIEWS[following])
 
@@ -90,21 +87,12 @@ def expected(gamma):
 
 
 class Case(typing.NamedTuple):
-    """A system to test.
-
-    Attributes:
-        overrides: budget and sizes that suffice for the chain.
-        values: `(networks, shared, hyperparams) -> [6]`, the values learned by one member.
-        atol: tolerance of the values.
-    """
-
-    overrides: list[str]
-    values: Callable
+    overrides: list[str]  # budget and sizes that suffice for the chain
+    values: Callable  # (networks, shared, hyperparams) -> [6], the values learned by one member
     atol: float = 0.05
 
 
 def q_values(networks, shared, hyperparams):
-    """Compute the values of the greedy actions."""
     actor = networks.actor_network
     head = actor.action_head
     head = head.clone(**{name: value for name, value in hyperparams.items() if hasattr(head, name)})
@@ -123,7 +111,6 @@ def in_sequences(network, params):
 
 def recurrent_state_values(networks, shared, hyperparams):
     """Compute the values of the states in the sequences 0, 1, 2."""
-    del hyperparams
     built = make_recurrent_networks(networks, 1)
     return in_sequences(built.critic, built.critic_params(shared.params)).T.ravel()
 
@@ -153,7 +140,6 @@ def critic_values(networks, shared, hyperparams):
 
 def recurrent_critic_values(networks, shared, hyperparams):
     """Compute the minimum over critics of the value of the policy's action in the sequences 0, 1, 2."""
-    del hyperparams
     policy, critics = make_sequence_networks(networks, 2, burn_in_length=0)
     observation = Observation(VIEWS.reshape(2, 3, 6).swapaxes(0, 1))
     starts = jnp.asarray([[True], [False], [False]]) & jnp.ones((1, 2), bool)
@@ -167,7 +153,6 @@ def recurrent_critic_values(networks, shared, hyperparams):
 
 def flow_values(networks, shared, hyperparams):
     """Compute the mean over critics of the value of the policy's action without noise."""
-    del hyperparams
     actor, nothing = networks.actor_network, jnp.zeros((6, 1))
     policy = FeedForwardCritic(actor.action_head, actor.pre_torso, actor.input_layer)
     action = policy.apply(shared.params.actor_params.one_step, Observation(VIEWS), {"action": nothing})
@@ -176,7 +161,6 @@ def flow_values(networks, shared, hyperparams):
 
 
 def action_atom_values(networks, shared, hyperparams):
-    """Compute the largest mean value of an action."""
     head = networks.q_network.critic_head.clone(vmin=hyperparams["vmin"], vmax=hyperparams["vmax"])
     critics = make_critics(networks.q_network, 1, head)
     policy, *_ = critics.apply(shared.params.q_params, Observation(VIEWS))
@@ -184,8 +168,6 @@ def action_atom_values(networks, shared, hyperparams):
 
 
 def continuous_pqn_values(networks, shared, hyperparams):
-    """Compute the mean values of the policy's actions."""
-    del hyperparams
     actor = networks.actor_network
     policy = FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
     actor_params, q_params = shared.params
@@ -194,14 +176,11 @@ def continuous_pqn_values(networks, shared, hyperparams):
 
 
 def state_values(networks, shared, hyperparams):
-    """Compute the values of the states."""
-    del hyperparams
     networks = make_networks(networks)
     return networks.values(shared.params, Observation(VIEWS))
 
 
 def model_values(networks, shared, hyperparams):
-    """Compute the values of a learned model."""
     config = SimpleNamespace(
         support={"num_atoms": 31, "vmin": hyperparams["vmin"], "vmax": hyperparams["vmax"]},
         target_distribution="two_hot",
@@ -213,7 +192,6 @@ def model_values(networks, shared, hyperparams):
 
 def dreamed_values(networks, shared, hyperparams):
     """Compute the averaged critic's values of the states in the sequences 0, 1, 2, in the likeliest latents."""
-    del hyperparams
     spec = SimpleNamespace(networks=networks, observation_space=Chain.observation_space, action_space=Discrete(2))
     model = make_dreamed_model(SimpleNamespace(uniform_mix=0.01), spec)
     critic = FeedForwardCritic(networks.critic_network.critic_head, networks.critic_network.pre_torso)
@@ -226,8 +204,6 @@ def dreamed_values(networks, shared, hyperparams):
 
 
 def spo_values(networks, shared, hyperparams):
-    """Compute the values of the states."""
-    del hyperparams
     return make_networks(networks).value(shared.params.networks.online, Observation(VIEWS))
 
 
@@ -516,7 +492,6 @@ def write_chain(path, continuous, pairs=100):
     "system", ["offline/ff_iql", "offline/ff_fql", "ddpg/ff_td3", "sac/ff_sac", "sac/rec_sac", "q_learning/ff_rainbow"]
 )
 def test_recorded_truncations_are_bootstrapped(system, tmp_path):
-    """Offline, where no episode is played."""
     overrides = [override for override in CASES[system].overrides if "total_timesteps" not in override]
     write_chain(tmp_path / "chain.npz", continuous="+env.kwargs.continuous=true" in overrides)
     offline = ["arch=offline", "arch.total_timesteps=8000", f"system.data={tmp_path}/chain.npz"]
@@ -526,11 +501,6 @@ def test_recorded_truncations_are_bootstrapped(system, tmp_path):
     hyperparams = {name: get_value(config, name) for name in flat_hints(type(config))}
     values = CASES[system].values(setup.spec.networks, state.shared, hyperparams)
     np.testing.assert_allclose(values, expected(GAMMAS[0]), atol=CASES[system].atol)
-
-
-def trained(system, overrides):
-    common = [f"system={system}", "env=probe", "env.scenario.name=chain", "arch.total_num_envs=8"]
-    return train([*common, *CASES[system].overrides, *overrides])
 
 
 def varied(system):
@@ -549,13 +519,11 @@ def varied(system):
 
 
 # One base runs with the quick tests; the others take up to 15 s each.
-@pytest.mark.parametrize(
-    "system",
-    select(CASES, quick=("q_learning/ff_dqn",)),
-)
+@pytest.mark.parametrize("system", select(CASES, quick=("q_learning/ff_dqn",)))
 def test_truncation_is_bootstrapped_and_termination_is_not(system):
     """Each member of a population that varies every float learns the values of its own discount and reward scale."""
-    setup, state = trained(system, varied(system))
+    common = [f"system={system}", "env=probe", "env.scenario.name=chain", "arch.total_num_envs=8"]
+    setup, state = train([*common, *CASES[system].overrides, *varied(system)])
     for member in range(setup.population.num_members):
         hyperparams = setup.population.of(member)
         shared = jax.tree.map(lambda leaf, member=member: leaf[member], state.shared)
@@ -565,20 +533,3 @@ def test_truncation_is_bootstrapped_and_termination_is_not(system):
         if member == 0:
             # Truncation treated as termination would give the values of the second half.
             assert (np.abs(np.asarray(values[:3]) - target[3:]) > 2 * CASES[system].atol).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("system", {case.values: system for system, case in CASES.items()}.values())
-def test_truncation_treated_as_termination_changes_the_values(system):
-    """With every truncation reported as termination, the values of the first half equal those of the second.
-
-    One system for each way to compute values: what is tested is that the test above would see the difference.
-    """
-    setup, state = trained(system, [f"system.gamma={GAMMAS[0]}", "+env.kwargs.limits_end=true"])
-    config = setup.config.system
-    hyperparams = {name: get_value(config, name) for name in flat_hints(type(config))}
-    values = CASES[system].values(setup.spec.networks, state.shared, hyperparams)
-    correct = expected(GAMMAS[0])
-    terminated = correct[3:]
-    np.testing.assert_allclose(values, [*terminated, *terminated], atol=CASES[system].atol)
-    assert (np.abs(np.asarray(values[:3]) - correct[:3]) > 3 * CASES[system].atol).all()

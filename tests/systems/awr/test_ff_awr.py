@@ -1,5 +1,3 @@
-"""What advantage-weighted regression learns from its replay buffer."""
-
 import dataclasses
 import math
 from types import SimpleNamespace
@@ -11,11 +9,8 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Agent, Trajectory
-from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
 from stoix_like.systems.awr.anakin.ff_awr import AWR
 from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
-from support.composed import compose_config
 
 
 def with_parts(kind=AWR, **parts):
@@ -66,10 +61,3 @@ def test_a_rollout_goes_to_the_buffer_and_to_the_statistics_and_windows_come_bac
     assert (agent.shared.statistics, agent.local) == (("seen",), (rollout,))
     # Windows of three steps, two of them, side by side.
     assert awr.observations(agent, rollout, None).tolist() == np.arange(12).reshape(6, 2).tolist()
-
-
-@pytest.mark.parametrize("name", ["normalize_rewards", "vtrace"])
-def test_what_needs_the_last_rollout_is_refused(name):
-    config = parse_config(compose_config(["system=awr/ff_awr", f"+system.{name}=true"])).system
-    with pytest.raises(ConfigError, match=f"^system.{name}=true: this system learns from a replay buffer: use false"):
-        config.check(16, 1)

@@ -86,29 +86,19 @@ def test_policy_gradient_is_that_of_the_first_critic():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), got, expected)
 
 
-def changes(ddpg, agent):
-    """Return which of three steps change the critics, the target critics, and the actor with its target."""
-    sgd_step, batch = jax.jit(ddpg.sgd_step), random_batch(16)
-    states = [agent.shared]
+@pytest.mark.slow
+@pytest.mark.parametrize(("system", "targets"), [("ff_td3", [False, True, False]), ("ff_td3_c51", [True] * 3)])
+def test_the_policy_updates_every_policy_frequency_steps_and_fast_td3s_targets_in_every_step(system, targets):
+    ddpg, agent, _ = make_agent(f"ddpg/{system}", "system.policy_frequency=2")
+    assert (agent.shared.params.actor_params.target == ()) == (system == "ff_td3_c51")
+    sgd_step, batch, states = jax.jit(ddpg.sgd_step), random_batch(16), [agent.shared]
     for step in range(3):
         states.append(sgd_step(states[-1], batch, jax.random.key(step))[0])
     parts = [lambda p: p.q_params.online, lambda p: p.q_params.target, lambda p: p.actor_params]
-    return [
+    changed = [
         [not equal(part(old.params), part(new.params)) for old, new in itertools.pairwise(states)] for part in parts
     ]
-
-
-@pytest.mark.slow
-def test_policy_and_targets_update_every_policy_frequency_steps():
-    ddpg, agent, _ = make_agent("ddpg/ff_td3", "system.policy_frequency=2")
-    assert changes(ddpg, agent) == [[True] * 3, [False, True, False], [False, True, False]]
-
-
-@pytest.mark.slow
-def test_fast_td3_has_no_target_policy_and_moves_the_target_critics_in_every_step():
-    ddpg, agent, _ = make_agent("ddpg/ff_td3_c51", "system.policy_frequency=2")
-    assert agent.shared.params.actor_params.target == ()
-    assert changes(ddpg, agent) == [[True] * 3, [True] * 3, [False, True, False]]
+    assert changed == [[True] * 3, targets, [False, True, False]]
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""Tests of the values and advantages that the meta-network reads."""
-
 import numpy as np
 
 from support import disco

@@ -1,5 +1,3 @@
-"""Tests of Disco103."""
-
 import dataclasses
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""Tests of the meta-network Disco103 against numbers that another implementation computed from the same inputs."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

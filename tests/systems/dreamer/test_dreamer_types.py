@@ -1,5 +1,3 @@
-"""Gradient steps and the optimiser of DreamerV3."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

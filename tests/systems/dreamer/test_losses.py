@@ -1,21 +1,17 @@
-"""All losses of DreamerV3 against numpy on one batch, and which parameters each of them trains."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stoix_like.base_types import Agent, Axes, Observation, Trajectory, Transition
-from stoix_like.config import parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.networks.rssm import Latent
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.schema import replace_values
 from stoix_like.systems.dreamer.anakin.dreamer_v3 import make_algorithm
 from stoix_like.systems.dreamer.dreamer_types import DreamerParams, DreamerShared
 from stoix_like.systems.dreamer.world_model import StoredLatent
 from stoix_like.utils.replay import Stream, StreamBatch
-from support.composed import compose_config
+from support.set_ups import setup_of
 from support.tiny_dreamer import TINY
 
 pytestmark = pytest.mark.slow
@@ -40,7 +36,7 @@ def _batch():
 
 @pytest.fixture(scope="module")
 def setup():
-    setup = set_up(parse_config(compose_config([*TINY, "env=gymnax/cartpole"])))
+    setup = setup_of(*TINY, "env=gymnax/cartpole")
     return setup.config.system, setup.spec._replace(axes=Axes())
 
 

@@ -1,5 +1,3 @@
-"""Tests of the returns of imagined and of replayed sequences, by hand."""
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

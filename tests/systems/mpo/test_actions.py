@@ -1,5 +1,3 @@
-"""Tests of actions that represent a policy."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

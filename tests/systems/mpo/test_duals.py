@@ -1,5 +1,3 @@
-"""Tests of bounds on divergences."""
-
 import dataclasses
 
 import distrax

@@ -1,5 +1,3 @@
-"""Tests of the log-probabilities and penalties of MPO."""
-
 import dataclasses
 from types import SimpleNamespace
 
@@ -9,11 +7,8 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Agent, OnlineAndTarget, RolloutState, Trajectory, Transition
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.run.set_up.setup import set_up
 from support.algorithms import with_methods
-from support.composed import compose_config
 from support.off_policy_runs import algorithm, timestep
 
 SMALL = ["system.rollout_length=4", "system.n_step=2", "system.total_batch_size=8"]
@@ -68,12 +63,6 @@ def test_critics_learn_the_retrace_returns_of_the_targets(extras, loss):
     flags = {"terminated": never, "truncated": never, "is_first": never}
     batch = Transition(None, None, jnp.ones(steps), **flags, next_observation=None, extras=jnp.asarray(extras)[:, None])
     assert float(mpo.critic_loss(5.0, params, batch, None)[0]) == pytest.approx(loss)
-
-
-def test_penalties_of_other_squashed_policies_raise():
-    overrides = ["system=mpo/ff_mpo", "env=probe/continuous_policy", "network=mlp_simba_v2"]
-    with pytest.raises(ConfigError, match="system.action_penalty=true .* HypersphericalPolicyHead draws none"):
-        set_up(parse_config(compose_config([*overrides, "system.action_penalty=true"])))
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""The losses of V-MPO."""
-
 import math
 
 import jax
@@ -7,12 +5,10 @@ import jax.numpy as jnp
 import pytest
 
 from stoix_like.base_types import Axes
-from stoix_like.config import parse_config
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.on_policy.networks import OnPolicyTransition
 from support.algorithms import make_algorithm
-from support.composed import compose_config
 from support.off_policy_runs import timestep
+from support.set_ups import setup_of
 
 RUN = [
     *("system=mpo/ff_vmpo", "env=probe/policy", "arch.total_num_envs=4", "arch.num_devices=1"),
@@ -29,7 +25,7 @@ def test_the_better_half_of_the_actions_is_imitated():
     The temperature loss is 0.1 + log((e^3 + e^4) / 2), and values that are off by 2 everywhere have a loss of 2. The
     current policy is the behaviour policy, so that its bound adds no more than the dual term 5 x 0.001.
     """
-    vmpo = make_algorithm(set_up(parse_config(compose_config(RUN))), axes=Axes())
+    vmpo = make_algorithm(setup_of(*RUN), axes=Axes())
     step = timestep([0] * 4, [False] * 4)
     shared = jax.jit(vmpo.init)(jax.random.key(0), step).shared
     advantage, action = jnp.asarray([1.0, 4.0, 3.0, 2.0]), jnp.asarray([0, 1, 0, 1])

@@ -1,5 +1,3 @@
-"""Tests of recurrent SAC and TD3: what the states of sequences are, and what is stored of a rollout."""
-
 import dataclasses
 from types import SimpleNamespace
 
@@ -9,14 +7,10 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import ActorCriticHiddenStates, Observation, RolloutState, Trajectory, Transition
-from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
 from stoix_like.systems.off_policy.recurrent import RecurrentNetwork, RecurrentParams, ReplayedSequences, Successors
 from stoix_like.systems.parts import recurrent
-from stoix_like.utils.replay import SequenceBatch, Step
-from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, Accumulator, column, observed
-from support.composed import compose_config
-from support.off_policy_runs import algorithm, timestep, trained
+from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, VIEWS, Accumulator, column, observed, replayed
+from support.off_policy_runs import algorithm, timestep
 
 SYSTEMS = ["sac/rec_sac", "ddpg/rec_td3"]
 SMALL = [
@@ -63,44 +57,13 @@ def test_no_gradient_flows_through_the_burn_in():
     assert float(jax.grad(lambda weight: outputs(weight, True, False).sum())(1.0)) == pytest.approx(18.0)
 
 
-@pytest.mark.parametrize(
-    ("system", "override", "message"),
-    [
-        ("sac/rec_sac", "+system.prioritised=true", "unknown key 'system.prioritised'"),
-        ("spo/ff_spo", "+system.prioritised=true", "unknown key 'system.prioritised'"),
-        ("sac/rec_sac", "+system.n_step=3", r"system\.n_step=3 has no effect here"),
-        ("sac/rec_sac", "+system.noise_correlation=0.5", r"system\.noise_correlation=0\.5 has no effect here"),
-        ("ddpg/rec_td3", "+system.max_exploration_noise=0.5", r"system\.max_exploration_noise=0\.5 has no effect here"),
-        *(
-            (system, "+system.store_next_observation=" + value, f"store_next_observation={value.title()} has no effect")
-            for system, value in (("search/ff_az", "true"), ("search/ff_mz", "true"), ("spo/ff_spo", "false"))
-        ),
-    ],
-)
-def test_what_sequences_do_not_support_is_refused(system, override, message):
-    with pytest.raises(ConfigError, match=message):
-        parse_config(compose_config([f"system={system}", override])).system.check(8, 1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("stored", [True, False])
 def test_batches_are_the_steps_after_the_burn_in(system, stored):
     """Without stored successors, truncated steps have no weight."""
     agent = algorithm(system, *SMALL, f"system.store_next_observation={stored}", "system.gamma=0.5")
-    more = [] if stored else [4]
-    flags = column([0, 0, 0, 0, 1, *(0 for _ in more)], bool)
-    truncated = column([*TRUNCATED, *(0 for _ in more)], bool)
-    steps = Step(
-        observed([*VIEWS, *more]),
-        column([*REWARDS, *more])[..., None],
-        column([*REWARDS, *more]),
-        flags,
-        truncated,
-        observed(NEXT_VIEWS) if stored else None,
-    )
-    is_first = column([*IS_FIRST, *(0 for _ in more)], bool)
-    drawn = SequenceBatch(steps, is_first, jnp.asarray([10.0]), jnp.ones((1, 1)), None)
+    drawn = replayed(stored, action=REWARDS, terminated=[0, 0, 0, 0, 1])
     agent = dataclasses.replace(agent, replay=agent.replay._replace(sample=lambda *args: drawn))
     state = SimpleNamespace(
         local=SimpleNamespace(buffer=()), shared=SimpleNamespace(statistics=(), return_statistics=())
@@ -144,11 +107,3 @@ def test_stored_states_are_those_of_both_networks(system):
         for found, wanted in zip(stored, expected[4 * block], strict=True):
             np.testing.assert_allclose(found[:, block], wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(state.local.critic_hidden_state, critic, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_recurrent_policy_learns_the_continuous_policy_probe(system):
-    fast = ["system.actor_lr=1e-2", "system.q_lr=1e-2", "arch.num_devices=1", "arch.total_timesteps=12000"]
-    run = trained(system, *SMALL, *fast)
-    assert run.history[-1]["eval/episode_return_mean"] == pytest.approx(0.0, abs=0.1)

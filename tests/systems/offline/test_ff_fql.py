@@ -1,5 +1,3 @@
-"""The flow of flow Q-learning, and its losses, with networks of known outputs."""
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""The losses of implicit Q-learning, against numpy."""
-
 from dataclasses import replace
 from types import SimpleNamespace
 

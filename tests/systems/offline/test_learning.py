@@ -1,5 +1,3 @@
-"""Learning from recorded data whose behaviour has two modes."""
-
 import pytest
 
 import stoix_like

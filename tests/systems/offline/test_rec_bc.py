@@ -1,5 +1,3 @@
-"""Behavioural cloning of sequences: the steps that it imitates, and the state that it imitates them from."""
-
 from types import SimpleNamespace
 
 import jax

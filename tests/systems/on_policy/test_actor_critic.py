@@ -1,22 +1,12 @@
-"""Tests of the networks and the exploration of on-policy actor-critics."""
-
 import jax
 import numpy as np
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support.algorithms import make_algorithm
-from support.composed import compose_config
-
-SMALL = [
-    "network.actor_network.pre_torso.layer_sizes=[8]",
-    *("arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1", "arch.num_devices=1"),
-    *("arch.total_num_envs=4", "arch.num_eval_episodes=2", "system.rollout_length=8", "system.epochs=2"),
-    *("system.num_minibatches=2", "arch.total_timesteps=512"),
-]
+from support.on_policy_runs import SMALLER as SMALL
+from support.set_ups import setup_of
 
 
 @pytest.mark.slow
@@ -29,7 +19,7 @@ def test_held_noise_is_a_function_of_the_state_and_its_probability_is_exact(syst
     overrides = [*SMALL, f"system={system}", "env=gymnax/pendulum", "network=mlp_gsde", "system.sde_sample_freq=1000"]
     overrides = [o for o in overrides if system == "ppo/ff_ppo" or not o.startswith(("system.epochs", "system.num_m"))]
     overrides += ["network.actor_network.pre_torso.layer_sizes=[2]", "network.actor_network.action_head.min_scale=1e-6"]
-    setup = set_up(parse_config(compose_config(overrides)))
+    setup = setup_of(*overrides)
     algorithm, batches = type(make_algorithm(setup)), []
     targets = algorithm.targets
 

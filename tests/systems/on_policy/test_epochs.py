@@ -1,5 +1,3 @@
-"""Tests of what systems share that learn from their last rollout."""
-
 from types import SimpleNamespace
 
 import jax
@@ -9,25 +7,11 @@ import pytest
 
 from stoix_like.config import parse_config
 from stoix_like.envs.suites.probes import PROBES
-from stoix_like.errors import ConfigError
-from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.on_policy.epochs import minibatch_epochs
 from support.composed import compose_config
+from support.on_policy_runs import training_loop
 from support.platforms import take_accelerator_forms
-
-SMALL = [
-    *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("actor", "critic")),
-    *("arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1", "arch.total_num_envs=16"),
-    *("system.rollout_length=16", "system.actor_lr=1e-2", "system.critic_lr=1e-2", "system.max_grad_norm=10"),
-]
-
-
-def training_loop(*overrides, writer=None):
-    return TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]), writer)
-
 
 ONE_SHARD, FOUR_SHARDS = ["arch.num_devices=1"], ["arch.num_devices=2", "arch.update_batch_size=2"]
 
@@ -53,11 +37,6 @@ def test_the_policy_probes_are_learned(system, probe, overrides):
     loop = training_loop(f"system={system}", f"env=probe/{probe}", "arch.total_timesteps=40960", *overrides)
     loop.train()
     assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(PROBES[probe].optimal_return, abs=0.05)
-
-
-def test_a_warmup_is_refused():
-    with pytest.raises(ConfigError, match=r"system.warmup_steps=32: .* use 0"):
-        set_up(parse_config(compose_config(["system=vpg/ff_a2c", "++system.warmup_steps=32"])))
 
 
 def test_hyperparameters_change_linearly_to_their_final_values():

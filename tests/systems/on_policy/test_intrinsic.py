@@ -1,5 +1,3 @@
-"""Tests of intrinsic rewards: their equations, their own task, and what they make possible."""
-
 import dataclasses
 from types import SimpleNamespace
 
@@ -9,18 +7,13 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation, Transition
-from stoix_like.config import parse_config
 from stoix_like.data.dataset import DataHeader
 from stoix_like.data.files import write_data
-from stoix_like.errors import ConfigError
-from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from support.algorithms import make_algorithm, with_methods
 from support.compiled import run
-from support.composed import compose_config
 from support.recorded_data import make_data
 from support.resumed import assert_resumed_equals_whole
+from support.set_ups import loop_of, setup_of, trained
 
 SMALL = [
     *("network=mlp", "arch.total_num_envs=4", "arch.num_devices=1", "arch.compile_cache=false"),
@@ -30,19 +23,9 @@ CHAIN = ["env=gymnax/deep_sea", "+env.kwargs.size=3", "network.actor_network.pre
 STEPS, ENVS = 6, 2
 
 
-def training_loop(overrides, writer=None):
-    return TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]), writer)
-
-
-def train(overrides):
-    loop = training_loop(overrides)
-    loop.train()
-    return loop
-
-
 def bonus_of(kind, *overrides):
     """Return the intrinsic reward of PPO on deep-sea, and its state with another running mean."""
-    setup = set_up(parse_config(compose_config([*SMALL, *CHAIN, f"system.intrinsic={kind}", *overrides])))
+    setup = setup_of(*SMALL, *CHAIN, f"system.intrinsic={kind}", *overrides)
     bonus = make_algorithm(setup).intrinsic.add.__self__
     first = draw(jax.random.key(0))
     state = bonus.init(jax.random.key(1), first._replace(observation=jax.tree.map(lambda x: x[0], first.observation)))
@@ -87,12 +70,6 @@ def test_values_of_rnd_go_on_with_the_next_episode_and_others_do_not(goes_on):
             assert target[t, env] == pytest.approx(total + value[t, env], abs=1e-4)
 
 
-@pytest.mark.parametrize("overrides", [["system.intrinsic=gail"], ["system.data=some.npz"]])
-def test_demonstrations_and_likeness_to_them_need_each_other(overrides):
-    with pytest.raises(ConfigError, match="set both, or neither"):
-        set_up(parse_config(compose_config(["system=ppo/ff_ppo", *overrides])))
-
-
 @pytest.mark.slow
 def test_gail_compares_actions_as_they_are_executed(tmp_path):
     """Rescaled torques of Pendulum are clipped to [-1, 1]."""
@@ -100,7 +77,7 @@ def test_gail_compares_actions_as_they_are_executed(tmp_path):
     data = make_data()._replace(header=DataHeader(environment="gymnax/Pendulum-v1"), observation=Observation(view))
     write_data(tmp_path / "data.npz", data.with_statistics())
     overrides = ["system=ppo/ff_ppo", "env=gymnax/pendulum", "network=mlp_normal", f"system.data={tmp_path}/data.npz"]
-    setup = set_up(parse_config(compose_config([*SMALL, *overrides, "system.intrinsic=gail"])))
+    setup = setup_of(*SMALL, *overrides, "system.intrinsic=gail")
     bonus = make_algorithm(setup).intrinsic.add.__self__
     steps = draw(jax.random.key(0))
     steps = steps._replace(observation=Observation(jnp.ones((STEPS, ENVS, 3))))
@@ -155,46 +132,25 @@ def test_rnd_gets_used_to_the_ends_of_episodes():
     assert float((rewards[-1] / rewards[0])[ended].max()) < 0.05
 
 
-@pytest.mark.slow
-def test_rnd_gets_used_to_states():
-    """With two states visited again and again, the mean bonus of the last rollouts is far below the first."""
-    overrides = [*SMALL, "env=probe/policy", "system.intrinsic=rnd", "arch.num_evaluation=10"]
-    loop = train([*overrides, "system.rollout_length=16", "arch.total_timesteps=6400"])
-    rewards = [row["train/intrinsic_reward"] for row in loop.history if "train/intrinsic_reward" in row]
-    assert rewards[-1] < 0.1 * rewards[0]
-
-
-SYSTEMS = {
-    "ppo/ff_ppo": [],
-    "ppo/ff_dpo": [],
-    "ppo/ff_ppo_penalty": [],
-    "ppo/rec_ppo": ["network=rnn"],
-    "vpg/ff_a2c": [],
-    "vpg/ff_reinforce": [],
-    "impala/ff_impala": [],
-    "impala/rec_impala": ["network=rnn"],
-    "mpo/ff_vmpo": [],
-}
+CARTPOLE = ["ppo/ff_ppo", "ppo/ff_dpo", "ppo/ff_ppo_penalty", "vpg/ff_a2c", "vpg/ff_reinforce", "impala/ff_impala"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_every_on_policy_system_takes_them(system):
+@pytest.mark.parametrize(
+    ("system", "env", "network"),
+    [
+        *((system, "cartpole", "mlp") for system in [*CARTPOLE, "mpo/ff_vmpo"]),
+        *((system, "cartpole", "rnn") for system in ("ppo/rec_ppo", "impala/rec_impala")),
+        *(("ppo/ff_ppo", env, network) for env, network in (("pendulum", "mlp_continuous"), ("breakout", "cnn"))),
+    ],
+)
+def test_every_on_policy_system_takes_them(system, env, network):
     budget = ["arch.total_timesteps=512", "system.rollout_length=16", "system.intrinsic=rnd"]
-    loop = train([*SMALL, f"system={system}", *SYSTEMS[system], "env=gymnax/cartpole", *budget])
+    loop = trained(*SMALL, f"system={system}", f"env=gymnax/{env}", f"network={network}", *budget)
     assert np.isfinite(loop.history[-1]["eval/episode_return_mean"])
     assert all(
         np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(loop.state.shared.parts["intrinsic"].params))
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("overrides", [["env=gymnax/pendulum", "network=mlp_continuous"], ["env=gymnax/breakout"]])
-def test_continuous_actions_and_images(overrides):
-    network = [] if "network=mlp_continuous" in overrides else ["network=cnn"]
-    budget = ["arch.total_timesteps=256", "system.rollout_length=16", "system.intrinsic=rnd"]
-    loop = train([*SMALL, *overrides, *network, *budget])
-    assert np.isfinite(loop.history[-1]["eval/episode_return_mean"])
 
 
 @pytest.mark.slow
@@ -203,7 +159,7 @@ def test_resumed_members_with_rewards_of_their_own_are_bit_identical(tmp_path, s
     overrides = [*SMALL, f"system={system}", f"network={network}", "env=gymnax/cartpole", "system.intrinsic=rnd"]
     overrides += ["system.rollout_length=8", "arch.total_timesteps=256", "arch.num_evaluation=4"]
     overrides += ["arch.update_batch_size=2", "+arch.population.hyperparams.intrinsic_weight=[0.0,1.0]"]
-    whole = assert_resumed_equals_whole(lambda writer: training_loop(overrides, writer), tmp_path)
+    whole = assert_resumed_equals_whole(lambda writer: loop_of(*overrides, writer=writer), tmp_path)
     kernels = jax.device_get(jax.tree.leaves(whole.state.shared.params.actor_params))
     assert any((leaf[0] != leaf[1]).any() for leaf in kernels)
 
@@ -216,5 +172,5 @@ def test_only_novelty_solves_deep_sea():
     # Divided by their own deviation, the costs of moving would be as large as the bonus.
     task += ["system.normalize_rewards=false"]
     for kind, solved in (("null", False), ("rnd", True)):
-        loop = train([*task, f"system.intrinsic={kind}", "arch.num_evaluation=4"])
+        loop = trained(*task, f"system.intrinsic={kind}", "arch.num_evaluation=4")
         assert (loop.history[-1]["eval/episode_return_mean"] > 0.9) == solved

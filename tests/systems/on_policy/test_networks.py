@@ -1,16 +1,10 @@
-"""Policies and value functions that share a torso."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
-from stoix_like.run.set_up.setup import set_up
 from support.algorithms import make_algorithm
-from support.composed import compose_config
 from support.off_policy_runs import timestep
+from support.set_ups import setup_of
 
 SMALL = [
     *("network.actor_network.pre_torso.layer_sizes=[8]", "arch.num_devices=1", "arch.total_num_envs=4"),
@@ -19,7 +13,7 @@ SMALL = [
 
 
 def set_up_small(*overrides):
-    return set_up(parse_config(compose_config([*SMALL, *overrides])))
+    return setup_of(*SMALL, *overrides)
 
 
 def flat(params):
@@ -54,9 +48,3 @@ def test_policy_and_value_pass_through_one_shared_torso_once():
     assert [str(jax.make_jaxpr(f)(params)).count("dot_general") for f in (one_by_one, at_once)] == [4, 3]
     sums = (lambda params, f=f: sum(jnp.sum(jnp.square(x)) for x in f(params)) for f in (one_by_one, at_once))
     np.testing.assert_allclose(*(flat(jax.grad(f)(params)) for f in sums), rtol=1e-5, atol=1e-6)
-
-
-def test_a_torso_is_shared_as_a_whole_and_only_where_the_system_can():
-    layer = "{_target_: stoix_like.networks.inputs.ArrayInput}"
-    with pytest.raises(ConfigError, match=r"critic_network.pre_torso is not set, but system=ppo/ff_ppo needs it"):
-        set_up_small("~network.critic_network.pre_torso", f"+network.critic_network.input_layer={layer}")

@@ -1,5 +1,3 @@
-"""Networks of each agent of a game: which rows they see, and what they cannot be combined with."""
-
 from types import SimpleNamespace
 
 import jax
@@ -79,14 +77,19 @@ def test_axes_of_a_batch_are_those_before_an_observation(space, dims):
     assert (networks.dims, networks.num_agents, networks.actor) == (dims, 3, LINEAR)
 
 
-@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
-def test_optimisers_that_tell_weights_by_their_axes_are_refused(optimiser):
-    message = f"^network.share=false: system.optimiser={optimiser} would take the biases of .* use adam or radam"
-    with pytest.raises(ConfigError, match=message):
-        with_own_networks(PLAIN, spec(), optimiser)
+DISTRIBUTED = ActorCriticNetworks(LINEAR, LINEAR, None, CriticOutput(jnp.mean, jnp.subtract))
 
 
-def test_critics_that_compute_distributions_are_refused():
-    networks = ActorCriticNetworks(LINEAR, LINEAR, None, CriticOutput(jnp.mean, jnp.subtract))
-    with pytest.raises(ConfigError, match="network.share=false needs a critic that computes a value, not a distribut"):
-        with_own_networks(networks, spec(), "adam")
+@pytest.mark.parametrize(
+    ("networks", "optimiser", "words"),
+    [
+        *(
+            (PLAIN, name, f"optimiser={name} would take the biases of .* use adam or radam")
+            for name in ("adamw", "muon")
+        ),
+        (DISTRIBUTED, "adam", "needs a critic that computes a value"),
+    ],
+)
+def test_optimisers_and_critics_that_do_not_fit_are_refused(networks, optimiser, words):
+    with pytest.raises(ConfigError, match=f"^network.share=false.*{words}"):
+        with_own_networks(networks, spec(), optimiser)

@@ -1,5 +1,3 @@
-"""Tests of recurrent on-policy systems: states, values of true successors, sequences, memory."""
-
 import dataclasses
 from typing import Any
 
@@ -10,18 +8,15 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import ActorCriticHiddenStates, Agent, Observation, Trajectory, Transition
-from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks import utils
 from stoix_like.networks.base import RecurrentCritic
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal
 from stoix_like.systems.on_policy.recurrent import Sequences
 from support.algorithms import make_algorithm
-from support.composed import compose_config
 from support.resumed import assert_resumed_equals_whole
+from support.set_ups import setup_of
 
 NETWORKS = [
     f"network.{name}_network.{part}"
@@ -35,27 +30,21 @@ SMALL = [*NETWORKS, *SIZES]
 
 
 def training_loop(*overrides, writer=None, networks=NETWORKS):
-    setup = set_up(parse_config(compose_config([*networks, *SIZES, *overrides])))
+    setup = setup_of(*networks, *SIZES, *overrides)
     return TrainingLoop(setup, MultiLogger([]), writer)
 
 
 class Same(nn.Module):
-    """The identity."""
-
     def __call__(self, x):
         return x
 
 
 class First(nn.Module):
-    """A head that returns the first entry of the embedding."""
-
     def __call__(self, x):
         return x[..., 0]
 
 
 class SumCell(nn.Module):
-    """A cell whose state is the sum of its inputs."""
-
     features: int
     dtype: Any = None
 
@@ -83,7 +72,7 @@ def agent(monkeypatch):
     overrides = ["system=ppo/rec_ppo", "system.rollout_length=6", "arch.total_num_envs=1", "system.num_minibatches=1"]
     lengths = ["system.sequence_length=2", "system.gamma=0.5", "system.gae_lambda=0", "env=probe/value"]
     overrides += ["system.normalize_rewards=false"]
-    found = make_algorithm(set_up(parse_config(compose_config([*SMALL, *overrides, *lengths]))))
+    found = make_algorithm(setup_of(*SMALL, *overrides, *lengths))
     critic = RecurrentCritic(First(), Same(), 1, "sum", Same())
     networks = dataclasses.replace(found.networks, critic=critic)
     config = dataclasses.replace(found.config, standardize_advantages=False)
@@ -128,7 +117,7 @@ def test_values_of_successors_continue_from_the_state_of_their_step(agent):
 
 def example(views, env="env=probe/value"):
     """Return what an agent reads of a time step to initialise itself."""
-    setup = set_up(parse_config(compose_config([*SMALL, "system=ppo/rec_ppo", env])))
+    setup = setup_of(*SMALL, "system=ppo/rec_ppo", env)
     _, timestep = setup.env.reset(jax.random.split(jax.random.key(0), views.shape[1]))
     return timestep._replace(observation=Observation(views[0]))
 
@@ -149,7 +138,7 @@ def test_the_first_probability_ratio_is_one(sequence_length, overrides):
 @pytest.mark.slow
 def test_policy_and_value_share_torsos_and_cells():
     """In one pass, they compute what each computes alone; gradients of both reach the cells, one step back in time."""
-    agent = make_algorithm(set_up(parse_config(compose_config([*SHARED, *SIZES, "system=ppo/rec_ppo"]))))
+    agent = make_algorithm(setup_of(*SHARED, *SIZES, "system=ppo/rec_ppo"))
     views = jax.random.normal(jax.random.key(1), (3, 2, 4))
     params = jax.jit(agent.init)(jax.random.key(0), example(views, "env=gymnax/cartpole")).shared.params
     assert set(params.critic_params["params"]) == {"critic_head"}
@@ -178,19 +167,6 @@ def test_policy_and_value_share_torsos_and_cells():
     assert (np.abs(by_view).max(-1) > 0.0).tolist() == [[True, False], [True, True], [False, False]]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["system.sequence_length=3"], r"system.sequence_length=3 must divide system.rollout_length=8: .* or null"),
-        (["system.num_minibatches=8"], r"system.num_minibatches=8 must divide the 4 sequences .* use a divisor of 4"),
-        (["system.sequence_length=4", "system.num_minibatches=3"], "must divide the 8 sequences"),
-    ],
-)
-def test_sizes_that_do_not_divide_are_refused(overrides, message):
-    with pytest.raises(ConfigError, match=message):
-        set_up(parse_config(compose_config([*SMALL, "system=ppo/rec_ppo", *overrides])))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "cell_type", "expected"),
@@ -212,9 +188,7 @@ def test_only_memory_repeats_the_first_cue(system, cell_type, expected):
     budget = ["arch.total_timesteps=65536", "arch.total_num_envs=16", "system.rollout_length=16"]
     rates = ["system.actor_lr=1e-2", "system.critic_lr=1e-2", "arch.num_eval_episodes=256"]
     overrides = [*RUN, *budget, *rates, *(recurrent if cell_type else ())]
-    setup = set_up(
-        parse_config(compose_config([f"system={system[0]}", *system[1:], "env=probe/repeat_first", *overrides]))
-    )
+    setup = setup_of(f"system={system[0]}", *system[1:], "env=probe/repeat_first", *overrides)
     loop = TrainingLoop(setup, MultiLogger([]))
     loop.train()
     assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(expected, abs=0.12 if expected < 1 else 0.05)

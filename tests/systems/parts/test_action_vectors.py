@@ -1,5 +1,3 @@
-"""Tests of actions as vectors."""
-
 import jax.numpy as jnp
 import numpy as np
 

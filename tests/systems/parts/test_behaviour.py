@@ -1,16 +1,10 @@
-"""Distances to the actions of data, against sums in numpy."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from stoix_like.base_types import Axes, Observation
-from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
 from stoix_like.systems.parts.behaviour import BehaviourDistance, make_behaviour
 from stoix_like.utils.replay import Batch
-from support.composed import compose_config
 
 UNIT = jnp.asarray([2.0, 1.0])
 NOTHING = Observation(jnp.zeros((2, 1)))
@@ -63,9 +57,3 @@ def test_without_weights_nothing_changes():
     q = jnp.asarray([1.0, -3.0])
     assert behaviour.actor_loss(q, q[:, None], batch()) == 1.0
     assert behaviour.target(q, q, batch()) is q
-
-
-def test_distances_in_targets_need_the_next_action():
-    config = parse_config(compose_config(["system=ddpg/ff_td3", "system.critic_bc_coef=1"])).system
-    with pytest.raises(ConfigError, match=r"system.critic_bc_coef=1.0 needs the action after every step"):
-        config.check(8, 1)

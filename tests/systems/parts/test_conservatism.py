@@ -1,15 +1,11 @@
-"""Penalties on the values of actions that data do not hold, against sums in numpy."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation
-from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.parts.conservatism import (
     Conservatism,
     SampledConservatism,
@@ -19,8 +15,8 @@ from stoix_like.systems.parts.conservatism import (
 )
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
-from support.composed import compose_config
 from support.off_policy_runs import timestep
+from support.set_ups import setup_of
 
 BATCH, NUMBER = 4, 3
 SPACE = Box(-2.0, 2.0, (1,))
@@ -58,7 +54,7 @@ def test_the_weight_of_the_penalty_has_its_effect_on_discrete_actions(system):
     losses, q = [], None
     for coef in ("null", "1", "2"):
         overrides = [f"system=q_learning/{system}", "env=gymnax/cartpole", f"system.cql_coef={coef}"]
-        algorithm = make_algorithm(set_up(parse_config(compose_config(overrides))))
+        algorithm = make_algorithm(setup_of(*overrides))
         observation = Observation(jnp.ones((2, 4)))
         zeros = jnp.zeros(2)
         batch = Batch(observation, jnp.asarray([0, 1]), zeros, zeros, observation, zeros + 1.0, None, None)
@@ -105,10 +101,3 @@ def test_the_penalty_of_continuous_actions_weighs_samples_by_their_densities(ret
         weights = np.concatenate([np.exp((critic + 1) * uniform[..., 0]) / 0.25, np.exp(drawn - log_prob)])
         total += np.mean(np.log(weights.mean(axis=0)) - q_tm1[:, critic])
     np.testing.assert_allclose(found, 3.0 + 0.5 * total, rtol=1e-5)
-
-
-@pytest.mark.parametrize("overrides", [["system.cql_coef=1"], ["system.data=some.npz"]])
-def test_a_calibration_needs_a_penalty_and_data(overrides):
-    config = parse_config(compose_config(["system=sac/ff_sac", "system.calibrated=true", *overrides])).system
-    with pytest.raises(ConfigError, match=r"system.calibrated=true needs system.cql_coef and system.data"):
-        config.check(8, 1)

@@ -1,24 +1,16 @@
-"""Tests of critics that learn distributions."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
-from stoix_like.loggers import MultiLogger
 from stoix_like.networks.heads import (
     DistributionalContinuousQNetwork,
     QuantileCriticHead,
     ScalarCriticHead,
     SymexpCriticHead,
 )
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.parts.critic_outputs import SCALAR, critic_output
-from support.composed import compose_config
 from support.selections import first
 
 ATOMS = DistributionalContinuousQNetwork(num_atoms=21, vmin=-2.0, vmax=2.0)
@@ -57,34 +49,9 @@ def test_the_mean_of_a_distribution_converges_to_its_targets(head, scale):
     np.testing.assert_allclose(output.value(head.apply(params, embedding)), target, atol=0.05 * scale)
 
 
-def test_targets_outside_of_the_atoms_are_counted():
-    output, embedding, target = critic_output(ATOMS), jnp.eye(2)[:, None], jnp.asarray([[0.7], [-2.1]])
-    distribution = ATOMS.apply(ATOMS.init(jax.random.key(0), embedding), embedding)
-    np.testing.assert_array_equal(output.metrics(distribution, target)["clipped_targets"], [[0.0], [1.0]])
-
-
 def test_a_value_is_learned_as_it_is():
     assert critic_output(ScalarCriticHead()) is SCALAR
     value = jnp.asarray([1.0, 2.0])
     assert SCALAR.value(value) is value
     # Half the squared errors.
     np.testing.assert_allclose(SCALAR.loss(value, jnp.asarray([0.0, 4.0])), [0.5, 2.0])
-
-
-def test_clipping_a_distribution_raises():
-    overrides = ["network=mlp_hl_gauss", "system.clip_value=true"]
-    with pytest.raises(ConfigError, match=r"system.clip_value=true clips a value, .* use false"):
-        set_up(parse_config(compose_config(overrides))).build_system()
-
-
-@pytest.mark.slow
-def test_recurrent_critics_learn_distributions():
-    head = "network.critic_network.critic_head"
-    overrides = [
-        *("system=ppo/rec_ppo", "arch.total_num_envs=4", "system.rollout_length=16", "arch.total_timesteps=256"),
-        *(f"{head}._target_=stoix_like.networks.heads.QuantileCriticHead", f"+{head}.num_quantiles=4"),
-        *("system.num_minibatches=2", "arch.absolute_metric=false", "arch.compile_cache=false"),
-    ]
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
-    metrics = loop.advance(2)
-    assert np.isfinite(metrics["train/value_loss"])

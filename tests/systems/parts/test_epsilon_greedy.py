@@ -1,5 +1,3 @@
-"""Tests of the actions of epsilon-greedy policies."""
-
 import jax
 import jax.numpy as jnp
 import pytest

@@ -1,5 +1,3 @@
-"""Tests of noise that persists."""
-
 import distrax
 import jax
 import jax.extend
@@ -9,7 +7,6 @@ import pytest
 
 from stoix_like.systems.parts.exploration import (
     ExplorationNoise,
-    initial_noise_keys,
     make_exploration,
     make_normal_noise,
     persist_noise_keys,
@@ -47,10 +44,6 @@ def test_persistent_noise_has_the_given_correlation_and_a_standard_normal_margin
     noise = [np.asarray(jax.vmap(jax.random.normal)(keys)) for keys in (before, after)]
     assert np.corrcoef(*noise)[0, 1] == pytest.approx(correlation, abs=0.03)
     assert (noise[1].mean(), noise[1].std()) == pytest.approx((0.0, 1.0), abs=0.03)
-
-
-def test_initial_noise_keys_has_one_key_per_environment():
-    assert initial_noise_keys(3).shape == (3,)
 
 
 def test_each_environment_has_a_noise_scale_of_its_own_for_an_episode():

@@ -1,5 +1,3 @@
-"""Tests of learning rates that follow the divergence from the behaviour policy."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

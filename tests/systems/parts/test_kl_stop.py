@@ -1,5 +1,3 @@
-"""Tests of updates that stop at a divergence."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,28 +5,10 @@ import optax
 import pytest
 
 from stoix_like.base_types import ActorCriticOptStates, Axes
-from stoix_like.config import parse_config
-from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
 from stoix_like.systems.parts.kl_stop import make_kl_stop
-from support.composed import compose_config
-
-SMALL = [
-    "network.actor_network.pre_torso.layer_sizes=[8]",
-    *("arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1", "arch.num_devices=1"),
-    *("arch.total_num_envs=4", "arch.num_eval_episodes=2", "system.rollout_length=8", "system.epochs=2"),
-    *("system.num_minibatches=2", "arch.total_timesteps=512"),
-]
-
-
-def set_up_small(*overrides):
-    return set_up(parse_config(compose_config([*SMALL, *overrides])))
-
-
-def flat(params):
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(params))])
+from support.on_policy_runs import SMALLER as SMALL
+from support.set_ups import loop_of
 
 
 def test_an_update_stops_at_the_first_minibatch_beyond_the_target():
@@ -64,13 +44,13 @@ def test_an_update_stops_at_the_first_minibatch_beyond_the_target():
 def test_a_tiny_target_kl_takes_one_gradient_step_per_update():
     """A population: the first member stops after its first step, whose divergence is 0, the second never does."""
     members = "arch.population.hyperparams={target_kl: [1e-12, 1e6]}"
-    loop = TrainingLoop(set_up_small(members, "arch.seed=0", "system.actor_lr=1e-2"), MultiLogger([]))
+    loop = loop_of(*SMALL, members, "arch.seed=0", "system.actor_lr=1e-2")
     metrics = loop.advance(1)
     adam, schedule = loop.state.shared.opt_states.actor_opt_state[1]
     assert metrics["train/skipped_steps"] == [3.0, 0.0]
     assert adam.count.tolist() == [1, 4]
     assert schedule.count.tolist() == [4, 4]
-    unlimited = TrainingLoop(set_up_small("arch.seed=1", "system.actor_lr=1e-2"), MultiLogger([]))
+    unlimited = loop_of(*SMALL, "arch.seed=1", "system.actor_lr=1e-2")
     unlimited.advance(1)
     second = jax.tree.map(lambda leaf: leaf[1], loop.state.shared.params)
-    np.testing.assert_allclose(flat(second), flat(unlimited.state.shared.params), atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), second, unlimited.state.shared.params)

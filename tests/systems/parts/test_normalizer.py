@@ -1,5 +1,3 @@
-"""Normalisation of rewards by the deviation of the discounted return, against values computed by hand."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

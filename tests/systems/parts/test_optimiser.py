@@ -1,5 +1,3 @@
-"""Tests of optimisers and gradient steps."""
-
 from types import SimpleNamespace
 
 import jax

@@ -1,5 +1,3 @@
-"""Tests of the sequences that recurrent systems learn from."""
-
 import jax.numpy as jnp
 
 from stoix_like.systems.parts.recurrent import split_sequences, states_at_starts

@@ -1,5 +1,3 @@
-"""Tests of periodic resets, with values derived by hand."""
-
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple

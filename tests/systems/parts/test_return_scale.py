@@ -1,5 +1,3 @@
-"""The scale of returns."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

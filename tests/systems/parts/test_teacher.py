@@ -1,5 +1,3 @@
-"""Lessons of a teacher: whose actions, with which weight, and what they add to a loss."""
-
 from types import SimpleNamespace
 
 import jax

@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 from types import SimpleNamespace
 
@@ -11,52 +10,31 @@ import stoix_like
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import Axes, Observation
-from stoix_like.config import parse_config
 from stoix_like.envs.suites.probes import PROBES
 from stoix_like.errors import ConfigError
-from stoix_like.loggers import MultiLogger
 from stoix_like.networks.base import FeedForwardCritic
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.parts.critic_outputs import SCALAR
 from stoix_like.systems.parts.kl_rate import FIXED
 from stoix_like.systems.parts.teacher import Lessons
 from stoix_like.systems.ppo.anakin import ff_ppo
+from support import on_policy_runs
 from support.algorithms import make_algorithm
-from support.composed import compose_config
 from support.selections import select
+from support.set_ups import loop_of, setup_of, trained
 
 GAMMA = 0.8
 SMALL = [
-    "network.actor_network.pre_torso.layer_sizes=[16]",
-    "network.critic_network.pre_torso.layer_sizes=[16]",
-    "arch.compile_cache=false",
-    "arch.absolute_metric=false",
-    "arch.num_evaluation=1",
+    *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("actor", "critic")),
+    *("arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1"),
 ]
 PROBE = [
-    *SMALL,
-    "arch.total_num_envs=16",
-    "arch.total_timesteps=40960",
-    "system.rollout_length=16",
-    "system.num_minibatches=2",
-    "system.clip_value=false",
-    "system.normalize_rewards=false",
-    "system.max_grad_norm=10",
-    "system.actor_lr=1e-2",
-    "system.critic_lr=1e-2",
-    f"system.gamma={GAMMA}",
+    *(*on_policy_runs.SMALL, "arch.total_timesteps=40960", "system.num_minibatches=2", f"system.gamma={GAMMA}"),
+    *("system.clip_value=false", "system.normalize_rewards=false"),
 ]
 LAYOUTS = {
     "1 device": ["arch.num_devices=1"],
     "2 devices x 2 update batches": ["arch.num_devices=2", "arch.update_batch_size=2"],
 }
-
-
-def trained(overrides):
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
-    loop.train()
-    return loop
 
 
 def values(loop, views):
@@ -65,47 +43,16 @@ def values(loop, views):
     return critic.apply(loop.state.shared.params.critic_params, Observation(jnp.asarray(views)))
 
 
-@pytest.mark.parametrize(
-    ("name", "layout"),
-    select(itertools.product(PROBES, LAYOUTS), quick=[("policy", "1 device")]),
-)
+@pytest.mark.parametrize(("name", "layout"), select(itertools.product(PROBES, LAYOUTS), quick=[("policy", "1 device")]))
 def test_policy_and_critic_learn_the_probes(name, layout):
-    """The policy reaches the optimal return, and the critic the optimal values."""
     probe = PROBES[name]()
-    loop = trained([f"env=probe/{name}", *PROBE, *LAYOUTS[layout]])
+    loop = trained(f"env=probe/{name}", *PROBE, *LAYOUTS[layout])
     assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(probe.optimal_return, abs=0.05)
     keys = jax.random.split(jax.random.key(1), 16)
     first_views = jax.vmap(lambda key: probe.reset(key)[1].observation.agent_view)(keys)
     # The critic values the stochastic policy, which loses its variance in the continuous probes.
     tolerance = 0.25 if name.startswith("continuous") else 0.1
     np.testing.assert_allclose(values(loop, first_views), probe.optimal_value(first_views, GAMMA), atol=tolerance)
-
-
-@pytest.mark.slow
-def test_truncation_treated_as_termination_lowers_the_value(monkeypatch):
-    """With every truncation of the time limit probe reported as termination, the critic learns too low a value."""
-    from stoix_like.envs.suites import probes
-
-    monkeypatch.setattr(
-        probes,
-        "transition",
-        lambda view, reward, terminated, truncated, original=probes.transition: original(
-            view, reward, terminated | truncated, False
-        ),
-    )
-    probe = PROBES["time_limit"]()
-    loop = trained(["env=probe/time_limit", *PROBE])
-    view = jnp.ones((1, 1))
-    assert float(values(loop, view)[0]) < 0.8 * float(probe.optimal_value(view, GAMMA)[0])
-
-
-@pytest.mark.slow
-def test_gradients_that_are_not_averaged_over_shards_raise(monkeypatch):
-    """Only the gradients are not averaged; metrics and statistics are."""
-    step = ff_ppo.PPO.sgd_step
-    monkeypatch.setattr(ff_ppo.PPO, "sgd_step", lambda self, *args: step(dataclasses.replace(self, axes=Axes()), *args))
-    with pytest.raises(ConfigError, match=r"differs between the shards of a device"):
-        TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.update_batch_size=2"]))), MultiLogger([]))
 
 
 @pytest.mark.slow
@@ -126,7 +73,7 @@ def test_advantages_are_standardised_over_all_shards(monkeypatch):
 
     monkeypatch.setattr(ff_ppo.PPO, "targets", spy)
     overrides = [*SMALL, "arch.update_batch_size=2", "arch.num_devices=1"]
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    loop = loop_of(*overrides)
     loop.advance(1)
     jax.effects_barrier()
     mean, square = recorded[0].reshape(-1, 2, 2)[0].mean(axis=0)
@@ -138,10 +85,7 @@ def test_advantages_are_standardised_over_all_shards(monkeypatch):
 
 @pytest.mark.slow
 def test_observation_statistics_update_in_training_and_freeze_in_evaluation():
-    loop = TrainingLoop(
-        set_up(parse_config(compose_config([*SMALL, "system.normalize_observations=true", "env=gymnax/pendulum"]))),
-        MultiLogger([]),
-    )
+    loop = loop_of(*SMALL, "system.normalize_observations=true", "env=gymnax/pendulum")
     loop.advance(3)
     statistics = jax.device_get(loop.state.shared.statistics)
     # 3 updates of 8 environments x 128 steps.
@@ -152,17 +96,6 @@ def test_observation_statistics_update_in_training_and_freeze_in_evaluation():
     assert statistics.std[2] > 1
     loop.evaluate()
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(loop.state.shared.statistics), statistics)
-
-
-@pytest.mark.slow
-def test_first_probability_ratio_is_one():
-    """With one epoch of one minibatch, the current policy in the loss is the behaviour policy."""
-    overrides = ["system.epochs=1", "system.num_minibatches=1", "system.normalize_observations=true"]
-    loop = TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]))
-    for _ in range(3):
-        metrics = loop.advance(1)
-        assert metrics["train/clip_fraction"] == 0.0
-        assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.slow
@@ -192,7 +125,7 @@ def test_vtrace_corrects_for_the_policy_lag():
 
     def batch(vtrace, log_half):
         overrides = ["system.standardize_advantages=false", "system.rollout_length=8", "arch.total_num_envs=4"]
-        setup = set_up(parse_config(compose_config([*SMALL, *overrides, f"system.vtrace={vtrace}"])))
+        setup = setup_of(*SMALL, *overrides, f"system.vtrace={vtrace}")
         ppo = make_algorithm(setup, axes=Axes())
 
         @jax.jit
@@ -219,7 +152,7 @@ def test_vtrace_corrects_for_the_policy_lag():
 def test_learning_rates_decay_to_zero():
     """With a budget of one update, a second update has a learning rate of zero and changes no parameter."""
     overrides = [*SMALL, "arch.total_timesteps=1024", "system.decay_learning_rates=true"]
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    loop = loop_of(*overrides)
     before = jax.device_get(loop.state.shared.params)
     loop.advance(1)
     after = jax.device_get(loop.state.shared.params)
@@ -239,7 +172,7 @@ def test_the_learning_rate_keeps_the_divergence_near_the_desired_one(system):
     system, *others = system.split()
     options = ["system.desired_kl=0.01", "system.decay_learning_rates=false", "system.actor_lr=2e-5", *others]
     options += ["system.epochs=2", "system.num_minibatches=2", "arch.num_devices=1", "arch.total_timesteps=51200"]
-    loop = TrainingLoop(set_up(parse_config(compose_config([f"system={system}", *SMALL, *options]))), MultiLogger([]))
+    loop = loop_of(f"system={system}", *SMALL, *options)
     rates, kls = [], []
     for _ in range(40):
         metrics = loop.advance(1)
@@ -251,24 +184,10 @@ def test_the_learning_rate_keeps_the_divergence_near_the_desired_one(system):
     assert 5e-4 < np.mean(kls[-20:]) < 0.04
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("system.decay_learning_rates=true", r"system.desired_kl=0.01 .* use system.decay_learning_rates=false"),
-        ("system.target_kl=0.02", "system.desired_kl and system.target_kl .* set one of them to null"),
-        ("system.min_lr=0.1", r"system.min_lr=0.1 must not exceed system.max_lr=0.01"),
-    ],
-)
-def test_two_rules_for_the_learning_rate_raise(option, message):
-    options = ["system.decay_learning_rates=false", "system.desired_kl=0.01", option]
-    with pytest.raises(ConfigError, match=message):
-        set_up(parse_config(compose_config([*SMALL, *options])))
-
-
 @pytest.mark.learn
 def test_ppo_solves_cartpole():
     overrides = ["env=gymnax/cartpole", "arch.seed=0", "arch.total_timesteps=1.5e5", "arch.num_evaluation=3"]
-    loop = trained([*overrides, "arch.compile_cache=false"])
+    loop = trained(*overrides, "arch.compile_cache=false")
     assert loop.summary()["absolute/episode_return_mean"] >= 475
 
 

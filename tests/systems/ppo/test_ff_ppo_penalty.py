@@ -1,5 +1,3 @@
-"""Tests of PPO with a KL penalty."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,29 +6,16 @@ import pytest
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import Axes
-from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
-from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.ppo.anakin.ff_ppo_penalty import MAX_KL_COEF, MIN_KL_COEF, adapt_coefficient
 from support.algorithms import make_algorithm, with_methods
-from support.composed import compose_config
+from support.on_policy_runs import SMALL, training_loop
 from support.resumed import assert_resumed_equals_whole
+from support.set_ups import setup_of
 
 HEAD = "network.actor_network.action_head._target_"
 
 
-SMALL = [
-    *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("actor", "critic")),
-    *("arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1", "arch.total_num_envs=16"),
-    *("system.rollout_length=16", "system.actor_lr=1e-2", "system.critic_lr=1e-2", "system.max_grad_norm=10"),
-]
 RATE = ["system=ppo/ff_ppo_penalty", "system.desired_kl=0.01", "system.decay_learning_rates=false"]
-
-
-def training_loop(*overrides, writer=None):
-    return TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]), writer)
 
 
 @pytest.mark.parametrize(
@@ -80,16 +65,9 @@ def test_a_resumed_run_with_an_adaptive_penalty_or_learning_rate_is_bit_identica
     assert float(shared.parts["rate_factor"] if rate else shared.own.kl_coef) != (1.0 if rate else config.kl_coef)
 
 
-def test_two_controllers_of_the_divergence_raise():
-    with pytest.raises(
-        ConfigError, match=r"system.adapt_kl_coef=true and system.desired_kl .* use system.adapt_kl_coef=false"
-    ):
-        set_up(parse_config(compose_config([*SMALL, *RATE])))
-
-
 def test_rates_that_adapt_report_the_divergence_that_they_adapt_to():
     """0.25 in each gradient step; the steps change nothing, so the divergence of the whole update is 0."""
-    setup = set_up(parse_config(compose_config([*SMALL, *RATE, "system.adapt_kl_coef=false"])))
+    setup = setup_of(*SMALL, *RATE, "system.adapt_kl_coef=false")
     ppo = with_methods(
         make_algorithm(setup, axes=Axes()),
         sgd_step=lambda self, behaviour, shared, batch, key: (shared, {"kl": jnp.asarray(0.25)}),

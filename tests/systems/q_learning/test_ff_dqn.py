@@ -9,12 +9,7 @@ import pytest
 
 from stoix_like.base_types import Agent, Axes, Observation, OnlineAndTarget, Trajectory, Transition
 from stoix_like.config import parse_config
-from stoix_like.envs import suites
-from stoix_like.errors import ConfigError
-from stoix_like.loggers import MultiLogger
 from stoix_like.networks.heads import quantile_levels
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.schema import replace_values
 from stoix_like.systems.parts.epsilon_greedy import EpsilonGreedyConfig, make_epsilon_schedule
 from stoix_like.systems.q_learning.anakin import ff_dqn
@@ -25,6 +20,7 @@ from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
 from support.composed import compose_config
 from support.programs import train
+from support.set_ups import setup_of, trained
 
 SMALL = ["network.actor_network.pre_torso.layer_sizes=[16]", "arch.total_num_envs=8"]
 
@@ -100,7 +96,7 @@ def test_priorities_are_powers_of_losses():
 )
 def test_no_priorities_come_from_penalties(words):
     """Without rewards and successors, losses without the penalty are squares of values, or half of them (DQN)."""
-    dqn = make_algorithm(set_up(parse_config(compose_config([*words, *SMALL]))), axes=Axes())
+    dqn = make_algorithm(setup_of(*words, *SMALL), axes=Axes())
     view = jax.random.normal(jax.random.key(0), (5, 4))
     params = jax.jit(dqn.network.init)(jax.random.key(1), Observation(view))
     zeros = jnp.zeros(5)
@@ -112,15 +108,10 @@ def test_no_priorities_come_from_penalties(words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "variant",
-    ["ff_dqn", "ff_ddqn", "ff_dqn_reg", "ff_mdqn"],
-)
+@pytest.mark.parametrize("variant", ["ff_dqn", "ff_ddqn", "ff_dqn_reg", "ff_mdqn"])
 def test_losses_are_noisy_where_the_network_is(variant):
     def differ(network, *head):
-        setup = set_up(
-            parse_config(compose_config([f"system=q_learning/{variant}", f"network={network}", *SMALL, *head]))
-        )
+        setup = setup_of(f"system=q_learning/{variant}", f"network={network}", *SMALL, *head)
         dqn = make_algorithm(setup, axes=Axes())
         view = jax.random.normal(jax.random.key(0), (5, 4))
         params = jax.jit(dqn.network.init)(jax.random.key(1), Observation(view))
@@ -132,21 +123,6 @@ def test_losses_are_noisy_where_the_network_is(variant):
 
     assert differ("mlp_noisy_dueling_dqn", "network.actor_network.action_head.layer_sizes=[8]")
     assert not differ("mlp_dqn")
-
-
-def test_illegal_actions_are_excluded_from_the_bootstrap_value():
-    """The bootstrap value is that of the best legal action, even if the network prefers an illegal one."""
-    setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *SMALL])))
-    actor = setup.spec.networks.actor_network
-    network = ff_dqn.FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
-    dqn = ff_dqn.DQN(None, None, network, None, None, 1, None)
-    view = jax.random.normal(jax.random.key(0), (5, 4))
-    params = jax.jit(network.init)(jax.random.key(1), Observation(view))
-    (free,) = dqn.q(params, Observation(view))
-    best = jnp.argmax(free, axis=-1)
-    (masked,) = dqn.q(params, Observation(view, ~jax.nn.one_hot(best, 2, dtype=bool)))
-    np.testing.assert_array_equal(masked.max(-1), free.min(-1))
-    assert (jnp.argmax(masked, axis=-1) != best).all()
 
 
 def test_stored_rewards_are_clipped():
@@ -199,53 +175,15 @@ def test_target_parameters_are_copies_of_every_period_or_averages(period, copies
     assert targets == copies
 
 
-INVALID = {
-    "atoms": (["system=q_learning/ff_c51", "system.vmin=3", "system.vmax=2"], "system.vmin=3.0 must be less"),
-    "head": (["system=q_learning/ff_c51", "network=mlp_dqn"], "DiscreteQNetworkHead has no num_atoms"),
-    "minibatches": (
-        ["system=q_learning/ff_pqn", "system.num_minibatches=7"],
-        "system.num_minibatches=7 must divide the per-shard batch of 256",
-    ),
-    "warm-up": (
-        ["system=q_learning/ff_pqn", "+system.warmup_steps=32"],
-        "system.warmup_steps=32: this system declares no",
-    ),
-    "actions": (
-        ["system=q_learning/ff_dqn", "env=gymnax/pendulum"],
-        "system=q_learning/ff_dqn does not fit the bounded cont.*Pendulum-v1",
-    ),
-    "memory": (["system=q_learning/ff_dqn", "system.total_buffer_size=1e9"], "total_buffer_size.*GiB per device"),
-}
-
-
-@pytest.mark.parametrize("name", INVALID)
-def test_invalid_configuration_raises(name):
-    overrides, message = INVALID[name]
-    with pytest.raises(ConfigError, match=message):
-        set_up(parse_config(compose_config(overrides)))
-
-
 def test_plan_reports_the_size_of_the_replay_buffer():
-    setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", "arch.update_batch_size=2"])))
+    setup = setup_of("system=q_learning/ff_dqn", "arch.update_batch_size=2")
     # Two observations of four floats, action and reward of four bytes each, one flag: 41 bytes for each of 4992 steps.
     assert "1 member(s) × 2 update batch(es) × 0.195 MiB = 0.39 MiB per device" in setup.plan.notes[-1]
-
-
-@pytest.mark.slow
-def test_illegal_actions_are_never_taken_nor_bootstrapped(monkeypatch):
-    """At each step, one of three actions is illegal and costs 1: all rewards are zero, and the loss is finite."""
-    monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("support.masked", "jax", ""))
-    environment = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked", "arch.total_num_envs=4"]
-    sizes = ["system.warmup_steps=32", "arch.total_timesteps=448", "network.actor_network.pre_torso.layer_sizes=[8]"]
-    _, state = train(["system=q_learning/ff_dqn", *environment, *sizes])
-    assert float(state.shards.local.experience.reward.min()) == 0.0
-    assert np.isfinite(state.sums.metrics["q_loss"]).all()
 
 
 @pytest.mark.learn
 @pytest.mark.optimized
 def test_dqn_learns_cart_pole():
     overrides = ["system=q_learning/ff_dqn", "env=gymnax/cartpole", "arch.seed=0", "arch.compile_cache=false"]
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
-    loop.train()
+    loop = trained(*overrides)
     assert loop.summary()["absolute/episode_return_mean"] >= 475

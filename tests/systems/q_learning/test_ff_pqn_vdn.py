@@ -20,13 +20,24 @@ SUCCESSOR = jnp.asarray([[1.0, 3.0], [5.0, 2.0], [7.0, 0.0], [1.0, 1.0]])
 ENDS = jnp.asarray([False, False, True, True])
 
 
-@pytest.mark.parametrize(("team_reward", "reward"), [(False, [1.0, 2.0, 3.0, 4.0]), (True, [3.0, 3.0, 7.0, 7.0])])
-def test_targets_are_those_of_teams(team_reward, reward):
-    """With lambda 0: 1 + 2 + (3 + 5) / 2 = 7 for the first game; 3 + 4 for the second, which terminated."""
+OWN, NEVER = [1.0, 2.0, 3.0, 4.0], jnp.zeros(4, bool)
+
+
+@pytest.mark.parametrize(
+    ("team_reward", "reward", "terminated", "second"),
+    [(False, OWN, ENDS, 7.0), (True, [3.0, 3.0, 7.0, 7.0], ENDS, 7.0), (False, OWN, NEVER, 11.0)],
+    ids=["own", "team", "truncated"],
+)
+def test_targets_are_those_of_teams(team_reward, reward, terminated, second):
+    """With lambda 0: 1 + 2 + (3 + 5) / 2 = 7 for the first game; 3 + 4 for the second, which terminated.
+
+    Truncated, it bootstraps from the true successor: 3 + 4 + (7 + 1) / 2 = 11.
+    """
     system = ValueDecomposition(CONFIG, Axes(), NETWORK, None, None, None, 2, team_reward, SUM)
-    view, never = Observation(SUCCESSOR[None]), jnp.zeros((1, 4), bool)
-    steps = Transition(view, never.astype(int), jnp.asarray([reward]), ENDS[None], never, view, never, ())
-    assert system.evaluate(None, Trajectory(steps, ())).target.tolist() == [[7.0, 7.0], [7.0, 7.0]]
+    view, never = Observation(SUCCESSOR[None]), NEVER[None]
+    truncated = (ENDS & ~terminated)[None]
+    steps = Transition(view, never.astype(int), jnp.asarray([reward]), terminated[None], truncated, view, never, ())
+    assert system.evaluate(None, Trajectory(steps, ())).target.tolist() == [[7.0, 7.0], [second, second]]
 
 
 def test_the_loss_is_that_of_sums():
@@ -37,15 +48,6 @@ def test_the_loss_is_that_of_sums():
     loss, metrics = system.loss(None, batch)
     assert loss == 2.5
     assert metrics["q_value"] == 3.5
-
-
-def test_targets_of_truncated_games_bootstrap_from_the_true_successor():
-    """As in the first game above, with a truncation: 1 + 2 + (3 + 5) / 2 = 7; and 3 + 4 + (7 + 1) / 2 = 11."""
-    system = ValueDecomposition(CONFIG, Axes(), NETWORK, None, None, None, 2, False, SUM)
-    view, never = Observation(SUCCESSOR[None]), jnp.zeros((1, 4), bool)
-    reward = jnp.asarray([[1.0, 2.0, 3.0, 4.0]])
-    steps = Transition(view, never.astype(int), reward, never, ENDS[None], view, never, ())
-    assert system.evaluate(None, Trajectory(steps, ())).target.tolist() == [[7.0, 7.0], [11.0, 11.0]]
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""Tests of recurrent PQN."""
-
 import numpy as np
 import pytest
 

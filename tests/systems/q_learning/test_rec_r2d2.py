@@ -1,5 +1,3 @@
-"""Tests of R2D2, and of the memory of recurrent Q-learning."""
-
 import dataclasses
 
 import jax
@@ -8,38 +6,13 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation, OnlineAndTarget
-from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
-from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.utils.replay import SequenceBatch, Step
-from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed, rollout
-from support.composed import compose_config
+from support.accumulator import algorithm, column, replayed, rollout
+from support.set_ups import trained
 
 SMALL = [
-    "system.burn_in_length=1",
-    "system.sequence_length=4",
-    "system.sequence_period=4",
-    "system.n_step=2",
-    "system.gamma=0.5",
+    *("system.burn_in_length=1", "system.sequence_length=4", "system.sequence_period=4"),
+    *("system.n_step=2", "system.gamma=0.5"),
 ]
-
-
-def sequence(stored):
-    """Return a batch of one sequence whose stored state is 10."""
-    # Without stored successors, the sequence has one more step.
-    more = [] if stored else [4]
-    steps = Step(
-        observed([*VIEWS, *more]),
-        column([0] * (5 + len(more)), jnp.int32),
-        column([*REWARDS, *more]),
-        column([0] * (5 + len(more)), bool),
-        column([*TRUNCATED, *(0 for _ in more)], bool),
-        observed(NEXT_VIEWS) if stored else None,
-    )
-    is_first = column([*IS_FIRST, *(0 for _ in more)], bool)
-    return SequenceBatch(steps, is_first, jnp.asarray([10.0]), jnp.ones((1, 1)), jnp.asarray([0]))
 
 
 # Weight 1, online: the burn-in gives 11, and the states after it are 13, 16 | 5, 6. Weight 2, target: 12; the states
@@ -56,7 +29,7 @@ def test_r2d2_bootstraps_from_true_successors_with_their_states(stored):
     """Where successors are not stored, windows that end with the truncated step have no target."""
     overrides = [f"system.store_next_observation={stored}", "system.rescale_values=false"]
     r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, *overrides)
-    losses, _ = jax.jit(r2d2.losses)(OnlineAndTarget(1.0, 2.0), sequence(stored), jax.random.key(0))
+    losses, _ = jax.jit(r2d2.losses)(OnlineAndTarget(1.0, 2.0), replayed(stored), jax.random.key(0))
     errors = ERRORS if stored else [0.0, 0.0, *ERRORS[2:]]
     np.testing.assert_allclose(losses[:, 0], 0.5 * np.square(errors), rtol=1e-6)
 
@@ -69,7 +42,7 @@ def test_r2d2_learns_rescaled_values():
     x = 422.436; and h(4 + 211.218) = sqrt(216.218) - 1 + 0.2152 = 13.9195.
     """
     r2d2 = algorithm("q_learning/rec_r2d2", *SMALL)
-    losses, _ = r2d2.losses(OnlineAndTarget(1.0, 2.0), sequence(True), jax.random.key(0))
+    losses, _ = r2d2.losses(OnlineAndTarget(1.0, 2.0), replayed(True), jax.random.key(0))
     assert float(losses[-1, 0]) == pytest.approx(0.5 * (13.9195 - 6.0) ** 2, rel=1e-4)
 
 
@@ -79,14 +52,14 @@ def test_the_online_network_chooses_the_action_that_the_target_network_values():
     The last step has the value 6 (-3), see `ERRORS`.
     """
     r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, "system.rescale_values=false")
-    losses, _ = r2d2.losses(OnlineAndTarget(-3.0, 2.0), sequence(True), jax.random.key(0))
+    losses, _ = r2d2.losses(OnlineAndTarget(-3.0, 2.0), replayed(True), jax.random.key(0))
     assert float(losses[-1, 0]) == pytest.approx(0.5 * (-6.0 + 18.0) ** 2)
 
 
 def test_illegal_actions_are_excluded_from_the_bootstrap_value():
     """With the second action alone, the last successor has the value -20: its target is 4 - 20/2."""
     r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, "system.rescale_values=false")
-    batch = sequence(True)
+    batch = replayed(True)
     legal = jnp.broadcast_to(jnp.asarray([[[False, True]]]), (5, 1, 2))
     masked = batch.steps.next_observation._replace(action_mask=legal)
     batch = batch._replace(steps=batch.steps._replace(next_observation=masked))
@@ -107,7 +80,7 @@ def test_r2d2_does_not_differentiate_through_the_burn_in():
     r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, *overrides)
 
     def loss(weight):
-        return jnp.sum(r2d2.losses(OnlineAndTarget(weight, 2.0), sequence(True), jax.random.key(0))[0])
+        return jnp.sum(r2d2.losses(OnlineAndTarget(weight, 2.0), replayed(True), jax.random.key(0))[0])
 
     slopes = [2.0, 5.0, 5.0, 6.0]
     assert float(jax.grad(loss)(1.0)) == pytest.approx(-sum(e * s for e, s in zip(ERRORS, slopes, strict=True)))
@@ -118,7 +91,7 @@ def test_priorities_mix_the_largest_and_the_mean_error():
     r2d2 = algorithm("q_learning/rec_r2d2", "system.max_priority_weight=0.9", "system.priority_exponent=0.5")
     r2d2 = dataclasses.replace(r2d2, replay=r2d2.replay._replace(set_priorities=lambda *arguments: arguments))
     losses = 0.5 * jnp.square(column(ERRORS))
-    _, indices, priorities = r2d2.set_priorities((), sequence(True), losses)
+    _, indices, priorities = r2d2.set_priorities((), replayed(True, indices=jnp.asarray([0])), losses)
     assert indices.tolist() == [0]
     np.testing.assert_allclose(priorities, [7.675**0.5], rtol=1e-5)
 
@@ -142,37 +115,5 @@ def test_memory_repeats_the_first_cue(system):
     sizes = ["network.actor_network.rnn_layer.hidden_state_dim=8", "arch.total_num_envs=16", "system.rollout_length=16"]
     run = ["arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1", "arch.num_devices=1"]
     overrides = ["env=probe/repeat_first", *network, *sizes, *run, "arch.num_eval_episodes=256", *MEMORY[system]]
-    loop = TrainingLoop(set_up(parse_config(compose_config([f"system={system}", *overrides]))), MultiLogger([]))
-    loop.train()
+    loop = trained(f"system={system}", *overrides)
     assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(1.0, abs=0.05)
-
-
-INVALID = {
-    "minibatches": (
-        ["system=q_learning/rec_pqn", "system.num_minibatches=16"],
-        "system.num_minibatches=16 must divide the 8 environments of a shard",
-    ),
-    "period": (
-        ["system=q_learning/rec_r2d2", "system.sequence_period=12"],
-        "system.rollout_length=40 must be a multiple of system.sequence_period=12: use 36 or 48",
-    ),
-    "gaps": (
-        ["system=q_learning/rec_r2d2", "system.sequence_length=16", "system.burn_in_length=8"],
-        "system.sequence_period=40, .*exceeds the 16 steps that are learned from .*system.sequence_length=16",
-    ),
-    "length": (
-        ["system=q_learning/rec_r2d2", "system.total_buffer_size=512", "system.sequence_length=100"],
-        r"total_buffer_size=512 holds 40 step.*160 step.*burn_in_length=40 and system.sequence_length=100.*least 1280",
-    ),
-    "early": (
-        ["system=q_learning/rec_r2d2", "system.warmup_steps=80", "system.total_batch_size=48"],
-        "warmup_steps=80: the first update finds 120 step.*use at least 280",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", INVALID)
-def test_invalid_sizes_raise_with_a_valid_alternative(name):
-    overrides, message = INVALID[name]
-    with pytest.raises(ConfigError, match=message):
-        set_up(parse_config(compose_config(overrides)))

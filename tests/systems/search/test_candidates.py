@@ -1,5 +1,3 @@
-"""Tests of the actions that a search considers."""
-
 from types import SimpleNamespace
 from typing import NamedTuple
 

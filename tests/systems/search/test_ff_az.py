@@ -1,5 +1,3 @@
-"""AlphaZero: its losses, and its search in games for two."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Tests of the model, the targets and the losses of MuZero."""
-
 import dataclasses
 from types import SimpleNamespace
 
@@ -9,17 +7,14 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Agent, Axes, Observation, SearchOutput
-from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.search.anakin.ff_mz import LatentNode, MuZero
 from stoix_like.systems.search.candidates import Found
 from stoix_like.systems.search.planner import SearchShared
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.algorithms import make_algorithm
 from support.compiled import run
-from support.composed import compose_config
+from support.set_ups import setup_of
 
 SMALL = [
     *("system.unroll_steps=3", "system.n_step=2", "system.gamma=0.5", "system.total_batch_size=8"),
@@ -30,7 +25,7 @@ SMALL = [
 
 
 def small_setup(*overrides, system="search/ff_mz", env="gymnax/cartpole"):
-    return set_up(parse_config(compose_config([f"system={system}", f"env={env}", *SMALL, *overrides])))
+    return setup_of(f"system={system}", f"env={env}", *SMALL, *overrides)
 
 
 @pytest.fixture(scope="module")
@@ -267,25 +262,3 @@ def test_the_root_alone_knows_the_legal_actions(muzero):
     output, _ = run(muzero.simulation.step, (params, ()), jax.random.key(0), jnp.zeros(3, jnp.int32), root.embedding)
     assert (output.prior_logits > -10.0).all()
     np.testing.assert_allclose(output.discount, 0.5)
-
-
-INVALID = {
-    "too many": (["system.total_reanalyse_size=16"], "total_reanalyse_size=16 exceeds system.total_batch_size=8"),
-    "widths": (
-        ["network.dynamics_network.pre_torso.layer_sizes=[8,16]"],
-        "dynamics_network.pre_torso returns 16 units, and network.representation_network.pre_torso 8",
-    ),
-    "network": (["network=mlp"], "network.representation_network.* choose network=mlp_muzero"),
-    "window": (
-        ["system.total_buffer_size=32"],
-        r"total_buffer_size=32 .* 5 step.*unroll_steps=3 and system.n_step=2 in blocks of system.sequence_period=1",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", INVALID)
-def test_what_does_not_fit_is_refused(name):
-    overrides, message = INVALID[name]
-    small = [*SMALL, "arch.total_num_envs=8"] if name != "network" else []
-    with pytest.raises(ConfigError, match=message):
-        set_up(parse_config(compose_config(["system=search/ff_mz", "env=gymnax/cartpole", *small, *overrides])))

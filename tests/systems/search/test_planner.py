@@ -1,5 +1,3 @@
-"""What planners store of searches, and the targets that follow."""
-
 import dataclasses
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""Searches in environments whose values are known: ends, turns, illegal actions, keys in the state."""
-
 from types import SimpleNamespace
 from typing import Any
 

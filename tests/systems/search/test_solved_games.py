@@ -1,5 +1,3 @@
-"""Perfect play of tic-tac-toe and connect four, and what self-play learns of it."""
-
 import functools
 
 import jax
@@ -50,16 +48,6 @@ def test_the_solver_equals_minimax(plies):
         assert solver.best_moves(mine, taken) == best
         fastest = [column for column, each in zip(legal, scores, strict=True) if each == score]
         assert solver.fastest_moves(mine, taken) == fastest
-
-
-def test_the_solver_sees_threats():
-    solver = connect_four.Solver()
-    # Three stones in a column, of the player to move: the fourth of its 21 stones wins, with 17 left.
-    assert solver.score(*connect_four.play([0, 1, 0, 1, 0, 1])) == 18
-    # The other one threatens on both sides of three in the bottom row: nothing helps.
-    lost = connect_four.play([2, 2, 3, 3, 4])
-    assert solver.value(*lost) == -1
-    assert set(solver.fastest_moves(*lost)) == set(range(7))
 
 
 def test_boards_and_positions_convert_into_each_other():

@@ -1,34 +1,22 @@
-"""The hyperparameters of tree searches, and what they refuse."""
-
 import jax.numpy as jnp
 import pytest
 
 from stoix_like.base_types import SearchOutput
-from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.search.tree import expected_value
-from support.composed import compose_config
+from support.set_ups import setup_of
 
 AZ = ["system=search/ff_az", "arch.num_devices=1"]
 
 
 def prepare(*overrides):
-    return set_up(parse_config(compose_config([*AZ, *overrides])))
+    return setup_of(*AZ, *overrides)
 
 
 @pytest.mark.slow
-def test_a_depth_that_simulations_cannot_reach_is_refused():
-    with pytest.raises(ConfigError, match=r"system.max_depth=5 is deeper than 4 simulations can reach .* at most 4"):
-        prepare("system.num_simulations=4", "system.evaluation_simulations=3", "system.max_depth=5")
+def test_a_depth_that_simulations_can_reach_is_accepted():
     assert prepare("system.num_simulations=4", "system.max_depth=4").config.system.search.max_depth == 4
     deeper = prepare("system.num_simulations=4", "system.evaluation_simulations=8", "system.max_depth=8")
     assert deeper.config.system.search.max_depth == 8
-
-
-def test_environments_on_the_host_cannot_be_searched():
-    with pytest.raises(ConfigError, match="system=search/ff_az steps the environment inside its search, and .* host"):
-        prepare("env=gymnasium/cartpole")
 
 
 def test_other_systems_have_no_model():

@@ -1,5 +1,3 @@
-"""Tests of the learned model: its latent states, and its distributions of rewards and values."""
-
 import dataclasses
 
 import jax
@@ -8,11 +6,9 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation
-from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.search.world_model import make_latent_model, mean, scale_to_unit
-from support.composed import compose_config
+from support.set_ups import setup_of
 
 PARTS = ("representation", "dynamics", "reward", "actor", "critic")
 
@@ -20,7 +16,7 @@ PARTS = ("representation", "dynamics", "reward", "actor", "critic")
 @pytest.fixture(scope="module")
 def model():
     overrides = [f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in PARTS]
-    setup = set_up(parse_config(compose_config(["system=search/ff_mz", "env=gymnax/cartpole", *overrides])))
+    setup = setup_of("system=search/ff_mz", "env=gymnax/cartpole", *overrides)
     return make_latent_model(setup.config.system.atoms, setup.spec)
 
 

@@ -1,5 +1,3 @@
-"""Tests of SPO."""
-
 import dataclasses
 
 import jax
@@ -8,15 +6,12 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation, RolloutState
-from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.spo.smc import SearchedStep
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.algorithms import make_algorithm
-from support.composed import compose_config
 from support.off_policy_runs import timestep
 from support.programs import train
+from support.set_ups import setup_of
 
 SMALL = [
     *("system=spo/ff_spo", "arch.total_num_envs=4", "arch.num_devices=1", "system.num_particles=4"),
@@ -27,7 +22,7 @@ SMALL = [
 
 
 def prepare(*overrides):
-    setup = set_up(parse_config(compose_config([*SMALL, "env=probe/policy", *overrides])))
+    setup = setup_of(*SMALL, "env=probe/policy", *overrides)
     return make_algorithm(setup, axes=Axes()), setup
 
 
@@ -89,16 +84,6 @@ def test_evaluations_without_particles_act_by_the_policy():
     _, action, extras = system.eval_act(shared, state, jax.random.key(1))
     np.testing.assert_array_equal(action, system.inspect(shared, state.timestep.observation).policy.mode())
     assert extras == ()
-
-
-def test_environments_on_the_host_are_refused():
-    with pytest.raises(ConfigError, match="system=spo/ff_spo steps the environment inside its search"):
-        set_up(parse_config(compose_config(["system=spo/ff_spo", "env=gymnasium/cartpole"])))
-
-
-def test_games_for_two_are_refused():
-    with pytest.raises(ConfigError, match="spo/ff_spo"):
-        set_up(parse_config(compose_config(["system=spo/ff_spo", "env=pgx/tic_tac_toe", "+env.kwargs.opponent=self"])))
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""Tests of sequential Monte Carlo, in a model whose advantages are known."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

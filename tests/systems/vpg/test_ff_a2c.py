@@ -1,24 +1,8 @@
-"""Tests of A2C and REINFORCE."""
-
 import jax
 import numpy as np
 import pytest
 
-from stoix_like.config import parse_config
-from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
-from support.composed import compose_config
-
-SMALL = [
-    *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("actor", "critic")),
-    *("arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1", "arch.total_num_envs=16"),
-    *("system.rollout_length=16", "system.actor_lr=1e-2", "system.critic_lr=1e-2", "system.max_grad_norm=10"),
-]
-
-
-def training_loop(*overrides, writer=None):
-    return TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]), writer)
+from support.on_policy_runs import training_loop
 
 
 def updated(*overrides):
