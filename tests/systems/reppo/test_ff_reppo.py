@@ -15,7 +15,7 @@ from stoix_like.networks.distributions import Categorical
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.reppo.reppo_types import REPPOTransition
 from support.algorithms import make_algorithm
-from support.off_policy_runs import timestep
+from support.off_policy_runs import random_batch, timestep
 from support.set_ups import setup_of
 
 SMALL = [
@@ -35,14 +35,6 @@ def algorithm(*overrides):
     """Return the algorithm object and the state of a new agent, for a single shard."""
     reppo = make_algorithm(set_up_small(*overrides), axes=Axes())
     return reppo, jax.jit(reppo.init)(jax.random.key(0), timestep([0], [False])).shared
-
-
-def random_batch(size):
-    keys = jax.random.split(jax.random.key(3), 3)
-    action = jax.random.uniform(keys[1], (size, 1), minval=-0.9, maxval=0.9)
-    return REPPOTransition(
-        Observation(jax.random.normal(keys[0], (size, 1))), action, jax.random.normal(keys[2], (size,))
-    )
 
 
 @pytest.mark.slow
@@ -74,7 +66,8 @@ def test_targets_are_soft_and_bootstrap_at_truncation():
 def test_beyond_its_bound_the_divergence_replaces_the_value():
     """With the behaviour policy itself the divergence is 0; a shifted one exceeds the bound everywhere."""
     reppo, shared = algorithm("system.target_kl=0.01", "system.init_kl_multiplier=3.0")
-    params, batch, key = shared.params, random_batch(8), jax.random.key(1)
+    drawn = random_batch(8)
+    params, batch, key = shared.params, REPPOTransition(*drawn[:3]), jax.random.key(1)
     policy_loss = jax.jit(reppo.policy_loss)
     loss, metrics = policy_loss(params.actor_params, params, params.actor_params, batch, key)
     assert float(metrics["kl"]) == 0.0

@@ -33,10 +33,6 @@ def muzero():
     return make_algorithm(small_setup(), axes=Axes())
 
 
-def with_discount(muzero, discount):
-    return dataclasses.replace(muzero, discount=discount)
-
-
 def batch_of(terminated, truncated, values=(10.0, 20.0, 30.0, 40.0, 50.0)):
     """Return one sequence with the rewards 1, 2, 4, 8, 16; `values` are those of the successors."""
     rewards = [1.0, 2.0, 4.0, 8.0, 16.0]
@@ -78,7 +74,7 @@ def test_targets_end_with_the_episode(muzero, name):
 
 def test_values_change_sign_where_players_take_turns(muzero):
     """G_0 = 1 - 2 / 2 + 20 / 4, and the successor of a truncated step is the other player's: 2 - 20 / 2 = -8."""
-    turns = with_discount(muzero, -muzero.discount)
+    turns = dataclasses.replace(muzero, discount=-muzero.discount)
     assert float(run(turns.targets, batch_of((), ())).value[0, 0]) == pytest.approx(5.0)
     targets = run(turns.targets, batch_of((), (1,)))
     assert targets.value[:3, 0].tolist() == pytest.approx([1.0 + 4.0, -8.0, 20.0])
@@ -86,7 +82,6 @@ def test_values_change_sign_where_players_take_turns(muzero):
 
 @pytest.mark.slow
 def test_games_for_two_have_a_negative_discount():
-    """In the targets, and in the tree."""
     setup = small_setup()
     muzero = make_algorithm(setup, num_players=2)
     assert muzero.discount == -0.5
@@ -103,23 +98,18 @@ class Known:
         return params * jnp.ones((len(observation.agent_view), 1))
 
     def step(self, params, latent, action):
-        del params, action
         return latent
 
     def policy_at(self, params, latent, mask):
-        del params, mask
         return Categorical(logits=jnp.zeros((*latent.shape[:-1], 2)))
 
     def value_at(self, params, latent):
-        del params
         return latent[..., 0]
 
     def value_loss(self, params, latent, target):
-        del params
         return latent[..., 0] * jnp.arange(1.0, len(target) + 1)[:, None]
 
     def clipped(self, params, latent, target):
-        del params, latent
         return jnp.zeros(target.shape)
 
     def reward_loss(self, params, latent, target):
