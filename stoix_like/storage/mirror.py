@@ -1,10 +1,8 @@
-"""The mirror of a run directory on an object store, kept up to date by a thread that training never waits for.
+"""The mirror of a run directory on an object store: a copy after each evaluation, which training never waits for.
 
 Written to a store directly, every record and every checkpoint would wait for the network; Hydra, TensorBoard and locks
-need a file system; and stores have no rename, which makes a local checkpoint complete. Every five seconds, a thread
-compares the directory with what it has copied; a large file waits until it has grown by a tenth. The marker of a
-checkpoint is written last: the names and sizes of its files, and a digest of its `host_state`, which tells whether a
-local checkpoint is the one on the store.
+need a file system; and stores have no rename, which makes a local checkpoint complete. The marker of a checkpoint is
+written last: the names and sizes of its files, and a digest of its `host_state`, which tells it from local checkpoints.
 """
 
 from __future__ import annotations
@@ -12,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
 import os
-import secrets
 import shutil
 import stat
 import sys
@@ -23,24 +19,19 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from stoix_like.call_thread import NoAnswerError
 from stoix_like.config import CheckpointConfig
 from stoix_like.errors import ConfigError, resume_command
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.replaced import set_aside_steps
-from stoix_like.storage.run_files import CHECKPOINTS, ENVIRONMENT, FAILURE, LOCK, SUMMARY
+from stoix_like.storage.run_files import CHECKPOINTS, ENVIRONMENT, FAILURE, LOCK, METRICS, SUMMARY
 from stoix_like.storage.store import Marker, Store, marker_name, reason
 
 SECONDS_BETWEEN_PASSES = 5.0
-_SECONDS_BETWEEN_RETRIES_AT_THE_END = 1.0
 _SECONDS_OF_SILENCE = 2.0  # at the end
 # A run that resumes removes them.
 _REMOVABLE = (ENVIRONMENT, SUMMARY, FAILURE)
-_OWN_TO_THE_MACHINE = (LOCK, ".shared", remote.OWNER)
+_OWN_TO_THE_MACHINE = (LOCK, ".shared")
 _DIRECTORIES_TO_SKIP = (CHECKPOINTS, checkpoint.QUARANTINE)
-_LARGE, _SECONDS_BETWEEN_LARGE_COPIES = 2**20, 600.0  # bytes
-# The name of what is to be removed, among the names of what is to be copied.
-_REST = ""
 # Size and time of the last change of each file.
 _Version = dict[str, tuple[int, int]]
 
@@ -57,29 +48,18 @@ class Mirror:
         if self._store.local is not None and self._store.local.resolve().is_relative_to(run_dir.resolve()):
             raise ConfigError(f"checkpoint.mirror={address} is in the run directory: choose a place outside of it")
         self._copied: dict[str, _Version] = {}  # by name of the file, or of the checkpoint's directory
-        self._copied_at: dict[str, float] = {}  # by the clock of the machine
-        self._absent: set[str] = set()  # of `_REMOVABLE`, what is not on the store
-        # Checkpoints on the store, None for incomplete ones; unknown before the first pass.
-        self._stored: dict[int, Marker | None] | None = None
+        self._stored: dict[int, Marker | None] = {}  # checkpoints on the store, None for incomplete ones
+        self._is_checked = False
         self._reported: set[str] = set()
         self._behind = False
-        # Whether the store is known to hold nothing that this run, from its start, does not continue.
-        self._is_checked = False
-        # The newest checkpoint and the first record when the run started or was resumed.
-        self._origin: tuple[int, bytes] | None = None
-        self._token = secrets.token_hex().encode()
         self._stopping, self._abandoned = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
     def start(self) -> None:
         """Start to copy."""
         # Before training writes anything: the store may answer much later.
-        with contextlib.suppress(Exception):
-            self._origin = self._present()
+        self._origin = remote.newest(self._run_dir), remote.first_record(self._run_dir)
         self._thread.start()
-
-    def _present(self) -> tuple[int, bytes]:
-        return remote.newest(self._run_dir), remote.first_record(self._run_dir)
 
     def close(self, seconds: float) -> None:
         """Copy the rest and stop."""
@@ -100,22 +80,24 @@ class Mirror:
             )
 
     def _work(self) -> None:
+        seen: object = None
         while not self._abandoned.is_set():
             is_last = self._stopping.is_set()  # before the pass, which then sees every file
             started = time.monotonic()
-            self._behind = not self._copied_all()
+            # An evaluation, and the checkpoint that follows it, which is complete later.
+            news = _files(self._run_dir / METRICS), list((self._run_dir / CHECKPOINTS).glob("[0-9]*"))
+            if is_last or self._behind or news != seen:
+                self._behind, seen = not self._copied_all(), news
             if is_last and not self._behind:
                 return
-            if is_last:
-                self._abandoned.wait(_SECONDS_BETWEEN_RETRIES_AT_THE_END)
-            else:
-                # A store that is slow is used half of the time.
-                self._stopping.wait(max(SECONDS_BETWEEN_PASSES, time.monotonic() - started))
+            # A store that is slow is used half of the time.
+            wait = max(SECONDS_BETWEEN_PASSES, time.monotonic() - started)
+            (self._abandoned if is_last else self._stopping).wait(1.0 if is_last else wait)
 
     def _copied_all(self) -> bool:
         """Copy what is new; return True once everything is copied; never raises."""
         try:
-            return self._copy()
+            complete = self._copy()
         except remote.OtherRunError as error:
             # It stays one, also when this run has checkpoints of the same steps.
             print(f"{error}; training continues, and nothing is copied", file=sys.stderr)
@@ -124,77 +106,38 @@ class Mirror:
         except Exception as error:
             self._report(error)
             return False
-
-    def _copy(self) -> bool:
-        if self._origin is None:
-            self._origin = self._present()
-        if not self._is_checked:
-            remote.check_continues(self._store.address, self._run_dir, *self._origin)
-            # Whoever writes it last may copy: of two runs that start at once, and of a run that is resumed elsewhere.
-            self._store.write(remote.OWNER, self._token)
-            self._is_checked = True
-        complete = True
-        for name, version, copy in self._changes():
-            if self._abandoned.is_set():
-                return False
-            try:
-                self._check_owner()
-                copy()
-                self._copied[name], self._copied_at[name] = version, time.monotonic()
-            except remote.OtherRunError:
-                raise
-            except Exception as error:  # Each store has errors of its own.
-                # The run may have replaced or removed the files meanwhile: another pass comes.
-                complete = False
-                if isinstance(error, NoAnswerError) or version == self._version(name):
-                    self._report(error)
         if complete and self._reported and self._behind:
             print(f"{self._store.address} is up to date again", file=sys.stderr)
         return complete
 
-    def _check_owner(self) -> None:
-        try:
-            remote.check_owner(self._store, self._token)
-        except FileNotFoundError:
-            # Someone emptied the store: the next pass checks and claims it, and copies everything.
-            self._is_checked, self._origin, self._stored = False, None, None
-            self._copied.clear()
-            self._absent.clear()
-            raise
-
-    def _changes(self) -> Iterator[tuple[str, _Version, Callable[[], None]]]:
-        """Yield what differs from the store: its name, its local version, and what copies it."""
+    def _copy(self) -> bool:
+        if not self._is_checked:
+            remote.check_continues(self._store.address, self._run_dir, *self._origin)
+            self._stored, self._is_checked = self._store.checkpoints(), True
         # Those that are complete before the records are copied: no copy has a checkpoint that is ahead of them.
         aside, present = set_aside_steps(self._run_dir / CHECKPOINTS), checkpoint.steps(self._run_dir)
-        checkpoints = {f"{CHECKPOINTS}/{step}": functools.partial(self._copy_checkpoint, step) for step in present}
-        needed = self._behind or self._stopping.is_set()
-        needed |= any(self._version(name) != self._copied.get(name) for name in checkpoints)
-        for name in _plain_files(self._run_dir):
-            if needed or not self._can_wait(name):
-                yield from self._change(name, functools.partial(self._copy_file, name))
-        for name, copy in reversed(checkpoints.items()):
-            yield from self._change(name, copy)
-        yield _REST, {}, functools.partial(self._remove_others, [*aside, *present])
-
-    def _change(self, name: str, copy: Callable[[], None]) -> Iterator[tuple[str, _Version, Callable[[], None]]]:
-        version = self._version(name)
-        if version and version != self._copied.get(name):
-            yield name, version, copy
-
-    def _can_wait(self, name: str) -> bool:
-        """Return whether a large file is up to a tenth longer than its recent copy: a store takes files as a whole."""
-        size, copied = (
-            sum(size for size, _ in (found or {}).values()) for found in (self._version(name), self._copied.get(name))
-        )
-        is_recent = time.monotonic() - self._copied_at.get(name, -math.inf) < _SECONDS_BETWEEN_LARGE_COPIES
-        return _LARGE < copied < size < 1.1 * copied and is_recent
-
-    def _version(self, name: str) -> _Version:
-        return _files(self._run_dir / name) if name else {}
+        copies = {name: functools.partial(self._copy_file, name) for name in _plain_files(self._run_dir)}
+        copies |= {f"{CHECKPOINTS}/{n}": functools.partial(self._copy_checkpoint, n) for n in reversed(present)}
+        complete = True
+        for name, copy in copies.items():
+            version = _files(self._run_dir / name)
+            if self._abandoned.is_set():
+                return False
+            if not version or version == self._copied.get(name):
+                continue
+            try:
+                copy()
+                self._copied[name] = version
+            except Exception as error:  # Each store has errors of its own.
+                # The run may have replaced or removed the files meanwhile: another pass comes.
+                complete = False
+                if version == _files(self._run_dir / name):
+                    self._report(error)
+        self._remove_others([*aside, *present])
+        return complete
 
     def _copy_file(self, name: str) -> None:
         path = self._run_dir / name
-        self._absent.discard(name)
         if path.suffix == ".jsonl":
             # A line may be half written.
             lines = path.read_bytes()
@@ -204,7 +147,7 @@ class Mirror:
 
     def _copy_checkpoint(self, step: int) -> None:
         """Copy a checkpoint, and write its marker once all files are there."""
-        place, stored = f"{CHECKPOINTS}/{step}", self._known_checkpoints()
+        place, stored = f"{CHECKPOINTS}/{step}", self._stored
         with _held(self._run_dir, place) as (directory, version):
             marker = Marker(remote.identity(directory), {name: size for name, (size, _) in version.items()})
             if stored.get(step) == marker:
@@ -215,28 +158,21 @@ class Mirror:
             self._store.upload_all(directory, list(version), place)
             if _files(directory) != version:
                 raise FileNotFoundError(f"{directory} changed while it was copied")
-        self._check_owner()
         self._store.write(marker_name(step), json.dumps(marker._asdict()).encode())
         stored[step] = marker
 
     def _remove_others(self, present: list[int]) -> None:
         """Remove from the store what the run has removed."""
         for name in _REMOVABLE:
-            if not (self._run_dir / name).exists() and name not in self._absent:
+            if not (self._run_dir / name).exists() and self._copied.get(name) != {}:
                 self._store.remove(name)
-                self._copied.pop(name, None)
-                self._absent.add(name)
-        stored = self._known_checkpoints()
+                self._copied[name] = {}
+        stored = self._stored
         # Until a local checkpoint is complete on the store, older ones there are the only ones.
         is_replaced = any(stored.get(step) is not None for step in present)
         for step in stored.keys() - set(present) if is_replaced else ():
             self._store.remove_checkpoint(step)
             del stored[step]
-
-    def _known_checkpoints(self) -> dict[int, Marker | None]:
-        if self._stored is None:
-            self._stored = self._store.checkpoints()
-        return self._stored
 
     def _report(self, error: Exception) -> None:
         kind = type(error).__name__

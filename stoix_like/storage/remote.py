@@ -30,8 +30,6 @@ from stoix_like.storage.store import UNREADABLE, Marker, Store, marker_name, nor
 
 # What a directory ends with that holds an incomplete copy of a checkpoint.
 PARTIAL = ".partial"
-# The file on a store that names the mirror that may write there.
-OWNER = ".mirror-owner"
 # Files that not every run has: one of an earlier copy would be taken for a part of the run.
 _OF_ONE_RUN = (CONFIG, ENVIRONMENT, UPDATES, SUMMARY, FAILURE)
 # A run may replace a checkpoint while it is copied.
@@ -92,12 +90,6 @@ def check_continues(address: str, run_dir: Path, start_step: int, record: bytes)
             )
 
 
-def check_owner(store: Store, token: bytes) -> None:
-    """Refuse a store that another mirror has started to write since this one did."""
-    if store.read(OWNER) != token:
-        raise OtherRunError(f"checkpoint.mirror={store.address} is the mirror of another process by now")
-
-
 def first_record(run_dir: Path) -> bytes:
     """Return the first record of a run, which contains a time and so tells it from other runs; empty without any."""
     path = run_dir / METRICS
@@ -111,21 +103,8 @@ def _is_same_run(store: Store, record: bytes) -> bool:
 
 
 def _from(store: Store, first: int) -> list[int]:
-    """Return the checkpoints on a store of at least `first` environment steps that are what was written."""
-    return [
-        step
-        for step, marker in store.checkpoints().items()
-        if marker is not None and step >= first and _stored_identity(store, step, marker) == marker.identity
-    ]
-
-
-def _stored_identity(store: Store, step: int, marker: Marker) -> str:
-    """Return the identity of a checkpoint on a store."""
-    digest = hashlib.sha256()
-    for name in sorted(map(PurePosixPath, marker.files)):
-        if name.parts[0] == "host_state":
-            digest.update(store.read(f"{CHECKPOINTS}/{step}/{name}"))
-    return digest.hexdigest()
+    """Return the complete checkpoints on a store of at least `first` environment steps."""
+    return [step for step, marker in store.checkpoints().items() if marker is not None and step >= first]
 
 
 def newest(run_dir: Path) -> int:
@@ -148,7 +127,7 @@ def fetch(address: str | Path, target: Path, wanted: Wanted = lambda name: True)
     """
     with reported(address):
         store = Store(address)
-        names = store.sizes().keys() - {OWNER}
+        names = store.sizes().keys()
         if not any(PurePosixPath(name).name == CONFIG for name in names):
             raise ConfigError(f"{store.address} holds no run: {CONFIG} is missing")
         _remove_others(target, names, _fetch_checkpoints(store, target, wanted))

@@ -8,32 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import re
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from stoix_like.call_thread import CallThread, NoAnswerError
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage.contents import parse_json
 from stoix_like.storage.files import scratch_name
 from stoix_like.storage.run_files import ADDRESS, CHECKPOINTS
 
-T = TypeVar("T")
-_SECONDS_BETWEEN_WORDS = 30.0
 _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(0|[1-9][0-9]*)(\.complete$|/)")
 # Extras by protocol, with the package that each one brings.
 _EXTRAS = {"s3": ("s3", "s3fs"), "s3a": ("s3", "s3fs"), "gs": ("gcs", "gcsfs"), "gcs": ("gcs", "gcsfs")}
 
-
-SECONDS_TO_ANSWER = 60.0
-"""Until a store that accepts requests and never answers counts as failed, without the time for large files."""
-BYTES_PER_SECOND = 1e5
-"""The slowest upload that does not count as failed."""
 UNREADABLE = (FileNotFoundError, IsADirectoryError, PermissionError)
 """Errors of one object, which say nothing about the others."""
 
@@ -50,9 +39,8 @@ class Store:
 
     def __init__(self, address: str | Path) -> None:
         self.address = normalised(address)
-        self._thread, self._hangs = CallThread(), False
         with reported(self.address):
-            self._fs, self._root = self._answered(lambda: _file_system(self.address))
+            self._fs, self._root = _file_system(self.address)
         # Files of a local file system are visible while they are written; objects of a store are not.
         self._renames = "file" in self._fs.protocol
 
@@ -65,7 +53,7 @@ class Store:
         """Return the sizes of all files in bytes, by name, but for those that are being written."""
         self._fs.invalidate_cache()
         prefix = self._root.rstrip("/") + "/"
-        found = self._answered(lambda: self._fs.find(self._root, detail=True))
+        found = self._fs.find(self._root, detail=True)
         files = ((path.removeprefix(prefix), info["size"]) for path, info in sorted(found.items()))
         return {name: size for name, size in files if not name.endswith(".tmp")}
 
@@ -73,7 +61,7 @@ class Store:
         """Return whether there is a file of this name."""
         self._fs.invalidate_cache()
         try:
-            self._answered(lambda: self._fs.info(self._path(name)))
+            self._fs.info(self._path(name))
         except FileNotFoundError:
             return False
         # Any other error is no answer: `exists` of some stores would take it for one.
@@ -81,37 +69,36 @@ class Store:
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
-        return bytes(self._answered(lambda: self._fs.cat_file(self._path(name))))
+        return bytes(self._fs.cat_file(self._path(name)))
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file, which replaces another one as a whole."""
-        self._replace(name, lambda path: self._fs.pipe_file(path, content), len(content))
+        self._replace(name, lambda path: self._fs.pipe_file(path, content))
 
     def upload(self, source: Path, name: str) -> None:
         """Copy a local file, which replaces another one as a whole."""
-        self._replace(name, lambda path: self._fs.put_file(str(source), path), source.stat().st_size)
+        self._replace(name, lambda path: self._fs.put_file(str(source), path))
 
     def upload_all(self, source: Path, names: list[str], place: str) -> None:
         """Copy files of a local directory to the directory `place`, several at a time where the store allows it."""
         paths = [self._path(f"{place}/{name}") for name in names]
-        size = sum((source / name).stat().st_size for name in names)
-        self._answered(lambda: self._fs.put([str(source / name) for name in names], paths), size)
+        self._fs.put([str(source / name) for name in names], paths)
 
     def download_all(self, place: str, names: list[str], target: Path) -> None:
         """Copy files of the directory `place` to a local directory."""
         for name in names:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
         paths = [self._path(f"{place}/{name}") for name in names]
-        self._called(lambda: self._fs.get(paths, [str(target / name) for name in names]))
+        self._fs.get(paths, [str(target / name) for name in names])
 
     def download(self, name: str, target: Path) -> None:
         """Copy a file to a local one, which it replaces as a whole; the local one gets its time."""
         scratch = target.with_name(scratch_name(target.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._called(lambda: self._fs.get_file(self._path(name), str(scratch)))
+            self._fs.get_file(self._path(name), str(scratch))
             with contextlib.suppress(Exception):  # not every store knows it
-                written = self._answered(lambda: self._fs.modified(self._path(name))).timestamp()
+                written = self._fs.modified(self._path(name)).timestamp()
                 os.utime(scratch, (written, written))
             scratch.replace(target)
         finally:
@@ -120,13 +107,13 @@ class Store:
     def remove(self, name: str) -> None:
         """Remove a file, if there is one."""
         with contextlib.suppress(FileNotFoundError):
-            self._answered(lambda: self._fs.rm_file(self._path(name)))
+            self._fs.rm_file(self._path(name))
 
     def remove_checkpoint(self, step: int) -> None:
         """Remove a checkpoint, its marker first."""
         self.remove(marker_name(step))
         with contextlib.suppress(FileNotFoundError):
-            self._answered(lambda: self._fs.rm(self._path(f"{CHECKPOINTS}/{step}"), recursive=True))
+            self._fs.rm(self._path(f"{CHECKPOINTS}/{step}"), recursive=True)
 
     def checkpoints(self) -> dict[int, Marker | None]:
         """Return the markers of the checkpoints by environment steps, None for one that is not complete or damaged."""
@@ -156,47 +143,19 @@ class Store:
             marker if all(sizes.get(f"{CHECKPOINTS}/{step}/{name}") == size for name, size in files.items()) else None
         )
 
-    def _replace(self, name: str, put: Callable[[str], Any], size: int) -> None:
+    def _replace(self, name: str, put: Callable[[str], Any]) -> None:
         path = self._path(name)
         if not self._renames:
-            self._answered(lambda: put(path), size)
+            put(path)
             return
-        # With its own name: a call that was given up may continue, and write another one's file.
         place, _, file = path.rpartition("/")
         part = f"{place}/{scratch_name(file)}"
         try:
-            self._answered(lambda: put(part), size)
-            self._answered(lambda: self._fs.mv(part, path))
+            put(part)
+            self._fs.mv(part, path)
         except OSError:
             with contextlib.suppress(OSError):
-                self._answered(lambda: self._fs.rm_file(part))
-            raise
-
-    def _answered(self, function: Callable[[], T], size: int = 0) -> T:
-        """Call a function of the store that sends `size` bytes, and has a small answer."""
-        return self._called(function, SECONDS_TO_ANSWER + size / BYTES_PER_SECOND)
-
-    def _called(self, function: Callable[[], T], timeout: float = math.inf) -> T:
-        """Call a function of the store, and say what a command waits for."""
-        words = 0
-
-        def say(elapsed: float) -> None:
-            nonlocal words
-            # No user waits for the thread of a mirror.
-            is_awaited = threading.current_thread() is threading.main_thread()
-            if is_awaited and elapsed >= (words + 1) * _SECONDS_BETWEEN_WORDS:
-                words += 1
-                print(f"waiting for {self.address} for {elapsed:.0f} s", file=sys.stderr)
-
-        if self._hangs:
-            # The blocked call keeps its thread, and perhaps the connections of its file system.
-            thread = CallThread()
-            self._fs, _ = thread.call(lambda: _file_system(self.address), SECONDS_TO_ANSWER, say)
-            self._thread, self._hangs, words = thread, False, 0
-        try:
-            return self._thread.call(function, timeout, say)
-        except NoAnswerError:
-            self._hangs = True
+                self._fs.rm_file(part)
             raise
 
     def _path(self, name: str) -> str:

@@ -1,7 +1,6 @@
 """Runs on object stores: mirrors of stores that wait and fail, copies from them, and addresses that cannot work."""
 
 import shutil
-import threading
 import time
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 import stoix_like
 from stoix_like.errors import ConfigError
 from stoix_like.storage import mirror, recorded_runs, remote
-from stoix_like.storage import store as store_module
 from stoix_like.storage.store import Store
 from support.comparisons import without_times
 from support.faulty_store import FaultyFileSystem
@@ -37,48 +35,15 @@ def test_a_checkpoint_that_is_not_complete_is_never_read(tmp_path, run, store, c
     printed = capsys.readouterr().err
     assert printed.count("cannot copy the run to faulty://bucket/run: ConnectionError: no route") == 1
     assert f"lacks the latest files of the run after 0.3 s of waiting (checkpoint.mirror_wait); {run} has" in printed
-    # The directory cannot be read for a while, and the store comes back while the run trains.
-    (run / "checkpoints").rename(tmp_path / "elsewhere")
-    (run / "checkpoints").touch()
+    # The store comes back while the run trains.
+    FaultyFileSystem.puts_until_error = 0
     one = mirror.Mirror(run, ADDRESS)
     one.start()
-    wait_until(lambda: "not a directory" in capsys.readouterr().err)
-    (run / "checkpoints").unlink()
-    (tmp_path / "elsewhere").rename(run / "checkpoints")
+    wait_until(lambda: "no route" in capsys.readouterr().err)
     FaultyFileSystem.puts_until_error = None
     wait_until(lambda: "checkpoints/64.complete" in names(store))
     one.close(20.0)
     assert "faulty://bucket/run is up to date again" in capsys.readouterr().err
-
-
-def test_large_files_are_copied_when_they_have_grown_by_a_tenth_or_the_run_needs_them(run, store):
-    """A store takes whole files; the copies of checkpoints, and of complete runs, lack no record."""
-    updates, one = run / "updates.jsonl", mirror.Mirror(run, ADDRESS)
-
-    def content(name):
-        return store[f"/bucket/run/{name}"].getvalue()
-
-    def append(size):
-        with updates.open("a") as file:
-            file.write("x" * (size - 1) + "\n")
-        # Copied after the other file in a pass.
-        (run / "written").write_text(str(updates.stat().st_size))
-        wait_until(lambda: "written" in names(store) and content("written") == str(updates.stat().st_size).encode())
-        return len(content("updates.jsonl"))
-
-    updates.write_text("x" * 2_000_000 + "\n")
-    one.start()
-    wait_until(lambda: "checkpoints/128.complete" in names(store) and "updates.jsonl" in names(store))
-    assert append(1000) == 2_000_001
-    assert append(200_000) == 2_201_001
-    assert append(1000) == 2_201_001
-    write_checkpoint(run.parent / "aside", 192)
-    (run.parent / "aside/checkpoints/192").rename(run / "checkpoints/192")
-    wait_until(lambda: "checkpoints/192.complete" in names(store))
-    assert len(content("updates.jsonl")) == 2_202_001
-    assert append(1000) == 2_202_001
-    one.close(20.0)
-    assert len(content("updates.jsonl")) == 2_203_001
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -119,35 +84,6 @@ def test_checkpoints_stay_on_the_store_until_a_later_one_is_complete_there(run, 
     FaultyFileSystem.puts_until_error = None
     copy(run)
     assert [name for name in names(store) if name.endswith(".complete")] == ["checkpoints/256.complete"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["put_file", "pipe_file", "rm_file"])
-def test_a_request_that_hangs_is_reported_and_tried_again_on_another_connection(run, store, monkeypatch, capsys, name):
-    """The first file system blocks for ever from its first upload, or removal, on."""
-    copy(run)
-    (run / "summary.json").unlink()
-    write_checkpoint(run, 256)
-    request, hanging, end = getattr(FaultyFileSystem, name), [], threading.Event()
-
-    def hang(self, *args, **kwargs):
-        hanging.append(self)
-        if self is hanging[0]:
-            end.wait()
-        return request(self, *args, **kwargs)
-
-    monkeypatch.setattr(store_module, "SECONDS_TO_ANSWER", 0.3)
-    monkeypatch.setattr(FaultyFileSystem, name, hang)
-    one = mirror.Mirror(run, ADDRESS)
-    one.start()
-    wait_until(lambda: "checkpoints/256.complete" in names(store) and "summary.json" not in names(store))
-    one.close(20.0)
-    end.set()
-    printed = capsys.readouterr().err
-    assert printed.count("NoAnswerError: no answer within 0.3") == 1
-    assert [system is hanging[0] for system in hanging].count(True) == 1
-    assert len(hanging) > 1
-    assert printed.endswith(f"{ADDRESS} is up to date again\n")
 
 
 @pytest.mark.slow
@@ -227,48 +163,3 @@ def test_a_run_that_starts_again_without_a_checkpoint_is_still_copied(run, store
     one.close(20.0)
     assert store["/bucket/run/metrics.jsonl"].getvalue() == b"of the second start\n"
     assert "checkpoints/64.complete" in names(store)
-
-
-def test_of_two_mirrors_on_one_address_the_later_one_copies(tmp_path, run, store, capsys):
-    """Both runs started before either had copied anything."""
-    first, other = mirror.Mirror(run, ADDRESS), tmp_path / "other"
-    shutil.copytree(run, other)
-    shutil.rmtree(run / "checkpoints")
-    first.start()
-    wait_until(lambda: "summary.json" in names(store))
-    (other / "metrics.jsonl").unlink()  # nothing is trained yet
-    second = mirror.Mirror(other, ADDRESS)
-    second.start()
-    wait_until(lambda: "checkpoints/128.complete" in names(store))
-    (other / "metrics.jsonl").write_text("of the other run\n")
-    write_checkpoint(run, 256)
-    first.close(20.0)
-    assert capsys.readouterr().err == (
-        f"checkpoint.mirror={ADDRESS} is the mirror of another process by now; training continues, and nothing is"
-        " copied\n"
-    )
-    second.close(20.0)
-    assert "checkpoints/256.complete" not in names(store)
-    assert store["/bucket/run/metrics.jsonl"].getvalue() == b"of the other run\n"
-    remote.fetch(ADDRESS, tmp_path / "copy")
-    assert {path.name for path in (tmp_path / "copy/checkpoints").iterdir()} == {"64", "128"}
-
-
-@pytest.mark.parametrize("all_files", [False, True])
-def test_a_store_that_was_emptied_is_copied_again(tmp_path, run, store, capsys, all_files):
-    """Without the name of its mirror, too: then it holds checkpoints that are later than the start of the run."""
-    one = mirror.Mirror(run, ADDRESS)
-    one.start()
-    write_checkpoint(run, 256)
-    wait_until(lambda: "checkpoints/256.complete" in names(store))
-    for name in list(store) if all_files else ["/bucket/run/.mirror-owner"]:
-        store.pop(name)
-    wait_until(lambda: {".mirror-owner", "config.yaml", "checkpoints/256.complete"} <= names(store))
-    write_checkpoint(run, 512)
-    wait_until(lambda: "checkpoints/512.complete" in names(store))
-    one.close(20.0)
-    printed = capsys.readouterr().err
-    assert printed.count(f"cannot copy the run to {ADDRESS}: FileNotFoundError") == 1
-    assert printed.endswith(f"{ADDRESS} is up to date again\n")
-    remote.fetch(ADDRESS, tmp_path / "copy")
-    assert {path.name for path in (tmp_path / "copy/checkpoints").iterdir()} == {"64", "128", "256", "512"}

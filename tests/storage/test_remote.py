@@ -9,7 +9,6 @@ import pytest
 
 from stoix_like.errors import ConfigError
 from stoix_like.storage import remote
-from stoix_like.storage import store as store_module
 from stoix_like.storage.run_files import is_locked
 from stoix_like.storage.store import Store
 from support.faulty_store import FaultyFileSystem
@@ -22,11 +21,10 @@ def test_a_copy_of_the_copy_is_the_run(tmp_path, run, store):
     (run / "metrics.jsonl").write_text('{"a": 1}\n{"a":')
     (run / "checkpoints/192.orbax-checkpoint-tmp").mkdir()
     (run / ".config.yaml.0123.tmp").touch()
-    (run / ".mirror-owner").write_text("of a directory that once was on a store")
     copy(run)
     remote.fetch(ADDRESS, tmp_path / "copy")
     # Without what belongs to this machine, what is not complete and the torn line.
-    own = (".lock", ".config.yaml.0123.tmp", ".mirror-owner")
+    own = (".lock", ".config.yaml.0123.tmp")
     kept = {name: text for name, text in files(run).items() if name not in own}
     assert files(tmp_path / "copy") == kept | {"metrics.jsonl": '{"a": 1}\n'}
     # Another process copies no checkpoint again, and removes what the run removes.
@@ -127,19 +125,10 @@ def test_an_address_with_a_password_is_refused_without_showing_it():
 
 
 DAMAGES = {
-    "empty": b"",
     "cut": b'{"identity": "0", "fi',
     "no JSON": b"\xff\x00",
-    "number": b"7",
-    "null": b"null",
-    "list": b"[]",
-    "no identity": b'{"files": {}}',
     "files in a list": b'{"identity": "0", "files": ["host_state/metadata"]}',
-    "sizes that are no numbers": b'{"identity": "0", "files": {"host_state/metadata": null}}',
-    "infinite size": b'{"identity": "0", "files": {"host_state/metadata": Infinity}}',
-    "deep": b"[" * 100_000,
     "no such file": b'{"identity": "0", "files": {"elsewhere": 1}}',
-    "another identity": None,
 }
 
 
@@ -148,9 +137,7 @@ def test_a_damaged_marker_leaves_the_older_checkpoints(tmp_path, run, store, mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     copy(run)
     place = "/bucket/run/checkpoints/128.complete"
-    whole = json.loads(store[place].getvalue())
-    content = DAMAGES[damage] or json.dumps({**whole, "identity": "0"}).encode()
-    fsspec.filesystem("faulty").pipe_file(place, content)
+    fsspec.filesystem("faulty").pipe_file(place, DAMAGES[damage])
     found = remote.working_copy(ADDRESS)
     assert [path.name for path in (found / "checkpoints").iterdir()] == ["64"]
     assert "faulty://bucket/run holds a damaged checkpoint, 128" in capsys.readouterr().err
@@ -164,8 +151,10 @@ def test_a_damaged_marker_leaves_the_older_checkpoints(tmp_path, run, store, mon
     }
 
 
-@pytest.mark.parametrize("name", ["host_state/metadata", "best/d/0"])
-@pytest.mark.parametrize("content", [None, b"cut"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("host_state/metadata", b"state 128 host_state/METADATA"), ("best/d/0", None), ("best/d/0", b"cut")],
+)
 def test_a_damaged_file_of_a_checkpoint_leaves_the_older_ones(tmp_path, run, store, capsys, name, content):
     copy(run)
     path = f"/bucket/run/checkpoints/128/{name}"
@@ -238,16 +227,6 @@ def test_nothing_of_a_failed_copy_stays(tmp_path, run, store, monkeypatch):
         remote.working_copy(ADDRESS)
     assert not list(target.glob(".*.tmp"))
     assert not list(target.glob(".*.partial"))
-
-
-@pytest.mark.slow
-def test_a_store_that_never_answers_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(store_module, "SECONDS_TO_ANSWER", 1.2)
-    monkeypatch.setattr(store_module, "_SECONDS_BETWEEN_WORDS", 0.6)
-    FaultyFileSystem.open_gate.clear()
-    with pytest.raises(ConfigError, match=f"{ADDRESS} cannot be read: NoAnswerError: no answer within 1.2 seconds"):
-        remote.check_new(ADDRESS)
-    assert capsys.readouterr().err == f"waiting for {ADDRESS} for 1 s\n"
 
 
 def test_a_working_copy_of_another_run_is_replaced(run, store, tmp_path, monkeypatch):
