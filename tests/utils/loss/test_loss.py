@@ -198,14 +198,3 @@ def test_arrays_that_would_broadcast_are_refused(name):
         for wrong in (x[..., None],) if any_size else (x[..., None], x[..., :1]):
             with pytest.raises(ValueError, match=r"\.shape=.* must be \["):
                 jax.eval_shape(lambda *x: case(*x, *case.numbers), *arrays[:position], wrong, *arrays[position + 1 :])
-
-
-@pytest.mark.parametrize(
-    "name", ["mpo_temperature", "mpo_alpha", "mpo_alpha_dual", "vmpo_temperature", "sac_temperature"]
-)
-@pytest.mark.usefixtures("without_type_checks")
-def test_temperatures_and_multipliers_are_scalars(name):
-    case = CASES[name]
-    arrays = [jnp.stack([x, x]) if x.ndim == 0 else x for x in case.arrays]
-    with pytest.raises(ValueError, match=r"\.shape=.* must be \["):
-        jax.eval_shape(lambda *x: case(*x, *case.numbers), *arrays)
