@@ -21,10 +21,10 @@ from stoix_like.overrides import Overrides, check_given_once, to_overrides, with
 
 if TYPE_CHECKING:
     from stoix_like.callbacks import Callback
-    from stoix_like.inference.collect import collect
     from stoix_like.inference.evaluation import evaluate
     from stoix_like.inference.load import load_policy
     from stoix_like.lab import analysis as analysis
+    from stoix_like.lab.collect import collect
     from stoix_like.lab.tuning.sweep import sweep as sweep
     from stoix_like.lab.tuning.tune import tune as tune
     from stoix_like.loggers import Logger
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 else:
     # Importing the package imports neither jax nor Hydra.
     _MODULES = {
-        "collect": "stoix_like.inference.collect",
+        "collect": "stoix_like.lab.collect",
         "evaluate": "stoix_like.inference.evaluation",
         "load_policy": "stoix_like.inference.load",
         "sweep": "stoix_like.lab.tuning",

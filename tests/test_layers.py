@@ -49,11 +49,11 @@ LAYERS = (
     ("run.programs",),
     ("run",),
     ("inference",),
-    ("lab.aot",),
+    ("lab.aot", "lab.collect", "lab.hub", "lab.replay_data", "lab.searches"),
     ("lab.analysis", "lab.ladder"),
     ("lab.tuning",),
     ("tuning",),
-    ("cli",),
+    ("cli", "lab.plotting"),
     ("",),
 )
 

@@ -235,7 +235,7 @@ def _eject(args: argparse.Namespace) -> str:
 
 
 def _push(args: argparse.Namespace) -> str:
-    from stoix_like.inference import hub
+    from stoix_like.lab import hub
 
     return f"pushed to {hub.push(args.run_dir, args.repo, private=args.private)}"
 

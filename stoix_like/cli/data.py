@@ -55,7 +55,7 @@ def count(text: str) -> int:
 
 
 def _collect(args: argparse.Namespace) -> str:
-    from stoix_like.inference import collect
+    from stoix_like.lab import collect
 
     if args.trust:
         make_importable()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stoix_like.cli import commands as reading
-from stoix_like.cli import data, plotting
+from stoix_like.cli import data
 from stoix_like.cli.options import TRUST
 from stoix_like.cli.process import FAILED, STARTED, program, show
 from stoix_like.cli.train import config_dirs, train
@@ -50,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if known.command == "train":
             train(None, rest, owns_process=argv is None)
         elif known.command == "plot":
+            from stoix_like.lab import plotting
+
             show(plotting.plot(rest))
         else:
             known.run(known)
@@ -58,8 +60,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """Parse the arguments; return those for `train` and `plot`, which have their own parsers, separately."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if words and (kind := plotting.moved(words[0])):
-        raise ConfigError(f"{words[0]} is a kind of plot: use stoix-like plot --kind {kind}")
     parser = argparse.ArgumentParser(
         "stoix-like", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )

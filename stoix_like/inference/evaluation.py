@@ -16,13 +16,13 @@ import numpy as np
 from stoix_like.architectures.evaluator import Episodes, make_evaluator
 from stoix_like.assembly import SystemParts
 from stoix_like.base_types import System
+from stoix_like.config import RunConfig
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.opponents import Opponent
 from stoix_like.errors import ConfigError, DamagedError, TrainingError
 from stoix_like.inference.baseline import BaselinePolicy, compared, with_policy
 from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
-from stoix_like.inference.searches import with_simulations
 from stoix_like.loggers.formats import center_name, format_number
 from stoix_like.policies.visits import check_seed
 from stoix_like.rendering.animation import check_path, write_animation
@@ -31,6 +31,7 @@ from stoix_like.run.host.devices import device_names, set_compile_cache
 from stoix_like.run.population.members import Population, count_members, make_population
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import Progress
+from stoix_like.schema import replace_values
 from stoix_like.storage import checkpoint
 from stoix_like.storage.contents import reading
 from stoix_like.storage.files import check_directory, write_json
@@ -465,3 +466,15 @@ def _new_file(directory: Path, stem: str) -> Path:
             number += 1
         else:
             return path
+
+
+def with_simulations(config: RunConfig, simulations: int | None) -> RunConfig:
+    """Set how long evaluations of a run search in each step."""
+    if simulations is None:
+        return config
+    keys = config.system.policy_hyperparams
+    if not keys:
+        raise ConfigError(f"simulations={simulations} has no effect: system={config.system_name} does not search")
+    if simulations < 0:
+        raise ConfigError(f"simulations={simulations} is negative: use at least 0, for only the policy")
+    return config._replace(system=replace_values(config.system, dict.fromkeys(keys, simulations)))

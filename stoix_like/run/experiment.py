@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
@@ -46,8 +46,14 @@ from stoix_like.storage.run_files import METRICS, is_address, read_records
 from stoix_like.storage.store import normalised
 from stoix_like.user_code import name_of
 
-Start = Callable[[RunSetup, RunDirectory, MultiLogger, Callable[[], TrainingLoop]], tuple[TrainingLoop, RunInfo]]
-"""Makes the loop of a run, new or restored, and describes the run for callbacks."""
+
+class Launch(NamedTuple):
+    """How a run begins."""
+
+    source: warm_start.Source | None = None  # the parameters that a new run starts from
+    notes: tuple[str, ...] = ()  # for the user
+    resumes: bool = False  # whether the directory holds the run
+    restores: bool = False  # whether it has a checkpoint, too
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -134,7 +140,7 @@ def run(prepared: Prepared, notes: tuple[str, ...] = ()) -> Result:
     with directory.own(setup.config.checkpoint) as start_mirror:
         directory.write_config(setup.config.resolved, setup.description)
         try:
-            return _train(setup, directory, start_mirror, functools.partial(_start, prepared.source, notes))
+            return _train(setup, directory, start_mirror, Launch(prepared.source, notes))
         except ConfigError:
             # Nothing was trained: a corrected run may use the same directory.
             directory.discard()
@@ -205,12 +211,17 @@ def _resume(setup: RunSetup, directory: RunDirectory) -> Result:
             start_mirror()
             return complete
 
-        start: Start = _restart if host_state is not None else functools.partial(_start, find_source(setup), ())
-        if host_state is not None and setup.config.logger.console.enabled:
+        restores = host_state is not None
+        if restores and setup.config.logger.console.enabled:
             # The header follows the restored checkpoint, which has the history: an older one if this one is damaged.
             text = f"resuming {path}: compiling takes half a minute to two, or seconds if the programs are cached"
             processes.say(text, sys.stdout)
-        return _train(setup, directory, start_mirror, functools.partial(_start_again, start))
+        return _train(
+            setup,
+            directory,
+            start_mirror,
+            Launch(None if restores else find_source(setup), resumes=True, restores=restores),
+        )
 
 
 def _complete_result(setup: RunSetup, directory: RunDirectory, host_state: dict[str, Any] | None) -> Result | None:
@@ -270,7 +281,7 @@ def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str
         return None  # The files are damaged.
 
 
-def _train(setup: RunSetup, directory: RunDirectory, start_mirror: Callable[[], None], start: Start) -> Result:
+def _train(setup: RunSetup, directory: RunDirectory, start_mirror: Callable[[], None], launch: Launch) -> Result:
     """Train in a directory that this process owns; the mirror starts after all checks have passed."""
     path, keep, processes = directory.path, setup.config.checkpoint.keep, setup.processes
     writer = checkpoint.Writer(path, keep, processes) if keep else None
@@ -281,7 +292,7 @@ def _train(setup: RunSetup, directory: RunDirectory, start_mirror: Callable[[], 
     profile = Profile(path, processes) if setup.config.arch.profile else None
     try:
         make_loop = functools.partial(TrainingLoop, setup, logger, writer, videos, callbacks, profile, directory)
-        loop, info = start(setup, directory, logger, make_loop)
+        loop, info = _launch(launch, setup, directory, logger, make_loop)
         loop.notes += tuple(note for note in info.notes if note not in loop.notes)
         start_mirror()
         callbacks.start(info)
@@ -316,46 +327,27 @@ def _train(setup: RunSetup, directory: RunDirectory, start_mirror: Callable[[], 
     return _result(setup, path, loop.progress, summary)
 
 
-def _start(
-    source: warm_start.Source | None,
-    notes: Sequence[str],
-    setup: RunSetup,
-    directory: RunDirectory,
-    logger: MultiLogger,
-    make_loop: Callable[[], TrainingLoop],
+def _launch(
+    launch: Launch, setup: RunSetup, directory: RunDirectory, logger: MultiLogger, make_loop: Callable[[], TrainingLoop]
 ) -> tuple[TrainingLoop, RunInfo]:
-    """Start a run; return its loop, and its description for callbacks."""
-    info = _info(setup, directory.path, notes if source is None else (*notes, source.note))
-    logger.start(info)
-    loop = make_loop()
-    if source is not None:
-        loop.warm_start(source)
-    return loop, info
-
-
-def _restart(
-    setup: RunSetup, directory: RunDirectory, logger: MultiLogger, make_loop: Callable[[], TrainingLoop]
-) -> tuple[TrainingLoop, RunInfo]:
-    """Restore a run; return its loop, and its description for callbacks."""
-    loop = make_loop()
-    with loop.clock("checkpoints"):
-        notes = _restore(loop, directory.path)
-    loop.notes += notes  # also those that an earlier process had
-    info = _info(setup, directory.path, notes, loop.history)._replace(env_steps=loop.env_steps)
-    logger.start(info)
-    return loop, info
-
-
-def _start_again(
-    start: Start,
-    setup: RunSetup,
-    directory: RunDirectory,
-    logger: MultiLogger,
-    make_loop: Callable[[], TrainingLoop],
-) -> tuple[TrainingLoop, RunInfo]:
-    """Start a run that exists, and then replace what says how it ended: until here, nothing of it is lost."""
-    loop, info = start(setup, directory, logger, make_loop)
-    directory.write_config(setup.config.resolved, setup.description, resumed=True)
+    """Return the loop of a run, new or restored, and its description for callbacks."""
+    if launch.restores:
+        loop = make_loop()
+        with loop.clock("checkpoints"):
+            notes = _restore(loop, directory.path)
+        loop.notes += notes  # also those that an earlier process had
+        info = _info(setup, directory.path, notes, loop.history)._replace(env_steps=loop.env_steps)
+        logger.start(info)
+    else:
+        source = () if launch.source is None else (launch.source.note,)
+        info = _info(setup, directory.path, (*launch.notes, *source))
+        logger.start(info)
+        loop = make_loop()
+        if launch.source is not None:
+            loop.warm_start(launch.source)
+    if launch.resumes:
+        # Replaces what says how the run ended: until here, nothing of it is lost.
+        directory.write_config(setup.config.resolved, setup.description, resumed=True)
     return loop, info
 
 

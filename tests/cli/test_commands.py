@@ -58,14 +58,14 @@ class _ReachedError(Exception):
 @pytest.mark.parametrize(
     ("command", "target", "expected"),
     [
-        ("push run me/policy --private", "inference.hub.push", {"private": True}),
-        ("push run me/policy", "inference.hub.push", {"private": False}),
+        ("push run me/policy --private", "lab.hub.push", {"private": True}),
+        ("push run me/policy", "lab.hub.push", {"private": False}),
         (
             "collect run --out data.npz --steps 7 --replay --member 2",
-            "inference.collect.collect",
+            "lab.collect.collect",
             {"replay": True, "member": "2"},
         ),
-        ("collect run --out a/b-v0 --steps 7 --format minari", "inference.collect.collect", {"format": "minari"}),
+        ("collect run --out a/b-v0 --steps 7 --format minari", "lab.collect.collect", {"format": "minari"}),
         ("ladder run --members --neighbours 2", "lab.ladder.ladder", {"members": True, "neighbours": 2}),
         ("report run --out x.html --no-animation", "lab.analysis.report.write", {"animation": False}),
         ("report run --out x.html", "lab.analysis.report.write", {"animation": True}),

@@ -19,9 +19,9 @@ from matplotlib.patheffects import Normal, Stroke
 from stoix_like.envs.legends import Feature
 from stoix_like.envs.spaces import Dict, Discrete, Mixed, Tuple
 from stoix_like.errors import ConfigError
-from stoix_like.inference.searches import SearchedEpisode
 from stoix_like.lab.analysis.plots import arrange, new_axes
 from stoix_like.lab.analysis.slices import Slice, choose_features, take_slice, view_of
+from stoix_like.lab.searches import SearchedEpisode
 from stoix_like.policies.policy import Policy
 from stoix_like.policies.visits import Visits
 

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stoix_like.errors import ConfigError
-from stoix_like.inference.searches import SearchedEpisode
 from stoix_like.lab.analysis.learned import action_names
+from stoix_like.lab.searches import SearchedEpisode
 
 _MAX_ACTIONS = 32
 _PRIOR, _VISITS, _WEIGHTS, _TAKEN = "#bbbbbb", "#4477aa", "#228833", "#ee6677"

@@ -7,8 +7,8 @@ from stoix_like.base_types import SearchOutput
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.inference.searches import SearchedEpisode
 from stoix_like.lab.analysis.searches import draw_search
+from stoix_like.lab.searches import SearchedEpisode
 
 
 def episode(candidates=None):

@@ -11,13 +11,12 @@ import numpy as np
 
 from stoix_like.architectures.acting import game_keys, start_episodes
 from stoix_like.base_types import RolloutState, SearchOutput
-from stoix_like.config import RunConfig
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Space
 from stoix_like.errors import ConfigError
+from stoix_like.inference.evaluation import with_simulations
 from stoix_like.inference.load import load_member, open_run
 from stoix_like.policies.visits import check_seed
-from stoix_like.schema import replace_values
 
 
 class SearchedEpisode(NamedTuple):
@@ -28,18 +27,6 @@ class SearchedEpisode(NamedTuple):
     legend: Legend  # names of the actions
     found: SearchOutput  # `[T, ...]`, what the searches found, as host arrays
     reward: np.ndarray  # `[T]`, as the environment counts them
-
-
-def with_simulations(config: RunConfig, simulations: int | None) -> RunConfig:
-    """Set how long evaluations of a run search in each step."""
-    if simulations is None:
-        return config
-    keys = config.system.policy_hyperparams
-    if not keys:
-        raise ConfigError(f"simulations={simulations} has no effect: system={config.system_name} does not search")
-    if simulations < 0:
-        raise ConfigError(f"simulations={simulations} is negative: use at least 0, for only the policy")
-    return config._replace(system=replace_values(config.system, dict.fromkeys(keys, simulations)))
 
 
 def search_episode(

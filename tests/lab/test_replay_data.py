@@ -13,8 +13,8 @@ import stoix_like
 from stoix_like.base_types import Axes, Observation, TimeStep, Trajectory, Transition
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.inference import replay_data
-from stoix_like.inference.replay_data import _find_buffer, _rows, read_replay, stored_scale
+from stoix_like.lab import replay_data
+from stoix_like.lab.replay_data import _find_buffer, _rows, read_replay, stored_scale
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.utils.replay import Step
 from stoix_like.utils.replay.frames import FrameReplayState

@@ -13,8 +13,8 @@ from stoix_like.data.files import content_hash, read_data
 from stoix_like.envs import Box, Discrete, Vectorize
 from stoix_like.envs.environment import Environment, restart, transition
 from stoix_like.errors import ConfigError
-from stoix_like.inference.collect import _episodes, _identity
 from stoix_like.lab.analysis import learned
+from stoix_like.lab.collect import _episodes, _identity
 from stoix_like.policies import visits
 from stoix_like.policies.formats import numpy_policy
 from stoix_like.policies.visits import Player, Rows

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from stoix_like.errors import ConfigError
-from stoix_like.inference import hub
+from stoix_like.inference.hub import local_run
+from stoix_like.lab import hub
 from support import fake_hub
 from support.recorded import write_config
 from support.trained_runs import train_pendulum
@@ -64,7 +65,7 @@ def test_card_of_a_run_without_a_finite_return_says_so():
 @pytest.mark.parametrize("address", ["hf://policy", "hf://me/policy/more", "hf://me/pol icy"])
 def test_other_addresses_are_refused(address):
     with pytest.raises(ConfigError, match="is not an address of a run: use hf://owner/name"):
-        hub.local_run(address)
+        local_run(address)
 
 
 def test_push_refuses_what_is_no_run(tmp_path):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from stoix_like import cli
-from stoix_like.cli.plotting import KINDS, plot
 from stoix_like.lab.analysis.statistics import TESTS
+from stoix_like.lab.plotting import KINDS, plot
 
 
 @pytest.mark.parametrize(
@@ -46,13 +45,3 @@ def test_the_help_names_the_tests(capsys):
         plot(["--help"])
     names = " ".join(capsys.readouterr().out.split()).partition("--test TEST mark where it decides")[2]
     assert f"algorithms: {', '.join([*TESTS][:-1])} or {[*TESTS][-1]} " in names
-
-
-@pytest.mark.parametrize("kind", ["policy", "critic", "trajectory", "search", "dream", "memory"])
-def test_a_command_that_has_become_a_kind_is_answered_by_its_new_form(kind, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        cli.main([f"plot-{kind}", "run", "--out", "x.png"])
-    assert exit_.value.code == 2
-    assert capsys.readouterr().err == (
-        f"stoix-like: plot-{kind} is a kind of plot: use stoix-like plot --kind {kind}\n"
-    )

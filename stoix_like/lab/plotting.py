@@ -59,12 +59,6 @@ def plot(words: Sequence[str]) -> str:
     return f"drawn to {args.out}"
 
 
-def moved(word: str) -> str | None:
-    """Return the kind that a command such as `plot-dream` means; None if it is no such command."""
-    kind = word.removeprefix("plot-")
-    return kind if kind != word and kind in KINDS else None
-
-
 def _list_kinds() -> list[str]:
     return [f"  {name:12}{kind.about}{' (default)' * (name == DEFAULT)}" for name, kind in KINDS.items()]
 
@@ -187,8 +181,8 @@ def _draw_policy(args: argparse.Namespace) -> Figure:
 
 
 def _draw_search(args: argparse.Namespace) -> Figure:
-    from stoix_like.inference.searches import search_episode
     from stoix_like.lab.analysis.searches import draw_search
+    from stoix_like.lab.searches import search_episode
 
     if args.trust:
         make_importable()
