@@ -39,11 +39,6 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
         "--correction", default="holm", help="for several comparisons: holm (default), bonferroni, fdr_bh or none"
     )
     comparing.add_argument("--target", type=float, help="optimal return, for the optimality gap (default: the best)")
-    comparing.add_argument(
-        "--selection", choices=("ucb",), help="ucb: the return against the evaluation episodes that choosing costs"
-    )
-    comparing.add_argument("--episodes", type=int, default=200, help="of --selection: episodes to play (default: 200)")
-    comparing.add_argument("--seed", type=int, default=0, help="of --selection: seed of the repetitions (default: 0)")
     comparing.set_defaults(run=lambda args: show(_compare(args)))
 
     commands.add_parser("plot", add_help=False, help="plot runs, or what a run has learned; see plot --help")
@@ -188,11 +183,6 @@ def _compare(args: argparse.Namespace) -> str:
 
     settings = analysis.Settings(args.score, args.test, args.level, args.correction, args.target)
     settings.check()
-    if args.selection is not None:
-        from stoix_like.lab.analysis import bandit
-
-        curves = bandit.selection_curves(args.runs, settings, args.by, episodes=args.episodes, seed=args.seed)
-        return bandit.describe(curves, settings)
     return "\n\n".join(map(str, analysis.compare_all(args.runs, settings, args.by)))
 
 

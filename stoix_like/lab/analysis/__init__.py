@@ -11,7 +11,6 @@ analysis.learning_curves(analysis.read("runs"))  # matplotlib axes
 
 from __future__ import annotations
 
-from stoix_like.lab.analysis.bandit import SelectionCurve, selection_curves
 from stoix_like.lab.analysis.comparison import Comparison, Settings, compare, compare_all
 from stoix_like.lab.analysis.dreams import draw_dream
 from stoix_like.lab.analysis.frame import load
@@ -33,7 +32,6 @@ from stoix_like.lab.analysis.slices import Slice, take_slice
 __all__ = [
     "AlgorithmRuns",
     "Comparison",
-    "SelectionCurve",
     "Settings",
     "Slice",
     "compare",
@@ -54,7 +52,6 @@ __all__ = [
     "policy_slice",
     "read",
     "sample_efficiency",
-    "selection_curves",
     "take_slice",
     "trajectories",
 ]

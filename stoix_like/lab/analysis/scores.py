@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import math
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from stoix_like.arch_config import ARCHITECTURES, step_unit
 from stoix_like.errors import ConfigError
 from stoix_like.lab.analysis.groups import AlgorithmRuns
-from stoix_like.storage import remote
-from stoix_like.storage.contents import NUMBER, read_json, reading
-from stoix_like.storage.recorded_runs import EPISODE_RETURNS, TRIALS, Member, Run, all_seeds, evolves, halves
+from stoix_like.storage.recorded_runs import TRIALS, Member, Run, all_seeds, evolves, halves
 from stoix_like.storage.recorded_runs import members as members_of
-from stoix_like.storage.run_files import EVALUATIONS
 
 _KEEP_LAST = [name for name, arch in ARCHITECTURES.items() if arch.keeps_last]
-_PLAYED = {"env_steps": int, "episode_returns": [NUMBER]}
-# An evaluation of one member, or of all.
-_EVALUATION = (_PLAYED, {"members": [{"member": int, **_PLAYED}]})
-_MAX_BYTES = 2**28
 
 
 def common_unit(members: Iterable[Member]) -> str:
@@ -166,42 +157,3 @@ def common_size(label: str, columns: Sequence[np.ndarray], notes: list[str]) -> 
 def _scale(values: np.ndarray, every: np.ndarray) -> np.ndarray:
     low, high = np.min(every), np.max(every)
     return (values - low) / (high - low) if high > low else np.ones_like(values)
-
-
-def episode_returns(member: Member, kind: str) -> np.ndarray:
-    """Return the returns of single episodes of a member, from the absolute metric or from `stoix-like evaluate`.
-
-    Returns `[E]` returns, of the evaluation with the most episodes if there are several.
-    """
-    if member.failure and kind != "best":
-        return np.asarray([math.nan])
-    run = member.run
-    # The results of successive halving come from its best complete trials, not from the last ones.
-    which = "best" if kind == "best" or halves(run) else "last"
-    stored = run.summary.get(EPISODE_RETURNS)
-    if stored and (which == "best" or keeps_last(run)):
-        return np.asarray(stored[member.place] if isinstance(stored[0], list) else stored, np.float64)
-    found = max(_evaluations(member, which), key=len, default=[])
-    if not found:
-        place = shlex.quote(str(remote.address_of(run.directory)))
-        command = f"stoix-like evaluate {place} --which {which} --member all"
-        other = ", or --score best for those of its best ones" if stored else ""
-        raise ConfigError(f"{run.directory} stores no episode returns of its {which} parameters: use {command}{other}")
-    return np.asarray(found, np.float64)
-
-
-def _evaluations(member: Member, which: str) -> Iterator[list[Any]]:
-    """Yield the episode returns of a member in evaluations of its present parameters, in the environment of the run."""
-    run, env = member.run, member.run.config["env"]
-    env_steps = member.number(run.last["env_steps"] if which == "last" else run.summary.get("absolute/env_steps"))
-    options = {"opponent": env.get("eval_opponent"), "randomized": env.get("randomize_evaluation"), "simulations": None}
-    for path in sorted((run.directory / EVALUATIONS).glob(f"{which}-*.json")):
-        with reading(path, "remove it"):
-            record = read_json(path, _MAX_BYTES, _EVALUATION)
-        if any(record.get(name, value) != value for name, value in options.items()):
-            continue
-        for played in record.get("members", [record]):
-            # A run that was resumed has others.
-            is_present = math.isnan(env_steps) or played["env_steps"] == env_steps
-            if is_present and played.get("member", 0) == member.place:
-                yield played["episode_returns"]
