@@ -308,7 +308,7 @@ def test_dqn_and_qr_dqn(system, name, net):
     @jax.jit
     def step(shared, batch, count):
         shared, losses, _ = dqn.sgd_step(shared, batch, jax.random.key(0))
-        return shared._replace(params=dqn.update_target(shared.params, count)), {"loss": losses.mean()}
+        return shared._replace(params=dqn.config.target.update(shared.params, count)), {"loss": losses.mean()}
 
     losses = []
     for i in range(4):

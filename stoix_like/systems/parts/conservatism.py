@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import Distribution
-from stoix_like.envs.spaces import Box, Space
+from stoix_like.base_types import Metrics, PyTree
+from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, above, between, get_value
 from stoix_like.systems.parts.action_vectors import unit
 from stoix_like.utils.loss import cql_penalty_per_example, sampled_cql_penalty
+from stoix_like.utils.loss.common import values_of_actions
+from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,44 +47,33 @@ class SampledConservatism(Conservatism):
             )
 
 
-def check_actions(config: SampledConservatism | None, space: Space) -> None:
-    """Refuse a penalty on uniform actions where actions have no bounds.
-
-    `config`: hyperparameters; the floats may be traced. None: off.
-    """
-    if config is not None and config.cql_coef is not None and not (isinstance(space, Box) and space.bounded):
-        raise ConfigError("system.cql_coef draws uniform actions, which needs an action space with bounds: use null")
+SampledPenalty = Callable[..., jax.Array]
+"""`(sac, loss, q_params, params, batch, q_tm1 [B, C], key) -> loss`."""
 
 
-Policies = Callable[[], Sequence[Distribution]]
-Values = Callable[[jax.Array], jax.Array]
+def no_penalty(sac: Any, loss: jax.Array, *_: Any) -> jax.Array:
+    """Return the loss as it is."""
+    return loss
 
 
-Penalty = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-SampledPenalty = Callable[[jax.Array, jax.Array, Values, Policies, jax.Array, jax.Array | None], jax.Array]
-"""`(loss, key, values, policies, q_tm1 [B, C], returns) -> loss`, with `values` of actions `[B, ...]` as `[B, C]`, for
-actions of the policies and uniform ones; `returns` `[B]` are lower bounds of the values of the policies' actions, or
-None.
-"""
-
-
-def make_penalty(config: Conservatism) -> Penalty:
-    """Build the penalty of conservative Q-learning with discrete actions.
+def conservative(
+    config: Conservatism, losses: jax.Array, q_tm1: jax.Array, action: jax.Array
+) -> tuple[jax.Array, Metrics]:
+    """Add the penalty of conservative Q-learning with discrete actions to losses `[B]`; also return their metrics.
 
         P = cql_coef (log sum_a exp Q(s, a) - Q(s, a_data)), of each sample
 
     Source: Kumar et al. 2020 (CQL), arXiv:2006.04779, equation 4. Its mean over the data weighs all samples alike:
     so weights of a prioritised replay buffer apply to the penalty as to the loss.
-
-    Returns `(losses [B], q_tm1 [B, A], action [B]) -> losses`; the identity where it is off.
     """
-    coef = config.cql_coef
-    if coef is None:
-        return lambda losses, q_tm1, action: losses
-    return lambda losses, q_tm1, action: losses + coef * cql_penalty_per_example(q_tm1, action)
+    metrics = {"q_value": values_of_actions(q_tm1, action)}
+    if config.cql_coef is None:
+        return losses, metrics
+    penalised = losses + config.cql_coef * cql_penalty_per_example(q_tm1, action)
+    return penalised, metrics | {"penalty": penalised - losses}
 
 
-def make_sampled_penalty(config: SampledConservatism | None, space: Any) -> SampledPenalty:
+def make_sampled_penalty(config: SampledConservatism, space: Any) -> SampledPenalty:
     """Build the penalty of conservative Q-learning with continuous actions.
 
         P = cql_coef sum_c mean(log sum_a exp Q_c(s, a) - Q_c(s, a_data))
@@ -93,34 +84,36 @@ def make_sampled_penalty(config: SampledConservatism | None, space: Any) -> Samp
     also bounds the values of finished episodes online, backs up the largest of ten next actions, and on AntMaze learns
     the weight; here, only recorded steps have bounds.
 
-    `config`: hyperparameters; the floats may be traced. None: off.
+    The penalty draws actions of the policy, here and at the successor, and uniform ones.
+
+    `config`: hyperparameters; the floats may be traced.
     """
-    if config is None or config.cql_coef is None:
-        return lambda loss, *_: loss
+    if config.cql_coef is None:
+        return no_penalty
+    if not (isinstance(space, Box) and space.bounded):
+        raise ConfigError("system.cql_coef draws uniform actions, which needs an action space with bounds: use null")
     coef, number = config.cql_coef, config.cql_actions
 
-    def sampled(
-        loss: jax.Array,
-        key: jax.Array,
-        values: Values,
-        policies: Policies,
-        q_tm1: jax.Array,
-        returns: jax.Array | None,
+    def penalty(
+        sac: Any, loss: jax.Array, q_params: PyTree, params: PyTree, batch: Batch, q_tm1: jax.Array, key: jax.Array
     ) -> jax.Array:
-        uniform_key, key = jax.random.split(key)
+        def values(action: PyTree) -> jax.Array:
+            return cast(jax.Array, sac.q_values(q_params, batch.observation, action, None))
+
+        uniform_key, key = jax.random.split(jax.random.fold_in(key, 3))
         width = 2.0 * space.half_width
         uniform = jax.random.uniform(uniform_key, (number, len(q_tm1), *space.shape))
         q = [jax.vmap(values)(np.broadcast_to(space.low, space.shape)[None, None] + width[None, None] * uniform)]
         log_probs = [jnp.full((number, len(q_tm1)), -np.sum(np.log(2.0 * unit(space))))]
-        pi: Any
-        for index, pi in enumerate(policies()):
+        for index, observation in enumerate((batch.observation, batch.next_observation)):
+            pi = sac.pi(params, observation)
             action, log_prob = pi.sample_and_log_prob(seed=jax.random.fold_in(key, index), sample_shape=(number,))
             drawn = jax.vmap(values)(jax.lax.stop_gradient(action))
-            q.append(drawn if returns is None else jnp.maximum(drawn, returns[None, :, None]))
+            q.append(drawn if batch.returns is None else jnp.maximum(drawn, batch.returns[None, :, None]))
             log_probs.append(log_prob)
         penalties = jax.vmap(sampled_cql_penalty, in_axes=(-1, None, -1))(
             jnp.concatenate(q), jnp.concatenate(log_probs), q_tm1
         )
         return loss + coef * jnp.sum(penalties)
 
-    return sampled
+    return penalty

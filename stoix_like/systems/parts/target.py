@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import OnlineAndTarget, PyTree
-from stoix_like.schema import Part, Range
+from stoix_like.base_types import OnlineAndTarget, PyTree, SystemConfig
+from stoix_like.errors import ConfigError
+from stoix_like.schema import INT32_MAX, Part, Range, between
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,30 @@ class SoftTarget(Part):
     """Hyperparameters of target parameters."""
 
     tau: Annotated[float, Range(0.0, 1.0, without_low=True)]  # Polyak step size of the target parameters (soft update)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeriodicTarget(Part):
+    """Hyperparameters of target parameters that follow softly, or by a copy in every period."""
+
+    tau: Annotated[float, between(0.0, 1.0)]  # Polyak step size of the target parameters (soft update)
+    # Gradient steps between two copies of the online parameters to the target parameters (hard update).
+    target_update_period: Annotated[int | None, between(0, INT32_MAX)] = None
+
+    def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
+        """Check that the target network follows."""
+        if self.tau == 0.0 and not self.target_update_period:
+            raise ConfigError(
+                "system.tau=0 leaves the target network as it starts: use 0.005, or a system.target_update_period"
+            )
+
+    def update(self, params: OnlineAndTarget, steps: jax.Array) -> OnlineAndTarget:
+        """Update the target parameters after a number of gradient steps."""
+        if self.target_update_period:
+            target = optax.periodic_update(params.online, params.target, steps, self.target_update_period)
+        else:
+            target = optax.incremental_update(params.online, params.target, self.tau)
+        return params._replace(target=target)
 
 
 class TargetParameters(NamedTuple):

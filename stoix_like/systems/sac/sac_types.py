@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import OnlineAndTarget, PyTree
+from stoix_like.errors import ConfigError
+from stoix_like.schema import Part, between
 
 
 class SACParams(NamedTuple):
@@ -25,6 +28,22 @@ class SACOptStates(NamedTuple):
     actor_opt_state: PyTree
     q_opt_state: PyTree
     alpha_opt_state: PyTree
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetCritics(Part):
+    """Hyperparameters of the targets of an ensemble of critics."""
+
+    # Critics drawn at random per gradient step; their minimum is the target.
+    num_target_critics: Annotated[int, between(1, 1000)]
+
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Check that there are as many critics as the target needs."""
+        if self.num_target_critics > config.num_critics:
+            raise ConfigError(
+                f"system.num_target_critics={self.num_target_critics} must not exceed"
+                f" system.num_critics={config.num_critics}: use at most {config.num_critics}"
+            )
 
 
 class Ensemble(NamedTuple):

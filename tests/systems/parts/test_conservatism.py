@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,13 +8,7 @@ import pytest
 from stoix_like.base_types import Observation
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
-from stoix_like.systems.parts.conservatism import (
-    Conservatism,
-    SampledConservatism,
-    check_actions,
-    make_penalty,
-    make_sampled_penalty,
-)
+from stoix_like.systems.parts.conservatism import Conservatism, SampledConservatism, conservative, make_sampled_penalty
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
 from support.off_policy_runs import timestep
@@ -35,17 +31,17 @@ class Policy:
 
 def test_the_penalty_of_discrete_actions_is_a_soft_maximum():
     """2 (log(e^1 + e^2) - 1) and 2 (log(e^0 + e^3) - 3), each added to its own loss, which may have a weight."""
-    penalty = make_penalty(Conservatism(cql_coef=2.0))
-    found = penalty(jnp.asarray([5.0, 7.0]), jnp.asarray([[1.0, 2.0], [0.0, 3.0]]), jnp.asarray([0, 1]))
+    losses, q = jnp.asarray([5.0, 7.0]), jnp.asarray([[1.0, 2.0], [0.0, 3.0]])
+    found, _ = conservative(Conservatism(cql_coef=2.0), losses, q, jnp.asarray([0, 1]))
     first, second = 2 * (np.log(np.exp(1) + np.exp(2)) - 1), 2 * (np.log(1 + np.exp(3)) - 3)
     np.testing.assert_allclose(found, [5 + first, 7 + second], rtol=1e-6)
 
 
 def test_without_a_weight_nothing_changes():
     losses = jnp.ones(3)
-    assert make_penalty(Conservatism())(losses, None, None) is losses
-    assert make_sampled_penalty(SampledConservatism(), SPACE)(losses, None, None, None, None, None) is losses
-    assert make_sampled_penalty(None, SPACE)(losses, None, None, None, None, None) is losses
+    assert conservative(Conservatism(), losses, jnp.zeros((3, 2)), jnp.zeros(3, int))[0] is losses
+    unbounded = Box(-np.inf, np.inf, (1,))
+    assert make_sampled_penalty(SampledConservatism(), unbounded)(None, losses, *[None] * 5) is losses
 
 
 @pytest.mark.parametrize("system", ["ff_dqn", "ff_ddqn"])
@@ -68,11 +64,8 @@ def test_the_weight_of_the_penalty_has_its_effect_on_discrete_actions(system):
 
 
 def test_uniform_actions_need_bounds():
-    config = SampledConservatism(cql_coef=1.0)
-    check_actions(config, SPACE)
-    check_actions(SampledConservatism(), Box(-np.inf, np.inf, (1,)))
     with pytest.raises(ConfigError, match=r"system.cql_coef draws uniform actions, which needs an action space with b"):
-        check_actions(config, Box(-np.inf, np.inf, (1,)))
+        make_sampled_penalty(SampledConservatism(cql_coef=1.0), Box(-np.inf, np.inf, (1,)))
 
 
 @pytest.mark.parametrize("returns", [None, [-np.inf, 0.0, 9.0, 1.0]])
@@ -84,20 +77,20 @@ def test_the_penalty_of_continuous_actions_weighs_samples_by_their_densities(ret
     key = jax.random.key(1)
     penalty = make_sampled_penalty(SampledConservatism(cql_coef=0.5, cql_actions=NUMBER), SPACE)
     bounds = None if returns is None else jnp.asarray(returns, jnp.float32)
-    found = penalty(
-        jnp.asarray(3.0),
-        key,
-        lambda action: action * jnp.asarray([[1.0, 2.0]]),
-        lambda: [Policy(action, log_prob)],
-        jnp.asarray(q_tm1),
-        bounds,
+    sac = SimpleNamespace(
+        q_values=lambda params, observation, action, key: action * jnp.asarray([[1.0, 2.0]]),
+        pi=lambda params, observation: Policy(action, log_prob),
     )
-    uniform = -2 + 4 * np.asarray(jax.random.uniform(jax.random.split(key)[0], (NUMBER, BATCH, 1)))
+    batch = SimpleNamespace(observation=None, next_observation=None, returns=bounds)
+    found = penalty(sac, jnp.asarray(3.0), None, None, batch, jnp.asarray(q_tm1), key)
+    uniform_key = jax.random.split(jax.random.fold_in(key, 3))[0]
+    uniform = -2 + 4 * np.asarray(jax.random.uniform(uniform_key, (NUMBER, BATCH, 1)))
     total = 0.0
     for critic in range(2):
         drawn = (critic + 1) * action[..., 0]
         if returns is not None:
             drawn = np.maximum(drawn, np.asarray(returns)[None])
-        weights = np.concatenate([np.exp((critic + 1) * uniform[..., 0]) / 0.25, np.exp(drawn - log_prob)])
+        policy = np.exp(drawn - log_prob)  # here, and at the successor
+        weights = np.concatenate([np.exp((critic + 1) * uniform[..., 0]) / 0.25, policy, policy])
         total += np.mean(np.log(weights.mean(axis=0)) - q_tm1[:, critic])
     np.testing.assert_allclose(found, 3.0 + 0.5 * total, rtol=1e-5)

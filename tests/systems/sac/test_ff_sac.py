@@ -42,7 +42,9 @@ def test_temperature_decreases_above_the_target_entropy_and_increases_below():
     sac = algorithm("sac/ff_sac")
     for entropy, sign in ((0.5, 1.0), (-3.0, -1.0)):
         target = sac.target_entropy(UNMASKED)
-        gradient, _ = jax.grad(sac.alpha_loss, has_aux=True)(jnp.zeros(()), jnp.asarray(entropy), target)
+        gradient, _ = jax.grad(sac.config.temperature.dual_loss, has_aux=True)(
+            jnp.zeros(()), jnp.asarray(entropy), target
+        )
         assert float(gradient) * sign > 0.0
 
 

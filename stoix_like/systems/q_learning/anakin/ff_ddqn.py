@@ -6,6 +6,7 @@ import jax
 
 from stoix_like.base_types import OnlineAndTarget, SystemSpec
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.parts.conservatism import conservative
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import double_q_learning_per_example
 from stoix_like.utils.replay import Batch
@@ -24,7 +25,7 @@ class DoubleDQN(ff_dqn.BaseDQN[ff_dqn.Config]):
         losses = double_q_learning_per_example(
             q_tm1, q_t_value, batch.action, batch.reward, batch.discount, q_t_selector, huber
         )
-        return ff_dqn.conservative(self.config.conservatism, losses, q_tm1, batch.action)
+        return conservative(self.config.conservatism, losses, q_tm1, batch.action)
 
 
 def make_algorithm(config: ff_dqn.Config, spec: SystemSpec) -> Algorithm:

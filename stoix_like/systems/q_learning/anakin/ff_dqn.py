@@ -27,20 +27,19 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.envs.spaces import Discrete
-from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
-from stoix_like.schema import INT32_MAX, above, at_least, between
+from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.epochs import replay_epochs
-from stoix_like.systems.parts.conservatism import Conservatism, make_penalty
+from stoix_like.systems.parts.conservatism import Conservatism, conservative
 from stoix_like.systems.parts.epsilon_greedy import GREEDY, NEVER_RANDOM, EpsilonGreedyConfig, make_epsilon_schedule
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
+from stoix_like.systems.parts.target import PeriodicTarget
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import q_learning_per_example
-from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch, PrioritisedReplayConfig, Replay, make_replay, with_clipped_rewards
 
 
@@ -58,22 +57,12 @@ class BaseConfig(SystemConfig):
     gradients: Gradients
     resets: PeriodicResets
     exploration: EpsilonGreedyConfig
+    target: PeriodicTarget
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
     q_lr: Annotated[float, above(0.0)]  # Adam learning rate
-    tau: Annotated[float, between(0.0, 1.0)]  # Polyak step size of the target parameters (soft update)
-    # Gradient steps between two copies of the online parameters to the target parameters (hard update).
-    target_update_period: Annotated[int | None, between(0, INT32_MAX)] = None
     # Magnitude to which rewards are clipped before they are stored, in units of reward.
     max_abs_reward: Annotated[float, above(0.0)]
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that the target network follows."""
-        super().check(num_envs, num_shards)
-        if self.tau == 0.0 and not self.target_update_period:
-            raise ConfigError(
-                "system.tau=0 leaves the target network as it starts: use 0.005, or a system.target_update_period"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +135,7 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
         def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: jax.Array) -> tuple[Agent, Metrics]:
             batch = self.sample(agent, sample_key)
             shared, losses, metrics = self.sgd_step(agent.shared, batch, loss_key)
-            shared = shared._replace(params=self.update_target(shared.params, count))
+            shared = shared._replace(params=self.config.target.update(shared.params, count))
             # Priorities follow the errors, without other parts of the loss.
             errors = losses - metrics.get("penalty", 0.0)
             local = self.set_priorities(agent.local, batch, errors) if self.config.replay.prioritised else agent.local
@@ -169,14 +158,6 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
             loss, self.optim, self.axes, params.online, shared.opt_state
         )
         return shared._replace(params=params._replace(online=online), opt_state=opt_state), losses, metrics
-
-    def update_target(self, params: OnlineAndTarget, steps: jax.Array) -> OnlineAndTarget:
-        """Update the target parameters after a number of gradient steps: softly, or by a copy in every period."""
-        if self.config.target_update_period:
-            target = optax.periodic_update(params.online, params.target, steps, self.config.target_update_period)
-        else:
-            target = optax.incremental_update(params.online, params.target, self.config.tau)
-        return params._replace(target=target)
 
     @abstractmethod
     def losses(self, params: OnlineAndTarget, batch: PyTree, key: jax.Array) -> Losses:
@@ -223,13 +204,6 @@ class DQN(BaseDQN[Config]):
         huber = self.config.huber_loss_parameter
         losses = q_learning_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, huber)
         return conservative(self.config.conservatism, losses, q_tm1, batch.action)
-
-
-def conservative(config: Conservatism, losses: jax.Array, q_tm1: jax.Array, action: jax.Array) -> Losses:
-    """Add the penalty of conservative Q-learning to losses `[B]`, and return them with the metrics of `losses`."""
-    metrics = {"q_value": values_of_actions(q_tm1, action)}
-    penalised = make_penalty(config)(losses, q_tm1, action)
-    return penalised, metrics if penalised is losses else metrics | {"penalty": penalised - losses}
 
 
 def _policy(output: PyTree) -> Any:

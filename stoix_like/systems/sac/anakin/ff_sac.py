@@ -6,15 +6,13 @@ the critics of DroQ (Hiraoka et al. 2022, arXiv:2110.02034).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from stoix_like.base_types import (
@@ -29,26 +27,29 @@ from stoix_like.base_types import (
     SystemSpec,
 )
 from stoix_like.envs.spaces import Box, Space
-from stoix_like.errors import ConfigError
 from stoix_like.networks.layers import DROPOUT
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
-from stoix_like.schema import INT32_MAX, Part, above, at_least, between
+from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
-from stoix_like.systems.parts.action_vectors import unit
-from stoix_like.systems.parts.conservatism import SampledConservatism, check_actions, make_sampled_penalty
+from stoix_like.systems.parts.conservatism import SampledConservatism, SampledPenalty, make_sampled_penalty, no_penalty
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
-from stoix_like.systems.sac.sac_types import ALL_CRITICS, Ensemble, SACOptStates, SACParams, make_ensemble
+from stoix_like.systems.sac.sac_types import (
+    ALL_CRITICS,
+    Ensemble,
+    SACOptStates,
+    SACParams,
+    TargetCritics,
+    make_ensemble,
+)
+from stoix_like.systems.sac.temperature import Temperature
 from stoix_like.utils.jax_utils import Scalar, periodically
-from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss
+from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example
 from stoix_like.utils.replay import Batch, ReplayConfig
-
-# The value in the configuration files, which a learned temperature does not read.
-_DEFAULT_ENT_COEF = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ class BaseConfig(SystemConfig):
     normalisation: ReplayNormalisation
     gradients: Gradients
     resets: PeriodicResets
+    temperature: Temperature
     actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
     q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critics
     # Gradient steps of the critics per step of the policy and of the temperature.
@@ -72,43 +74,10 @@ class BaseConfig(SystemConfig):
     noise_correlation: Annotated[float, between(0.0, 1.0)]
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
-    alpha_lr: Annotated[float, above(0.0)]  # Adam learning rate of the log-temperature
-    autotune: bool  # whether the temperature is learned; otherwise it is `ent_coef`
-    # Negative target entropy in nats per action dimension, for actions in units of half their range.
-    target_entropy_scale: Annotated[float, above(-math.log(2.0))]
-    init_alpha: Annotated[float, above(0.0)]  # initial value of the learned temperature
-    ent_coef: Annotated[float, at_least(0.0)]  # fixed temperature, the weight of the entropy in units of reward per nat
     num_critics: Annotated[int, between(1, 1000)] = 2  # number of critics
 
     def notes(self, action_space: Space) -> tuple[str, ...]:
-        notes = super().notes(action_space)
-        if self.autotune and self.ent_coef != _DEFAULT_ENT_COEF:
-            notes += (
-                f"system.ent_coef={self.ent_coef:g} has no effect with system.autotune=true, which learns the"
-                f" temperature from system.init_alpha={self.init_alpha:g}",
-            )
-        if not self.autotune and self.init_alpha != 1.0:
-            notes += (
-                f"system.init_alpha={self.init_alpha:g} has no effect with system.autotune=false: the temperature is"
-                f" system.ent_coef={self.ent_coef:g}",
-            )
-        return notes
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetCritics(Part):
-    """Hyperparameters of the targets of an ensemble of critics."""
-
-    # Critics drawn at random per gradient step; their minimum is the target.
-    num_target_critics: Annotated[int, between(1, 1000)]
-
-    def check(self, config: BaseConfig, num_envs: int, num_shards: int) -> None:
-        """Check that there are as many critics as the target needs."""
-        if self.num_target_critics > config.num_critics:
-            raise ConfigError(
-                f"system.num_target_critics={self.num_target_critics} must not exceed"
-                f" system.num_critics={config.num_critics}: use at most {config.num_critics}"
-            )
+        return super().notes(action_space) + self.temperature.notes()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +100,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
     action_space: Any
     target: TargetParameters
     ensemble: Ensemble = ALL_CRITICS
+    penalty: SampledPenalty = no_penalty
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
         """Initialise parameters and optimiser states."""
@@ -138,7 +108,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         actor_params = self.actor.init(actor_key, observation)
         action = self.actor.apply(actor_params, observation).sample(seed=action_key)
         q_params = self.critics.init(q_key, *self.critic_input(observation, action))
-        log_alpha = jnp.log(jnp.asarray(self.config.init_alpha, jnp.float32))
+        log_alpha = self.config.temperature.init()
         params = SACParams(actor_params, self.target.init(q_params), log_alpha)
         opt_states = SACOptStates(
             self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.alpha_optim.init(log_alpha)
@@ -190,22 +160,8 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         losses = sac_critic_loss_per_example(
             q_tm1, batch.reward, batch.discount, self.ensemble.target(q_t, key), log_prob_t, self.temperature(params)
         )
-        loss = self.conservative(jnp.mean(batch.weight * losses), q_params, params, batch, q_tm1, key)
+        loss = self.penalty(self, jnp.mean(batch.weight * losses), q_params, params, batch, q_tm1, key)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
-
-    def conservative(
-        self, loss: jax.Array, q_params: PyTree, params: SACParams, batch: Batch, q_tm1: jax.Array, key: jax.Array
-    ) -> jax.Array:
-        """Add the penalty on actions that data do not hold: the policy's, here and at the successor."""
-        penalty = make_sampled_penalty(self.config.find_part(SampledConservatism), self.action_space)
-        return penalty(
-            loss,
-            jax.random.fold_in(key, 3),
-            lambda action: self.q_values(q_params, batch.observation, action, None),
-            lambda: [self.pi(params, observation) for observation in (batch.observation, batch.next_observation)],
-            q_tm1,
-            batch.returns,
-        )
 
     def improve(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the policy, and the temperature towards the target entropy."""
@@ -214,16 +170,17 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         actor_params, actor_opt_state, metrics = gradient_step(
             loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state
         )
-        log_alpha, alpha_opt_state = params.log_alpha, opt_states.alpha_opt_state
-        if self.config.autotune:
-            entropies = metrics["entropy"], self.target_entropy(batch.observation)
-            log_alpha, alpha_opt_state, alpha_metrics = gradient_step(
-                self.alpha_loss, self.alpha_optim, self.axes, log_alpha, alpha_opt_state, *entropies
-            )
-            metrics |= alpha_metrics
+        log_alpha, alpha_opt_state, alpha_metrics = self.config.temperature.improve(
+            self.alpha_optim,
+            self.axes,
+            params.log_alpha,
+            opt_states.alpha_opt_state,
+            metrics["entropy"],
+            self.target_entropy(batch.observation),
+        )
         params = SACParams(actor_params, params.q_params, log_alpha)
         opt_states = SACOptStates(actor_opt_state, opt_states.q_opt_state, alpha_opt_state)
-        return shared._replace(params=params, opt_states=opt_states), metrics
+        return shared._replace(params=params, opt_states=opt_states), metrics | alpha_metrics
 
     def actor_loss(self, actor_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute the negative soft value of the policy (equation 7)."""
@@ -233,20 +190,13 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         loss = jnp.mean(batch.weight * losses)
         return loss, {"actor_loss": loss, "entropy": -jnp.mean(log_prob)}
 
-    def alpha_loss(self, log_alpha: jax.Array, entropy: jax.Array, target_entropy: Scalar) -> Loss:
-        """Compute the dual loss of the entropy constraint (equation 18)."""
-        loss = sac_temperature_loss(log_alpha, -entropy, target_entropy)
-        return loss, {"alpha_loss": loss}
-
     def target_entropy(self, observation: Observation) -> Scalar:
-        """Return the target entropy in nats, see `target_entropy_scale`; the mean over a batch of observations."""
-        del observation
-        scale = unit(self.action_space)
-        return float(np.log(scale).sum()) - self.config.target_entropy_scale * scale.size
+        """Return the target entropy in nats, the mean over a batch of observations."""
+        return self.config.temperature.target_entropy(self.action_space, observation)
 
     def temperature(self, params: SACParams) -> jax.Array:
         """Return the temperature, a scalar."""
-        return jnp.exp(params.log_alpha) if self.config.autotune else jnp.asarray(self.config.ent_coef)
+        return self.config.temperature.value(params.log_alpha)
 
     def evaluate_policy(
         self, params: SACParams, q_params: PyTree, observation: Observation, key: jax.Array
@@ -287,7 +237,7 @@ def make_variant(
     critics = make_critics(spec.networks.q_network, config.num_critics, critic_head)
     return algorithm(
         **make_parts(config, spec, critics, b1),
-        alpha_optim=make_optimiser(config, spec, config.alpha_lr, config.policy_frequency),
+        alpha_optim=make_optimiser(config, spec, config.temperature.alpha_lr, config.policy_frequency),
         action_space=spec.action_space,
         target=make_soft_target(config.find_part(SoftTarget)),
         ensemble=ALL_CRITICS if ensemble is None else make_ensemble(ensemble.num_target_critics, config.num_critics),
@@ -296,8 +246,8 @@ def make_variant(
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build SAC; the floats of the hyperparameters may be traced."""
-    check_actions(config.conservatism, spec.action_space)
-    return make_variant(config, spec, SAC)
+    penalty = make_sampled_penalty(config.conservatism, spec.action_space)
+    return replace(make_variant(config, spec, SAC), penalty=penalty)
 
 
 build, run_experiment, hydra_entry_point = entry_points("sac/ff_sac", make_algorithm)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Discrete
-from stoix_like.networks.distributions.masks import mean_uniform_entropy
 from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
-from stoix_like.schema import Range
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.systems.sac.temperature import DiscreteTemperature
 from stoix_like.utils.loss.common import taken
 from stoix_like.utils.replay import Batch
 
@@ -33,20 +31,11 @@ class Config(ff_sac.BaseConfig):
         "q_network.critic_head": HeadRequirement(ACTION_VALUES, dropout=True),
     }
     target: SoftTarget
-    # Target entropy as a fraction of the uniform policy's entropy over the legal actions.
-    target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
+    temperature: DiscreteTemperature
 
 
 class DiscreteSAC(ff_sac.SAC[Config]):
-    """SAC with critics that evaluate all actions at once.
-
-    The target entropy is a fraction of the maximum, since the entropy of discrete actions is never negative.
-    """
-
-    def target_entropy(self, observation: Observation) -> Scalar:
-        """Return the mean over a batch of `target_entropy_scale` times the entropy of the uniform legal policy."""
-        entropy = mean_uniform_entropy(self.action_space.n, observation.action_mask)
-        return self.config.target_entropy_scale * entropy
+    """SAC with critics that evaluate all actions at once."""
 
     def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the smallest value `[B, A]` that a critic gives to every action."""

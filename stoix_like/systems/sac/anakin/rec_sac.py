@@ -23,7 +23,7 @@ from stoix_like.systems.off_policy.recurrent import (
 )
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
-from stoix_like.systems.sac.sac_types import SACParams
+from stoix_like.systems.sac.sac_types import SACParams, TargetCritics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Config(ff_sac.BaseConfig):
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_sac.BaseConfig.network_heads)
     replay: RecurrentReplayConfig
     target: SoftTarget
-    ensemble: ff_sac.TargetCritics  # which critics make targets
+    ensemble: TargetCritics  # which critics make targets
     noise_correlation: Literal[0] = 0  # none; the carry is the recurrent state
 
 
