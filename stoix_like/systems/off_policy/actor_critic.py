@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import optax
@@ -31,46 +31,13 @@ from stoix_like.systems.parts.exploration import initial_noise_keys
 from stoix_like.systems.parts.normalizer import (
     MIN_STD_OF_DATA,
     Normalizer,
-    ReplayNormalisation,
     ReturnScaler,
     make_normalizer,
     make_return_scaler,
 )
-from stoix_like.systems.parts.optimiser import Descends, make_optimiser
+from stoix_like.systems.parts.optimiser import make_optimiser
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.replay import Replay, ReplayConfig, make_replay
-
-
-class ActorAndCritics(Descends, Protocol):
-    """Hyperparameters of a policy and its critics, which each system declares, with their ranges."""
-
-    @property
-    def actor_lr(self) -> float:
-        """Learning rate of the policy."""
-
-    @property
-    def q_lr(self) -> float:
-        """Learning rate of the critics."""
-
-    @property
-    def policy_frequency(self) -> int:
-        """Gradient steps of the critics per step of the policy."""
-
-    @property
-    def gamma(self) -> float:
-        """Discount per step."""
-
-    @property
-    def reward_scale(self) -> float:
-        """Factor by which rewards are multiplied."""
-
-    @property
-    def replay(self) -> ReplayConfig:
-        """The replay buffer."""
-
-    @property
-    def normalisation(self) -> ReplayNormalisation:
-        """Normalisation of observations and rewards."""
+from stoix_like.utils.replay import Replay, make_replay
 
 
 class OffPolicyShared(NamedTuple):
@@ -92,7 +59,7 @@ class OffPolicyLocal(NamedTuple):
     critic_hidden_state: PyTree = ()  # `[N, H]`, the state of recurrent critics
 
 
-ConfigT = TypeVar("ConfigT", bound=ActorAndCritics)
+ConfigT = TypeVar("ConfigT", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -185,7 +152,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         return agent._replace(shared=shared), metrics
 
 
-def make_parts(config: ActorAndCritics, spec: SystemSpec, critics: MultiNetwork, b1: Scalar = 0.9) -> dict[str, Any]:
+def make_parts(config: Any, spec: SystemSpec, critics: MultiNetwork, b1: Scalar = 0.9) -> dict[str, Any]:
     """Build the attributes of an `OffPolicyActorCritic`."""
     network, normalizes = spec.networks.actor_network, config.normalisation.normalize_observations
     return {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ from stoix_like.base_types import (
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork, RecurrentCritic
 from stoix_like.networks.inputs import ArrayInput, EmbeddingActionInput
 from stoix_like.networks.requirements import HeadRequirement
-from stoix_like.systems.off_policy.actor_critic import ActorAndCritics, OffPolicyActorCritic, make_critics
+from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, make_critics
 from stoix_like.systems.parts import recurrent
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.replay import Batch, SequenceReplayConfig, make_sequence_replay
@@ -45,14 +45,6 @@ class RecurrentReplayConfig(SequenceReplayConfig):
     """Hyperparameters of the replay buffer of a recurrent policy and its critics."""
 
     n_step: Literal[1] = 1
-
-
-class RecurrentActorAndCritics(ActorAndCritics, Protocol):
-    """Hyperparameters of a recurrent policy and its critics."""
-
-    @property
-    def replay(self) -> RecurrentReplayConfig:
-        """The replay buffer."""
 
 
 def with_cells(network_heads: Mapping[str, HeadRequirement]) -> dict[str, HeadRequirement]:
@@ -139,7 +131,7 @@ class RecurrentNetwork:
         return embedding.reshape(-1, embedding.shape[-1])
 
 
-ConfigT = TypeVar("ConfigT", bound=RecurrentActorAndCritics)
+ConfigT = TypeVar("ConfigT", bound=Any)
 
 
 class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):

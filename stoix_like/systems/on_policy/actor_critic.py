@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import optax
@@ -34,7 +34,7 @@ from stoix_like.systems.on_policy.own_networks import with_own_networks
 from stoix_like.systems.parts.advantages import Advantages
 from stoix_like.systems.parts.exploration import Exploration, make_exploration
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
-from stoix_like.systems.parts.optimiser import Descends, Transform, make_optimiser
+from stoix_like.systems.parts.optimiser import Transform, make_optimiser
 from stoix_like.systems.parts.state import get_part, with_part
 from stoix_like.systems.parts.teacher import Kickstarting, Lessons, make_lessons
 from stoix_like.utils.jax_utils import explained_variance, standardize
@@ -44,50 +44,7 @@ INTRINSIC = "intrinsic"
 TEACHER = "teacher"
 
 
-class ActorAndCritic(Descends, Protocol):
-    """Hyperparameters that each on-policy actor-critic declares, with their ranges."""
-
-    @property
-    def actor_lr(self) -> float:
-        """Learning rate of the actor."""
-
-    @property
-    def critic_lr(self) -> float:
-        """Learning rate of the critic."""
-
-    @property
-    def gamma(self) -> float:
-        """Discount per step."""
-
-    @property
-    def reward_scale(self) -> float:
-        """Factor by which rewards are multiplied."""
-
-    @property
-    def normalize_rewards(self) -> bool:
-        """True if rewards are divided by the running standard deviation of the discounted return."""
-
-    @property
-    def normalize_observations(self) -> bool:
-        """True if observations are normalised by their running mean and standard deviation."""
-
-    @property
-    def standardize_advantages(self) -> bool | str:
-        """Over what advantages are standardised."""
-
-    @property
-    def sde_sample_freq(self) -> int | None:
-        """Steps between new exploration noise."""
-
-    @property
-    def final_values(self) -> dict[str, float | jax.Array]:
-        """The values at the end of the run, of the hyperparameters that change."""
-
-    def init_updates(self) -> PyTree:
-        """Return the count of updates that annealed hyperparameters need."""
-
-
-ConfigT = TypeVar("ConfigT", bound=ActorAndCritic)
+ConfigT = TypeVar("ConfigT", bound=Any)
 
 
 class OnPolicyShared(NamedTuple):
@@ -229,7 +186,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
 
 def make_parts(
-    config: ActorAndCritic,
+    config: Any,
     spec: SystemSpec,
     networks: ActorCriticNetworks | None = None,
     transform: Transform | None = None,

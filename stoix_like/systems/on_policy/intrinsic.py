@@ -27,7 +27,7 @@ from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epoch
 from stoix_like.systems.parts.action_vectors import action_vector, clip_to_bounds
 from stoix_like.systems.parts.advantages import Advantages, make_advantages
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
-from stoix_like.systems.parts.optimiser import Descends, gradient_step, make_optimiser
+from stoix_like.systems.parts.optimiser import gradient_step, make_optimiser
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
 from stoix_like.utils.replay import DataFile
@@ -301,7 +301,7 @@ class _GAIL(_Bonus):
 _BONUSES: dict[str, type[_Bonus]] = {"rnd": _RND, "gail": _GAIL}
 
 
-def make_intrinsic(config: IntrinsicReward | None, system: Descends, spec: SystemSpec) -> Intrinsic:
+def make_intrinsic(config: IntrinsicReward | None, system: Any, spec: SystemSpec) -> Intrinsic:
     """Build the intrinsic reward of a configuration; its networks have the input layer and torso of the actor."""
     if config is None or config.intrinsic is None:
         return NO_BONUS

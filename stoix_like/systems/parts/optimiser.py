@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import jax
 import optax
 from optax.contrib import MuonDimensionNumbers
 
-from stoix_like.base_types import Axes, PartT, PyTree, SystemConfig, SystemSpec
+from stoix_like.base_types import Axes, PyTree, SystemConfig, SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.networks.hyperspherical import project_weights
 from stoix_like.schema import Part, Range, above, at_least, one_of
@@ -65,23 +65,8 @@ class Gradients(Part):
         return {"learning rates (fraction of the initial ones)": rate}
 
 
-class Descends(Protocol):
-    """Hyperparameters of a system that descends gradients."""
-
-    @property
-    def gradients(self) -> Gradients:
-        """The hyperparameters of gradient descent."""
-
-    @property
-    def gradient_steps(self) -> int:
-        """Gradient steps per update."""
-
-    def find_part(self, kind: type[PartT]) -> PartT | None:
-        """Return the part of a kind, if the system has one."""
-
-
 def make_optimiser(
-    config: Descends,
+    config: Any,
     spec: SystemSpec,
     lr: Scalar,
     period: int = 1,

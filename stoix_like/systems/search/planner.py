@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,46 +29,13 @@ from stoix_like.systems.algorithm import Algorithm
 from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
 from stoix_like.systems.search.candidates import Candidates, Found, take_action
 from stoix_like.systems.search.simulation import Simulation
-from stoix_like.systems.search.tree import SearchConfig, describe, search
+from stoix_like.systems.search.tree import describe, search
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.accelerate.successors import successor_values
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.replay import PrioritisedBlockConfig, SequenceBatch, SequenceReplay, Stored, make_sequence_replay
+from stoix_like.utils.replay import SequenceBatch, SequenceReplay, Stored, make_sequence_replay
 
-
-class Plans(Protocol):
-    """Hyperparameters of a system that learns what its searches found."""
-
-    @property
-    def search(self) -> SearchConfig:
-        """The tree search."""
-
-    @property
-    def replay(self) -> PrioritisedBlockConfig:
-        """The replay buffer."""
-
-    @property
-    def gamma(self) -> float:
-        """Discount per step."""
-
-    @property
-    def reward_scale(self) -> float:
-        """Factor by which rewards are multiplied."""
-
-    @property
-    def vf_coef(self) -> float:
-        """Weight of the value loss."""
-
-    @property
-    def ent_coef(self) -> float:
-        """Weight of the entropy bonus."""
-
-    @property
-    def normalize_observations(self) -> bool:
-        """True if observations are normalised by their running mean and standard deviation."""
-
-
-ConfigT = TypeVar("ConfigT", bound=Plans)
+ConfigT = TypeVar("ConfigT", bound=Any)
 
 
 class SearchShared(NamedTuple):
@@ -182,7 +149,7 @@ def following_values(value: jax.Array, beyond: jax.Array, truncated: jax.Array) 
     return jnp.where(truncated, beyond, jnp.concatenate([value[1:], beyond[-1:]]))
 
 
-def make_parts(config: Plans, spec: SystemSpec, candidates: Candidates) -> dict[str, Any]:
+def make_parts(config: Any, spec: SystemSpec, candidates: Candidates) -> dict[str, Any]:
     """Build the attributes of a `Planner` but its networks, optimiser and simulation."""
     return {
         "config": config,
