@@ -30,17 +30,6 @@ class PBTConfig:
 
 
 @dataclass(frozen=True)
-class HalvingConfig:
-    """Successive halving: trials that lose at a rung make room for others."""
-
-    rounds: Annotated[float | None, between(1.0, 1e6)] = None  # length of the run, in whole trials per slot; None: off
-    eta: Annotated[int, between(2, 1000)] = 3  # of the trials at a rung, the best 1/eta continue
-    # Number of rungs; the last one is 1/eta of a trial, and each other one 1/eta of the next.
-    rungs: Annotated[int, between(1, 20)] = 2
-    bounds: dict[str, Any] | None = None  # distributions of later trials by name; by default from `hyperparams`
-
-
-@dataclass(frozen=True)
 class PopulationConfig:
     """Members trained in parallel in one program."""
 
@@ -50,18 +39,12 @@ class PopulationConfig:
     mode: Annotated[str, one_of("zip", "grid")]  # how lists are combined
     seeds: Annotated[int, between(1, MAX_MEMBERS)]  # members per hyperparameter setting
     pbt: PBTConfig = PBTConfig()  # population-based training
-    halving: HalvingConfig = HalvingConfig()  # successive halving
     paired: bool | None = None  # whether every hyperparameter setting has the same seeds; None: in grids, without `pbt`
 
     @property
     def evolves(self) -> bool:
         """True if members are replaced between evaluations."""
         return self.pbt.every_evals is not None
-
-    @property
-    def halves(self) -> bool:
-        """True if trials that lose make room for others."""
-        return self.halving.rounds is not None
 
     @property
     def is_paired(self) -> bool:

@@ -57,8 +57,6 @@ class EvaluatedMembers(NamedTuple):
     env_steps: tuple[int, ...]  # `[M]` environment steps that each member was trained for
     hyperparams: tuple[dict[str, float], ...]  # `[M]` hyperparameters of each member
     selected: tuple[str, ...]  # `[M]` how the parameters of each member were selected
-    # `[M]` the seed of each member, where it is not the one that the run started with; empty otherwise.
-    seeds: tuple[int, ...] = ()
     diverged: tuple[int, ...] = ()  # members with parameters from before they diverged
 
     def state_of(self, index: int) -> Any:
@@ -264,17 +262,15 @@ def _load(run: TrainedRun, which: str | int, member: int | str | None) -> Evalua
         loaded = load_shared(run, which)
         members, env_steps = tuple(range(loaded.env_steps.size)), tuple(loaded.env_steps.flatten().tolist())
         hyperparams = tuple(map(loaded.hyperparams_of, members))
-        selected, seeds = tuple(loaded.selected), tuple(loaded.seeds)
         # The best parameters of a member are from before it diverged.
         try:
             diverged = () if which == "best" else _diverged(run.run_dir, env_steps[0])
         except DamagedError:
             return _load(run, which, member)  # A run that trains has replaced the checkpoint meanwhile.
-        return EvaluatedMembers(loaded.shared, members, env_steps, hyperparams, selected, seeds, diverged)
+        return EvaluatedMembers(loaded.shared, members, env_steps, hyperparams, tuple(loaded.selected), diverged)
     chosen = load_member(run, which, member)
-    seeds = () if chosen.seed is None else (chosen.seed,)
     return EvaluatedMembers(
-        chosen.shared, (chosen.member,), (chosen.env_steps,), (chosen.hyperparams,), (chosen.selected,), seeds
+        chosen.shared, (chosen.member,), (chosen.env_steps,), (chosen.hyperparams,), (chosen.selected,)
     )
 
 
@@ -333,8 +329,9 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
     config, of_games = run.setup.config, run.setup.spec.num_players == 2
     per_member = []
     for index, member in enumerate(trained.members):
-        seed = trained.seeds[index] if trained.seeds else population.seeds[member]
-        identity = {"member": member, "trained_with_seed": seed} if population.num_members > 1 else {}
+        identity = (
+            {"member": member, "trained_with_seed": population.seeds[member]} if population.num_members > 1 else {}
+        )
         per_member.append(
             {
                 **identity,

@@ -24,12 +24,10 @@ from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
 from stoix_like.run.host.devices import check_host_calls, find_devices, make_mesh
 from stoix_like.run.host.saved_state import lacks_best, select_members
-from stoix_like.run.population.halving import seeds_of
 from stoix_like.run.population.returns import best_member, last_evaluation, named_best, returns_of
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import plain_config, read_config
 from stoix_like.storage.contents import reading
-from stoix_like.storage.recorded_runs import TRIALS
 from stoix_like.storage.run_files import ENVIRONMENT, read_environment
 from stoix_like.storage.trust import record_trusted
 from stoix_like.user_code import refusing
@@ -58,7 +56,6 @@ class TrainedState(NamedTuple):
     hyperparams: Mapping[str, Sequence[float]] = {}  # by name, the hyperparameters of each member at that time
     selected: Sequence[str] = ()  # what these parameters are, for each member
     ranks: np.ndarray | None = None  # by which the best member is chosen, `[]` or `[P]`; None: by return
-    seeds: Sequence[int] = ()  # the seed of each member; empty: those that the run started with
 
     def hyperparams_of(self, member: int) -> dict[str, float]:
         """Return the hyperparameters of one member."""
@@ -73,7 +70,6 @@ class TrainedMember(NamedTuple):
     env_steps: int  # environment steps that the member was trained for
     hyperparams: dict[str, float]  # the hyperparameters of the member at that time
     selected: str  # what these parameters are: `best of 10 evaluations, return 195.30`
-    seed: int | None = None  # the seed of the member; None: the one that the run started with
 
 
 def load_policy(
@@ -180,8 +176,7 @@ def load_member(run: TrainedRun, which: str | int, member: int | str | None) -> 
     index = choose_member(state, member)
     shared = take_member(state.shared, index) if state.env_steps.ndim else state.shared
     env_steps = int(np.atleast_1d(state.env_steps)[index])
-    seed = state.seeds[index] if state.seeds else None
-    return TrainedMember(shared, index, env_steps, state.hyperparams_of(index), state.selected[index], seed)
+    return TrainedMember(shared, index, env_steps, state.hyperparams_of(index), state.selected[index])
 
 
 def choose_member(state: TrainedState, member: int | str | None) -> int:
@@ -216,10 +211,9 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
         )
     history, hyperparams = found.host_state["progress"]["history"], _hyperparams(found.host_state)
     population = run.setup.config.arch.population
-    returns, lacking, under_way, ranks = returns_of(found.host_state, step, item == "best")
+    returns, lacking, ranks = returns_of(found.host_state, step, item == "best")
     if which in ("best", "last") and (named := named_best(run.run_dir, step)) is not None:
         ranks = np.equal(np.arange(returns.size), named).astype(float)
-    trials = np.zeros(0, int) if under_way is None else under_way
     env_steps, shared = np.full(returns.shape, step), found.items[item]
     what = np.full(returns.shape, {"best": _NONE_SELECTED, "last": "last"}.get(which, "checkpoint"), object)
     if item == "best":
@@ -232,23 +226,11 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
         what = np.where(lacking, what, f"{kept} of {number} evaluation{'s' * (number != 1)}")
         if population.evolves:
             hyperparams = best.get("hyperparams") or hyperparams
-        if population.halves:
-            hyperparams = {
-                name: np.where(lacking, values, best["hyperparams"][name]).tolist()
-                for name, values in hyperparams.items()
-            }
-            what = np.where(lacking, what, "best complete trial")
-            then = {record["env_steps"]: np.repeat(record[TRIALS], population.seeds) for record in history}
-            own = [then[steps][member] for member, steps in enumerate(best["env_steps"])]
-            trials = np.where(lacking, trials, own)
-    seeds = [
-        seeds_of(run.setup.config, number)[member % population.seeds] for member, number in enumerate(trials.tolist())
-    ]
     selected = [
         f"{name}, return {format_number(value)}" if np.isfinite(value) else name
         for name, value in zip(what.flat, returns.flat, strict=True)
     ]
-    return TrainedState(shared, env_steps, returns, hyperparams, selected, ranks, seeds)
+    return TrainedState(shared, env_steps, returns, hyperparams, selected, ranks)
 
 
 def _targets(run: TrainedRun, host_state: Mapping[str, Any], item: str) -> dict[str, Any]:

@@ -141,10 +141,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-# Of successive halving, lists with an entry per slot, and not per member.
-_PER_SLOT = ("population/trials", "population/next_trials")
-
-
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """Flatten a record to one number per curve.
 
@@ -159,8 +155,6 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     for name, value in record.items():
         if name == "population/failed":
             curves[name] = len(value)
-        elif name in _PER_SLOT:
-            continue
         elif isinstance(value, list | tuple):
             curves |= scalars({f"{name}/{member}": item for member, item in enumerate(value)})
         elif isinstance(value, int | float):

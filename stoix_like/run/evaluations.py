@@ -11,7 +11,6 @@ import numpy as np
 from stoix_like.run.host.saved_state import Best
 from stoix_like.run.learner import Learner
 from stoix_like.run.population.members import at_members
-from stoix_like.run.population.selection import Selection
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import aggregated, evaluated
 from stoix_like.run.set_up.setup import RunSetup
@@ -23,44 +22,34 @@ MAX_EPISODE_RETURNS = 20_000
 
 
 class Evaluations:
-    """Turns episodes into records, and keeps the best parameters.
+    """Turns episodes into records, and keeps the best parameters."""
 
-    `selection`: decides about the members; None: nothing does.
-    """
-
-    def __init__(self, setup: RunSetup, learner: Learner, selection: Selection | None) -> None:
+    def __init__(self, setup: RunSetup, learner: Learner) -> None:
         self.best: Best | None = None
-        self._setup, self._learner, self._selection = setup, learner, selection
+        self._setup, self._learner = setup, learner
         self._warmup_steps = setup.plan.warmup_steps
 
     def record(
         self, episodes: Any, env_steps: int, failures: Collection[int], history: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Describe an evaluation of the current parameters, and keep them where they are the best."""
-        config, population, selection = self._setup.config, self._learner.population, self._selection
+        config, population = self._setup.config, self._learner.population
         record = records.evaluation("eval", episodes, config.arch.num_eval_episodes)
         scores = np.asarray(record["eval/episode_return_mean"])
         if config.keeps_best:
             # A policy that is frozen does not improve, however its episodes go.
             frozen = at_members(failures, scores.shape)
             current = self._current(np.where(frozen, np.nan, scores), env_steps)
-            improved = None
-            if selection is not None and self.best is not None:
-                improved = selection.improved(population, scores, failures, history, self.best)
-            if improved is None and config.arch.keeps_last:
-                improved = ~frozen
-            self.best = self._better(current, self.best, improved)
+            self.best = self._better(current, self.best, ~frozen if config.arch.keeps_last else None)
         if population.num_members == 1:
             return {**record, **{f"hyperparams/{name}": value for name, value in population.of(0).items()}}
-        described = {} if selection is None else selection.describe(population)
-        return {**record, **evaluated(population, scores, failures), **described}
+        return {**record, **evaluated(population, scores, failures)}
 
     def absolute(self, last: Mapping[str, Any], env_steps: int, between_batches: Callable[[], None]) -> dict[str, Any]:
         """Evaluate the best parameters over more episodes."""
         if self.best is None:
             return {}
-        # A member without best parameters from after an update has its last ones, as in a loaded policy. With
-        # successive halving, these are members of slots without a complete trial.
+        # A member without best parameters from after an update has its last ones, as in a loaded policy.
         untrained = self.best.env_steps <= self._warmup_steps
         returns = np.asarray(last["eval/episode_return_mean"])
         # One that diverged before it had any has no result.

@@ -36,7 +36,7 @@ from stoix_like.run.set_up.custom import as_tuple
 from stoix_like.run.set_up.resume_checks import check_same_config, check_unchanged, other_conditions, stopped_by
 from stoix_like.run.set_up.setup import RunSetup, set_up
 from stoix_like.run.set_up.suggestions import tuned_experiment
-from stoix_like.run.summary import outcome, shown_failures
+from stoix_like.run.summary import shown_failures
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.signals import stop_if_received
 from stoix_like.storage import checkpoint, remote
@@ -255,8 +255,7 @@ def _is_complete(setup: RunSetup, host_state: dict[str, Any]) -> bool:
 
 
 def _how_to_continue(config: RunConfig, host_state: dict[str, Any]) -> str:
-    halves = config.arch.population.halves
-    budget = "arch.population.halving.rounds=…" if halves else "arch.total_timesteps=…"
+    budget = "arch.total_timesteps=…"
     if (name := host_state["progress"].get("stopped_by")) is not None:
         return (
             f"{name} stopped it; change callbacks (in Python, pass one of another class), arch.stop_at_return, or the"
@@ -384,8 +383,6 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
 def _budget_note(loop: TrainingLoop, before: int) -> str:
     """Describe what another budget changes: schedules are fractions of the budget, so each moves to another value."""
     system, now, updates = loop.setup.config.system, loop.setup.plan.num_updates, loop.progress.updates
-    if loop.setup.config.arch.population.halves:
-        return f"the run now ends after {now:,} updates (before: {before:,}); trials keep their budget"
     then, after = system.schedules(updates, before), system.schedules(updates, now)
     moved = [f"{name} from {then[name]:.3g} to {after[name]:.3g}" for name in after if after[name] != then[name]]
     moves = f", and move {', '.join(moved)}" if moved else ""
@@ -398,10 +395,9 @@ def _result(setup: RunSetup, run_dir: Path, progress: Progress, summary: dict[st
         name: np.atleast_1d(last.get(f"hyperparams/{name}", values)).tolist()
         for name, values in setup.population.hyperparams.items()
     }
-    population, last, trials = outcome(setup, setup.population.with_hyperparams(evaluated), progress.history)
+    population = setup.population.with_hyperparams(evaluated)
     members = records.members(population, last, summary, shown_failures(progress.failures, last))
-    score = records.score(last) if trials is None else trials.best(trials.finalists()).scores[-1]
-    return Result(score, run_dir, summary, progress.history, members, setup.config.arch.step_unit)
+    return Result(records.score(last), run_dir, summary, progress.history, members, setup.config.arch.step_unit)
 
 
 def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Sequence[Any] = ()) -> RunInfo:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from stoix_like.interpreter import no_collection
 from stoix_like.run.host.saved_state import to_items
 from stoix_like.run.population.members import Population
 from stoix_like.run.programs.compile import compile_run
-from stoix_like.run.programs.functions import make_keys, restart_size, traced_hyperparams, with_new_starts
+from stoix_like.run.programs.functions import traced_hyperparams, with_new_starts
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.utils.jax_utils import replace_named
@@ -72,23 +72,8 @@ class Learner:
         self._keys = with_new_starts(self._keys, updates)
 
     def set_population(self, population: Population) -> None:
-        """Change the seeds or the hyperparameters of members."""
-        if population.seeds != self.population.seeds:
-            self._keys = make_keys(self._setup._replace(population=population))
+        """Change the hyperparameters of members."""
         self.population, self.hyperparams = population, traced_hyperparams(population)
-
-    def restart(self, state: LearnerState, population: Population, members: Sequence[int]) -> LearnerState:
-        """Start some members of a population from scratch, a few at a time."""
-        assert self.programs.restart is not None
-        size = restart_size(self._setup)
-        for first in range(0, len(members), size):
-            own = list(members[first : first + size])
-            some = population.take([*own, *own[:1] * (size - len(own))])
-            keys = make_keys(self._setup._replace(population=some))
-            # What fills the program up has no place in the population.
-            places = np.asarray([*own, *[population.num_members] * (size - len(own))], np.int32)
-            state = self.programs.restart(state, traced_hyperparams(some), keys.agent, keys.shards, places)
-        return state
 
     def train(self, num_updates: int, new_interval: bool) -> Any:
         """Start to train, which donates the state, and return the metrics of the interval so far."""

@@ -9,16 +9,13 @@ import jax
 import numpy as np
 
 from stoix_like.run.host.devices import device_names
-from stoix_like.run.population.halving import make_rules, seeds_of
 from stoix_like.run.population.members import Population, at_members
 from stoix_like.run.population.returns import best_member
-from stoix_like.run.population.trials import Trials
 from stoix_like.run.programs.compile import CompiledRun
 from stoix_like.run.programs.profile import Profile
 from stoix_like.run.records import records
-from stoix_like.run.records.recording import Progress, evaluated
+from stoix_like.run.records.recording import Progress
 from stoix_like.run.set_up.setup import RunSetup
-from stoix_like.storage.recorded_runs import TRIALS
 
 LOGGING_MEANWHILE = "logging_while_training"
 ENVIRONMENT = "training_environment"
@@ -41,8 +38,8 @@ def summarise(
     `profile`: where the time of an update goes; None if it was not measured.
     """
     config, plan = setup.config, setup.plan
-    population, last, trials = outcome(setup, population, progress.history)
-    if trials is None and population.num_members > 1 and absolute:
+    last = dict(progress.history[-1])
+    if population.num_members > 1 and absolute:
         healthy = ~at_members(last["population/failed"], (population.num_members,))
         scores = (
             np.where(healthy, record[f"{name}/{_MEAN}"], -np.inf)
@@ -61,7 +58,6 @@ def summarise(
         **{name: value for name, value in last.items() if name.startswith(("eval/", "population/"))},
         **absolute,
         **({} if population.num_members == 1 else _of_population(setup, population, last, failures, absolute)),
-        **({} if trials is None else {TRIALS: trials.summary()}),
         "stopped_by": progress.stopped_by,
         **({} if profile is None else profile.summary()),
         "compile_seconds": compiled.seconds,
@@ -74,30 +70,6 @@ def summarise(
         "environment_matmul_precision": config.matmul_precision or jaxs,
         "devices": device_names(setup.mesh),
     }
-
-
-def outcome(
-    setup: RunSetup, population: Population, history: Sequence[Mapping[str, Any]]
-) -> tuple[Population, dict[str, Any], Trials | None]:
-    """Return the members that the results of a run are about, and their last evaluation."""
-    last = dict(history[-1])
-    if not setup.config.arch.population.halves or len(history) == 1:
-        return population, last, None
-    rules = make_rules(setup.config, setup.plan)
-    trials = Trials(rules).take(history)
-    by_slot = trials.finalists()
-    own = [trial for trial in by_slot for _ in range(rules.seeds)]
-    varied = {name: tuple(trial.hyperparams[name] for trial in own) for name in population.hyperparams}
-    seeds = (seed for trial in by_slot for seed in seeds_of(setup.config, trial.number))
-    members = Population(tuple(seeds), varied, tuple(trial.number for trial in own))
-    for name, values in last.items():
-        if name.startswith("eval/") and isinstance(values, list):
-            last[name] = [history[trial.last][name][member] for member, trial in enumerate(own)]
-    returns = np.asarray(last["eval/episode_return_mean"], np.float64)
-    last |= evaluated(members, returns, [member for member, trial in enumerate(own) if trial.diverged])
-    best = trials.best(by_slot)
-    among = np.where([trial is best for trial in own] & ~np.isnan(returns), returns, -np.inf)
-    return members, last | {"population/best_member": int(among.argmax())}, trials
 
 
 def shown_failures(failures: Mapping[int, str], last: Mapping[str, Any]) -> dict[int, str]:
@@ -115,9 +87,6 @@ def _of_population(
     members = records.members(population, last, absolute, failures)
     points = [] if setup.config.arch.population.evolves else records.points(population, members)
     best = records.best_point(points)
-    if setup.config.arch.population.halves:
-        best = next(point for point in points if last["population/best_member"] in point["members"])
-        members = [{**member, "trial": number} for member, number in zip(members, population.strata, strict=True)]
     return {
         "population/size": len(members),
         "population/varied": list(population.hyperparams),

@@ -20,7 +20,6 @@ from stoix_like.run.failures import divergences, last_good, rescue
 from stoix_like.run.host.devices import device_names
 from stoix_like.run.host.saved_state import to_state
 from stoix_like.run.learner import Learner
-from stoix_like.run.population.halving import Halving
 from stoix_like.run.population.pbt import Evolution
 from stoix_like.run.population.selection import Selection
 from stoix_like.run.programs.profile import Profile
@@ -86,13 +85,11 @@ class TrainingLoop:
         self._learner = Learner(setup, self.clock)
         with self.clock("compilation"), no_collection():
             self._selection = self._make_selection()
-        self.evaluations = Evaluations(setup, self._learner, self._selection)
+        self.evaluations = Evaluations(setup, self._learner)
         stop_if_received(setup.processes)
 
     def _make_selection(self) -> Selection | None:
         setup = self.setup
-        if setup.config.arch.population.halves:
-            return Halving(setup.config, setup.plan, self._learner.restart)
         state = self._learner.programs.state
         evolves = setup.config.arch.population.evolves
         return Evolution(setup.config, setup.population, state, setup.processes) if evolves else None
@@ -140,9 +137,7 @@ class TrainingLoop:
             self._learner.take_new_starts(self.progress.updates)
             # With a replay buffer, the steps of a warm-up would be lost, and its episodes would seem the old ones.
             self._learner.start(named(items["shared"]), warm_up=not has_replay)
-            # Trials of successive halving have a share of data of their own, from the start of each.
-            updates = 0 if isinstance(self._selection, Halving) else self.progress.updates
-            local = end_episodes(local) if has_replay else count_from(self.state.shards.local, updates)
+            local = end_episodes(local) if has_replay else count_from(self.state.shards.local, self.progress.updates)
             rest = {**rest, "rollout_state": self.state.shards.rollout_state}
         if self.setup.config.arch.on_nan == "ignore":
             rest = {**rest, "healthy": rest["healthy"] | True}
@@ -299,8 +294,6 @@ class TrainingLoop:
                 raise TrainingError(f"{DIVERGED}: {failure}; {last_good(self.writer)}; {_REGARDLESS}")
             known[member] = failure
             self.setup.processes.say(f"member {member} diverged and is frozen: {failure}")
-        if self._selection is not None and self._selection.restarts:
-            return
         if len(known) == self.setup.population.num_members:
             self._recording.log()
             raise TrainingError(f"{DIVERGED}: all {len(known)} members; {last_good(self.writer)}; {_REGARDLESS}")

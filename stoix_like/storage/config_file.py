@@ -47,7 +47,7 @@ def plain_config(run_dir: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in GROUPS):
         raise ConfigError(_NOT_A_RUN.format(path))
     _check_layout(run_dir, found.pop(LAYOUT, None))
-    return found
+    return without_gone(found)
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -94,6 +94,16 @@ def _load(run_dir: Path) -> DictConfig:
     if not isinstance(config, DictConfig) or not is_run:
         raise ConfigError(_NOT_A_RUN.format(path))
     _check_layout(run_dir, config.pop(LAYOUT, None))
+    return without_gone(config)
+
+
+def without_gone(config: Any) -> Any:
+    """Return a configuration without keys of earlier versions; refuse values with which they had an effect."""
+    halving = (config["arch"].get("population") or {}).pop("halving", None) or {}
+    if halving.get("rounds") is not None:
+        raise ConfigError(
+            "the run searched by arch.population.halving, which this version has not: use that of the run"
+        )
     return config
 
 

@@ -36,7 +36,6 @@ BEST_RETURN = "absolute/episode_return_mean"
 EPISODE_RETURNS = "absolute_episode_returns"
 """Of the absolute metric, `[E]` or `[P][E]`; without a slash, it is neither a curve nor a metric of each member."""
 HYPERPARAMS = "hyperparams/"
-TRIALS = "population/trials"
 # Directories inside a run, which hold no runs and many files.
 _PARTS = ("checkpoints", "checkpoints-damaged", "evaluations", "tensorboard", "wandb", ".hydra")
 # A mapping that one override sets as a whole.
@@ -65,7 +64,6 @@ _SUMMARY = {
     "population/best?": {"member": int},
     "population/points?": [_POINT],
     "population/best_point?": _POINT,
-    f"{TRIALS}?": [{}],
     f"{EPISODE_RETURNS}?": ([NUMBER], [[NUMBER]]),
 }
 _LAST = {"env_steps": int, RETURN: (NUMBER, [NUMBER])}
@@ -219,9 +217,6 @@ def read_runs(paths: Iterable[str | Path]) -> Reading:
 def read_run(directory: Path) -> Run:
     """Read a run."""
     last, summary = read_last_record(directory / METRICS), read_summary(directory)
-    if TRIALS in summary:
-        # The results of successive halving come from its best trials, which may have ended long before the run.
-        last |= {name: value for name, value in summary.items() if name.startswith("eval/")}
     run = Run(directory, plain_config(directory), last, {k: value for k, value in summary.items() if value is not None})
     with reading(directory):
         callbacks = run.config.get("callbacks") or ()
@@ -271,55 +266,28 @@ def _members_of_records(run: Run) -> Iterator[Member]:
     failed = range(len(last[RETURN])) if DIVERGED in read_failure(run.directory) else last.get("population/failed", ())
     for index in range(len(last[RETURN])):
         hyperparams = {name.removeprefix(HYPERPARAMS): last[name][index] for name in names}
-        seed = _seed(run, population, index, last)
+        seed = _seed(run, population, index)
         yield Member(run, index, seed, hyperparams, DIVERGED if index in failed else None)
-
-
-def seed_at(member: Member, record: Mapping[str, Any]) -> int | None:
-    """Return the seed in a member's place at the time of a record: successive halving starts trials on the way.
-
-    Returns the seed; None of a search by successive halving without its trials in the record.
-    """
-    if not halves(member.run):
-        return member.seed
-    return _seed(member.run, _population(member.run), member.place, record) if TRIALS in record else None
-
-
-def all_seeds(run: Run) -> set[int]:
-    """Return the seeds of the members of a run, and of all trials of successive halving once it has finished."""
-    population, trials = _population(run), len(run.summary.get(TRIALS, ()))
-    begun = {_seed(run, population, index, {}) for index in range(trials * population.seeds)}
-    return begun | {member.seed for member in members(run)}
 
 
 def _population(run: Run) -> PopulationConfig:
     return from_mapping(PopulationConfig, run.config["arch"]["population"], "arch.population")
 
 
-def _seed(run: Run, population: PopulationConfig, index: int, record: Mapping[str, Any]) -> int:
-    slot, own = divmod(index, population.seeds)
-    trial = record[TRIALS][slot] if TRIALS in record else slot
-    return int(run.config["arch"]["seed"]) + own + (0 if population.is_paired else trial * population.seeds)
+def _seed(run: Run, population: PopulationConfig, index: int) -> int:
+    first, own = divmod(index, population.seeds)
+    return int(run.config["arch"]["seed"]) + own + (0 if population.is_paired else first * population.seeds)
 
 
 def evolves(run: Run) -> bool:
-    """Return whether selections change the members of a run: population-based training, or successive halving."""
-    return _of_population(run, "pbt", "every_evals") is not None or halves(run)
-
-
-def halves(run: Run) -> bool:
-    """Return whether a run is a search by successive halving."""
-    return _of_population(run, "halving", "rounds") is not None
-
-
-def _of_population(run: Run, part: str, key: str) -> Any:
-    return ((run.config["arch"].get("population") or {}).get(part) or {}).get(key)
+    """Return whether selections change the members of a run: population-based training."""
+    pbt = (run.config["arch"].get("population") or {}).get("pbt") or {}
+    return pbt.get("every_evals") is not None
 
 
 def budget(run: Run) -> int:
-    """Return the environment steps that each member of a run is to train for: of successive halving, of all rounds."""
-    rounds = _of_population(run, "halving", "rounds")
-    return int(int(run.config["arch"]["total_timesteps"]) * (1 if rounds is None else rounds) + 1e-6)
+    """Return the environment steps that each member of a run is to train for."""
+    return int(run.config["arch"]["total_timesteps"])
 
 
 def flatten(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

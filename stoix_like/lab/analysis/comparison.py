@@ -295,7 +295,10 @@ def _notes_on_training(members: Sequence[Member]) -> list[str]:
             " them or leave them out"
         )
     finished = {directory for directory, one in status.items() if one == FINISHED}
-    steps = {(_trained_steps if member.run.directory in finished else _budget)(member) for member in members}
+    steps = {
+        member.value(member.run.last, "env_steps") if member.run.directory in finished else _budget(member)
+        for member in members
+    }
     # Runs last whole updates.
     if max(steps) > 1.02 * min(steps):
         notes.append(
@@ -324,13 +327,8 @@ def _budget(member: Member) -> float:
     return float(member.run.config["arch"]["total_timesteps"])
 
 
-def _trained_steps(member: Member) -> float:
-    # A trial of successive halving trains for less than its run.
-    return min(member.value(member.run.last, "env_steps"), _budget(member))
-
-
 def _steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> str:
-    steps = [_trained_steps(member) for task in tasks for member in algorithm.tasks[task]]
+    steps = [member.value(member.run.last, "env_steps") for task in tasks for member in algorithm.tasks[task]]
     return "–".join(f"{step:,.0f}" for step in dict.fromkeys((min(steps), max(steps))))
 
 

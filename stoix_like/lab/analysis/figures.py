@@ -122,8 +122,7 @@ def _lineage_panels(algorithms: Sequence[AlgorithmRuns], hyperparams: Sequence[s
     ]
     if not panels:
         raise ConfigError(
-            "--kind lineage needs a run with arch.population.pbt.every_evals or arch.population.halving.rounds, and"
-            " hyperparameters that vary"
+            "--kind lineage needs a run with arch.population.pbt.every_evals and hyperparameters that vary"
         )
     return panels
 

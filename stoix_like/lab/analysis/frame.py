@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stoix_like.errors import require
-from stoix_like.storage.recorded_runs import Member, Run, evolves, members, read_runs, seed_at, task_names
+from stoix_like.storage.recorded_runs import Member, Run, evolves, members, read_runs, task_names
 from stoix_like.storage.run_files import METRICS, UPDATES, read_records
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _rows(run: Run, task: str, records: Iterable[dict[str, Any]]) -> list[dict[s
             "system": run.system,
             "environment": task,
             "member": member.place,
-            "seed": seed_at(member, record),
+            "seed": member.seed,
             **{f"system.{name}": value for name, value in {**system, **_hyperparams(member, record)}.items()},
             **_metrics(member, record),
         }

@@ -126,7 +126,7 @@ def lineage(run: Run, name: str, *, ax: Axes | None = None) -> Axes:
     member that it continues.
 
     Args:
-        run: a run with `arch.population.pbt` or `arch.population.halving`.
+        run: a run with `arch.population.pbt`.
         name: the hyperparameter.
         ax: axes to draw into; by default new ones.
 

@@ -10,7 +10,7 @@ import numpy as np
 from stoix_like.arch_config import ARCHITECTURES, step_unit
 from stoix_like.errors import ConfigError
 from stoix_like.lab.analysis.groups import AlgorithmRuns
-from stoix_like.storage.recorded_runs import TRIALS, Member, Run, all_seeds, evolves, halves
+from stoix_like.storage.recorded_runs import Member, Run, evolves
 from stoix_like.storage.recorded_runs import members as members_of
 
 _KEEP_LAST = [name for name, arch in ARCHITECTURES.items() if arch.keeps_last]
@@ -62,37 +62,24 @@ def _chosen_members(algorithm: AlgorithmRuns, task: str, kind: str) -> str | Non
     chosen = [member for member in algorithm.tasks[task] if evolves(member.run)]
     if not chosen:
         return None
-    number = " or ".join(dict.fromkeys(map(_choices, chosen)))
+    number = " or ".join(dict.fromkeys(f"{len(members_of(member.run))} members" for member in chosen))
     steps = [len(members_of(member.run)) * member.value(member.run.last, "env_steps") for member in chosen]
     spent = "–".join(f"{step:,.0f}" for step in dict.fromkeys((min(steps), max(steps))))
     by = "" if kind == "best" else ", by these episodes"
     fresh = "" if kind == "best" else "; `stoix-like compare --score best` compares fresh episodes"
     return (
         f"{algorithm.label} on {task}: each score is that of the best of {number}{by}, after {spent}"
-        f" {common_unit(chosen)} of all together{_missing_steps(chosen)}{_common_seeds(chosen)}{fresh}"
+        f" {common_unit(chosen)} of all together{_common_seeds(chosen)}{fresh}"
     )
 
 
-def _missing_steps(members: Iterable[Member]) -> str:
-    """Return which steps `env_steps` leaves out: each later trial of successive halving fills a new replay buffer."""
-    runs = [member.run for member in members if halves(member.run)]
-    warm_up = any(run.config["system"].get("warmup_steps") and step_unit(run.config) == "env steps" for run in runs)
-    return ", without the warm-up of later trials" if warm_up else ""
-
-
 def _common_seeds(members: Iterable[Member]) -> str:
-    """Return whether runs have seeds of members or of trials in common."""
-    each = [all_seeds(member.run) for member in members]
+    """Return whether runs have seeds of members in common."""
+    each = [{one.seed for one in members_of(member.run)} for member in members]
     if len(set().union(*each)) == sum(map(len, each)):
         return ""
     apart = max(map(len, each))
     return f", with seeds in common, so they are not independent (use values of arch.seed at least {apart} apart)"
-
-
-def _choices(member: Member) -> str:
-    """Return the number of members, or of trials of successive halving, that the member is the best of."""
-    trials = member.run.summary.get(TRIALS)
-    return f"{len(members_of(member.run))} members" if trials is None else f"{len(trials)} trials"
 
 
 def lowest(scores: Sequence[np.ndarray]) -> float:

@@ -33,9 +33,8 @@ SEEDS = (8, 4)
 _LEAST_SECONDS = 120.0  # compiling and timing alone take about half of that
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _FORMS = "a wall time, 90s, 10min or 2h, or a number of environment steps (arch=offline: gradient steps), 5e7"
-# A search of fewer rounds would compare nothing but whole trials.
-_LEAST_ROUNDS = 2.0
-_MOST_ROUNDS = 64.0
+# With one round, the search would only draw at random.
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 64
 # Intervals of the run that is timed, and how long they are timed for.
 _LEAST_INTERVALS, _SHORT_INTERVALS, _SECONDS_TIMED = 2, 200, 4.0
 # Evaluations take longer once episodes do, and another process may slow this one down.
@@ -53,8 +52,8 @@ class BudgetStages(NamedTuple):
     """Plan of a search within a budget."""
 
     slots: int  # settings that train at a time
-    rounds: float  # length of the search, in budgets of one trial per slot
-    deadline: float | None = None  # seconds after which the search stops at its next evaluation; None: none
+    rounds: int  # batches of the search, of one trial per slot
+    deadline: float | None = None  # seconds after which no other batch starts; None: none
     seeds: int = SEEDS[0]  # seeds of each finalist, and fresh seeds
 
 
@@ -99,7 +98,7 @@ def plan_steps(steps: float, trial_steps: int, slots: int | None, unit: str) -> 
     for seeds, number in itertools.product(SEEDS, (slots,) if slots else SLOTS):
         rounds = steps / (number * trial_steps) - tail_rounds(number, seeds)
         if rounds >= _LEAST_ROUNDS:
-            return BudgetStages(number, min(rounds, _MOST_ROUNDS), seeds=seeds)
+            return BudgetStages(number, min(int(rounds), _MOST_ROUNDS), seeds=seeds)
     least = trial_steps * number * (_LEAST_ROUNDS + tail_rounds(number, seeds))
     raise ConfigError(
         f"budget={steps:g} {unit} are too few to tune trials of arch.total_timesteps={trial_steps:,}: use"
@@ -115,14 +114,14 @@ def plan_seconds(seconds: float, cost: Cost, slots: int, spent: float) -> Budget
     """
     for seeds in SEEDS:
         left = seconds - spent - _tail_seconds(cost, slots, seeds)
-        if (rounds := _MARGIN * left / cost.round) >= _LEAST_ROUNDS:
+        if (rounds := int(left / _round_seconds(cost))) >= _LEAST_ROUNDS:
             return BudgetStages(slots, min(rounds, _MOST_ROUNDS), left, seeds)
     return None
 
 
 def least_seconds(cost: Cost, slots: int, spent: float) -> float:
     """Return the smallest wall time that `plan_seconds` has a plan for."""
-    return spent + _tail_seconds(cost, slots, SEEDS[-1]) + _LEAST_ROUNDS * cost.round / _MARGIN
+    return spent + _tail_seconds(cost, slots, SEEDS[-1]) + _LEAST_ROUNDS * _round_seconds(cost)
 
 
 def describe_seconds(seconds: float, cost: Cost, plan: BudgetStages, spent: float) -> str:
@@ -131,7 +130,7 @@ def describe_seconds(seconds: float, cost: Cost, plan: BudgetStages, spent: floa
     `spent`: seconds that have passed.
     """
     later = _tail_seconds(cost, plan.slots, plan.seeds)
-    search = min(seconds - spent - later, 0.5 * cost.start + plan.rounds * cost.round / _MARGIN)
+    search = min(seconds - spent - later, plan.rounds * _round_seconds(cost))
     return (
         f"of {format_seconds(seconds)}, {format_seconds(spent)} went into compiling and timing;"
         f" {format_seconds(search)} for the search, {format_seconds(later)} for finalists and {plan.seeds} fresh seeds;"
@@ -152,8 +151,12 @@ def describe_steps(steps: float, trial_steps: int, plan: BudgetStages, unit: str
 def _tail_seconds(cost: Cost, slots: int, seeds: int) -> float:
     """Return the seconds of what is not the search itself."""
     rounds = tail_rounds(slots, seeds)
-    # Later runs have the programs of the first one, from the cache of the compiler.
     return cost.round * rounds / _MARGIN + 0.5 * (2.0 + rounds) * cost.start
+
+
+def _round_seconds(cost: Cost) -> float:
+    # Later runs have the programs of the first one, from the cache of the compiler.
+    return cost.round / _MARGIN + 0.5 * cost.start
 
 
 class _Stopwatch(Callback):

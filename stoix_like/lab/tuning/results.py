@@ -35,7 +35,7 @@ from stoix_like.storage.files import write_text
 TRIALS, PICTURE, BEST = "trials.csv", "trials.png", "configs/experiment/best.yaml"
 # Below, a share of the variation means nothing.
 _MIN_TRIALS = 8
-_MEMBERS = re.compile(r"arch\.population(\.(size|seeds|hyperparams|mode|paired|pbt|halving\.(rounds|bounds))(\..*)?)?")
+_MEMBERS = re.compile(r"arch\.population(\.(size|seeds|hyperparams|mode|paired|pbt)(\..*)?)?")
 # Of Hydra's configuration, what a search sets itself, or has no use for.
 _OF_HYDRA = re.compile(r"hydra[./](run|sweep|sweeper|mode)(\..*)?")
 _BESIDE = "# on the command line, too: "

@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import itertools
 import logging
+import math
 import os
 import sys
 import time
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from omegaconf import OmegaConf
 from optuna.trial import FrozenTrial
@@ -21,8 +22,7 @@ from stoix_like.composition import compose_config, parse_overrides, with_search
 from stoix_like.config import RunConfig, parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.lab.analysis.selection import FRESH_RUNS
-from stoix_like.lab.tuning.confirm import FINALISTS, FRESH, check_seed, train_again
-from stoix_like.lab.tuning.halving import HALVING, Halvings, divide
+from stoix_like.lab.tuning.confirm import FRESH, check_seed, train_again
 from stoix_like.lab.tuning.parameters import KEY, Parameter, as_json, parse_space
 from stoix_like.lab.tuning.populations import Populations
 from stoix_like.lab.tuning.results import (
@@ -49,25 +49,10 @@ from stoix_like.storage.run_files import LOCK, METRICS
 
 STUDY, SETTINGS = "study.db", "sweep.json"
 _CHANGEABLE = ("trials", "parallel", "population", "fresh_seeds", "launcher", "dir")
-# The budget of a trial that is stopped, and where it trains, depend on the first three.
-_CHANGEABLE_IN_HALVING = _CHANGEABLE[3:]
 # Composing the configuration of one takes about 0.1 s.
 _MAX_CHECKED = 100
 # Drawing takes seconds once there are many trials: at most this share of the time.
 _DRAWING = 0.02
-
-
-class SweepSearch(Protocol):
-    """Search of a sweep, which proposes runs and learns from their results."""
-
-    def notes(self) -> list[str]:
-        """Return lines for the user before anything trains: the first one says how many programs compile."""
-
-    def next_jobs(self) -> list[Job]:
-        """Return the runs to train next, complete ones included; empty at the end of the sweep."""
-
-    def tell(self, job: Job) -> None:
-        """Write the results of a run to the study."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +61,7 @@ class SweepConfig:
 
     Attributes:
         space: ranges by key, see `parameters.parse_space`.
-        trials: number of trials in the whole sweep; of successive halving, its budget in whole trials.
+        trials: number of trials in the whole sweep.
         parallel: trials drawn at once, as a batch.
         population: trials of a batch that train as one population, with one value of every parameter that is not
             traced; None: `parallel`, or its largest divisor with which every shape is tried.
@@ -84,8 +69,7 @@ class SweepConfig:
             and 8 where integers have ranges.
         seeds: seeds per trial; its value is the interquartile mean over them.
         fresh_seeds: seeds on which the best trial is trained again after the search; 0: none.
-        sampler: `tpe`, `cmaes`, `random`, `grid` (five points per continuous range) or `halving` (populations that
-            stop trials and start others, see `run.population.halving`).
+        sampler: `tpe`, `cmaes`, `random` or `grid` (five points per continuous range).
         objective: `final`, the mean return of the last evaluation, or `best`, the best policy's.
         seed: seed of the sampler.
         launcher: Hydra launcher of the populations, such as `joblib` or `submitit_slurm`; None: one after the other
@@ -100,7 +84,7 @@ class SweepConfig:
     shapes: Annotated[int, between(1, 10_000)] | None = None
     seeds: Annotated[int, between(1, 100_000)] = 1
     fresh_seeds: Annotated[int, between(0, 100_000)] = 5
-    sampler: Annotated[str, one_of(*SAMPLERS, HALVING)] = "tpe"
+    sampler: Annotated[str, one_of(*SAMPLERS)] = "tpe"
     objective: Annotated[str, one_of("final", "best")] = "final"
     seed: Annotated[int, between(0, 2**32 - 1)] = 0
     launcher: str | None = None
@@ -153,8 +137,8 @@ def from_command_line(arguments: Sequence[str]) -> SweepResult:
     return run_sweep(config, [argument for argument in arguments if argument not in own])
 
 
-def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
-    """Run a sweep, or what is left of it."""
+def run_sweep(config: SweepConfig, overrides: Sequence[str], seconds: float = math.inf) -> SweepResult:
+    """Run a sweep, or what is left of it; after `seconds`, no other batch starts."""
     check_overrides(overrides, "sweep.dir", launches=True)
     runner = Runner(Path(config.dir), overrides, config.launcher)
     # How a launcher runs them changes no trial.
@@ -172,7 +156,7 @@ def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
         _check(overrides, shape, lambda config: make_plan(config, num_devices=1))
     if config.objective == "best" and not parsed.arch.absolute_metric:
         raise ConfigError("sweep.objective=best needs arch.absolute_metric=true: set it, or use sweep.objective=final")
-    return Sweep(config, overrides, parameters, shapes, parsed.arch.seed, runner).run()
+    return Sweep(config, overrides, parameters, shapes, parsed.arch.seed, runner, seconds).run()
 
 
 def _check(
@@ -197,7 +181,9 @@ class Sweep:
         shapes: Sequence[Shape] | None,
         seed: int,
         runner: Runner | None = None,
+        seconds: float = math.inf,
     ) -> None:
+        self._end = time.monotonic() + seconds
         self.config, self.overrides, self.parameters, self.seed = config, list(overrides), list(parameters), seed
         self.directory = Path(config.dir)
         self.runner = runner or Runner(self.directory, self.overrides, config.launcher)
@@ -221,9 +207,7 @@ class Sweep:
             )
         if config.shapes is not None and config.sampler == "grid":
             raise ConfigError(f"sweep.shapes={config.shapes} does not fit sweep.sampler=grid, which tries all: omit it")
-        if config.sampler == HALVING:
-            self._check_halving(shapes)
-        elif config.fresh_seeds and config.sampler != "grid" and config.trials * config.seeds > FRESH:
+        if config.fresh_seeds and config.sampler != "grid" and config.trials * config.seeds > FRESH:
             raise ConfigError(
                 f"sweep.trials={config.trials} × sweep.seeds={config.seeds} would reach the fresh seeds: use at most"
                 f" {FRESH:,} in all, or sweep.fresh_seeds=0"
@@ -231,41 +215,8 @@ class Sweep:
         check_seed(self.seed)
         self.runner.check()
 
-    def _check_halving(self, shapes: Sequence[Shape] | None) -> None:
+    def _make_search(self, shapes: Sequence[Shape] | None) -> Populations:
         config = self.config
-        given = f"sweep.sampler={config.sampler}"
-        if shapes is None or not any(parameter.traced for parameter in self.parameters):
-            raise ConfigError(f"{given} needs a float of the system in {KEY}: use another sampler")
-        if config.objective != "final":
-            raise ConfigError(
-                f"sweep.objective={config.objective}: {given} compares the evaluations of trials at the same time: use"
-                " sweep.objective=final"
-            )
-        _, copies = divide(config.population, config.trials, config.parallel, len(shapes))
-        evaluations = parse_config(compose_config(self.overrides)).arch.num_evaluation
-        seeds = config.trials // (copies * len(shapes)) * evaluations * config.seeds
-        if seeds > FINALISTS:
-            raise ConfigError(
-                f"sweep.trials={config.trials} of arch.num_evaluation={evaluations} may start {seeds:,} members per"
-                f" run, and so reach the fresh seeds: use fewer evaluations or sweep.seeds, for at most {FINALISTS:,}"
-            )
-
-    def _make_search(self, shapes: Sequence[Shape] | None) -> SweepSearch:
-        config = self.config
-        if config.sampler == HALVING:
-            assert shapes is not None
-            size, copies = divide(config.population, config.trials, config.parallel, len(shapes))
-            return Halvings(
-                self.study,
-                self.parameters,
-                shapes,
-                self.runner,
-                trials=config.trials,
-                size=size,
-                copies=copies,
-                seeds=config.seeds,
-                seed=self.seed,
-            )
         return Populations(
             self.study,
             Sampling(self.parameters, shapes, config.sampler, config.seed),
@@ -299,8 +250,7 @@ class Sweep:
     def _check_recorded(self, path: Path) -> None:
         """Record what the sweep is, or compare it with what is recorded."""
         settings = {"overrides": self.overrides, **dataclasses.asdict(self.config)}
-        changeable = _CHANGEABLE_IN_HALVING if self.config.sampler == HALVING else _CHANGEABLE
-        fixed = {name: value for name, value in settings.items() if name not in changeable}
+        fixed = {name: value for name, value in settings.items() if name not in _CHANGEABLE}
         if path.exists():
             with reading(path, "choose another directory"):
                 before = parse_json(path.read_text(encoding="utf-8"), {}, SETTINGS)
@@ -309,7 +259,7 @@ class Sweep:
             if changed:
                 raise ConfigError(
                     f"sweep.dir={self.directory} holds a sweep with another {' and '.join(changed)}: choose another"
-                    f" directory; only {', '.join(changeable[:-2])} and {changeable[-2]} may change"
+                    f" directory; only {', '.join(_CHANGEABLE[:-2])} and {_CHANGEABLE[-2]} may change"
                 )
             return
         write_json(path, settings)
@@ -352,7 +302,7 @@ class Sweep:
             write_results(self.directory, self.study, self.parameters, self.overrides, draws=is_due)
             if is_due:
                 drawing, trained = time.perf_counter() - now, 0.0
-            jobs = self.search.next_jobs()
+            jobs = self.search.next_jobs() if time.monotonic() < self._end else []
         if (best := best_trial(self.study)) is None:
             write_results(self.directory, self.study, self.parameters, self.overrides)
             raise TrainingError(

@@ -1,6 +1,6 @@
 """From an environment and a budget to a tuned configuration.
 
-Three stages, each of which resumes: successive halving over the default space of the system; its best settings
+Three stages, each of which resumes: a sweep by TPE over the default space of the system; its best settings
 and the configured one on further seeds, which select one; that one and the configured one on fresh seeds, which select
 nothing.
 """
@@ -33,11 +33,11 @@ from stoix_like.lab.tuning.parameters import Parameter, as_json, parse_space
 from stoix_like.lab.tuning.progress import TuningProgress
 from stoix_like.lab.tuning.results import as_experiment, check_overrides, draw, importance, of_trials, train_line
 from stoix_like.lab.tuning.runner import LostRunsError, Runner, check_set_up
-from stoix_like.lab.tuning.study import complete
+from stoix_like.lab.tuning.study import complete, finished
 from stoix_like.lab.tuning.sweep import SweepConfig, run_sweep
 from stoix_like.overrides import Overrides, check_given_once, to_overrides
 from stoix_like.run.population.members import float_fields
-from stoix_like.run.population.trials import interquartile_means
+from stoix_like.run.population.returns import interquartile_means
 from stoix_like.schema import get_value
 from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import check_place, locked, write_json, write_text
@@ -124,7 +124,7 @@ def tune(
     """
     started = time.perf_counter()
     if slots is not None and slots < 2:
-        raise ConfigError(f"slots={slots} must be at least 2: successive halving compares settings")
+        raise ConfigError(f"slots={slots} must be at least 2: the search compares settings")
     given = with_search(to_overrides(overrides), [] if config_dir is None else [config_dir])
     check_given_once(given, system=system, env=env)
     check_overrides(given, "--out", launches=False)
@@ -142,15 +142,15 @@ def tune(
     if plan is None:
         check_place(where, "--out")
         # Before the time of a step is measured.
-        _check_search(request, slots or min(budgets.SLOTS), 1.0, budgets.SEEDS[-1])
+        _check_search(request, slots or min(budgets.SLOTS), budgets.SEEDS[-1])
         plan = _make_plan(request, limits, parameters, slots, config.arch, started)
-        _check_search(request, plan.slots, plan.rounds, plan.seeds)
+        _check_search(request, plan.slots, plan.seeds)
         where.mkdir(parents=True, exist_ok=True)
     with locked(where / LOCK, f"--out={where} is in use: another process tunes there"):
         # Another process may have written its plan meanwhile.
         plan = _read_plan(where, request, slots) or _write_plan(where, request, plan)
         trial = f"arch.total_timesteps={config.arch.total_timesteps:,}"
-        print(f"{where}: {len(ranges)} hyperparameters, {plan.slots} at a time, {plan.rounds:.1f} rounds of {trial}")
+        print(f"{where}: {len(ranges)} hyperparameters, {plan.slots} at a time, {plan.rounds} rounds of {trial}")
         return _Tuning(where, request, config, plan, parameters, default).run()
 
 
@@ -183,14 +183,13 @@ class _Tuning:
         slots = self.plan.slots
         config = SweepConfig(
             space=self.request.space,
-            trials=int(slots * self.plan.rounds + 1e-6),  # up to rounding: 2.1 rounds of 10 trials are 21
+            trials=slots * self.plan.rounds,
             parallel=slots,
-            sampler="halving",
             fresh_seeds=0,
             dir=str(self.directory / "search"),
         )
         try:
-            return run_sweep(config, self._overrides("search", self.plan.deadline)).study
+            study = run_sweep(config, self._overrides("search"), self.plan.deadline or math.inf).study
         except LostRunsError:
             raise
         except TrainingError as error:
@@ -198,6 +197,10 @@ class _Tuning:
                 f"no setting of the search in {self.directory} has a return after arch.total_timesteps: give a larger"
                 " budget or other ranges, and another directory"
             ) from error
+        # What the time left out stays out when the command is given again.
+        self.plan = self.plan._replace(rounds=-(-len(finished(study)) // slots))
+        _write_plan(self.directory, self.request, self.plan)
+        return study
 
     def _select(self, study: optuna.Study) -> tuple[dict[str, float], float]:
         """Train the best settings and the configured one on further seeds; return the best, and its return there."""
@@ -223,11 +226,8 @@ class _Tuning:
             found += train_again(runner, name, own, traced, self.plan.seeds, seed, "final")
         return found
 
-    def _overrides(self, stage: str, deadline: float | None = None) -> list[str]:
-        # Before a whole trial is complete, a search has found nothing.
-        least = self.config.arch.num_evaluation
-        seeds = 1 if stage == "search" else self.plan.seeds
-        progress = {"_target_": _PROGRESS, "stage": stage, "deadline": deadline, "least": least, "seeds": seeds}
+    def _overrides(self, stage: str) -> list[str]:
+        progress = {"_target_": _PROGRESS, "stage": stage, "seeds": 1 if stage == "search" else self.plan.seeds}
         callbacks = to_overrides({"callbacks": [*self.config.callbacks, progress]})
         return [*self.of_runs, *callbacks]
 
@@ -316,11 +316,10 @@ def _environment(env: Any) -> list[str]:
 
 
 def _evaluations(overrides: Sequence[str]) -> list[str]:
-    """Return the override with the evaluations that the rungs need; none where the user has set their number."""
+    """Return the override with few evaluations, the last of which counts; none where the user has set their number."""
     if any(one.key_or_group == _EVALUATIONS for one in parse_overrides(list(overrides))):
         return []
-    halving = parse_config(compose_config(overrides)).arch.population.halving
-    return [f"{_EVALUATIONS}={halving.eta**halving.rungs}"]
+    return [f"{_EVALUATIONS}=4"]
 
 
 def _space(base: Sequence[str], given: Sequence[str], space: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -382,9 +381,9 @@ def _read_plan(directory: Path, request: Request, slots: int | None) -> BudgetSt
     return None
 
 
-def _check_search(request: Request, slots: int, rounds: float, seeds: int) -> None:
+def _check_search(request: Request, slots: int, seeds: int) -> None:
     """Refuse what the search, or training its best settings on further seeds, would refuse."""
-    population = {"size": slots, "hyperparams": request.space, "halving.rounds": rounds}
+    population = {"size": slots, "hyperparams": request.space}
     own = to_overrides({f"arch.population.{name}": value for name, value in population.items()})
     check_set_up([*request.of_runs, *own])
     try:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from stoix_like.arch_config import MAX_EVALUATIONS, OfflineConfig, SebulbaConfig
+from stoix_like.arch_config import OfflineConfig, SebulbaConfig
 from stoix_like.base_types import SystemConfig
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError, multiples_near
@@ -25,8 +24,6 @@ class Plan(NamedTuple):
     num_updates: int  # number of updates within the budget
     evaluations: tuple[int, ...]  # numbers of updates after which the run is evaluated; the last one is `num_updates`
     notes: tuple[str, ...]  # rounding and other notes for the user
-    trial_updates: int  # number of updates that schedules span: of one trial, or of a run without trials
-    trial_evaluations: int  # number of evaluations of one trial after its start, or of a run without trials
     num_agents: int = 1  # agents of each environment; each is a row of the batch
 
     @property
@@ -77,13 +74,13 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
         _check_without_warmup(config, rows, num_shards)
     _check(system, checked_envs(system, envs_per_shard, num_agents), num_shards)
     steps_per_update, warmup_steps = count_steps(config), arch.total_num_envs * system.warmup_steps
-    trial_updates = count_updates(config)
-    if trial_updates < 1 and isinstance(arch, OfflineConfig):
+    num_updates = count_updates(config)
+    if num_updates < 1 and isinstance(arch, OfflineConfig):
         raise ConfigError(
             f"arch.total_timesteps={arch.total_timesteps} gradient steps are too few for one update of"
             f" {steps_per_update} (system.epochs): use at least {steps_per_update}"
         )
-    if trial_updates < 1:
+    if num_updates < 1:
         raise ConfigError(
             f"arch.total_timesteps={arch.total_timesteps} is too small for one update of {steps_per_update} steps"
             f" (arch.total_num_envs={arch.total_num_envs} × system.rollout_length={system.rollout_length}) after"
@@ -91,38 +88,24 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
             f" system.warmup_steps={system.warmup_steps}): use at least"
             f" {warmup_steps + steps_per_update}"
         )
-    _check_counters(config, rows, trial_updates)
-    trial_evaluations = min(arch.num_evaluation, trial_updates)
-    spent = warmup_steps + trial_updates * steps_per_update
-    # Up to rounding: 4.35 rounds of 100 evaluations are 435.
-    rounds = arch.population.halving.rounds or 1
-    num_intervals = int(rounds * trial_evaluations + 1e-6)
-    if num_intervals > MAX_EVALUATIONS or rounds * trial_updates > INT32_MAX:
-        largest = min(MAX_EVALUATIONS / trial_evaluations, INT32_MAX / trial_updates)
-        raise ConfigError(
-            f"arch.population.halving.rounds={rounds:g}: trials of {trial_updates:,} updates and {trial_evaluations:,}"
-            f" evaluations would have more than {INT32_MAX:,} updates, or {MAX_EVALUATIONS:,} evaluations, in all: use"
-            f" at most {math.floor(largest)}"
-        )
-    # Any `trial_evaluations` consecutive intervals have `trial_updates` updates.
-    evaluations = tuple(index * trial_updates // trial_evaluations for index in range(1, num_intervals + 1))
+    _check_counters(config, rows, num_updates)
+    num_evaluations = min(arch.num_evaluation, num_updates)
+    spent = warmup_steps + num_updates * steps_per_update
+    evaluations = tuple(index * num_updates // num_evaluations for index in range(1, num_evaluations + 1))
     return Plan(
         num_shards=num_shards,
         envs_per_shard=envs_per_shard,
         steps_per_update=steps_per_update,
         warmup_steps=warmup_steps,
-        num_updates=evaluations[-1],
+        num_updates=num_updates,
         evaluations=evaluations,
         notes=(
             *_agent_notes(num_agents),
-            *_notes(config, spent, trial_updates, steps_per_update, trial_evaluations),
-            *_trial_notes(config, warmup_steps, evaluations[-1] * steps_per_update),
+            *_notes(config, spent, num_updates, steps_per_update, num_evaluations),
             *_replay_notes(config, rows, num_shards, num_agents),
-            *_period_notes(config, trial_updates),
+            *_period_notes(config, num_updates),
             *_lag_notes(config),
         ),
-        trial_updates=trial_updates,
-        trial_evaluations=trial_evaluations,
         num_agents=num_agents,
     )
 
@@ -212,18 +195,6 @@ def _notes(
     if num_intervals < evaluations:
         notes.append(f"arch.num_evaluation={evaluations} reduced to {num_intervals}: at most one per update")
     return tuple(notes)
-
-
-def _trial_notes(config: RunConfig, warmup_steps: int, trained_steps: int) -> tuple[str, ...]:
-    rounds = config.arch.population.halving.rounds
-    if rounds is None:
-        return ()
-    note = (
-        f"arch.population.halving.rounds={rounds:g}: {trained_steps:,} steps per member, in trials of at most"
-        f" arch.total_timesteps={config.arch.total_timesteps:,}"
-    )
-    warm_up = f"; later trials have {warmup_steps:,} warm-up steps each, which env_steps leaves out"
-    return (note + (warm_up if warmup_steps else ""),)
 
 
 def _replay_notes(config: RunConfig, rows_per_shard: int, num_shards: int, num_agents: int) -> tuple[str, ...]:

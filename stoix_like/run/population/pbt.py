@@ -45,7 +45,6 @@ class Evolution(Selection):
     """Exploitation and exploration; the program that copies members is compiled ahead of time."""
 
     entry = "population/continues"
-    restarts = False
 
     def __init__(self, run: RunConfig, population: Population, state: LearnerState, processes: Processes) -> None:
         config = run.arch.population.pbt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +11,7 @@ import numpy as np
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.saved_state import lacks_best
 from stoix_like.run.population.members import at_members
-from stoix_like.run.population.trials import interquartile_means
-from stoix_like.storage.recorded_runs import RETURN, TRIALS
+from stoix_like.storage.recorded_runs import RETURN
 from stoix_like.storage.run_files import read_summary
 
 
@@ -21,7 +20,6 @@ class Returns(NamedTuple):
 
     returns: np.ndarray  # `[]` or `[P]` mean evaluation return; NaN where the parameters were not evaluated
     lacking: np.ndarray  # likewise, for which members the parameters are the last ones, not the best
-    trials: np.ndarray | None  # `[P]` numbers of the trials of successive halving that are under way; None without it
     ranks: np.ndarray | None  # `[P]`, the highest for the best member, where that is not the one of the highest return
 
     @property
@@ -55,7 +53,7 @@ def last_evaluation(host_state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def returns_of(host_state: Mapping[str, Any], step: int, best: bool) -> Returns:
     """Return how the members of a checkpoint did."""
-    last, trials, ranks = last_evaluation(host_state), None, None
+    last = last_evaluation(host_state)
     # A run that stopped between two evaluations did not evaluate its last parameters.
     evaluated = last["env_steps"] == step
     returns = np.full(np.shape(last[RETURN]), last[RETURN] if evaluated else np.nan, float)
@@ -63,33 +61,21 @@ def returns_of(host_state: Mapping[str, Any], step: int, best: bool) -> Returns:
     if evaluated and (sources := last.get("population/continues")):
         # A member that was replaced has the parameters of another one.
         returns, frozen = returns[np.asarray(sources)], frozen[np.asarray(sources)]
-    if TRIALS in last:
-        evaluated_trials = np.repeat(last[TRIALS], returns.size // len(last[TRIALS]))
-        trials = np.asarray(host_state["progress"]["strata"] or evaluated_trials)
-        # Members that have started another trial since the evaluation have no return.
-        returns = np.where(trials == evaluated_trials, returns, np.nan)
     lacking = np.ones(returns.shape, bool)
     if best and "best" in host_state:
         lacking = lacks_best(host_state)
         returns = np.where(lacking, returns, np.asarray(host_state["best"]["episode_return"], float))
     # A frozen policy is no result; the best one from before is.
-    ranked = np.where(lacking & frozen, np.nan, returns)
-    if trials is not None and best and "best" in host_state:
-        ranks = _ranks(ranked, lacking, returns.size // len(last[TRIALS]))
-    elif frozen.any():
-        ranks = ranked
-    return Returns(returns, lacking, trials, ranks)
+    return Returns(returns, lacking, np.where(lacking & frozen, np.nan, returns) if frozen.any() else None)
 
 
-def _ranks(returns: np.ndarray, lacking: np.ndarray, seeds: int) -> np.ndarray:
-    """Rank the members of successive halving: by their trial, complete ones first, and then by their own return.
+def interquartile_means(scores: Sequence[float] | np.ndarray, seeds: int) -> np.ndarray:
+    """Compute the interquartile mean of each setting: a quarter of its members is trimmed at either end.
 
-    `returns`: `[P]`, of the best complete trial of each slot, or of its last one where it has none.
-    `lacking`: `[P]`, where it has none.
-    Returns `[P]`, the highest rank for the best one.
+    `scores`: `[P]`, members of a setting one after the other; NaN counts as the lowest.
+    Returns `[P / seeds]`.
     """
-    own = np.where(np.isnan(returns), -np.inf, returns)
-    of_trial = np.repeat(interquartile_means(returns, seeds), seeds)
-    ranks = np.empty(returns.size)
-    ranks[np.lexsort((own, of_trial, ~lacking))] = np.arange(returns.size)
-    return ranks
+    by_slot = np.asarray(scores, np.float64).reshape(-1, seeds)
+    ordered = np.sort(np.where(np.isnan(by_slot), -np.inf, by_slot), axis=1)
+    cut = seeds // 4
+    return ordered[:, cut : seeds - cut].mean(axis=1)

@@ -82,7 +82,6 @@ class CompiledRun(NamedTuple):
     # `(shared, hyperparams, key, number []) -> Episodes`; every `number` has its own start states.
     evaluate: Callable[..., Any]
     select: Callable[..., Any]  # `(candidate, best, better [P]) -> best`, each member's better parameters
-    restart: Callable[..., Any] | None
     keys: RunKeys  # the keys that the run starts with
     state: LearnerState  # shapes and layouts of the learner state
     seconds: float  # time spent compiling
@@ -112,7 +111,6 @@ def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
         rollouts=compiled.get("rollouts"),
         evaluate=placing(compiled["evaluate"]),
         select=placing(compiled["select"]),
-        restart=compiled.get("restart"),
         keys=keys,
         state=state,
         seconds=time.perf_counter() - start,
@@ -143,7 +141,7 @@ def _with_inputs(setup: RunSetup, compiled: Mapping[str, Any]) -> dict[str, Any]
     """Copy the inputs to the devices, once, and return the programs, which take none any more."""
     shapes = input_shapes(setup)
     inputs = jax.tree.map(lambda leaf, shape: _replicate(leaf, shape.sharding), inputs_of(setup.spec), shapes)
-    taking = {name: compiled[name] for name in ("init", "train", "learn", "restart") if name in compiled}
+    taking = {name: compiled[name] for name in ("init", "train", "learn") if name in compiled}
     taking = {name: program if name == "init" else placing(program) for name, program in taking.items()}
     return {
         **compiled,
@@ -196,7 +194,7 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
     # All devices of a member hold its best parameters, too.
     copies = mesh.size // mesh.shape[POPULATION_AXIS] if setup.config.keeps_best else 0
     best = copies * memory_estimate.bytes_per_device(state.shared, mesh)
-    for name in (name for name in ("restart", "learn", "train") if name in compiled):
+    for name in (name for name in ("learn", "train") if name in compiled):
         waiting = _waiting_rollouts(setup, compiled[name]) if name == "learn" else 0
         keys = (*sizes, "arch.pipeline_queue_size") if waiting else sizes
         memory_estimate.check(compiled[name], mesh, num_members, keys, best + waiting, setup.device_memory)

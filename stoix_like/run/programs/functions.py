@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from stoix_like.arch_config import OfflineConfig, SebulbaConfig
 from stoix_like.architectures import anakin, sebulba
-from stoix_like.architectures.axes import POPULATION_AXIS, partition_specs
+from stoix_like.architectures.axes import partition_specs
 from stoix_like.architectures.evaluator import make_evaluator
 from stoix_like.architectures.types import NO_INPUTS, Hyperparams, Inputs, LearnerState, ProgramSpec
 from stoix_like.assembly import inputs_of
@@ -28,7 +28,7 @@ from stoix_like.run.set_up.setup import RunSetup
 class RunProgram(NamedTuple):
     """A jitted function of a run."""
 
-    # `init`, `train`, `rollouts`, `restart`, `evaluate` or `select`.
+    # `init`, `train`, `rollouts`, `evaluate` or `select`.
     name: str
     function: Any  # jitted, but neither traced nor compiled
     args: tuple[Any, ...]  # its arguments, or their shapes; of arrays that stay on the devices, with their shardings
@@ -116,12 +116,6 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
         yield RunProgram("train", program.train, (state, hyperparams, np.int32(1), np.bool_(True), inputs))
         if config.arch.profile and not (setup.env.on_host or spec.offline):
             yield RunProgram("rollouts", program.rollouts, (state, hyperparams, np.int32(1)))
-    if setup.config.arch.population.halves:
-        some = setup._replace(population=setup.population.take(range(restart_size(setup))))
-        keys_of_some = jax.eval_shape(partial(make_keys, some))
-        args = (traced_hyperparams(some.population), keys_of_some.agent, keys_of_some.shards)
-        members = np.arange(some.population.num_members, dtype=np.int32)
-        yield RunProgram("restart", _make_restart(program.init, state), (state, *args, members, inputs))
     evaluator = make_evaluator(
         build, setup.eval_env, mesh, config.arch.num_eval_episodes, config.arch.max_eval_steps, num_members
     )
@@ -135,35 +129,6 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
     yield RunProgram("evaluate", evaluation, (state.shared, hyperparams, keys.evaluation, np.uint32(0)))
     better = np.zeros(() if num_members == 1 else (num_members,), bool)
     yield RunProgram("select", jax.jit(select_members), (state.shared, state.shared, better))
-
-
-def restart_size(setup: RunSetup) -> int:
-    """Return how many members start from scratch at a time: few, so that most of their initialisation is used."""
-    devices, num_members = setup.mesh.shape[POPULATION_AXIS], setup.population.num_members
-    # A multiple of the devices, over which they are sharded; a lone member would have no population axis.
-    return max(2 if devices == 1 else 1, -(-num_members // (8 * devices))) * devices
-
-
-def _make_restart(init: Any, state: LearnerState) -> Any:
-    """Return the program that initialises members, and puts them in the places of others."""
-    num_members = state.healthy.size
-
-    def restart(
-        state: LearnerState,
-        hyperparams: Hyperparams,
-        key: jax.Array,
-        shard_keys: jax.Array,
-        members: jax.Array,
-        inputs: Inputs,
-    ) -> Any:
-        new = init(hyperparams, key, shard_keys, inputs)
-        # By member, its index among the new ones.
-        source = jnp.full(num_members, members.size).at[members].set(jnp.arange(members.size), mode="drop")
-        taken = jax.tree.map(lambda leaf: leaf[jnp.minimum(source, members.size - 1)], new)
-        return select_members(taken, state, source < members.size)
-
-    layouts = jax.tree.map(lambda leaf: leaf.sharding, state)
-    return jax.jit(restart, donate_argnums=0, out_shardings=layouts)
 
 
 def _of_sebulba(

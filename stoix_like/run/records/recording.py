@@ -45,21 +45,14 @@ class Progress:
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # time spent, by phase
     # Metrics of an interval that is complete and not yet evaluated; None otherwise.
     trained: dict[str, Any] | None = None
-    # The seeds of the members, where a selection has changed them.
-    seeds: list[int] = dataclasses.field(default_factory=list)
-    # The index of the setting of each member, where a selection has changed it.
-    strata: list[int] = dataclasses.field(default_factory=list)
 
     def keep(self, population: Population) -> None:
         """Keep what a selection has changed, for a resume."""
         self.hyperparams = {name: list(values) for name, values in population.hyperparams.items()}
-        self.seeds, self.strata = list(population.seeds), list(population.strata)
 
     def of(self, population: Population) -> Population:
         """Return the members as selections have left them."""
-        return population.with_hyperparams(self.hyperparams)._replace(
-            seeds=tuple(self.seeds) or population.seeds, strata=tuple(self.strata) or population.strata
-        )
+        return population.with_hyperparams(self.hyperparams)
 
     def end_interval(self) -> None:
         """Start the next interval."""
@@ -70,7 +63,8 @@ class Progress:
     def from_json(values: Mapping[str, Any]) -> Progress:
         """Return the progress that a checkpoint holds in JSON, where keys are strings."""
         failures = {int(member): failure for member, failure in values["failures"].items()}
-        return Progress(**{**values, "failures": failures})
+        known = {field.name: values[field.name] for field in dataclasses.fields(Progress) if field.name in values}
+        return Progress(**{**known, "failures": failures})
 
 
 class Recording:

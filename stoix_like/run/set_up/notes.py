@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from stoix_like.arch_config import OfflineConfig, PopulationConfig
+from stoix_like.arch_config import OfflineConfig, PBTConfig, PopulationConfig
 from stoix_like.config import RunConfig, flatten
 from stoix_like.envs.custom import unused_methods
 from stoix_like.envs.environment import VectorEnvironment
@@ -34,12 +34,10 @@ def notes_on_parts(config: RunConfig, env: VectorEnvironment, networks: SimpleNa
 
 def notes_on_population(population: PopulationConfig) -> Iterator[str]:
     """Name the settings of selections that are not made."""
-    for name, own, switch in (("pbt", population.pbt, "every_evals"), ("halving", population.halving, "rounds")):
-        default = type(own)()
-        for key, value in vars(own).items() if getattr(own, switch) is None else ():
-            if value != getattr(default, key):
-                path = f"arch.population.{name}"
-                yield f"{path}.{key}={value} has no effect with {path}.{switch}=null"
+    default, path = PBTConfig(), "arch.population.pbt"
+    for key, value in vars(population.pbt).items() if population.pbt.every_evals is None else ():
+        if value != getattr(default, key):
+            yield f"{path}.{key}={value} has no effect with {path}.every_evals=null"
 
 
 def _of_raw_games(env: EnvConfig) -> Iterator[str]:

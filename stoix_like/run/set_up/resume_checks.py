@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from stoix_like.config import flatten
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.devices import device_names
 from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.storage.config_file import without_gone
 from stoix_like.storage.recorded_runs import is_below
 
 # Written by Hydra.
@@ -32,7 +32,6 @@ CHANGEABLE = (
     "arch.actor.device_ids",
     "arch.learner.device_ids",
     "arch.update_batch_size",
-    "arch.population.halving.rounds",
     "arch.on_nan",
     "arch.compile_cache",
     "arch.profile",
@@ -48,7 +47,7 @@ CHANGEABLE = (
 
 
 # What a callback that stopped a run stopped it for: with another value, the run continues.
-_STOPPING = ("arch.total_timesteps", "arch.num_evaluation", "arch.stop_at_return", "arch.population.halving.rounds")
+_STOPPING = ("arch.total_timesteps", "arch.num_evaluation", "arch.stop_at_return")
 
 
 def stopped_by(setup: RunSetup, host_state: Mapping[str, Any]) -> str | None:
@@ -68,7 +67,7 @@ def stopped_by(setup: RunSetup, host_state: Mapping[str, Any]) -> str | None:
 
 def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
     """Refuse to resume with a configuration that changed."""
-    now, then = (dict(flatten(each)) for each in (setup.config.resolved, config))
+    now, then = (dict(flatten(each)) for each in (setup.config.resolved, without_gone(config)))
     # Keys that the version which started the run did not have.
     added = {key: value for key, value in _defaults(setup).items() if key not in then}
     then |= {key: value for key, value in added.items() if key in now}
@@ -127,36 +126,12 @@ def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
     for key in sorted(key for key in setup.contents.keys() | then.keys() if setup.contents.get(key) != then.get(key)):
         place = setup.config.resolved["system"].get(key.removeprefix("system."))
         raise ConfigError(f"{key}={place} is not what the run has learned from so far: use the same content")
-    _check_same_trials(setup, host_state["config"])
-    if updates > plan.num_updates and setup.config.arch.population.halves:
-        trained = updates / plan.trial_updates
-        raise ConfigError(
-            f"arch.population.halving.rounds={setup.config.arch.population.halving.rounds:g} is less than the"
-            f" {trained:.4g} rounds already trained: use at least {math.ceil(trained)}"
-        )
     if updates > plan.num_updates:
         spent = plan.warmup_steps + updates * plan.steps_per_update
         raise ConfigError(
             f"arch.total_timesteps={setup.config.arch.total_timesteps} is less than the {spent} steps already trained:"
             f" use at least {spent}"
         )
-
-
-def _check_same_trials(setup: RunSetup, config: Mapping[str, Any]) -> None:
-    """Refuse to change the length of the trials of successive halving, or whether there are any."""
-    now, then = (dict(flatten({"arch": each["arch"]})) for each in (setup.config.resolved, config))
-    had_trials = then.get("arch.population.halving.rounds") is not None
-    if setup.config.arch.population.halves != had_trials:
-        raise ConfigError(
-            f"arch.population.halving.rounds={now.get('arch.population.halving.rounds')}: a run is one of successive"
-            " halving from its start or never: start a new run"
-        )
-    for key in ("arch.total_timesteps", "arch.num_evaluation") if had_trials else ():
-        if not _is_same(now[key], then[key]):
-            raise ConfigError(
-                f"{key}={now[key]} was {then[key]}, for every trial of successive halving: extend the run by"
-                " arch.population.halving.rounds"
-            )
 
 
 def other_conditions(setup: RunSetup, host_state: Mapping[str, Any]) -> list[str]:

@@ -33,7 +33,7 @@ from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
 from stoix_like.run.host.devices import RunDevices, check_host_calls, devices_of, make_mesh, set_compile_cache
 from stoix_like.run.host.plan import Plan, make_plan, spread_members
-from stoix_like.run.population import halving, pbt
+from stoix_like.run.population import pbt
 from stoix_like.run.population.members import Population, bounded, check_ends, count_members, make_population
 from stoix_like.run.set_up import influence, memory_estimate
 from stoix_like.run.set_up.custom import make_callbacks, make_custom_loggers
@@ -226,7 +226,7 @@ def _assemble(
     """Build and describe what the system is built from; return it with notes, once it is known to fit into memory."""
     env, plan, left_out = envs.train, place.plan, list[str]()
     networks, axes = _build_networks(config, env, left_out), make_axes(place.mesh, place.lone_shards)
-    sizes = plan.trial_updates, plan.rows_per_shard, plan.num_shards
+    sizes = plan.num_updates, plan.rows_per_shard, plan.num_shards
     spec = make_spec(config, env, networks, *sizes, axes, learned_from.data, learned_from.teacher)
     parts = SystemParts(config, envs.evaluation, spec)
     shapes, space = _shapes(parts, env), env.observation_space
@@ -251,7 +251,6 @@ def _steps_on_host(config: RunConfig, env: VectorEnvironment) -> bool:
 def _make_members(config: RunConfig, place: _Place, parts: SystemParts, env: VectorEnvironment) -> _Members:
     population = make_population(config)
     _check_members(config, population, place.plan)
-    halving.check(config, population, place.plan, _steps_on_host(config, env))
     varied, notes = population.hyperparams, tuple[str, ...]()
     if varied and place.num_members > 1:
         notes = tuple(influence.notes(influence.effective(parts, env, varied), varied))
@@ -259,7 +258,6 @@ def _make_members(config: RunConfig, place: _Place, parts: SystemParts, env: Vec
         notes = ("arch.population.pbt copies members and explores nothing: arch.population.hyperparams is empty",)
     notes += tuple(notes_on_population(config.arch.population))
     callbacks = make_callbacks(config)
-    halving.check_callbacks(config, callbacks)
     return _Members(population, callbacks, notes)
 
 
@@ -353,9 +351,9 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
     if selection.every_evals is not None:
         if population.num_members == 1:
             raise ConfigError("arch.population.pbt.every_evals needs several members: set arch.population.size=16")
-        if selection.every_evals >= plan.trial_evaluations:
+        if selection.every_evals >= len(plan.evaluations):
             raise ConfigError(
-                f"arch.population.pbt.every_evals={selection.every_evals} selects at none of {plan.trial_evaluations}"
+                f"arch.population.pbt.every_evals={selection.every_evals} selects at none of {len(plan.evaluations)}"
                 " evaluation(s), the last of which is the result: use fewer, or null"
             )
         keys = bounded(config.arch.population, selection.bounds, "arch.population.pbt.bounds")
