@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 from stoix_like.lab.analysis import statistics
-from stoix_like.storage.recorded_runs import BEST_RETURN, evolves, find_runs, halves, read_run
+from stoix_like.storage.recorded_runs import BEST_RETURN, evolves, find_runs, read_run
 
 Scores = Mapping[int, float]
 
@@ -34,9 +34,6 @@ def main() -> None:
         arch, summary = run.config["arch"], run.summary
         if not summary:
             print(f"{path} has not finished")
-            continue
-        if halves(run):
-            print(f"{path} is left out: its members are trials of successive halving")
             continue
         best = summary.get("population/best", {}).get(BEST_RETURN)
         if best is None:

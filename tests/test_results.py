@@ -529,12 +529,10 @@ def test_populations_are_compared_with_those_of_population_based_training_alone(
             best = {"member": 1, "absolute/episode_return_mean": 5.0 + gain * (1 + seed) + seed}
             summary = {"population/best": best, "eval/episode_return_iqm": 3.0 + gain * (2 + seed) + seed}
             write_run(tmp_path / name / str(seed), [*overrides, f"arch.seed={seed}"], (2.0, 4.0), **summary)
-    write_run(tmp_path / "halving", [*several, "arch.population.halving.rounds=2"], (1.0, 2.0))
     write_run(tmp_path / "alone")
     monkeypatch.setattr(sys, "argv", ["compare_populations.py", str(tmp_path)])
     script.main()
     lines = capsys.readouterr().out.splitlines()
-    assert f"{tmp_path}/halving is left out: its members are trials of successive halving" in lines
     assert f"{tmp_path}/alone is left out: it has no population, or no absolute metric" in lines
     labels = [line.split()[0] for line in lines if line.startswith("  ") and line.endswith("runs")]
     assert labels == ["fixed", "pbt", "fixed", "pbt"]

@@ -73,7 +73,6 @@ OPTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     *(("ppo/ff_ppo", (*CARTPOLE, f"env.auto_reset={mode}")) for mode in ("pool", "optimistic", "cached")),
     *(("sac/ff_sac", (*PENDULUM, f"env.randomize_every={period}")) for period in ("reset", "rollout", "run")),
     ("ppo/ff_ppo", (*VARIED, "arch.population.pbt.every_evals=2")),
-    ("ppo/ff_ppo", (*VARIED, "arch.population.halving.rounds=2")),
 )
 # A process that still runs for this part of a whole run after a signal has ignored it.
 IGNORED = 0.5

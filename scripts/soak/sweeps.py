@@ -10,7 +10,7 @@ from kills import survive
 from tiny_runs import Bench, Outcome, overrides, records
 
 SYSTEM = "ppo/ff_ppo"
-# Two populations of two members; of halving, one run of two slots.
+# Two populations of two members.
 SWEEP = ("sweep.trials=4", "sweep.parallel=2", "sweep.space={actor_lr: {log_uniform: [0.001, 0.1]}}")
 
 TUNE = "tune"
@@ -19,10 +19,10 @@ TUNED = ("--budget", "3000", "--slots", "2", "arch.total_timesteps=64")
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Kill one sweep a few times."""
-    from stoix_like.lab.tuning.halving import HALVING
+
     from stoix_like.lab.tuning.study import SAMPLERS
 
-    sampler = bench.in_turn((*SAMPLERS, HALVING, TUNE), index)
+    sampler = bench.in_turn((*SAMPLERS, TUNE), index)
 
     def command(directory: Path) -> list[str]:
         if sampler == TUNE:

@@ -98,9 +98,7 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     sweeping.set_defaults(run=lambda args: show(_sweep(args)))
 
     tuning = commands.add_parser("tune", help="tune a system for an environment within a wall time")
-    tuning.add_argument(
-        "env", metavar="ENV", help="gymnax/acrobot, or the import path of yours, my_module.MyEnv; written in jax"
-    )
+    tuning.add_argument("env", metavar="ENV", help="gymnax/acrobot, or the import path of yours, my_module.MyEnv")
     tuning.add_argument("--system", default="ppo/ff_ppo", help="the system (default: ppo/ff_ppo)")
     tuning.add_argument(
         "--budget",

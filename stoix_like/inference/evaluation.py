@@ -329,9 +329,8 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
     config, of_games = run.setup.config, run.setup.spec.num_players == 2
     per_member = []
     for index, member in enumerate(trained.members):
-        identity = (
-            {"member": member, "trained_with_seed": population.seeds[member]} if population.num_members > 1 else {}
-        )
+        several = population.num_members > 1
+        identity = {"member": member, "trained_with_seed": population.seeds[member]} if several else {}
         per_member.append(
             {
                 **identity,

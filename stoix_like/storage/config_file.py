@@ -101,9 +101,7 @@ def without_gone(config: Any) -> Any:
     """Return a configuration without keys of earlier versions; refuse values with which they had an effect."""
     halving = (config["arch"].get("population") or {}).pop("halving", None) or {}
     if halving.get("rounds") is not None:
-        raise ConfigError(
-            "the run searched by arch.population.halving, which this version has not: use that of the run"
-        )
+        raise ConfigError("arch.population.halving.rounds: this version has no such search: use the run's version")
     return config
 
 

@@ -24,9 +24,8 @@ def test_scalars_numbers_per_member_values():
     assert scalars(record) == {"env_steps": 128, "eval/episode_return_mean/0": 1.0, "eval/episode_return_mean/2": 3.0}
 
 
-def test_scalars_count_members_that_diverged_and_omit_trials():
-    record = {"population/failed": [3, 7], "population/trials": [0, 1], "population/next_trials": [2, 1]}
-    assert scalars({**record, "population/continues": [1, 1]}) == {
+def test_scalars_count_members_that_diverged():
+    assert scalars({"population/failed": [3, 7], "population/continues": [1, 1]}) == {
         "population/failed": 2,
         "population/continues/0": 1,
         "population/continues/1": 1,

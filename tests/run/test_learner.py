@@ -42,10 +42,6 @@ class Programs:
         self.calls.append(("evaluate", *arguments))
         return {"episodes": np.zeros(2)}
 
-    def restart(self, state, hyperparams, key, shard_keys, members):
-        self.calls.append((hyperparams["lr"].tolist(), members.tolist()))
-        return state + 1
-
 
 @pytest.fixture
 def start(monkeypatch):
@@ -104,14 +100,6 @@ def test_training_replaces_the_state_and_evaluations_read_it_or_others(start):
     assert built.programs.calls[-1][1:3] == ("best", {"lr": 1.0})
 
 
-def test_members_start_again_two_at_a_time(start):
-    """The third of three members is accompanied by a copy of itself, in a place beyond the last one, 4."""
-    built = start()
-    assert built.restart(0, FIVE, [0, 3, 4]) == 2
-    rates = np.float32([0.1, 0.4, 0.5]).tolist()
-    assert built.programs.calls == [(rates[:2], [0, 3]), ([rates[2]] * 2, [4, 5])]
-
-
 @pytest.mark.parametrize(("has_replay", "replay"), [(False, False), (True, False), (True, True)])
 def test_a_replay_buffer_is_not_copied_and_saved_only_on_request(start, has_replay, replay):
     built = start(has_replay=has_replay, replay=replay)
@@ -126,7 +114,7 @@ def test_a_replay_buffer_is_not_copied_and_saved_only_on_request(start, has_repl
     assert built.targets()["local"] is STATE.shards.local
 
 
-def test_members_have_new_keys_with_new_seeds_or_new_starts_alone(start):
+def test_members_have_new_keys_with_new_starts_alone(start):
     def drawn(built):
         built.start()
         return [jax.random.key_data(key).tolist() for key in built.programs.calls[-1][2:4]]
@@ -140,11 +128,6 @@ def test_members_have_new_keys_with_new_seeds_or_new_starts_alone(start):
     found = drawn(resumed)
     assert found[0] == agent
     assert found[1] != shards
-    other = start()
-    other.set_population(FIVE._replace(seeds=(8, 4, 5, 6, 7)))
-    found = drawn(other)
-    assert found[0][0] != agent[0]
-    assert found[0][1:] == agent[1:]
 
 
 def test_a_failure_of_an_environment_on_the_host_ends_every_call(start):

@@ -10,38 +10,8 @@ from stoix_like.run.host.devices import find_devices, make_mesh
 from stoix_like.run.host.plan import make_plan
 from stoix_like.run.population.members import make_population
 from stoix_like.run.records.recording import Progress
-from stoix_like.run.summary import ENVIRONMENT, LEARNING, LOGGING_MEANWHILE, outcome, shown_failures, summarise, timing
-from stoix_like.storage.recorded_runs import TRIALS
+from stoix_like.run.summary import ENVIRONMENT, LEARNING, LOGGING_MEANWHILE, summarise, timing
 from support.composed import compose_config
-
-HALVING = [
-    *("system.rollout_length=8", "arch.total_num_envs=4", "arch.total_timesteps=320", "arch.num_evaluation=9"),
-    *("arch.population.size=2", "arch.population.halving.rounds=3"),
-    "arch.population.hyperparams={actor_lr: {log_uniform: [1e-5, 1e-2]}, ent_coef: {uniform: [0.0, 0.2]}}",
-]
-
-
-def test_results_have_the_failures_of_the_trials_that_they_are_about():
-    run = parse_config(compose_config(HALVING))
-    population, plan = make_population(run), make_plan(run, 1)
-    numbers, failed = [[0, 1]] * 10 + [[2, 3]], [[]] * 10 + [[0]]
-    varied = {f"hyperparams/{name}": list(values) for name, values in population.hyperparams.items()}
-    history = [
-        {
-            "eval/episode_return_mean": [1.0, 2.0],
-            "population/trials": numbers[index],
-            "population/failed": failed[index],
-            **varied,
-        }
-        for index in range(11)
-    ]
-    setup = SimpleNamespace(config=run, plan=plan)
-    shown, last, _ = outcome(setup, population, history)
-    assert shown.strata == (0, 1)
-    assert shown_failures({0: "a reward"}, last) == {}
-    # A trial that diverged, where no other one of its slot is complete.
-    _, last, _ = outcome(setup, population, [*history[:5], {**history[5], "population/failed": [0]}])
-    assert shown_failures({0: "a reward"}, last) == {0: "a reward"}
 
 
 def summary_of(overrides, absolute=None, **progress):
@@ -63,7 +33,7 @@ def test_a_summary_counts_steps_and_has_the_last_evaluation():
     expected = {"env_steps": 96, "updates": 3, "steps_per_second": 48.0, "stopped_by": "Mine", "wall_seconds": 9.0}
     expected |= {"eval/episode_return_mean": 5.0, **absolute, "notes": ["noted"], "compile_seconds": 1.0}
     assert expected.items() <= found.items()
-    assert not {"train/entropy", "population/size", TRIALS} & found.keys()
+    assert not {"train/entropy", "population/size"} & found.keys()
     # A run that stopped before its first update has no speed.
     assert summary_of(SIZES, history=[LAST])["steps_per_second"] is None
 

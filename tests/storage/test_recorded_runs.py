@@ -9,16 +9,13 @@ from omegaconf import OmegaConf
 from stoix_like import cli
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import (
-    TRIALS,
     Run,
-    budget,
     find_runs,
     identity,
     members,
     read_run,
     read_runs,
     samples,
-    seed_at,
     settings,
 )
 from support.composed import compose_config
@@ -171,26 +168,3 @@ def test_settings_are_those_that_determine_the_results(tmp_path):
     first, second = map(settings, members(varied))
     assert (first["system.gamma"], second["system.gamma"]) == (0.9, 0.8)
     assert "system.gamma" not in settings(members(runs[0])[0], without=["system"])
-
-
-def test_the_budget_of_successive_halving_is_that_of_all_rounds(tmp_path):
-    run = read_run(write_run(tmp_path / "run"))
-    steps = run.config["arch"]["total_timesteps"]
-    assert budget(run) == steps
-    assert budget(halving_of(run, rounds=2.5)) == 2.5 * steps
-
-
-def halving_of(run, **halving):
-    """Return a run as a search of two slots, each of a trial with two seeds."""
-    population = {"size": 4, "seeds": 2, "mode": "zip", "hyperparams": {"gamma": [0.9, 0.8]}, "halving": halving}
-    return run._replace(config={**run.config, "arch": {**run.config["arch"], "seed": 10, "population": population}})
-
-
-def test_places_of_successive_halving_have_the_seeds_of_their_trials(tmp_path):
-    run = read_run(write_run(tmp_path / "run", (1.0, 2.0, 3.0, 4.0)))
-    search = halving_of(run, rounds=2.5)
-    # Trial 3 in the first slot: its members are the seventh and the eighth.
-    seeds = [seed_at(member, {TRIALS: [3, 1]}) for member in members(search)]
-    assert seeds == [16, 17, 12, 13]
-    assert {seed_at(member, {}) for member in members(search)} == {None}
-    assert [seed_at(member, {}) for member in members(run)] == [0, 1, 2, 3]

@@ -183,7 +183,7 @@ class Sweep:
         runner: Runner | None = None,
         seconds: float = math.inf,
     ) -> None:
-        self._end = time.monotonic() + seconds
+        self._end = time.perf_counter() + seconds
         self.config, self.overrides, self.parameters, self.seed = config, list(overrides), list(parameters), seed
         self.directory = Path(config.dir)
         self.runner = runner or Runner(self.directory, self.overrides, config.launcher)
@@ -302,7 +302,7 @@ class Sweep:
             write_results(self.directory, self.study, self.parameters, self.overrides, draws=is_due)
             if is_due:
                 drawing, trained = time.perf_counter() - now, 0.0
-            jobs = self.search.next_jobs() if time.monotonic() < self._end else []
+            jobs = self.search.next_jobs() if time.perf_counter() < self._end else []
         if (best := best_trial(self.study)) is None:
             write_results(self.directory, self.study, self.parameters, self.overrides)
             raise TrainingError(

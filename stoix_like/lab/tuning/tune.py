@@ -8,7 +8,6 @@ nothing.
 from __future__ import annotations
 
 import math
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -333,13 +332,6 @@ def _space(base: Sequence[str], given: Sequence[str], space: Mapping[str, Any] |
     ranges = {name: one for name, one in ranges.items() if one is not None}
     if not ranges:
         raise ConfigError(f"{setup.config.system_name} has no hyperparameters to search: give ranges, space={{…}}")
-    if setup.steps_on_host:
-        name, one = next(iter(ranges.items()))
-        command = shlex.join([*base, *to_overrides({"sweep.space": {name: one}}), "sweep.trials=16"])
-        raise ConfigError(
-            f"tune needs an environment that is written in jax, and {setup.config.environment_name} steps on the host:"
-            f" use stoix-like sweep {command}"
-        )
     return ranges
 
 

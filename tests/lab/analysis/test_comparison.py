@@ -1,6 +1,5 @@
 """Comparisons of algorithms, with their verdicts."""
 
-import json
 import math
 import re
 
@@ -125,18 +124,12 @@ def test_the_choice_of_the_best_of_a_grid_counts_in_the_correction(tmp_path, mon
     [
         ({"pbt": {"every_evals": 1}}, "3 members", 3, ""),
         ({"pbt": {"every_evals": 1}}, "3 members", 2, "at least 3"),
-        ({"halving": {"rounds": 2}}, "7 trials", 7, ""),
-        ({"halving": {"rounds": 2}}, "7 trials", 6, "at least 7"),
-        ({"halving": {"rounds": 2}, "hyperparams": {"gamma": [0.9]}, "paired": True}, "7 trials", 6, ""),
     ],
 )
 def test_scores_of_the_best_of_many_members_are_noted(tmp_path, part, number, distance, common):
     for seed in (0, distance):
         run = write_run(tmp_path / f"{seed}", (1.0, 5.0, 3.0), seed=seed)
         set_key(run, "arch.population", {**POPULATION, **part})
-        if "halving" in part:
-            summary = json.loads((run / "summary.json").read_text())
-            (run / "summary.json").write_text(json.dumps({**summary, "population/trials": [{}] * 7}))
     first = f"ppo/ff_ppo on gymnax/CartPole-v1: each score is that of the best of {number}"
     if common:
         common = f", with seeds in common, so they are not independent (use values of arch.seed {common} apart)"
@@ -144,21 +137,6 @@ def test_scores_of_the_best_of_many_members_are_noted(tmp_path, part, number, di
     fresh = "`stoix-like compare --score best` compares fresh episodes"
     assert f"{first}, by these episodes, {total}; {fresh}" in analysis.compare(tmp_path).notes
     assert f"{first}, {total}" in analysis.compare(tmp_path, analysis.Settings(score="best")).notes
-
-
-@pytest.mark.parametrize(
-    ("arch", "part", "end"),
-    [
-        ("anakin", {"halving": {"rounds": 2}}, "100 env steps of all together, without the warm-up of later trials"),
-        ("anakin", {"pbt": {"every_evals": 1}}, "100 env steps of all together"),
-        ("offline", {"halving": {"rounds": 2}}, "100 gradient steps of all together"),
-    ],
-)
-def test_steps_of_the_best_of_many_trials_leave_out_later_warm_ups(tmp_path, arch, part, end):
-    run, settings = write_run(tmp_path / "run", warmup_steps=4), analysis.Settings(score="best")
-    set_key(run, "arch.architecture_name", arch)
-    set_key(run, "arch.population", {**POPULATION, **part})
-    assert any(note.endswith(f", after {end}") for note in analysis.compare(tmp_path, settings).notes)
 
 
 def test_different_budgets_are_reported_and_no_setting(tmp_path):

@@ -47,16 +47,16 @@ def test_another_budget_is_refused(text):
 def test_steps_are_divided_into_rounds():
     """With 8 seeds each, 4 finalists and then 2 settings are 3 rounds of 16 slots; 2 and 2 are 4 rounds of 8 slots."""
     assert (tail_rounds(16, 8), tail_rounds(8, 8)) == (3.0, 4.0)
-    assert plan_steps(16 * 7000, 1000, None, STEPS) == (16, 4.0, None, 8)
-    assert plan_steps(16 * 5000, 1000, None, STEPS) == (16, 2.0, None, 8)
+    assert plan_steps(16 * 7000, 1000, None, STEPS) == (16, 4, None, 8)
+    assert plan_steps(16 * 5000, 1000, None, STEPS) == (16, 2, None, 8)
     assert describe_steps(80_000, 1000, plan_steps(80_000, 1000, None, STEPS), STEPS) == (
         "of 8e+04 environment steps, 3.2e+04 for the search and 4.8e+04 for finalists and 8 fresh seeds; one round of"
         " 16 settings takes 1.6e+04"
     )
-    assert plan_steps(16 * 4000, 1000, None, STEPS) == (8, 4.0, None, 8)
+    assert plan_steps(16 * 4000, 1000, None, STEPS) == (8, 4, None, 8)
     # With 4 seeds, 2 finalists and 2 settings are 2 rounds of 8 slots, and 4 rounds of 4.
-    assert plan_steps(39_000, 1000, None, STEPS) == (8, 2.875, None, 4)
-    assert plan_steps(24_000, 1000, None, STEPS) == (4, 2.0, None, 4)
+    assert plan_steps(39_000, 1000, None, STEPS) == (8, 2, None, 4)
+    assert plan_steps(24_000, 1000, None, STEPS) == (4, 2, None, 4)
     with pytest.raises(ConfigError, match=r"=23999 gradient steps are .* use at least 2.4e\+04"):
         plan_steps(23_999, 1000, None, "gradient steps")
 
@@ -67,9 +67,10 @@ def test_a_plan_of_seconds_leaves_time_for_the_stages_that_follow():
     assert plan is not None
     assert plan.rounds * cost.round <= plan.deadline <= 600.0 - 30.0 - tail_rounds(16, 8) * cost.round
     assert plan_seconds(100.0, cost, 16, spent=30.0) is None
-    # After 30 s, the later stages have 3 rounds of 20 s with a margin and 5 starts of 5 s; the rest searches.
+    # After 30 s, the later stages have 3 rounds of 20 s with a margin and 5 starts of 5 s. The rest has 16 whole rounds
+    # of the search, 20 / 0.85 + 5 = 28.5 s each.
     assert describe_seconds(600.0, cost, plan, 30.0) == (
-        "of 10:00, 0:30 went into compiling and timing; 7:54 for the search, 1:36 for finalists and 8 fresh seeds;"
+        "of 10:00, 0:30 went into compiling and timing; 7:36 for the search, 1:36 for finalists and 8 fresh seeds;"
         " one round of 16 settings takes 20 s"
     )
     assert plan_seconds(160.0, cost, 16, spent=30.0).seeds == 4

@@ -5,20 +5,6 @@ from types import SimpleNamespace
 from stoix_like.lab.tuning.progress import TuningProgress
 
 
-def responses(progress, seconds):
-    progress.on_start(SimpleNamespace(num_evaluations=5, history=(), num_members=2))
-    records = [{"eval/episode_return_mean": [1.0, float("nan")], "wall_seconds": one} for one in seconds]
-    return [progress.on_evaluation(record, None) for record in records]
-
-
-def test_a_stage_stops_at_its_deadline_and_not_before_its_least_evaluations(capsys):
-    assert responses(TuningProgress("search"), [1.0, 2.0, 99.0]) == [None, None, None]
-    assert responses(TuningProgress("search", 5.0), [1.0, 6.0]) == [None, False]
-    # The evaluation at step 0 is none of them.
-    assert responses(TuningProgress("search", 5.0, least=2), [6.0, 7.0, 8.0]) == [None, None, False]
-    assert "search: 1 of 4 evaluations, best return 1, 0:03 left" in capsys.readouterr().out
-
-
 def test_the_progress_shows_the_mean_that_counts_and_not_the_best_member(capsys):
     """Of four seeds, one at either end is trimmed: (2 + 4) / 2 = 3 of the first setting, (5 + 5) / 2 of the second."""
     progress = TuningProgress("fresh", seeds=4)

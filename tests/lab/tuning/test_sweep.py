@@ -99,28 +99,8 @@ def table(directory):
                 for launcher in ([], ["sweep.launcher=basic", "hydra.launcher._target_=x.Y"])
             ),
             (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=ray"], "[ray]'"),
-            (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.sampler=halving"], "needs a float"),
-            (
-                [
-                    "sweep.trials=4",
-                    "sweep.space={gamma: {uniform: [0.9, 1.0]}}",
-                    "sweep.sampler=halving",
-                    "sweep.population=8",
-                ],
-                "sweep.trials=4 is less than one whole trial in each of 16 slots",
-            ),
             (["sweep.trials=4", "sweep.space={epochs: {int: [0, 1]}}"], "system.epochs=0 cannot be trained: "),
             (["sweep.trials=4", "sweep.space={arch.seed: {int: [1, 9]}}"], "a seed is not optimised: use sweep.seeds"),
-            (
-                [
-                    "sweep.trials=10000",
-                    "sweep.space={gamma: {uniform: [0.9, 1.0]}}",
-                    "sweep.sampler=halving",
-                    "sweep.seeds=8",
-                    "arch.num_evaluation=20",
-                ],
-                "may start 1,600,000 members per run, and so reach the fresh seeds",
-            ),
             (
                 ["sweep.trials=300000", "sweep.seeds=8", "sweep.space={gamma: {uniform: [0.9, 1.0]}}"],
                 "sweep.trials=300000 × sweep.seeds=8 would reach the fresh seeds: use at most 2,000,000 in all",

@@ -7,27 +7,15 @@ from stoix_like.errors import ConfigError
 from stoix_like.run.population.returns import best_member, returns_of
 
 
-def host_state(returns, *, trials, strata=None, best=None, continues=None, env_steps=100):
+def host_state(returns, *, best=None, continues=None, env_steps=100):
     last = {"env_steps": env_steps, "eval/episode_return_mean": returns}
-    last |= {"population/trials": trials} if trials else {}
     last |= {"population/continues": continues} if continues else {}
-    state = {"progress": {"history": [{"env_steps": 10}, last], "strata": strata}}
+    state = {"progress": {"history": [{"env_steps": 10}, last]}}
     return state if best is None else {**state, "best": best}
 
 
-def test_a_member_of_an_unfinished_trial_is_not_the_best():
-    """Slot 1 has no complete trial; the best seed of slot 0 is its second one."""
-    best = {"episode_return": [3.0, 5.0, 0.0, 0.0], "env_steps": [60, 60, 10, 10]}
-    state = host_state([1.0, 1.0, 2.0, 90.0], trials=[0, 1], best=best)
-    found = returns_of(state, 100, best=True)
-    assert found.returns.tolist() == [3.0, 5.0, 2.0, 90.0]
-    assert found.lacking.tolist() == [False, False, True, True]
-    assert found.best_member == 1
-    assert returns_of(state, 100, best=False).best_member == 3
-
-
 def test_the_frozen_policy_of_a_member_that_diverged_is_not_the_best():
-    state = host_state([1.0, 9.0], trials=None)
+    state = host_state([1.0, 9.0])
     state["progress"]["history"][-1]["population/failed"] = [1]
     assert returns_of(state, 100, best=False).returns.tolist() == [1.0, 9.0]
     assert returns_of(state, 100, best=False).best_member == 0
@@ -37,10 +25,8 @@ def test_the_frozen_policy_of_a_member_that_diverged_is_not_the_best():
 
 
 def test_parameters_that_were_not_evaluated_have_no_return():
-    state = host_state([1.0, 2.0, 3.0, 4.0], trials=[0, 1], strata=[0, 0, 2, 2])
-    assert np.isnan(returns_of(state, 100, best=True).returns).tolist() == [False, False, True, True]
-    assert np.isnan(returns_of(state, 120, best=True).returns).all()
-    replaced = host_state([1.0, 2.0], trials=None, continues=[1, 1])
+    assert np.isnan(returns_of(host_state([1.0, 2.0]), 120, best=True).returns).all()
+    replaced = host_state([1.0, 2.0], continues=[1, 1])
     assert returns_of(replaced, 100, best=True).returns.tolist() == [2.0, 2.0]
     with pytest.raises(ConfigError, match="from before the first evaluation: resume the run first"):
         returns_of({"progress": {"history": []}}, 0, best=True)

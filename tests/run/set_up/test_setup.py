@@ -170,10 +170,6 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
         ),
         ([*TRIALS, "arch.population.pbt.every_evals=20"], "pbt.every_evals=20 selects at none of 20 evaluation(s)"),
         (
-            [*TRIALS, "arch.population.halving.rounds=4", "arch.total_timesteps=4096"],
-            "set arch.total_timesteps for 9 updates",
-        ),
-        (
             [
                 *("system=q_learning/ff_c51", "env=gymnax/cartpole", "arch.population.size=2"),
                 *(f"{VARY}={{vmin: [-10, -10], vmax: [10, 10]}}", "arch.population.pbt.every_evals=1"),
