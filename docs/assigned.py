@@ -1,6 +1,7 @@
-"""Document functions that modules assign instead of defining them: means of losses, and entry points; run by griffe."""
+"""Document what has no docstring of its own: functions that modules assign, and fields of classes; run by griffe."""
 
 import ast
+import itertools
 import re
 from typing import Any
 
@@ -29,3 +30,14 @@ class Assigned(griffe.Extension):
                         function = griffe.Attribute(name, lineno=statement.lineno)
                         function.docstring = griffe.Docstring(ENTRY_POINTS[name], parent=function)
                         mod.set_member(name, function)
+
+    def on_attribute_instance(self, *, node: Any, attr: griffe.Attribute, **kwargs: Any) -> None:
+        """Describe a field by the comment behind it, or by the one above it."""
+        del kwargs
+        if not isinstance(node, ast.AnnAssign) or node.end_lineno is None or attr.docstring is not None:
+            return
+        lines = attr.lines_collection[attr.filepath]
+        above = list(itertools.takewhile(lambda line: line.strip().startswith("#"), lines[node.lineno - 2 :: -1]))
+        comment = lines[node.end_lineno - 1].partition("  # ")[2]
+        if text := comment or " ".join(line.strip("# ") for line in reversed(above)):
+            attr.docstring = griffe.Docstring(text[0].upper() + text[1:].rstrip(".") + ".", parent=attr)

@@ -33,16 +33,12 @@ PartT = TypeVar("PartT", bound=Part)
 
 
 class Observation(NamedTuple):
-    """The agent's observation of an environment.
+    """The agent's observation of an environment."""
 
-    Attributes:
-        agent_view: `[..., *view]`, features or pixels, or a dictionary of such arrays.
-        action_mask: `[..., A]` bool, True where an action is legal; None if the environment has no mask.
-        step_count: `[...]` int32, steps since the episode started; None unless `env.step_count` is set.
-    """
-
-    agent_view: PyTree
+    agent_view: PyTree  # `[..., *view]`, features or pixels, or a dictionary of such arrays
+    # `[..., A]` bool, True where an action is legal; None if the environment has no mask.
     action_mask: jax.Array | None = None
+    # `[...]` int32, steps since the episode started; None unless `env.step_count` is set.
     step_count: jax.Array | None = None
 
 
@@ -73,24 +69,16 @@ class EpisodeMetrics(NamedTuple):
 
 
 class TimeStep(NamedTuple):
-    """The outcome of one environment step.
+    """The outcome of one environment step."""
 
-    Attributes:
-        observation: the observation to act on; after an automatic reset, the first of the next episode.
-        reward: `[N]` float32.
-        terminated: `[N]` bool, whether the episode terminated: the bootstrap value is zero.
-        truncated: `[N]` bool, whether the episode was truncated, for example by a time limit: the bootstrap value is
-            the value of `next_observation`. Never True together with `terminated`.
-        next_observation: the true successor, never an observation returned by a reset.
-        episode: `EpisodeMetrics` of the episode that this step belongs to.
-    """
-
-    observation: Observation
-    reward: jax.Array
-    terminated: jax.Array
+    observation: Observation  # the observation to act on; after an automatic reset, the first of the next episode
+    reward: jax.Array  # `[N]` float32
+    terminated: jax.Array  # `[N]` bool, whether the episode terminated: the bootstrap value is zero
+    # `[N]` bool, whether the episode was truncated, for example by a time limit: the bootstrap value is the value of
+    # `next_observation`. Never True together with `terminated`.
     truncated: jax.Array
-    next_observation: Observation
-    episode: EpisodeMetrics
+    next_observation: Observation  # the true successor, never an observation returned by a reset
+    episode: EpisodeMetrics  # `EpisodeMetrics` of the episode that this step belongs to
 
     @property
     def starts_episode(self) -> jax.Array:
@@ -99,28 +87,19 @@ class TimeStep(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """One step of a rollout.
+    """One step of a rollout."""
 
-    Attributes:
-        observation: the observation that the policy acted on.
-        action: the action taken.
-        reward: `[N]` float32.
-        terminated: `[N]` bool, see `TimeStep`.
-        truncated: `[N]` bool, see `TimeStep`.
-        next_observation: the true successor, see `TimeStep`; of a whole rollout, `[S, N, ...]` for
-            `utils.accelerate.successors.successor_values` where the system needs only values.
-        is_first: `[N]` bool, whether `observation` is the first of its episode, where a recurrent state is reset.
-        extras: the extras returned by the system's `act`, such as log-probabilities.
-    """
-
-    observation: Observation
-    action: jax.Array
-    reward: jax.Array
-    terminated: jax.Array
-    truncated: jax.Array
+    observation: Observation  # the observation that the policy acted on
+    action: jax.Array  # the action taken
+    reward: jax.Array  # `[N]` float32
+    terminated: jax.Array  # `[N]` bool, see `TimeStep`
+    truncated: jax.Array  # `[N]` bool, see `TimeStep`
+    # The true successor, see `TimeStep`; of a whole rollout, `[S, N, ...]` for
+    # `utils.accelerate.successors.successor_values` where the system needs only values.
     next_observation: Observation
+    # `[N]` bool, whether `observation` is the first of its episode, where a recurrent state is reset.
     is_first: jax.Array
-    extras: PyTree
+    extras: PyTree  # the extras returned by the system's `act`, such as log-probabilities
 
 
 class Trajectory(NamedTuple):
@@ -131,41 +110,25 @@ class Trajectory(NamedTuple):
 
 
 class RolloutState(NamedTuple):
-    """The state of a rollout in one shard.
+    """The state of a rollout in one shard."""
 
-    Attributes:
-        env_state: the state of the environments.
-        timestep: the last time step `[N, ...]`.
-        carry: the recurrent state `[N, ...]`, see `System.init_carry`.
-    """
-
-    env_state: PyTree
-    timestep: TimeStep
-    carry: PyTree
+    env_state: PyTree  # the state of the environments
+    timestep: TimeStep  # the last time step `[N, ...]`
+    carry: PyTree  # the recurrent state `[N, ...]`, see `System.init_carry`
 
 
 class Agent(NamedTuple):
-    """The state of the agent.
+    """The state of the agent."""
 
-    Attributes:
-        shared: parameters, optimiser states, statistics, counters: one copy, identical on every shard.
-        local: per-shard state, such as a replay buffer; `()` where there is none.
-    """
-
-    shared: PyTree
-    local: PyTree
+    shared: PyTree  # parameters, optimiser states, statistics, counters: one copy, identical on every shard
+    local: PyTree  # per-shard state, such as a replay buffer; `()` where there is none
 
 
 class LastAction(NamedTuple):
-    """A carry that holds the last action, because the observation does not tell it.
+    """A carry that holds the last action, because the observation does not tell it."""
 
-    Attributes:
-        state: the recurrent state before the next step.
-        action: `[N, ...]`, the action taken; in the warm-up, the random one.
-    """
-
-    state: PyTree
-    action: jax.Array
+    state: PyTree  # the recurrent state before the next step
+    action: jax.Array  # `[N, ...]`, the action taken; in the warm-up, the random one
 
 
 class Distribution(Protocol):
@@ -192,107 +155,74 @@ class Distribution(Protocol):
 
 
 class NetworkOutputs(NamedTuple):
-    """Outputs of the networks of a system for observations `[B, ...]`, each the first of its episode.
+    """Outputs of the networks of a system for observations `[B, ...]`, each the first of its episode."""
 
-    Attributes:
-        policy: the distribution over actions, without exploration that is no part of it; None without a policy.
-        value: `[B]`, values of the policy, or `[B, A]` of all actions, in the units that the critic learns; the
-            means of distributions. None without a critic.
-    """
-
-    policy: Any
+    policy: Any  # the distribution over actions, without exploration that is no part of it; None without a policy
+    # `[B]`, values of the policy, or `[B, A]` of all actions, in the units that the critic learns; the means of
+    # distributions. None without a critic.
     value: jax.Array | None
 
 
 class System(NamedTuple):
-    """An algorithm as six functions, and optional ones that show what it learned.
+    """An algorithm as six functions, and optional ones that show what it learned."""
 
-    Attributes:
-        init: `(key, timestep) -> Agent`; `timestep` `[N, ...]` is an example.
-        act: `(shared, RolloutState, key) -> (carry, action, extras)`, with exploration.
-        observe: `(Agent, Trajectory) -> Agent`, adds the rollout to the replay buffer or to observation statistics.
-        update: `(Agent, Trajectory, key) -> (Agent, metrics)`, trains the agent; `metrics` are scalars by name.
-        eval_act: like `act`, for evaluation.
-        init_carry: `(num_envs) -> carry`, the carry at the start of an episode: a recurrent state, the keys of
-            correlated noise, or `()`.
-        inspect: `(shared, Observation) -> NetworkOutputs`, for pictures of policy and critic; None without any.
-        search: `(shared, RolloutState, key) -> SearchOutput`, what the search of `eval_act` finds; None without one.
-        observations: `(Agent, Trajectory, key) -> Observation`, a batch `[B, ...]` that `update` learns from, or None.
-        dream: `(shared, Observation [T, B, ...], action [T, B, ...], context, key) -> Dream`: what a learned model
-            makes of the first `context` observations of episodes, and predicts of the others from the actions alone.
-            `action[t]` led to observation t; `action[0]` has no effect. None without a model that draws observations.
-    """
-
-    init: Callable[[jax.Array, TimeStep], Agent]
+    init: Callable[[jax.Array, TimeStep], Agent]  # `(key, timestep) -> Agent`; `timestep` `[N, ...]` is an example
+    # `(shared, RolloutState, key) -> (carry, action, extras)`, with exploration.
     act: Callable[[PyTree, RolloutState, jax.Array], Acted]
+    # `(Agent, Trajectory) -> Agent`, adds the rollout to the replay buffer or to observation statistics.
     observe: Callable[[Agent, Trajectory], Agent]
+    # `(Agent, Trajectory, key) -> (Agent, metrics)`, trains the agent; `metrics` are scalars by name.
     update: Callable[[Agent, Trajectory, jax.Array], tuple[Agent, Metrics]]
-    eval_act: Callable[[PyTree, RolloutState, jax.Array], Acted]
+    eval_act: Callable[[PyTree, RolloutState, jax.Array], Acted]  # like `act`, for evaluation
+    # `(num_envs) -> carry`, the carry at the start of an episode: a recurrent state, the keys of correlated noise, or
+    # `()`.
     init_carry: Callable[[int], PyTree]
+    # `(shared, Observation) -> NetworkOutputs`, for pictures of policy and critic; None without any.
     inspect: Callable[[PyTree, Observation], NetworkOutputs] | None = None
+    # `(shared, RolloutState, key) -> SearchOutput`, what the search of `eval_act` finds; None without one.
     search: Callable[[PyTree, RolloutState, jax.Array], SearchOutput] | None = None
+    # `(Agent, Trajectory, key) -> Observation`, a batch `[B, ...]` that `update` learns from, or None.
     observations: Callable[[Agent, Trajectory, jax.Array], Observation] | None = None
+    # `(shared, Observation [T, B, ...], action [T, B, ...], context, key) -> Dream`: what a learned model makes of the
+    # first `context` observations of episodes, and predicts of the others from the actions alone. `action[t]` led to
+    # observation t; `action[0]` has no effect. None without a model that draws observations.
     dream: Callable[[PyTree, Observation, jax.Array, int, jax.Array], Dream] | None = None
 
 
 class Model(NamedTuple):
-    """The environments of a run as a model to plan with: without automatic reset, with the rewards of training.
+    """The environments of a run as a model to plan with: without automatic reset, with the rewards of training."""
 
-    Attributes:
-        state_of: `(env_state) -> state`, the state to plan from, of a `RolloutState` of training or of evaluation.
-        step: `(keys [N], state, action [N, ...]) -> (state, TimeStep)`; undefined after the end of an episode.
-    """
-
+    # `(env_state) -> state`, the state to plan from, of a `RolloutState` of training or of evaluation.
     state_of: Callable[[PyTree], PyTree]
+    # `(keys [N], state, action [N, ...]) -> (state, TimeStep)`; undefined after the end of an episode.
     step: Callable[[jax.Array, PyTree, jax.Array], tuple[PyTree, TimeStep]]
 
 
 class SearchOutput(NamedTuple):
-    """Result of a search over the actions of N environments.
+    """Result of a search over the actions of N environments."""
 
-    Attributes:
-        action: `[N, ...]`, the actions chosen.
-        candidates: `[N, K, ...]`, the actions considered; None for all discrete ones, K = A.
-        prior: `[N, K]`, their probabilities before the search.
-        weights: `[N, K]`, their probabilities after it, the target of the policy.
-        visits: `[N, K]`, the simulations, or particles, that started with each of them.
-        action_values: `[N, K]`, their values; NaN without a visit.
-        prior_value: `[N]`, the values of the states before the search.
-        value: `[N]`, the values of the states after it.
-    """
-
-    action: jax.Array
-    candidates: jax.Array | None
-    prior: jax.Array
-    weights: jax.Array
-    visits: jax.Array
-    action_values: jax.Array
-    prior_value: jax.Array
-    value: jax.Array
+    action: jax.Array  # `[N, ...]`, the actions chosen
+    candidates: jax.Array | None  # `[N, K, ...]`, the actions considered; None for all discrete ones, K = A
+    prior: jax.Array  # `[N, K]`, their probabilities before the search
+    weights: jax.Array  # `[N, K]`, their probabilities after it, the target of the policy
+    visits: jax.Array  # `[N, K]`, the simulations, or particles, that started with each of them
+    action_values: jax.Array  # `[N, K]`, their values; NaN without a visit
+    prior_value: jax.Array  # `[N]`, the values of the states before the search
+    value: jax.Array  # `[N]`, the values of the states after it
 
 
 class Dream(NamedTuple):
-    """Predictions of a learned model along T steps of B episodes, from their first observations and all actions.
+    """Predictions of a learned model along T steps of B episodes, from their first observations and all actions."""
 
-    Attributes:
-        view: like `Observation.agent_view`, `[T, B, ...]` floats in its units (uint8 images: 0 … 255).
-        reward: `[T, B]`, of the steps that lead to the observations.
-        continues: `[T, B]`, probabilities that the episodes have not terminated there.
-    """
-
-    view: PyTree
-    reward: jax.Array
-    continues: jax.Array
+    view: PyTree  # like `Observation.agent_view`, `[T, B, ...]` floats in its units (uint8 images: 0 … 255)
+    reward: jax.Array  # `[T, B]`, of the steps that lead to the observations
+    continues: jax.Array  # `[T, B]`, probabilities that the episodes have not terminated there
 
 
 class Axes(NamedTuple):
-    """The mapped axes that a batch is spread over.
+    """The mapped axes that a batch is spread over."""
 
-    Attributes:
-        names: axis names, empty outside a mapped program.
-    """
-
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # axis names, empty outside a mapped program
 
     def mean(self, tree: PyTree) -> PyTree:
         """Average every leaf over all shards."""
@@ -304,76 +234,50 @@ class Axes(NamedTuple):
 
 
 class SystemSpec(NamedTuple):
-    """Spaces, networks and sizes that a system is built from.
+    """Spaces, networks and sizes that a system is built from."""
 
-    Attributes:
-        observation_space: the space of `Observation.agent_view`.
-        action_space: the space of one action.
-        networks: the modules of the network configuration, such as `networks.actor_network.pre_torso`.
-        axes: the axes to average gradients, losses and statistics over.
-        num_updates: number of updates in the whole run, for schedules.
-        num_envs: environments per shard, N; of several agents, their rows.
-        num_shards: shards in the whole run.
-        evaluation_greedy: whether evaluation uses the mode of the policy.
-        num_players: 2 in games where the agent plays both seats, see `VectorEnvironment.num_players`; otherwise 1.
-        model: the environments as a model, for systems with `SystemConfig.needs_model`; None for others.
-        num_agents: agents of each environment, in adjacent rows; see `VectorEnvironment.num_agents`.
-        team_reward: whether the rewards of the rows of an environment are equal.
-        share_networks: whether all agents have the same networks, or each its own.
-        rollout_length: steps per environment of each rollout, T.
-        warmup_rollouts: random rollouts before the first update.
-        data: recorded data, see `utils.replay.data`; None without any.
-        teacher: the policy of another run, see `systems.parts.teacher`; None without one.
-    """
-
-    observation_space: ObservationSpace
-    action_space: Space
-    networks: SimpleNamespace
-    axes: Axes
-    num_updates: int
-    num_envs: int
-    num_shards: int
-    evaluation_greedy: bool
+    observation_space: ObservationSpace  # the space of `Observation.agent_view`
+    action_space: Space  # the space of one action
+    networks: SimpleNamespace  # the modules of the network configuration, such as `networks.actor_network.pre_torso`
+    axes: Axes  # the axes to average gradients, losses and statistics over
+    num_updates: int  # number of updates in the whole run, for schedules
+    num_envs: int  # environments per shard, N; of several agents, their rows
+    num_shards: int  # shards in the whole run
+    evaluation_greedy: bool  # whether evaluation uses the mode of the policy
+    # 2 in games where the agent plays both seats, see `VectorEnvironment.num_players`; otherwise 1.
     num_players: int = 1
+    # The environments as a model, for systems with `SystemConfig.needs_model`; None for others.
     model: Model | None = None
-    num_agents: int = 1
-    team_reward: bool = False
-    share_networks: bool = True
-    rollout_length: int = 1
-    warmup_rollouts: int = 0
-    data: Any = None
-    teacher: Any = None
+    num_agents: int = 1  # agents of each environment, in adjacent rows; see `VectorEnvironment.num_agents`
+    team_reward: bool = False  # whether the rewards of the rows of an environment are equal
+    share_networks: bool = True  # whether all agents have the same networks, or each its own
+    rollout_length: int = 1  # steps per environment of each rollout, T
+    warmup_rollouts: int = 0  # random rollouts before the first update
+    data: Any = None  # recorded data, see `utils.replay.data`; None without any
+    teacher: Any = None  # the policy of another run, see `systems.parts.teacher`; None without one
 
 
 @dataclass(frozen=True, kw_only=True)
 class SystemConfig:
-    """Hyperparameters common to all systems; the `Config` of each system extends this class.
+    """Hyperparameters common to all systems; the `Config` of each system extends this class."""
 
-    Attributes:
-        annealed: names of hyperparameters with a second one, `final_*`: the value at the end of the run, or None.
-        has_mode: whether the policy has a mode; without one, evaluations sample too.
-        mode_hyperparams: hyperparameters with which a greedy `eval_act` takes the mode of the policy.
-        policy_hyperparams: hyperparameters with which `eval_act` acts only on observations, without a search.
-        needs_model: whether the system plans with the environments as a model.
-        needs_successors: whether the system reads the true successor of every step, and not only its value.
-        stores_raw_rewards: whether the replay buffer holds rewards that `reward_scale` has not multiplied.
-        plays_both_seats: whether the system learns games for two in which it moves for both players.
-        networks_per_agent: whether the system can give each agent of a game networks of its own.
-        rollout_length: steps per environment between two updates, T.
-        warmup_steps: random steps per environment before the first update.
-    """
-
+    # Names of hyperparameters with a second one, `final_*`: the value at the end of the run, or None.
     annealed: ClassVar[tuple[str, ...]] = ()
-    has_mode: ClassVar[bool] = True
+    has_mode: ClassVar[bool] = True  # whether the policy has a mode; without one, evaluations sample too
+    # Hyperparameters with which a greedy `eval_act` takes the mode of the policy.
     mode_hyperparams: ClassVar[Mapping[str, float]] = {}
+    # Hyperparameters with which `eval_act` acts only on observations, without a search.
     policy_hyperparams: ClassVar[Mapping[str, float]] = {}
-    needs_model: ClassVar[bool] = False
+    needs_model: ClassVar[bool] = False  # whether the system plans with the environments as a model
+    # Whether the system reads the true successor of every step, and not only its value.
     needs_successors: ClassVar[bool] = True
+    # Whether the replay buffer holds rewards that `reward_scale` has not multiplied.
     stores_raw_rewards: ClassVar[bool] = False
+    # Whether the system learns games for two in which it moves for both players.
     plays_both_seats: ClassVar[bool] = False
-    networks_per_agent: ClassVar[bool] = False
-    rollout_length: Annotated[int, between(1, INT32_MAX)]
-    warmup_steps: Annotated[int, between(0, INT32_MAX)] = 0
+    networks_per_agent: ClassVar[bool] = False  # whether the system can give each agent of a game networks of its own
+    rollout_length: Annotated[int, between(1, INT32_MAX)]  # steps per environment between two updates, T
+    warmup_steps: Annotated[int, between(0, INT32_MAX)] = 0  # random steps per environment before the first update
 
     @property
     def parts(self) -> tuple[Part, ...]:

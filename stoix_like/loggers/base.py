@@ -40,12 +40,9 @@ class Logger(Protocol):
 
     A logger that raises is reported once and dropped. Subclasses override what they need; a logger that also has the
     methods of `UpdateLogger` or `VideoLogger` receives these records, too.
-
-    Attributes:
-        name: for messages.
     """
 
-    name: str = ""
+    name: str = ""  # for messages
 
     def start(self, info: RunInfo) -> None:
         """Start logging; called once, before the first record."""
@@ -87,15 +84,10 @@ class VideoLogger(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class LoggerSettings:
-    """Configuration of one logger; each logger extends it.
+    """Configuration of one logger; each logger extends it."""
 
-    Attributes:
-        package: the optional import package that the logger needs; None for none.
-        enabled: whether the logger is used.
-    """
-
-    package: ClassVar[str | None] = None
-    enabled: bool = False
+    package: ClassVar[str | None] = None  # the optional import package that the logger needs; None for none
+    enabled: bool = False  # whether the logger is used
 
     @property
     def sends_data(self) -> bool:

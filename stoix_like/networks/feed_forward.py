@@ -57,16 +57,11 @@ class FeedForwardActor(_FeedForward):
     """A feed-forward policy.
 
     The action mask of an observation is passed to the head.
-
-    Attributes:
-        action_head: maps an embedding to a distribution over actions, see `heads.PolicyHead`.
-        torso: maps the output of the input layer to an embedding.
-        input_layer: selects the input from an observation.
     """
 
-    action_head: nn.Module
-    torso: nn.Module
-    input_layer: nn.Module = ArrayInput()
+    action_head: nn.Module  # maps an embedding to a distribution over actions, see `heads.PolicyHead`
+    torso: nn.Module  # maps the output of the input layer to an embedding
+    input_layer: nn.Module = ArrayInput()  # selects the input from an observation
 
     def __call__(
         self,
@@ -97,17 +92,11 @@ class FeedForwardActor(_FeedForward):
 
 
 class FeedForwardCritic(_FeedForward):
-    """A feed-forward value function.
+    """A feed-forward value function."""
 
-    Attributes:
-        critic_head: maps an embedding to values.
-        torso: maps the output of the input layer to an embedding.
-        input_layer: selects the input from an observation.
-    """
-
-    critic_head: nn.Module
-    torso: nn.Module
-    input_layer: nn.Module = ArrayInput()
+    critic_head: nn.Module  # maps an embedding to values
+    torso: nn.Module  # maps the output of the input layer to an embedding
+    input_layer: nn.Module = ArrayInput()  # selects the input from an observation
 
     def __call__(
         self,
@@ -167,18 +156,12 @@ class FeedForwardActorCritic(Network):
     """A feed-forward policy and value function that share the input layer and the torso.
 
     The action mask of an observation is passed to the action head.
-
-    Attributes:
-        action_head: maps an embedding to a distribution over actions, see `heads.PolicyHead`.
-        critic_head: maps an embedding to values.
-        torso: maps the output of the input layer to an embedding.
-        input_layer: selects the input from an observation.
     """
 
-    action_head: nn.Module
-    critic_head: nn.Module
-    torso: nn.Module
-    input_layer: nn.Module = ArrayInput()
+    action_head: nn.Module  # maps an embedding to a distribution over actions, see `heads.PolicyHead`
+    critic_head: nn.Module  # maps an embedding to values
+    torso: nn.Module  # maps the output of the input layer to an embedding
+    input_layer: nn.Module = ArrayInput()  # selects the input from an observation
 
     @nn.compact
     def __call__(
@@ -211,13 +194,9 @@ class FeedForwardActorCritic(Network):
 
 
 class CompositeNetwork(Network):
-    """A chain of modules.
+    """A chain of modules."""
 
-    Attributes:
-        layers: the modules in order; the first receives all inputs.
-    """
-
-    layers: Sequence[nn.Module]
+    layers: Sequence[nn.Module]  # the modules in order; the first receives all inputs
 
     @nn.compact
     def __call__(self, *network_input: Any) -> Any:
@@ -230,13 +209,10 @@ class CompositeNetwork(Network):
 
 
 class MultiNetwork(Network):
-    """Parallel modules, such as the two critics of twin Q-learning.
+    """Parallel modules, such as the two critics of twin Q-learning."""
 
-    Attributes:
-        networks: the modules; each receives all inputs. A torso or head object that two of them share has a single set
-            of parameters: create one object for each.
-    """
-
+    # The modules; each receives all inputs. A torso or head object that two of them share has a single set of
+    # parameters: create one object for each.
     networks: Sequence[nn.Module]
 
     @nn.nowrap

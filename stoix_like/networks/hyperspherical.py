@@ -48,15 +48,10 @@ def project_weights(params: PyTree) -> PyTree:
 
 
 class UnitDense(nn.Module):
-    """A dense layer without bias, with weights of norm one to each unit: a unit is the cosine to its weights.
+    """A dense layer without bias, with weights of norm one to each unit: a unit is the cosine to its weights."""
 
-    Attributes:
-        features: width of the output, in units.
-        dtype: dtype of the computation; None for the promoted dtype of inputs and parameters.
-    """
-
-    features: int
-    dtype: Any = None
+    features: int  # width of the output, in units
+    dtype: Any = None  # dtype of the computation; None for the promoted dtype of inputs and parameters
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
@@ -74,15 +69,11 @@ class UnitDense(nn.Module):
 class Scaler(nn.Module):
     """A learned scale for each feature.
 
-        y = initial / scale * p * x,  with p = scale at first
-
-    Attributes:
-        initial: initial factor.
-        scale: initial value of the parameters p, which sets how fast they learn; None for `initial`.
+    y = initial / scale * p * x,  with p = scale at first
     """
 
-    initial: Scalar
-    scale: Scalar | None = None
+    initial: Scalar  # initial factor
+    scale: Scalar | None = None  # initial value of the parameters p, which sets how fast they learn; None for `initial`
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
@@ -95,13 +86,10 @@ class Scaler(nn.Module):
 class UnitOutput(nn.Module):
     """The output layer of a head: linear, scaled, linear, bias.
 
-        y = W_2 (s * W_1 x) + b,  s = 1 and b = 0 at first
-
-    Attributes:
-        features: width of the output, in units.
+    y = W_2 (s * W_1 x) + b,  s = 1 and b = 0 at first
     """
 
-    features: int
+    features: int  # width of the output, in units
 
     @nn.compact
     def __call__(self, embedding: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:

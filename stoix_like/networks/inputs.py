@@ -49,13 +49,10 @@ class ArrayInput(nn.Module):
 
 
 class FeatureInput(nn.Module):
-    """An input layer that selects one field of an observation, or one entry of a field.
+    """An input layer that selects one field of an observation, or one entry of a field."""
 
-    Attributes:
-        feature_name: name of the field, such as `agent_view` or `global_state`; a dot selects an entry of a dictionary,
-            `agent_view.grid`.
-    """
-
+    # Name of the field, such as `agent_view` or `global_state`; a dot selects an entry of a dictionary,
+    # `agent_view.grid`.
     feature_name: str
 
     @nn.compact
@@ -83,15 +80,10 @@ class FeatureInput(nn.Module):
 
 
 class FlattenInput(nn.Module):
-    """An input layer that flattens the output of another one, such as images for a torso of dense layers.
+    """An input layer that flattens the output of another one, such as images for a torso of dense layers."""
 
-    Attributes:
-        input_layer: the other input layer.
-        view_dims: number of trailing axes to flatten; a list for the entries of a dictionary, sorted by name.
-    """
-
-    input_layer: nn.Module
-    view_dims: ViewDims
+    input_layer: nn.Module  # the other input layer
+    view_dims: ViewDims  # number of trailing axes to flatten; a list for the entries of a dictionary, sorted by name
 
     @nn.compact
     def __call__(self, observation: Any, **kwargs: Any) -> Float[Array, "*batch D"]:
@@ -109,14 +101,11 @@ class FlattenInput(nn.Module):
 
 
 class DictInput(nn.Module):
-    """An input layer that embeds each entry of a dictionary by a torso of its own, and concatenates the results.
+    """An input layer that embeds each entry of a dictionary by a torso of its own, and concatenates the results."""
 
-    Attributes:
-        layers: torsos by the name of the entry, such as `grid` or `agent.position`; other entries are flattened.
-        view_dims: number of trailing axes of each entry, sorted by name; it follows from the observation space.
-    """
-
+    # Torsos by the name of the entry, such as `grid` or `agent.position`; other entries are flattened.
     layers: Mapping[str, nn.Module]
+    # Number of trailing axes of each entry, sorted by name; it follows from the observation space.
     view_dims: ViewDims = 1
 
     @nn.compact
@@ -148,15 +137,10 @@ class DictInput(nn.Module):
 
 
 class TorsoInput(nn.Module):
-    """An input layer that embeds the output of another one by a torso, such as images before an action joins them.
+    """An input layer that embeds the output of another one by a torso, such as images before an action joins them."""
 
-    Attributes:
-        pre_torso: maps the output of the other input layer to an embedding.
-        input_layer: the other input layer.
-    """
-
-    pre_torso: nn.Module
-    input_layer: nn.Module = ArrayInput()
+    pre_torso: nn.Module  # maps the output of the other input layer to an embedding
+    input_layer: nn.Module = ArrayInput()  # the other input layer
 
     @nn.compact
     def __call__(self, observation: Any) -> Float[Array, "*batch F"]:
@@ -173,15 +157,10 @@ class TorsoInput(nn.Module):
 
 
 class StepCountInput(nn.Module):
-    """An input layer that appends the steps since the episode started, see `env.step_count`.
+    """An input layer that appends the steps since the episode started, see `env.step_count`."""
 
-    Attributes:
-        input_layer: the input layer of the other features, a vector.
-        scale: steps per unit of the appended feature, such as the time limit.
-    """
-
-    input_layer: nn.Module = ArrayInput()
-    scale: float = 1000.0
+    input_layer: nn.Module = ArrayInput()  # the input layer of the other features, a vector
+    scale: float = 1000.0  # steps per unit of the appended feature, such as the time limit
 
     def __post_init__(self) -> None:
         """Check that the scale is positive."""
@@ -213,13 +192,9 @@ class StepCountInput(nn.Module):
 
 
 class EmbeddingActionInput(nn.Module):
-    """An input layer that concatenates an observation and a continuous action.
+    """An input layer that concatenates an observation and a continuous action."""
 
-    Attributes:
-        input_layer: the input layer of the observation, a vector.
-    """
-
-    input_layer: nn.Module = ArrayInput()
+    input_layer: nn.Module = ArrayInput()  # the input layer of the observation, a vector
 
     @nn.compact
     def __call__(self, embedding: Any, action: Shaped[Array, "..."]) -> Float[Array, "*batch F"]:
@@ -241,15 +216,10 @@ class EmbeddingActionInput(nn.Module):
 
 
 class EmbeddingActionOnehotInput(nn.Module):
-    """An input layer that concatenates an observation and a one-hot discrete action.
+    """An input layer that concatenates an observation and a one-hot discrete action."""
 
-    Attributes:
-        action_dim: number of actions.
-        input_layer: the input layer of the observation, a vector.
-    """
-
-    action_dim: int
-    input_layer: nn.Module = ArrayInput()
+    action_dim: int  # number of actions
+    input_layer: nn.Module = ArrayInput()  # the input layer of the observation, a vector
 
     @nn.compact
     def __call__(self, observation_embedding: Any, action: Int[Array, "*batch"]) -> Float[Array, "*batch F"]:

@@ -24,19 +24,12 @@ DROPOUT = "dropout"
 
 
 class StackedRNN(nn.Module):
-    """Recurrent cells on top of each other, for one time step.
+    """Recurrent cells on top of each other, for one time step."""
 
-    Attributes:
-        rnn_size: width of the state of each cell, in units.
-        rnn_cls: class of the cells, or its name, see `parse_rnn_cell`.
-        num_layers: number of cells.
-        activation_fn: name of the activation function, for cells that have this attribute.
-    """
-
-    rnn_size: int
-    rnn_cls: Any
-    num_layers: int
-    activation_fn: str = "sigmoid"
+    rnn_size: int  # width of the state of each cell, in units
+    rnn_cls: Any  # class of the cells, or its name, see `parse_rnn_cell`
+    num_layers: int  # number of cells
+    activation_fn: str = "sigmoid"  # name of the activation function, for cells that have this attribute
 
     def _cells(self, **kwargs: Any) -> list[nn.Module]:
         cell = parse_rnn_cell(self.rnn_cls) if isinstance(self.rnn_cls, str) else self.rnn_cls
@@ -79,26 +72,16 @@ class NoisyLinear(nn.Module):
     All rows of a call share one sample of the rng collection `noise`; without that collection there is no noise.
 
     Source: Fortunato et al., Noisy Networks for Exploration (2018), equations 9-11.
-
-    Attributes:
-        features: width of the output, in units.
-        use_bias: whether to add b.
-        dtype: dtype of the computation; None for the promoted dtype of inputs and parameters.
-        param_dtype: dtype of the parameters.
-        precision: precision of the matrix product, as in `jax.lax.dot`.
-        kernel_init: initialiser of W, or its name.
-        bias_init: initialiser of b, or its name.
-        sigma_zero: initial scale of the noise; S_w and s_b start at `sigma_zero / sqrt(inputs)`.
     """
 
-    features: int
-    use_bias: bool = True
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    precision: Any = None
-    kernel_init: Initializer | str = default_kernel_init
-    bias_init: Initializer | str = initializers.zeros
-    sigma_zero: Scalar = 0.5
+    features: int  # width of the output, in units
+    use_bias: bool = True  # whether to add b
+    dtype: Any = None  # dtype of the computation; None for the promoted dtype of inputs and parameters
+    param_dtype: Any = jnp.float32  # dtype of the parameters
+    precision: Any = None  # precision of the matrix product, as in `jax.lax.dot`
+    kernel_init: Initializer | str = default_kernel_init  # initialiser of W, or its name
+    bias_init: Initializer | str = initializers.zeros  # initialiser of b, or its name
+    sigma_zero: Scalar = 0.5  # initial scale of the noise; S_w and s_b start at `sigma_zero / sqrt(inputs)`
 
     @nn.compact
     def __call__(self, inputs: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:

@@ -20,14 +20,10 @@ class MonotonicMixer(nn.Module):
 
     Source: Rashid et al. 2018, "QMIX: monotonic value function factorisation for deep multi-agent reinforcement
     learning" (arXiv:1803.11485), section 4 and appendix C.
-
-    Attributes:
-        embed_dim: units of the mixing layer.
-        hyper_dim: hidden units of the networks that compute its weights.
     """
 
-    embed_dim: int = 32
-    hyper_dim: int = 64
+    embed_dim: int = 32  # units of the mixing layer
+    hyper_dim: int = 64  # hidden units of the networks that compute its weights
 
     @nn.compact
     def __call__(self, values: jax.Array, state: jax.Array) -> jax.Array:

@@ -52,20 +52,13 @@ class BatchRenorm(nn.Module):
 
     Source: Ioffe, Batch Renormalization (2017), algorithm 1; the clip range opens at once, as in Bhatt et al., CrossQ
     (2024).
-
-    Attributes:
-        momentum: weight of the old running statistics in the new ones, in [0, 1).
-        warmup_steps: updates of the statistics before which r = 1 and d = 0, which is batch normalisation.
-        max_ratio: bound of r, and of its inverse.
-        max_shift: bound of the absolute value of d.
-        epsilon: added to variances.
     """
 
-    momentum: float = 0.99
-    warmup_steps: int = 100_000
-    max_ratio: float = 3.0
-    max_shift: float = 5.0
-    epsilon: float = 1e-3
+    momentum: float = 0.99  # weight of the old running statistics in the new ones, in [0, 1)
+    warmup_steps: int = 100_000  # updates of the statistics before which r = 1 and d = 0, which is batch normalisation
+    max_ratio: float = 3.0  # bound of r, and of its inverse
+    max_shift: float = 5.0  # bound of the absolute value of d
+    epsilon: float = 1e-3  # added to variances
 
     def __post_init__(self) -> None:
         """Check that the momentum is a weight and that the warm-up can be counted."""

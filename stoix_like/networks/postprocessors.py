@@ -103,17 +103,11 @@ class PostProcessedDistribution(distrax.Distribution):
 
 
 class ScalePostProcessor(nn.Module):
-    """A module that maps the samples of a distribution.
+    """A module that maps the samples of a distribution."""
 
-    Attributes:
-        minimum: lower bounds, of the shape of an action or a scalar.
-        maximum: upper bounds, of the shape of an action or a scalar.
-        scale_fn: one of the functions above, `(samples, minimum, maximum) -> samples`.
-    """
-
-    minimum: Bounds | Sequence[Any]
-    maximum: Bounds | Sequence[Any]
-    scale_fn: Callable[..., Array]
+    minimum: Bounds | Sequence[Any]  # lower bounds, of the shape of an action or a scalar
+    maximum: Bounds | Sequence[Any]  # upper bounds, of the shape of an action or a scalar
+    scale_fn: Callable[..., Array]  # one of the functions above, `(samples, minimum, maximum) -> samples`
 
     @nn.compact
     def __call__(self, distribution: Any) -> PostProcessedDistribution:

@@ -20,15 +20,10 @@ _EPSILON = 1e-4
 
 
 class Latent(NamedTuple):
-    """The state of a world model.
+    """The state of a world model."""
 
-    Attributes:
-        deterministic: `[..., D]`, of the recurrent cell.
-        stochastic: `[..., G, K]`, one-hot, what the last observation told beyond it.
-    """
-
-    deterministic: Array
-    stochastic: Array
+    deterministic: Array  # `[..., D]`, of the recurrent cell
+    stochastic: Array  # `[..., G, K]`, one-hot, what the last observation told beyond it
 
     @property
     def features(self) -> Float[Array, "*batch F"]:
@@ -41,14 +36,10 @@ class BlockDense(nn.Module):
     """A dense layer with a block-diagonal matrix: each block of inputs is connected to the same block of outputs.
 
     Weights start at a deviation of one over the root of the inputs of one block; in the authors' code, of all blocks.
-
-    Attributes:
-        features: width of the output of each block, in units.
-        dtype: dtype of the computation; None for the promoted dtype of inputs and parameters.
     """
 
-    features: int
-    dtype: Any = None
+    features: int  # width of the output of each block, in units
+    dtype: Any = None  # dtype of the computation; None for the promoted dtype of inputs and parameters
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch blocks D"]) -> Float[Array, "*batch blocks F"]:
@@ -73,28 +64,18 @@ class RSSM(nn.Module):
 
     Source: Hafner et al. 2025, Mastering diverse control tasks through world models, arXiv:2301.04104, equation 1, and
     the block-diagonal recurrent weights of its appendix.
-
-    Attributes:
-        deterministic_size: units of the deterministic part, D, a multiple of `num_blocks`.
-        hidden_size: width of the other layers, in units.
-        num_latents: categorical variables, G.
-        num_classes: classes of each, K.
-        num_blocks: blocks of the recurrent weights.
-        num_prior_layers: layers before the logits of the prior.
-        num_posterior_layers: layers before the logits of the posterior.
-        activation: name of the activation function.
-        dtype: dtype of the computation, such as bfloat16; parameters, latents and logits stay float32. None: the
-            promoted dtype of inputs and parameters.
     """
 
-    deterministic_size: int
-    hidden_size: int
-    num_classes: int
-    num_latents: int = 32
-    num_blocks: int = 8
-    num_prior_layers: int = 2
-    num_posterior_layers: int = 1
-    activation: str = "silu"
+    deterministic_size: int  # units of the deterministic part, D, a multiple of `num_blocks`
+    hidden_size: int  # width of the other layers, in units
+    num_classes: int  # classes of each, K
+    num_latents: int = 32  # categorical variables, G
+    num_blocks: int = 8  # blocks of the recurrent weights
+    num_prior_layers: int = 2  # layers before the logits of the prior
+    num_posterior_layers: int = 1  # layers before the logits of the posterior
+    activation: str = "silu"  # name of the activation function
+    # Dtype of the computation, such as bfloat16; parameters, latents and logits stay float32. None: the promoted dtype
+    # of inputs and parameters.
     dtype: Any = None
 
     def __post_init__(self) -> None:

@@ -22,14 +22,10 @@ _listener: ContextVar[list[Recorded] | None] = ContextVar("listener", default=No
 
 
 class Recorded(NamedTuple):
-    """One application of a network.
+    """One application of a network."""
 
-    Attributes:
-        variables: its variables, the very arrays of the caller.
-        units: by path, such as `("torso", "Dense_0_units")`, the outputs `[..., F]` of units.
-    """
-
-    variables: Any
+    variables: Any  # its variables, the very arrays of the caller
+    # By path, such as `("torso", "Dense_0_units")`, the outputs `[..., F]` of units.
     units: dict[tuple[str, ...], jax.Array]
 
 

@@ -36,20 +36,14 @@ _NUM_SAMPLES = 256
 
 
 class Inspection(NamedTuple):
-    """Outputs of the networks for observations, with their batch axes.
+    """Outputs of the networks for observations, with their batch axes."""
 
-    Attributes:
-        action: `[..., *action]`, modes of the policy in the units of the suite.
-        probabilities: `[..., A]` of discrete actions; None for others.
-        deviation: `[..., *action]` standard deviations of sampled actions, in the units of the suite; None for discrete
-            ones.
-        value: `[...]` values of the policy, or `[..., A]` of all actions, NaN for illegal ones; in the units that the
-            critic learns, with scaled or normalised rewards where the run has them. None without a critic.
-    """
-
-    action: Any
-    probabilities: Any
+    action: Any  # `[..., *action]`, modes of the policy in the units of the suite
+    probabilities: Any  # `[..., A]` of discrete actions; None for others
+    # `[..., *action]` standard deviations of sampled actions, in the units of the suite; None for discrete ones.
     deviation: Any
+    # `[...]` values of the policy, or `[..., A]` of all actions, NaN for illegal ones; in the units that the critic
+    # learns, with scaled or normalised rewards where the run has them. None without a critic.
     value: Any
 
 

@@ -98,17 +98,12 @@ def make_system(algorithm: Algorithm, spec: SystemSpec) -> System:
 
 
 class EntryPoints(NamedTuple):
-    """Entry points of a system's module.
+    """Entry points of a system's module."""
 
-    Attributes:
-        build: `(config, spec) -> System`.
-        run_experiment: `(config) -> float`, trains a configuration composed by Hydra and returns the evaluation metric.
-        hydra_entry_point: trains with the arguments of the command line.
-    """
-
-    build: Callable[[SystemConfig, SystemSpec], System]
+    build: Callable[[SystemConfig, SystemSpec], System]  # `(config, spec) -> System`
+    # `(config) -> float`, trains a configuration composed by Hydra and returns the evaluation metric.
     run_experiment: Callable[[Any], float]
-    hydra_entry_point: Callable[[], None]
+    hydra_entry_point: Callable[[], None]  # trains with the arguments of the command line
 
 
 def entry_points(system: str, make_algorithm: Callable[..., Algorithm]) -> EntryPoints:

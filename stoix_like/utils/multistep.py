@@ -40,17 +40,11 @@ Lambda = Scalar | Float[Array, "_"] | Float[Array, "B T"]
 
 
 class VTraceOutput(NamedTuple):
-    """V-trace errors, advantages and action values, each `[B, T]`, or `[T, B]` if time-major.
+    """V-trace errors, advantages and action values, each `[B, T]`, or `[T, B]` if time-major."""
 
-    Attributes:
-        errors: value targets minus `v_tm1`.
-        pg_advantage: advantages, weighted by clipped importance ratios.
-        q_estimate: estimated values of the actions taken.
-    """
-
-    errors: Sequences
-    pg_advantage: Sequences
-    q_estimate: Sequences
+    errors: Sequences  # value targets minus `v_tm1`
+    pg_advantage: Sequences  # advantages, weighted by clipped importance ratios
+    q_estimate: Sequences  # estimated values of the actions taken
 
 
 def _reverse_recurrence(

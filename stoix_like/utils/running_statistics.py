@@ -35,68 +35,44 @@ Weights = Real[Array, "..."] | Bool[Array, "..."]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RoundingErrors:
-    """Rounding errors of the statistics; the sum of a field and its error is the accurate value.
+    """Rounding errors of the statistics; the sum of a field and its error is the accurate value."""
 
-    Attributes:
-        count: float array, the rounding error of the count.
-        mean: nest of float arrays, the rounding errors of the means.
-        summed_variance: nest of float arrays, the rounding errors of the summed variances.
-    """
-
-    count: PyTree
-    mean: PyTree
-    summed_variance: PyTree
+    count: PyTree  # float array, the rounding error of the count
+    mean: PyTree  # nest of float arrays, the rounding errors of the means
+    summed_variance: PyTree  # nest of float arrays, the rounding errors of the summed variances
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class NestedMeanStd:
-    """Mean and standard deviation of each element of a nest.
+    """Mean and standard deviation of each element of a nest."""
 
-    Attributes:
-        mean: nest of float arrays, in the unit of the data.
-        std: nest of float arrays, in the unit of the data.
-    """
-
-    mean: PyTree
-    std: PyTree
+    mean: PyTree  # nest of float arrays, in the unit of the data
+    std: PyTree  # nest of float arrays, in the unit of the data
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RunningStatisticsState(NestedMeanStd):
-    """Running statistics, with everything required to merge further data.
+    """Running statistics, with everything required to merge further data."""
 
-    Attributes:
-        count: sum of the weights so far; the number of samples if they have no weights.
-        summed_variance: nest of weighted sums of squared deviations from the mean.
-        rounding: rounding errors of `count`, `mean` and `summed_variance`.
-    """
-
-    count: PyTree
-    summed_variance: PyTree
-    rounding: RoundingErrors
+    count: PyTree  # sum of the weights so far; the number of samples if they have no weights
+    summed_variance: PyTree  # nest of weighted sums of squared deviations from the mean
+    rounding: RoundingErrors  # rounding errors of `count`, `mean` and `summed_variance`
 
 
 @dataclasses.dataclass(frozen=True)
 class NestStatisticsConfig:
-    """Selection of the leaves that have statistics; the others keep mean 0 and standard deviation 1.
+    """Selection of the leaves that have statistics; the others keep mean 0 and standard deviation 1."""
 
-    Attributes:
-        paths: prefixes of the paths of the selected leaves; `()` selects every leaf.
-    """
-
-    paths: tuple[Path, ...] = ((),)
+    paths: tuple[Path, ...] = ((),)  # prefixes of the paths of the selected leaves; `()` selects every leaf
 
 
 @dataclasses.dataclass(frozen=True)
 class NestClippingConfig:
-    """Clipping limits of leaves.
+    """Clipping limits of leaves."""
 
-    Attributes:
-        path_map: pairs of a path and the largest absolute value of all leaves below it; the first match applies.
-    """
-
+    # Pairs of a path and the largest absolute value of all leaves below it; the first match applies.
     path_map: tuple[tuple[Path, float], ...] = ()
 
 

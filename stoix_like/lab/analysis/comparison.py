@@ -33,20 +33,13 @@ _MOST_NAMED = 5  # runs in a note
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings of a comparison.
+    """Settings of a comparison."""
 
-    Attributes:
-        score: `final` compares the last evaluations, `best` the best policies.
-        test: name of the test between two algorithms, a key of `statistics.TESTS`.
-        level: significance level, in (0, 1).
-        correction: correction for several comparisons, an entry of `statistics.CORRECTIONS`.
-        target: optimal return, from which the optimality gap is measured; None for the best that occurs.
-    """
-
-    score: str = "final"
-    test: str = "welch"
-    level: float = 0.05
-    correction: str = "holm"
+    score: str = "final"  # `final` compares the last evaluations, `best` the best policies
+    test: str = "welch"  # name of the test between two algorithms, a key of `statistics.TESTS`
+    level: float = 0.05  # significance level, in (0, 1)
+    correction: str = "holm"  # correction for several comparisons, an entry of `statistics.CORRECTIONS`
+    # Optimal return, from which the optimality gap is measured; None for the best that occurs.
     target: float | None = None
 
     def check(self) -> None:
@@ -119,25 +112,16 @@ class Test(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The outcome of a comparison; `print` shows it.
+    """The outcome of a comparison; `print` shows it."""
 
-    Attributes:
-        settings: the settings.
-        algorithms: the algorithms.
-        tasks: the environments that are common to all of them.
-        target: the score of no optimality gap, in units of the aggregates.
-        aggregates: statistics by label and name: `mean`, `median`, `iqm`, `optimality_gap`.
-        tests: one per task and pair.
-        notes: what the reader must know.
-    """
-
-    settings: Settings
-    algorithms: list[AlgorithmRuns]
-    tasks: list[str]
-    target: float
+    settings: Settings  # the settings
+    algorithms: list[AlgorithmRuns]  # the algorithms
+    tasks: list[str]  # the environments that are common to all of them
+    target: float  # the score of no optimality gap, in units of the aggregates
+    # Statistics by label and name: `mean`, `median`, `iqm`, `optimality_gap`.
     aggregates: dict[str, dict[str, Interval]]
-    tests: list[Test]
-    notes: list[str]
+    tests: list[Test]  # one per task and pair
+    notes: list[str]  # what the reader must know
 
     @property
     def rows(self) -> list[list[str]]:

@@ -33,17 +33,11 @@ _HIDDEN = (("env", *BUDGETS), ("env", *BUDGETS[1:]), ("env",), TASK)
 
 
 class AlgorithmRuns(NamedTuple):
-    """A system with its settings, and the members that were trained with it.
+    """A system with its settings, and the members that were trained with it."""
 
-    Attributes:
-        label: a short name, unique among the algorithms that are compared.
-        settings: the settings in which the algorithms differ, by dotted key.
-        tasks: members by task, an environment with its arguments, each seed once.
-    """
-
-    label: str
-    settings: dict[str, Any]
-    tasks: dict[str, tuple[Member, ...]]
+    label: str  # a short name, unique among the algorithms that are compared
+    settings: dict[str, Any]  # the settings in which the algorithms differ, by dotted key
+    tasks: dict[str, tuple[Member, ...]]  # members by task, an environment with its arguments, each seed once
 
     @property
     def members(self) -> tuple[Member, ...]:

@@ -31,23 +31,14 @@ View = dict[str, np.ndarray]
 
 
 class Slice(NamedTuple):
-    """Outputs of a policy and its critic over a line or a plane of observations.
+    """Outputs of a policy and its critic over a line or a plane of observations."""
 
-    Attributes:
-        features: the features that vary, one or two.
-        grids: the values of each of them, `[G]`.
-        held: the values of the other named features, by name; empty where they are sampled.
-        found: what is said, with leading axes `[G]`, or `[G1, G2]` for two features.
-        policy: the policy.
-        visits: episodes of the policy.
-    """
-
-    features: tuple[Feature, ...]
-    grids: tuple[np.ndarray, ...]
-    held: dict[str, float]
-    found: Inspection
-    policy: Policy
-    visits: Visits
+    features: tuple[Feature, ...]  # the features that vary, one or two
+    grids: tuple[np.ndarray, ...]  # the values of each of them, `[G]`
+    held: dict[str, float]  # the values of the other named features, by name; empty where they are sampled
+    found: Inspection  # what is said, with leading axes `[G]`, or `[G1, G2]` for two features
+    policy: Policy  # the policy
+    visits: Visits  # episodes of the policy
 
     def read(self, feature: int) -> np.ndarray:
         """Return the values `[M]` of a feature in the visited states."""

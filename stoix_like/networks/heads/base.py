@@ -31,22 +31,17 @@ class PolicyHead:
     """The class variables by which a policy head declares what it supports.
 
     A flax module inherits from this class, or just sets the class variables itself.
-
-    Attributes:
-        action_spaces: types of the action spaces that the head supports.
-        needs_bounds: whether the head supports a `Box` only with finite bounds.
-        within_bounds: whether no sample leaves the bounds, as in squashed policies.
-        takes_action_mask: whether `__call__` takes `action_mask`, True where an action is legal. Where it is False, a
-            head for discrete actions raises a ValueError for observations with an action mask, and a head only
-            for `Box` ignores the mask.
-        outputs: what the head computes, such as "a policy" or "action values"; systems compare it with what they need,
-            see `networks.requirements`. None is compared with nothing.
     """
 
+    # Types of the action spaces that the head supports.
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete, MultiDiscrete, Box)
-    needs_bounds: ClassVar[bool] = False
-    within_bounds: ClassVar[bool] = False
+    needs_bounds: ClassVar[bool] = False  # whether the head supports a `Box` only with finite bounds
+    within_bounds: ClassVar[bool] = False  # whether no sample leaves the bounds, as in squashed policies
+    # Whether `__call__` takes `action_mask`, True where an action is legal. Where it is False, a head for discrete
+    # actions raises a ValueError for observations with an action mask, and a head only for `Box` ignores the mask.
     takes_action_mask: ClassVar[bool] = False
+    # What the head computes, such as "a policy" or "action values"; systems compare it with what they need, see
+    # `networks.requirements`. None is compared with nothing.
     outputs: ClassVar[str | None] = None
 
 

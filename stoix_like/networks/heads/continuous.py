@@ -33,15 +33,6 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
         a = minimum + (maximum - minimum) (1 + tanh x) / 2,   x ~ N(mu, softplus(s) + min_scale)
 
     Source: Haarnoja et al., Soft Actor-Critic (2018), appendix C.
-
-    Attributes:
-        action_dim: number of entries of an action, or its shape.
-        minimum: lower bounds, of the shape of an action or a scalar.
-        maximum: upper bounds, of the shape of an action or a scalar.
-        min_scale: lower limit of the standard deviation before squashing.
-        kernel_init: initialiser of the weights, or its name.
-        state_dependent_scale: whether s depends on the embedding; otherwise exp(p) log 2 with free parameters p stands
-            for softplus(s).
     """
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
@@ -49,11 +40,12 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
     needs_bounds: ClassVar[bool] = True
     within_bounds: ClassVar[bool] = True
 
-    action_dim: Shape
-    minimum: Bounds
-    maximum: Bounds
-    min_scale: Scalar = 1e-3
-    kernel_init: Initializer | str = orthogonal(0.01)
+    action_dim: Shape  # number of entries of an action, or its shape
+    minimum: Bounds  # lower bounds, of the shape of an action or a scalar
+    maximum: Bounds  # upper bounds, of the shape of an action or a scalar
+    min_scale: Scalar = 1e-3  # lower limit of the standard deviation before squashing
+    kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
+    # Whether s depends on the embedding; otherwise exp(p) log 2 with free parameters p stands for softplus(s).
     state_dependent_scale: bool = True
 
     @nn.compact
@@ -75,24 +67,18 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
 class MultivariateNormalDiagHead(PolicyHead, nn.Module):
     """A normal policy with independent entries.
 
-        a ~ N(mu, init_scale softplus(s) / softplus(0) + min_scale)
-
-    Attributes:
-        action_dim: number of entries of an action, or its shape.
-        init_scale: standard deviation for s = 0, close to the initial one, in units of the action.
-        min_scale: lower limit of the standard deviation, in units of the action.
-        kernel_init: initialiser of the weights, or its name.
-        state_dependent_scale: whether s depends on the embedding; otherwise the deviation is
-            `init_scale exp(p) + min_scale` with free parameters p, the same in all states.
+    a ~ N(mu, init_scale softplus(s) / softplus(0) + min_scale)
     """
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
 
-    action_dim: Shape
-    init_scale: Scalar = 0.3
-    min_scale: Scalar = 1e-3
-    kernel_init: Initializer | str = orthogonal(0.01)
+    action_dim: Shape  # number of entries of an action, or its shape
+    init_scale: Scalar = 0.3  # standard deviation for s = 0, close to the initial one, in units of the action
+    min_scale: Scalar = 1e-3  # lower limit of the standard deviation, in units of the action
+    kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
+    # Whether s depends on the embedding; otherwise the deviation is `init_scale exp(p) + min_scale` with free
+    # parameters p, the same in all states.
     state_dependent_scale: bool = True
 
     @nn.compact
@@ -120,26 +106,18 @@ class BoundedNormalHead(PolicyHead, nn.Module):
 
     Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, actor critic learning; the limits follow the
     authors' code.
-
-    Attributes:
-        action_dim: number of entries of an action, or its shape.
-        minimum: lower bounds, of the shape of an action or a scalar.
-        maximum: upper bounds, of the shape of an action or a scalar.
-        min_scale: smallest standard deviation, in units of half the distance between the bounds.
-        max_scale: largest standard deviation, in the same units.
-        kernel_init: initialiser of the weights, or its name.
     """
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     needs_bounds: ClassVar[bool] = True
 
-    action_dim: Shape
-    minimum: Bounds
-    maximum: Bounds
-    min_scale: Scalar = 0.1
-    max_scale: Scalar = 1.0
-    kernel_init: Initializer | str = orthogonal(0.01)
+    action_dim: Shape  # number of entries of an action, or its shape
+    minimum: Bounds  # lower bounds, of the shape of an action or a scalar
+    maximum: Bounds  # upper bounds, of the shape of an action or a scalar
+    min_scale: Scalar = 0.1  # smallest standard deviation, in units of half the distance between the bounds
+    max_scale: Scalar = 1.0  # largest standard deviation, in the same units
+    kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.MultivariateNormalDiag:
@@ -165,12 +143,6 @@ class BetaDistributionHead(PolicyHead, nn.Module):
 
     Source: Chou et al., Improving Stochastic Policy Gradients in Continuous Control with the Beta Distribution
     (2017), section 4.
-
-    Attributes:
-        action_dim: number of entries of an action, or its shape.
-        minimum: lower bounds, of the shape of an action or a scalar.
-        maximum: upper bounds, of the shape of an action or a scalar.
-        kernel_init: initialiser of the weights, or its name.
     """
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
@@ -178,10 +150,10 @@ class BetaDistributionHead(PolicyHead, nn.Module):
     needs_bounds: ClassVar[bool] = True
     within_bounds: ClassVar[bool] = True
 
-    action_dim: Shape
-    minimum: Bounds
-    maximum: Bounds
-    kernel_init: Initializer | str = orthogonal(0.01)
+    action_dim: Shape  # number of entries of an action, or its shape
+    minimum: Bounds  # lower bounds, of the shape of an action or a scalar
+    maximum: Bounds  # upper bounds, of the shape of an action or a scalar
+    kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.Independent:
@@ -202,21 +174,16 @@ class StateDependentNoiseHead(PolicyHead, nn.Module):
     """A normal policy with noise linear in the embedding (gSDE); reuse a key over steps for smooth exploration.
 
     Source: Raffin et al., Smooth Exploration for Robotic Reinforcement Learning (2022).
-
-    Attributes:
-        action_dim: number of entries of an action, or its shape.
-        init_scale: initial standard deviation for an embedding with entries of magnitude one, in units of the action.
-        min_scale: lower limit of the standard deviation, in units of the action.
-        kernel_init: initialiser of the weights, or its name.
     """
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
 
-    action_dim: Shape
+    action_dim: Shape  # number of entries of an action, or its shape
+    # Initial standard deviation for an embedding with entries of magnitude one, in units of the action.
     init_scale: Scalar = 0.3
-    min_scale: Scalar = 1e-3
-    kernel_init: Initializer | str = orthogonal(0.01)
+    min_scale: Scalar = 1e-3  # lower limit of the standard deviation, in units of the action
+    kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.StateDependentNoise:
@@ -242,21 +209,15 @@ class DeterministicHead(PolicyHead, nn.Module):
     """A deterministic policy, squashed by tanh where both bounds are set.
 
     Source: Lillicrap et al., Continuous Control with Deep Reinforcement Learning (2016), section 7.
-
-    Attributes:
-        action_dim: number of entries of an action, or its shape.
-        kernel_init: initialiser of the weights, or its name.
-        minimum: lower bounds, of the shape of an action or a scalar; None for unbounded actions.
-        maximum: upper bounds, of the shape of an action or a scalar; None for unbounded actions.
     """
 
     outputs: ClassVar[str | None] = DETERMINISTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
 
-    action_dim: Shape
-    kernel_init: Initializer | str = orthogonal(0.01)
-    minimum: Bounds | None = None
-    maximum: Bounds | None = None
+    action_dim: Shape  # number of entries of an action, or its shape
+    kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
+    minimum: Bounds | None = None  # lower bounds, of the shape of an action or a scalar; None for unbounded actions
+    maximum: Bounds | None = None  # upper bounds, of the shape of an action or a scalar; None for unbounded actions
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.Independent:
@@ -276,17 +237,12 @@ class DeterministicHead(PolicyHead, nn.Module):
 
 
 class ActionVectorHead(nn.Module):
-    """A dense layer with an output of the shape of an action, without bounds, such as a velocity.
-
-    Attributes:
-        action_dim: number of entries of an action, or its shape.
-        kernel_init: initialiser of the weights, or its name.
-    """
+    """A dense layer with an output of the shape of an action, without bounds, such as a velocity."""
 
     outputs: ClassVar[str | None] = ACTION_VECTOR
 
-    action_dim: Shape
-    kernel_init: Initializer | str = orthogonal(0.01)
+    action_dim: Shape  # number of entries of an action, or its shape
+    kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> jax.Array:

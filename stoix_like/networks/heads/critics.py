@@ -23,15 +23,11 @@ _MAX_LIMIT = 80.0
 
 
 class ScalarCriticHead(nn.Module):
-    """A single value.
-
-    Attributes:
-        kernel_init: initialiser of the weights, or its name.
-    """
+    """A single value."""
 
     outputs: ClassVar[str | None] = VALUE
 
-    kernel_init: Initializer | str = orthogonal(1.0)
+    kernel_init: Initializer | str = orthogonal(1.0)  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> Float[Array, "*batch"]:
@@ -43,20 +39,14 @@ class CategoricalCriticHead(nn.Module):
     """A value distribution on evenly spaced atoms.
 
     Source: Bellemare et al., A Distributional Perspective on Reinforcement Learning (2017), section 4.
-
-    Attributes:
-        num_atoms: number of atoms.
-        vmax: largest atom; None for `(num_atoms - 1) / 2`, which spaces the atoms one apart.
-        vmin: smallest atom; None for `-vmax`.
-        kernel_init: initialiser of the weights, or its name.
     """
 
     outputs: ClassVar[str | None] = VALUE_DISTRIBUTION
 
-    num_atoms: int = 601
-    vmax: Scalar | None = None
-    vmin: Scalar | None = None
-    kernel_init: Initializer | str = orthogonal(1.0)
+    num_atoms: int = 601  # number of atoms
+    vmax: Scalar | None = None  # largest atom; None for `(num_atoms - 1) / 2`, which spaces the atoms one apart
+    vmin: Scalar | None = None  # smallest atom; None for `-vmax`
+    kernel_init: Initializer | str = orthogonal(1.0)  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.DiscreteValuedTfpDistribution:
@@ -70,17 +60,13 @@ class SymexpCriticHead(nn.Module):
     """A value distribution on atoms that are evenly spaced on the scale of `symlog`, for values of any magnitude.
 
     Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, symexp two-hot loss.
-
-    Attributes:
-        num_atoms: number of atoms.
-        limit: `symlog` of the largest atom.
-        kernel_init: initialiser of the weights, or its name; with zeros, values are exactly 0 at first.
     """
 
     outputs: ClassVar[str | None] = VALUE_DISTRIBUTION
 
-    num_atoms: int = 255
-    limit: float = 20.0
+    num_atoms: int = 255  # number of atoms
+    limit: float = 20.0  # `symlog` of the largest atom
+    # Initialiser of the weights, or its name; with zeros, values are exactly 0 at first.
     kernel_init: Initializer | str = "zeros"
 
     def __post_init__(self) -> None:
@@ -99,23 +85,15 @@ class SymexpCriticHead(nn.Module):
 
 
 class DiscreteValuedTfpHead(nn.Module):
-    """Value distributions on evenly spaced atoms, in an array of any shape.
-
-    Attributes:
-        vmin: smallest atom, a scalar or of shape `logits_shape`.
-        vmax: largest atom, a scalar or of shape `logits_shape`.
-        num_atoms: number of atoms.
-        logits_shape: shape of the array of values; None for a single value.
-        kernel_init: initialiser of the weights, or its name.
-    """
+    """Value distributions on evenly spaced atoms, in an array of any shape."""
 
     outputs: ClassVar[str | None] = VALUE_DISTRIBUTION
 
-    vmin: Bounds
-    vmax: Bounds
-    num_atoms: int
-    logits_shape: Sequence[int] | None = None
-    kernel_init: Initializer | str = lecun_normal()
+    vmin: Bounds  # smallest atom, a scalar or of shape `logits_shape`
+    vmax: Bounds  # largest atom, a scalar or of shape `logits_shape`
+    num_atoms: int  # number of atoms
+    logits_shape: Sequence[int] | None = None  # shape of the array of values; None for a single value
+    kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(self, inputs: Embedding) -> distributions.DiscreteValuedTfpDistribution:
@@ -131,20 +109,14 @@ class DistributionalContinuousQNetwork(nn.Module):
     The embedding is of an observation and an action.
 
     Source: Barth-Maron et al., Distributed Distributional Deterministic Policy Gradients (2018), appendix A.
-
-    Attributes:
-        num_atoms: number of atoms.
-        vmin: smallest atom.
-        vmax: largest atom.
-        kernel_init: initialiser of the weights, or its name.
     """
 
     outputs: ClassVar[str | None] = VALUE_ATOMS
 
-    num_atoms: int
-    vmin: Scalar
-    vmax: Scalar
-    kernel_init: Initializer | str = lecun_normal()
+    num_atoms: int  # number of atoms
+    vmin: Scalar  # smallest atom
+    vmax: Scalar  # largest atom
+    kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(

@@ -21,21 +21,13 @@ from stoix_like.utils.jax_utils import prepend_dims
 
 
 class Predictions(NamedTuple):
-    """Predictions of an agent of a discovered update rule.
+    """Predictions of an agent of a discovered update rule."""
 
-    Attributes:
-        policy: distribution over actions, of logits `[..., A]`.
-        y: logits `[..., Y]` of a prediction about the observation, with a meaning that the rule discovered.
-        z: logits `[..., A, Y]` of one about each action, likewise.
-        q: logits `[..., A, K]` of the distribution of each action's value.
-        next_policy: logits `[..., A, A]` of the policy after each action.
-    """
-
-    policy: Any
-    y: Array
-    z: Array
-    q: Array
-    next_policy: Array
+    policy: Any  # distribution over actions, of logits `[..., A]`
+    y: Array  # logits `[..., Y]` of a prediction about the observation, with a meaning that the rule discovered
+    z: Array  # logits `[..., A, Y]` of one about each action, likewise
+    q: Array  # logits `[..., A, K]` of the distribution of each action's value
+    next_policy: Array  # logits `[..., A, A]` of the policy after each action
 
 
 class DiscoveredHead(PolicyHead, nn.Module):
@@ -44,25 +36,18 @@ class DiscoveredHead(PolicyHead, nn.Module):
     Predictions about actions come from one step of an LSTM with the action as input.
 
     Source: Oh et al., Discovering state-of-the-art reinforcement learning algorithms (2025), section "Agent network".
-
-    Attributes:
-        action_dim: number of actions, A.
-        num_predictions: length Y of the predictions with meanings that the rule discovered.
-        num_atoms: number of atoms of the distributions of action values, K.
-        lstm_size: width of the LSTM, in units.
-        layer_sizes: width of each layer between the LSTM and a prediction, in units.
-        kernel_init: initialiser of the weights of the policy and of `y`, or its name.
     """
 
     outputs: ClassVar[str | None] = DISCOVERED_PREDICTIONS
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int
-    num_predictions: int = 600
-    num_atoms: int = 601
-    lstm_size: int = 128
-    layer_sizes: Sequence[int] = (128,)
+    action_dim: int  # number of actions, A
+    num_predictions: int = 600  # length Y of the predictions with meanings that the rule discovered
+    num_atoms: int = 601  # number of atoms of the distributions of action values, K
+    lstm_size: int = 128  # width of the LSTM, in units
+    layer_sizes: Sequence[int] = (128,)  # width of each layer between the LSTM and a prediction, in units
+    # Initialiser of the weights of the policy and of `y`, or its name.
     kernel_init: Initializer | str = "truncated_normal(0.01)"
 
     @nn.compact

@@ -21,21 +21,15 @@ from stoix_like.utils.jax_utils import Scalar
 
 
 class CategoricalHead(PolicyHead, nn.Module):
-    """A categorical policy.
-
-    Attributes:
-        action_dim: number of actions; or a shape `(…, K)`, for an array of choices among K.
-        kernel_init: initialiser of the weights, or its name.
-        uniform_mix: probability of a uniformly random legal action, in [0, 1], see `mix_uniform`.
-    """
+    """A categorical policy."""
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
-    action_dim: Shape
-    kernel_init: Initializer | str = orthogonal(0.01)
-    uniform_mix: Scalar = 0.0
+    action_dim: Shape  # number of actions; or a shape `(…, K)`, for an array of choices among K
+    kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
+    uniform_mix: Scalar = 0.0  # probability of a uniformly random legal action, in [0, 1], see `mix_uniform`
 
     def __post_init__(self) -> None:
         """Check that the share of random actions is a probability."""
@@ -64,23 +58,16 @@ class CategoricalHead(PolicyHead, nn.Module):
 
 
 class MultiDiscreteHead(PolicyHead, nn.Module):
-    """A policy of independent sub-actions.
-
-    Attributes:
-        action_dim: number of sub-actions, or of the choices of all of them.
-        number_of_dims_per_distribution: number of choices of each sub-action.
-        kernel_init: initialiser of the weights, or its name.
-        uniform_mix: probability of a uniformly random legal action, in [0, 1], see `mix_uniform`.
-    """
+    """A policy of independent sub-actions."""
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (MultiDiscrete,)
     takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int
-    number_of_dims_per_distribution: Sequence[int]
-    kernel_init: Initializer | str = orthogonal(0.01)
-    uniform_mix: Scalar = 0.0
+    action_dim: int  # number of sub-actions, or of the choices of all of them
+    number_of_dims_per_distribution: Sequence[int]  # number of choices of each sub-action
+    kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
+    uniform_mix: Scalar = 0.0  # probability of a uniformly random legal action, in [0, 1], see `mix_uniform`
 
     def __post_init__(self) -> None:
         """Check the number of sub-actions, and that the share of random actions is a probability."""

@@ -26,17 +26,11 @@ from stoix_like.utils.jax_utils import Scalar
 
 
 class LinearHead(nn.Module):
-    """A dense layer with an output of any shape.
+    """A dense layer with an output of any shape."""
 
-    Attributes:
-        output_dim: width of the last output axis.
-        kernel_init: initialiser of the weights, or its name.
-        pre_shape: output axes before the last.
-    """
-
-    output_dim: int
-    kernel_init: Initializer | str = orthogonal(0.01)
-    pre_shape: Sequence[int] | None = None
+    output_dim: int  # width of the last output axis
+    kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
+    pre_shape: Sequence[int] | None = None  # output axes before the last
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> Float[Array, "*batch_and_output"]:
@@ -45,18 +39,13 @@ class LinearHead(nn.Module):
 
 
 class PolicyValueHead(PolicyHead, nn.Module):
-    """A policy and a value from one embedding.
-
-    Attributes:
-        action_head: maps an embedding to a distribution over actions.
-        critic_head: maps an embedding to values.
-    """
+    """A policy and a value from one embedding."""
 
     outputs: ClassVar[str | None] = POLICY_AND_VALUE
     takes_action_mask: ClassVar[bool] = True
 
-    action_head: nn.Module
-    critic_head: nn.Module
+    action_head: nn.Module  # maps an embedding to a distribution over actions
+    critic_head: nn.Module  # maps an embedding to values
 
     @nn.compact
     def __call__(self, embedding: Embedding, action_mask: Bool[Array, "..."] | None = None) -> tuple[Any, Any]:
@@ -77,18 +66,14 @@ class PolicyValueHead(PolicyHead, nn.Module):
 
 
 class MixedHead(PolicyHead, nn.Module):
-    """A policy over dictionaries or tuples of actions, with a head of its own for each part.
-
-    Attributes:
-        action_space: the action space.
-        part_head: builds the head of the space of one part; None for `policy_head`.
-    """
+    """A policy over dictionaries or tuples of actions, with a head of its own for each part."""
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Mixed,)
     takes_action_mask: ClassVar[bool] = True
 
-    action_space: Mixed
+    action_space: Mixed  # the action space
+    # Builds the head of the space of one part; None for `policy_head`.
     part_head: Callable[[Space], nn.Module] | None = None
 
     @nn.compact

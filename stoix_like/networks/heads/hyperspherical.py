@@ -21,14 +21,7 @@ from stoix_like.utils.jax_utils import Scalar
 class HypersphericalPolicyHead(PolicyHead, nn.Module):
     """A normal policy squashed to the action bounds, with the log deviation squashed to a range, too.
 
-        a = minimum + (maximum - minimum) (1 + tanh x) / 2,   x ~ N(mu, exp(low + (high - low) (1 + tanh s) / 2))
-
-    Attributes:
-        action_dim: number of entries of an action, or its shape.
-        minimum: lower bounds, of the shape of an action or a scalar.
-        maximum: upper bounds, of the shape of an action or a scalar.
-        min_log_scale: lower limit of the log standard deviation before squashing.
-        max_log_scale: its upper limit.
+    a = minimum + (maximum - minimum) (1 + tanh x) / 2,   x ~ N(mu, exp(low + (high - low) (1 + tanh s) / 2))
     """
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
@@ -36,11 +29,11 @@ class HypersphericalPolicyHead(PolicyHead, nn.Module):
     needs_bounds: ClassVar[bool] = True
     within_bounds: ClassVar[bool] = True
 
-    action_dim: Shape
-    minimum: Bounds
-    maximum: Bounds
-    min_log_scale: Scalar = -10.0
-    max_log_scale: Scalar = 2.0
+    action_dim: Shape  # number of entries of an action, or its shape
+    minimum: Bounds  # lower bounds, of the shape of an action or a scalar
+    maximum: Bounds  # upper bounds, of the shape of an action or a scalar
+    min_log_scale: Scalar = -10.0  # lower limit of the log standard deviation before squashing
+    max_log_scale: Scalar = 2.0  # its upper limit
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.Independent:
@@ -73,19 +66,13 @@ class HypersphericalCriticHead(nn.Module):
 
 
 class HypersphericalCategoricalCriticHead(nn.Module):
-    """The distribution of an action value on evenly spaced atoms, for continuous actions.
-
-    Attributes:
-        num_atoms: number of atoms.
-        vmin: smallest atom.
-        vmax: largest atom.
-    """
+    """The distribution of an action value on evenly spaced atoms, for continuous actions."""
 
     outputs: ClassVar[str | None] = VALUE_ATOMS
 
-    num_atoms: int
-    vmin: Scalar
-    vmax: Scalar
+    num_atoms: int  # number of atoms
+    vmin: Scalar  # smallest atom
+    vmax: Scalar  # largest atom
 
     @nn.compact
     def __call__(

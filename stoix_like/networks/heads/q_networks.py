@@ -28,20 +28,15 @@ class DiscreteQNetworkHead(PolicyHead, nn.Module):
     """Action values and their epsilon-greedy policy.
 
     Source: Mnih et al., Human-level Control through Deep Reinforcement Learning (2015).
-
-    Attributes:
-        action_dim: number of actions.
-        epsilon: probability of a random action, in [0, 1].
-        kernel_init: initialiser of the weights, or its name.
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUES
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int
-    epsilon: Epsilon = 0.1
-    kernel_init: Initializer | str = orthogonal(1.0)
+    action_dim: int  # number of actions
+    epsilon: Epsilon = 0.1  # probability of a random action, in [0, 1]
+    kernel_init: Initializer | str = orthogonal(1.0)  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(
@@ -70,12 +65,9 @@ class NoisyDiscreteQNetworkHead(DiscreteQNetworkHead):
     The noise comes from the rng collection `noise`.
 
     Source: Fortunato et al., Noisy Networks for Exploration (2018).
-
-    Attributes:
-        sigma_zero: initial scale of the noise.
     """
 
-    sigma_zero: Scalar = 0.5
+    sigma_zero: Scalar = 0.5  # initial scale of the noise
 
     def _values(self, embedding: Array) -> Array:
         return NoisyLinear(self.action_dim, kernel_init=self.kernel_init, sigma_zero=self.sigma_zero)(embedding)
@@ -113,26 +105,18 @@ class DuelingQNetwork(_Dueling, PolicyHead, nn.Module):
         q(s, a) = v(s) + A(s, a) - mean_b A(s, b)
 
     Source: Wang et al., Dueling Network Architectures for Deep Reinforcement Learning (2016), equation 9.
-
-    Attributes:
-        action_dim: number of actions.
-        epsilon: probability of a random action, in [0, 1].
-        layer_sizes: width of each layer of a stream, in units.
-        activation: name of the activation function.
-        use_layer_norm: whether layer normalisation precedes each activation.
-        kernel_init: initialiser of the weights, or its name.
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUES
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int
-    epsilon: Epsilon
-    layer_sizes: Sequence[int]
-    activation: str = "relu"
-    use_layer_norm: bool = False
-    kernel_init: Initializer | str = lecun_normal()
+    action_dim: int  # number of actions
+    epsilon: Epsilon  # probability of a random action, in [0, 1]
+    layer_sizes: Sequence[int]  # width of each layer of a stream, in units
+    activation: str = "relu"  # name of the activation function
+    use_layer_norm: bool = False  # whether layer normalisation precedes each activation
+    kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(
@@ -155,26 +139,18 @@ class DistributionalDiscreteQNetwork(PolicyHead, nn.Module):
     """Distributions of action values on evenly spaced atoms (C51).
 
     Source: Bellemare et al., A Distributional Perspective on Reinforcement Learning (2017), section 4.
-
-    Attributes:
-        action_dim: number of actions.
-        epsilon: probability of a random action, in [0, 1].
-        num_atoms: number of atoms.
-        vmin: smallest atom.
-        vmax: largest atom.
-        kernel_init: initialiser of the weights, or its name.
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUE_ATOMS
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int
-    epsilon: Epsilon
-    num_atoms: int
-    vmin: Scalar
-    vmax: Scalar
-    kernel_init: Initializer | str = lecun_normal()
+    action_dim: int  # number of actions
+    epsilon: Epsilon  # probability of a random action, in [0, 1]
+    num_atoms: int  # number of atoms
+    vmin: Scalar  # smallest atom
+    vmax: Scalar  # largest atom
+    kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(
@@ -204,32 +180,21 @@ class DistributionalDuelingQNetwork(_Dueling, PolicyHead, nn.Module):
     """Distributions of action values on evenly spaced atoms, from dueling streams.
 
     Source: Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning (2018), section 3.
-
-    Attributes:
-        action_dim: number of actions.
-        epsilon: probability of a random action, in [0, 1].
-        num_atoms: number of atoms.
-        vmin: smallest atom.
-        vmax: largest atom.
-        layer_sizes: width of each layer of a stream, in units.
-        activation: name of the activation function.
-        use_layer_norm: whether layer normalisation precedes each activation.
-        kernel_init: initialiser of the weights, or its name.
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUE_ATOMS
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int
-    epsilon: Epsilon
-    num_atoms: int
-    vmin: Scalar
-    vmax: Scalar
-    layer_sizes: Sequence[int]
-    activation: str = "relu"
-    use_layer_norm: bool = False
-    kernel_init: Initializer | str = lecun_normal()
+    action_dim: int  # number of actions
+    epsilon: Epsilon  # probability of a random action, in [0, 1]
+    num_atoms: int  # number of atoms
+    vmin: Scalar  # smallest atom
+    vmax: Scalar  # largest atom
+    layer_sizes: Sequence[int]  # width of each layer of a stream, in units
+    activation: str = "relu"  # name of the activation function
+    use_layer_norm: bool = False  # whether layer normalisation precedes each activation
+    kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(
@@ -261,12 +226,9 @@ class NoisyDuelingQNetwork(_NoisyDueling, DuelingQNetwork):
     The noise comes from the rng collection `noise`.
 
     Source: Fortunato et al., Noisy Networks for Exploration (2018), section 4.
-
-    Attributes:
-        sigma_zero: initial scale of the noise.
     """
 
-    sigma_zero: Scalar = 0.5
+    sigma_zero: Scalar = 0.5  # initial scale of the noise
 
 
 class NoisyDistributionalDuelingQNetwork(_NoisyDueling, DistributionalDuelingQNetwork):
@@ -275,9 +237,6 @@ class NoisyDistributionalDuelingQNetwork(_NoisyDueling, DistributionalDuelingQNe
     The noise comes from the rng collection `noise`.
 
     Source: Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning (2018), section 3.
-
-    Attributes:
-        sigma_zero: initial scale of the noise.
     """
 
-    sigma_zero: Scalar = 0.5
+    sigma_zero: Scalar = 0.5  # initial scale of the noise

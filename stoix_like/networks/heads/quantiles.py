@@ -38,16 +38,12 @@ class QuantileCriticHead(nn.Module):
     """Evenly weighted quantiles of a value.
 
     Source: Dabney et al., Distributional Reinforcement Learning with Quantile Regression (2018), section 4.
-
-    Attributes:
-        num_quantiles: number of quantiles.
-        kernel_init: initialiser of the weights, or its name.
     """
 
     outputs: ClassVar[str | None] = VALUE_QUANTILES
 
-    num_quantiles: int
-    kernel_init: Initializer | str = lecun_normal()
+    num_quantiles: int  # number of quantiles
+    kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> tuple[Float[Array, "*batch Q"], Float[Array, "*batch Q"]]:
@@ -65,24 +61,16 @@ class ImplicitQuantileCriticHead(nn.Module):
     Source: Dabney et al., Implicit Quantile Networks for Distributional Reinforcement Learning (2018), equation 4;
     i starts at zero, as in the text of the paper. f are dense layers, all but the last with an activation:
     with only the last, the quantiles of all inputs would be combinations of the same functions of the level.
-
-    Attributes:
-        num_quantiles: number of levels where none are passed.
-        num_values: number of actions; None for a single value.
-        num_cosines: number of cosine features of a level.
-        kernel_init: initialiser of the weights, or its name.
-        layer_sizes: width of each layer of f before the last one, in units.
-        activation: name of the activation function of these layers.
     """
 
     outputs: ClassVar[str | None] = VALUE_ANY_QUANTILES
 
-    num_quantiles: int = 64
-    num_values: int | None = None
-    num_cosines: int = 64
-    kernel_init: Initializer | str = lecun_normal()
-    layer_sizes: Sequence[int] = ()
-    activation: str = "relu"
+    num_quantiles: int = 64  # number of levels where none are passed
+    num_values: int | None = None  # number of actions; None for a single value
+    num_cosines: int = 64  # number of cosine features of a level
+    kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
+    layer_sizes: Sequence[int] = ()  # width of each layer of f before the last one, in units
+    activation: str = "relu"  # name of the activation function of these layers
 
     @nn.compact
     def __call__(
@@ -127,22 +115,16 @@ class QuantileDiscreteQNetwork(PolicyHead, nn.Module):
     """Evenly weighted quantiles of action values (QR-DQN).
 
     Source: Dabney et al., Distributional Reinforcement Learning with Quantile Regression (2018), section 4.
-
-    Attributes:
-        action_dim: number of actions.
-        epsilon: probability of a random action, in [0, 1].
-        num_quantiles: number of quantiles.
-        kernel_init: initialiser of the weights, or its name.
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUE_QUANTILES
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int
-    epsilon: Epsilon
-    num_quantiles: int
-    kernel_init: Initializer | str = lecun_normal()
+    action_dim: int  # number of actions
+    epsilon: Epsilon  # probability of a random action, in [0, 1]
+    num_quantiles: int  # number of quantiles
+    kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(
@@ -167,28 +149,19 @@ class ImplicitQuantileDiscreteQNetwork(PolicyHead, nn.Module):
     """Quantiles of action values at sampled levels (IQN).
 
     Source: Dabney et al., Implicit Quantile Networks for Distributional Reinforcement Learning (2018).
-
-    Attributes:
-        action_dim: number of actions.
-        epsilon: probability of a random action, in [0, 1].
-        num_quantiles: number of levels where none are passed.
-        num_cosines: number of cosine features of a level.
-        kernel_init: initialiser of the weights, or its name.
-        layer_sizes: see `ImplicitQuantileCriticHead`.
-        activation: see `ImplicitQuantileCriticHead`.
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUE_ANY_QUANTILES
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int
-    epsilon: Epsilon
-    num_quantiles: int = 64
-    num_cosines: int = 64
-    kernel_init: Initializer | str = lecun_normal()
-    layer_sizes: Sequence[int] = ()
-    activation: str = "relu"
+    action_dim: int  # number of actions
+    epsilon: Epsilon  # probability of a random action, in [0, 1]
+    num_quantiles: int = 64  # number of levels where none are passed
+    num_cosines: int = 64  # number of cosine features of a level
+    kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
+    layer_sizes: Sequence[int] = ()  # see `ImplicitQuantileCriticHead`
+    activation: str = "relu"  # see `ImplicitQuantileCriticHead`
 
     @nn.compact
     def __call__(

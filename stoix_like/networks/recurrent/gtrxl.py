@@ -63,14 +63,10 @@ class GRUGate(nn.Module):
         r = sigmoid(W_r y + U_r x),   z = sigmoid(W_z y + U_z x - b),   g = (1 - z) x + z tanh(W_g y + U_g (r x))
 
     Source: Parisotto et al. 2019, arXiv:1910.06764, section 3.2.
-
-    Attributes:
-        bias: initial b; a large one starts from the identity g = x.
-        dtype: dtype of the products of matrices; None for the inputs' dtype.
     """
 
-    bias: float
-    dtype: Any = None
+    bias: float  # initial b; a large one starts from the identity g = x
+    dtype: Any = None  # dtype of the products of matrices; None for the inputs' dtype
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch H"], y: Float[Array, "*batch H"]) -> Float[Array, "*batch H"]:
@@ -107,17 +103,13 @@ class GTrXLCell(ParallelCell):
 
     Source: Parisotto et al. 2019, arXiv:1910.06764, section 3; scores from Dai et al. 2019, arXiv:1901.02860, section
     3.3.
-
-    Attributes:
-        window: M, number of earlier steps that a step attends to; n layers remember n M steps.
-        num_heads: number of heads, a divisor of `features`.
-        mlp_factor: width of the hidden layer, in multiples of `features`.
-        gate_bias: initial bias b of the gates; above zero, a layer starts close to the identity.
     """
 
+    # M, number of earlier steps that a step attends to; n layers remember n M steps.
     window: Annotated[int, between(1, 2**14)] = 32
-    num_heads: Annotated[int, between(1, 2**10)] = 4
-    mlp_factor: Annotated[int, between(1, 64)] = 4
+    num_heads: Annotated[int, between(1, 2**10)] = 4  # number of heads, a divisor of `features`
+    mlp_factor: Annotated[int, between(1, 64)] = 4  # width of the hidden layer, in multiples of `features`
+    # Initial bias b of the gates; above zero, a layer starts close to the identity.
     gate_bias: Annotated[float, at_least(0.0)] = 2.0
 
     def setup(self) -> None:

@@ -28,21 +28,15 @@ class ScannedRNN(Network):
 
     The state of several cells is a tuple, from the first cell to the last. Three cells or more are one loop, so that
     the time to compile does not depend on their number. Cells of type `gru` support reverse-mode differentiation only.
-
-    Attributes:
-        hidden_state_dim: width of the state and of the output of each cell, in units.
-        cell_type: name of the cells, see `parse_rnn_cell`.
-        num_layers: number of cells.
-        dtype: dtype of the computation, such as bfloat16; parameters, states and outputs stay float32. None: the
-            promoted dtype of inputs and parameters.
-        cell_kwargs: further arguments of the cells by name, such as the window of `gtrxl`.
     """
 
-    hidden_state_dim: int
-    cell_type: str
-    num_layers: int = 1
+    hidden_state_dim: int  # width of the state and of the output of each cell, in units
+    cell_type: str  # name of the cells, see `parse_rnn_cell`
+    num_layers: int = 1  # number of cells
+    # Dtype of the computation, such as bfloat16; parameters, states and outputs stay float32. None: the promoted dtype
+    # of inputs and parameters.
     dtype: Any = None
-    cell_kwargs: Any = None
+    cell_kwargs: Any = None  # further arguments of the cells by name, such as the window of `gtrxl`
 
     def setup(self) -> None:
         """Create the cells."""

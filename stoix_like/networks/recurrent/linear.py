@@ -49,14 +49,10 @@ def linear_recurrence(
 
 
 class LinearCell(nn.Module):
-    """A cell `h_t = a(x_t) h_{t-1} + b(x_t)`; a and b do not depend on the state.
+    """A cell `h_t = a(x_t) h_{t-1} + b(x_t)`; a and b do not depend on the state."""
 
-    Attributes:
-        features: width of the output, in units.
-        dtype: dtype of the products of matrices; None for the inputs' dtype. Decays and states do not depend on it.
-    """
-
-    features: int
+    features: int  # width of the output, in units
+    # Dtype of the products of matrices; None for the inputs' dtype. Decays and states do not depend on it.
     dtype: Any = dataclasses.field(default=None, kw_only=True)
 
     def terms(self, x: Float[Array, "*batch D"]) -> tuple[Array, Array]:
@@ -110,15 +106,11 @@ class LRUCell(LinearCell):
 
     Source: Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences (2023), section 3; Smith et
     al., Simplified State Space Layers for Sequence Modeling (2023).
-
-    Attributes:
-        min_radius: smallest initial |lambda|.
-        max_radius: largest initial |lambda|.
-        max_phase: largest initial angle of lambda, in radians per step.
     """
 
-    min_radius: Annotated[float, _RADIUS] = 0.9
-    max_radius: Annotated[float, _RADIUS] = 0.999
+    min_radius: Annotated[float, _RADIUS] = 0.9  # smallest initial |lambda|
+    max_radius: Annotated[float, _RADIUS] = 0.999  # largest initial |lambda|
+    # Largest initial angle of lambda, in radians per step.
     max_phase: Annotated[float, Range(0.0, 2.0 * math.pi, without_low=True)] = math.pi / 10.0
 
     def setup(self) -> None:

@@ -16,17 +16,11 @@ from stoix_like.utils.jax_utils import prepend_dims, restore_float32
 
 
 class MatrixMemory(NamedTuple):
-    """The state of an mLSTM: `C exp(m)` and `n exp(m)` are C and n of the equations.
+    """The state of an mLSTM: `C exp(m)` and `n exp(m)` are C and n of the equations."""
 
-    Attributes:
-        matrix: `[..., heads, d, d]`, C: values by keys.
-        normalizer: `[..., heads, d]`, n.
-        stabilizer: `[..., heads]`, m, a logarithm.
-    """
-
-    matrix: Array
-    normalizer: Array
-    stabilizer: Array
+    matrix: Array  # `[..., heads, d, d]`, C: values by keys
+    normalizer: Array  # `[..., heads, d]`, n
+    stabilizer: Array  # `[..., heads]`, m, a logarithm
 
 
 class _Steps(NamedTuple):
@@ -130,16 +124,14 @@ class MLSTMCell(ParallelCell):
 
     Source: Beck et al. 2024, arXiv:2405.04517, equations 19-27, and appendix A.3 for the parallel form; the initial
     biases of the forget gates follow the authors' code, where the norm of each head also subtracts the mean.
-
-    Attributes:
-        num_heads: number of heads, a divisor of `features`; each has a matrix of `(features / num_heads)^2` entries.
-        forget_gate: `sigmoid` or `exp`, the function of the forget gate.
-        chunk_size: steps that attend to each other in parallel; the cost of a step grows with it, and the number of
-            iterations of the loop over chunks shrinks.
     """
 
+    # Number of heads, a divisor of `features`; each has a matrix of `(features / num_heads)^2` entries.
     num_heads: Annotated[int, between(1, 2**10)] = 4
+    # `sigmoid` or `exp`, the function of the forget gate.
     forget_gate: Annotated[str, one_of("sigmoid", "exp")] = "sigmoid"
+    # Steps that attend to each other in parallel; the cost of a step grows with it, and the number of iterations of the
+    # loop over chunks shrinks.
     chunk_size: Annotated[int, between(1, 2**12)] = 64
 
     def setup(self) -> None:

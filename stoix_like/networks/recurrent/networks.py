@@ -126,28 +126,17 @@ class RecurrentActor(_Recurrent, Network):
     """A recurrent policy.
 
     The action mask of an observation is passed to the head.
-
-    Attributes:
-        action_head: maps an embedding to a distribution over actions, see `heads.PolicyHead`.
-        post_torso: maps the output of the cells to an embedding.
-        hidden_state_dim: width of the recurrent state, in units.
-        cell_type: name of the cells, see `parse_rnn_cell`.
-        pre_torso: maps the output of the input layer to the input of the cells.
-        input_layer: selects the input from an observation.
-        num_layers: number of cells on top of each other.
-        dtype: dtype in which the cells compute, see `ScannedRNN`.
-        cell_kwargs: further arguments of the cells, see `ScannedRNN`.
     """
 
-    action_head: nn.Module
-    post_torso: nn.Module
-    hidden_state_dim: int
-    cell_type: str
-    pre_torso: nn.Module
-    input_layer: nn.Module = ArrayInput()
-    num_layers: int = 1
-    dtype: Any = None
-    cell_kwargs: Any = None
+    action_head: nn.Module  # maps an embedding to a distribution over actions, see `heads.PolicyHead`
+    post_torso: nn.Module  # maps the output of the cells to an embedding
+    hidden_state_dim: int  # width of the recurrent state, in units
+    cell_type: str  # name of the cells, see `parse_rnn_cell`
+    pre_torso: nn.Module  # maps the output of the input layer to the input of the cells
+    input_layer: nn.Module = ArrayInput()  # selects the input from an observation
+    num_layers: int = 1  # number of cells on top of each other
+    dtype: Any = None  # dtype in which the cells compute, see `ScannedRNN`
+    cell_kwargs: Any = None  # further arguments of the cells, see `ScannedRNN`
 
     def __call__(
         self,
@@ -163,29 +152,17 @@ class RecurrentActor(_Recurrent, Network):
 
 
 class RecurrentCritic(_Recurrent, Network):
-    """A recurrent value function.
+    """A recurrent value function."""
 
-    Attributes:
-        critic_head: maps an embedding to values.
-        post_torso: maps the output of the cells to an embedding.
-        hidden_state_dim: width of the recurrent state, in units.
-        cell_type: name of the cells, see `parse_rnn_cell`.
-        pre_torso: maps the output of the input layer to the input of the cells.
-        input_layer: selects the input from an observation.
-        num_layers: number of cells on top of each other.
-        dtype: dtype in which the cells compute, see `ScannedRNN`.
-        cell_kwargs: further arguments of the cells, see `ScannedRNN`.
-    """
-
-    critic_head: nn.Module
-    post_torso: nn.Module
-    hidden_state_dim: int
-    cell_type: str
-    pre_torso: nn.Module
-    input_layer: nn.Module = ArrayInput()
-    num_layers: int = 1
-    dtype: Any = None
-    cell_kwargs: Any = None
+    critic_head: nn.Module  # maps an embedding to values
+    post_torso: nn.Module  # maps the output of the cells to an embedding
+    hidden_state_dim: int  # width of the recurrent state, in units
+    cell_type: str  # name of the cells, see `parse_rnn_cell`
+    pre_torso: nn.Module  # maps the output of the input layer to the input of the cells
+    input_layer: nn.Module = ArrayInput()  # selects the input from an observation
+    num_layers: int = 1  # number of cells on top of each other
+    dtype: Any = None  # dtype in which the cells compute, see `ScannedRNN`
+    cell_kwargs: Any = None  # further arguments of the cells, see `ScannedRNN`
 
     def __call__(
         self,
@@ -201,13 +178,10 @@ class RecurrentCritic(_Recurrent, Network):
 
 
 class RecurrentActorCritic(RecurrentActor):
-    """A recurrent policy and a value function that share all but their heads, and return both outputs.
+    """A recurrent policy and a value function that share all but their heads, and return both outputs."""
 
-    Attributes:
-        critic_head: maps an embedding to values; for the others see `RecurrentActor`. It comes after fields with
-            defaults, and is needed all the same.
-    """
-
+    # Maps an embedding to values; for the others see `RecurrentActor`. It comes after fields with defaults, and is
+    # needed all the same.
     critic_head: Any = None
 
     def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:

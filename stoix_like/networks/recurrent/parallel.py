@@ -12,29 +12,19 @@ from jaxtyping import Array, Bool, Float
 
 
 class Unrolled(NamedTuple):
-    """Sequences that a cell has processed.
+    """Sequences that a cell has processed."""
 
-    Attributes:
-        states: `[T / every, ...]`, the states after every `every`-th step.
-        outputs: `[T, ..., H]`.
-        successors: `[T, ..., H]`, the outputs of one further step from the state after each step; None without inputs
-            for them.
-    """
-
-    states: Any
-    outputs: Array
+    states: Any  # `[T / every, ...]`, the states after every `every`-th step
+    outputs: Array  # `[T, ..., H]`
+    # `[T, ..., H]`, the outputs of one further step from the state after each step; None without inputs for them.
     successors: Array | None
 
 
 class ParallelCell(nn.Module):
-    """A cell that computes sequences in parallel, without the state after each of their steps.
+    """A cell that computes sequences in parallel, without the state after each of their steps."""
 
-    Attributes:
-        features: H, width of the output, in units.
-        dtype: dtype of the products of matrices; None for the inputs' dtype. States do not depend on it.
-    """
-
-    features: int
+    features: int  # H, width of the output, in units
+    # Dtype of the products of matrices; None for the inputs' dtype. States do not depend on it.
     dtype: Any = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:

@@ -90,18 +90,14 @@ class S5Cell(LinearCell):
 
     Source: Smith et al. 2023, arXiv:2208.04933, sections 2.3 and 3, appendices B.1 and G.1; resets as in Lu et al.
     2023, arXiv:2303.03982, section 3.2.
-
-    Attributes:
-        states: number of complex states; None: half of `features`, rounded up, which must be in the range, too.
-        dt_min: shortest initial time step Delta, in units of the time scale of Lambda.
-        dt_max: longest initial time step.
-        prenorm: whether to normalise the inputs; otherwise, the sum of the residual connection is normalised.
     """
 
+    # Number of complex states; None: half of `features`, rounded up, which must be in the range, too.
     states: Annotated[int, between(1, MAX_STATES)] | None = None
+    # Shortest initial time step Delta, in units of the time scale of Lambda.
     dt_min: Annotated[float, above(0.0)] = 1e-3
-    dt_max: Annotated[float, above(0.0)] = 1e-1
-    prenorm: bool = True
+    dt_max: Annotated[float, above(0.0)] = 1e-1  # longest initial time step
+    prenorm: bool = True  # whether to normalise the inputs; otherwise, the sum of the residual connection is normalised
 
     @property
     def num_states(self) -> int:

@@ -19,38 +19,25 @@ from stoix_like.utils.jax_utils import as_floats
 
 
 class CNNTorso(nn.Module):
-    """A convolutional network: convolutions, then dense layers.
-
-    Attributes:
-        channel_sizes: number of channels of each convolution.
-        kernel_sizes: size of each kernel in pixels, or its height and width.
-        strides: stride of each kernel in pixels, or its strides along height and width.
-        activation: name of the activation function.
-        use_layer_norm: whether layer normalisation precedes each activation.
-        kernel_init: initialiser of the weights, or its name.
-        channel_first: whether images are `[C, H, W]` instead of `[H, W, C]`.
-        hidden_sizes: width of each dense layer, in units.
-        has_channels: False for images `[H, W]`.
-        sliced: how to compute convolutions, see `make_convolution`; None selects by the platform.
-        max_size: largest height and width of images in pixels; for larger ones, kernel and stride of the first
-            convolution are multiplied by their size / `max_size`, rounded up. None: no limit.
-        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
-            dtype of inputs and parameters.
-    """
+    """A convolutional network: convolutions, then dense layers."""
 
     view_dims: ClassVar[tuple[int, ...]] = (2, 3)
 
-    channel_sizes: Sequence[int]
-    kernel_sizes: Sequence[int | Sequence[int]]
-    strides: Sequence[int | Sequence[int]]
-    activation: str = "relu"
-    use_layer_norm: bool = False
-    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
-    channel_first: bool = False
-    hidden_sizes: Sequence[int] = (256,)
-    has_channels: bool = True
-    sliced: bool | None = None
+    channel_sizes: Sequence[int]  # number of channels of each convolution
+    kernel_sizes: Sequence[int | Sequence[int]]  # size of each kernel in pixels, or its height and width
+    strides: Sequence[int | Sequence[int]]  # stride of each kernel in pixels, or its strides along height and width
+    activation: str = "relu"  # name of the activation function
+    use_layer_norm: bool = False  # whether layer normalisation precedes each activation
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))  # initialiser of the weights, or its name
+    channel_first: bool = False  # whether images are `[C, H, W]` instead of `[H, W, C]`
+    hidden_sizes: Sequence[int] = (256,)  # width of each dense layer, in units
+    has_channels: bool = True  # False for images `[H, W]`
+    sliced: bool | None = None  # how to compute convolutions, see `make_convolution`; None selects by the platform
+    # Largest height and width of images in pixels; for larger ones, kernel and stride of the first convolution are
+    # multiplied by their size / `max_size`, rounded up. None: no limit.
     max_size: int | None = None
+    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
+    # inputs and parameters.
     dtype: Any = None
 
     def __post_init__(self) -> None:
@@ -132,29 +119,22 @@ class GridTorso(nn.Module):
     The embedding of a cell is the sum of the embeddings of its channels, with one table per channel:
 
         x[h, w] = sum_c E_c[symbol[h, w, c]]
-
-    Attributes:
-        embedding_size: width of the embedding of a cell, in units.
-        hidden_sizes: width of each dense layer, in units.
-        activation: name of the activation function.
-        use_layer_norm: whether layer normalisation precedes each activation.
-        kernel_init: initialiser of the weights of the dense layers, or its name.
-        num_symbols: number of symbols; integers outside of `0 … num_symbols - 1` have the embedding 0. In a network
-            configuration, None is the number that the observation space allows.
-        has_channels: False for grids `[H, W]`.
-        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
-            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (2, 3)
 
-    embedding_size: int = 16
-    hidden_sizes: Sequence[int] = (256,)
-    activation: str = "relu"
-    use_layer_norm: bool = False
+    embedding_size: int = 16  # width of the embedding of a cell, in units
+    hidden_sizes: Sequence[int] = (256,)  # width of each dense layer, in units
+    activation: str = "relu"  # name of the activation function
+    use_layer_norm: bool = False  # whether layer normalisation precedes each activation
+    # Initialiser of the weights of the dense layers, or its name.
     kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    # Number of symbols; integers outside of `0 … num_symbols - 1` have the embedding 0. In a network configuration,
+    # None is the number that the observation space allows.
     num_symbols: int | None = None
-    has_channels: bool = True
+    has_channels: bool = True  # False for grids `[H, W]`
+    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
+    # inputs and parameters.
     dtype: Any = None
 
     @nn.compact
@@ -191,32 +171,21 @@ class VisualResNetTorso(nn.Module):
     Each max pooling halves height and width.
 
     Source: Espeholt et al., IMPALA (2018), figure 3 (right).
-
-    Attributes:
-        channels_per_group: number of channels of each group.
-        blocks_per_group: number of residual blocks of each group.
-        activation: name of the activation function.
-        use_layer_norm: whether layer normalisation precedes each activation.
-        kernel_init: initialiser of the weights, or its name.
-        channel_first: whether images are `[C, H, W]` instead of `[H, W, C]`.
-        hidden_sizes: width of each dense layer, in units.
-        has_channels: False for images `[H, W]`.
-        sliced: how to compute convolutions, see `make_convolution`; None selects by the platform.
-        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
-            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (2, 3)
 
-    channels_per_group: Sequence[int] = (16, 32, 32)
-    blocks_per_group: Sequence[int] = (2, 2, 2)
-    activation: str = "relu"
-    use_layer_norm: bool = False
-    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
-    channel_first: bool = False
-    hidden_sizes: Sequence[int] = (256,)
-    has_channels: bool = True
-    sliced: bool | None = None
+    channels_per_group: Sequence[int] = (16, 32, 32)  # number of channels of each group
+    blocks_per_group: Sequence[int] = (2, 2, 2)  # number of residual blocks of each group
+    activation: str = "relu"  # name of the activation function
+    use_layer_norm: bool = False  # whether layer normalisation precedes each activation
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))  # initialiser of the weights, or its name
+    channel_first: bool = False  # whether images are `[C, H, W]` instead of `[H, W, C]`
+    hidden_sizes: Sequence[int] = (256,)  # width of each dense layer, in units
+    has_channels: bool = True  # False for images `[H, W]`
+    sliced: bool | None = None  # how to compute convolutions, see `make_convolution`; None selects by the platform
+    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
+    # inputs and parameters.
     dtype: Any = None
 
     def __post_init__(self) -> None:

@@ -19,28 +19,20 @@ from stoix_like.utils.jax_utils import Scalar, as_floats, restore_float32
 
 
 class MLPTorso(nn.Module):
-    """A multilayer perceptron on the last axis.
-
-    Attributes:
-        layer_sizes: width of each layer, in units.
-        activation: name of the activation function.
-        use_layer_norm: whether layer normalisation precedes each activation.
-        kernel_init: initialiser of the weights, or its name.
-        activate_final: whether normalisation and activation follow the last layer, too.
-        dropout_rate: probability that a unit is dropped before normalisation and activation, in [0, 1]; the masks come
-            from the rng collection `dropout`, without which no unit is dropped.
-        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
-            dtype of inputs and parameters.
-    """
+    """A multilayer perceptron on the last axis."""
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
 
-    layer_sizes: Sequence[int]
-    activation: str = "relu"
-    use_layer_norm: bool = False
-    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
-    activate_final: bool = True
+    layer_sizes: Sequence[int]  # width of each layer, in units
+    activation: str = "relu"  # name of the activation function
+    use_layer_norm: bool = False  # whether layer normalisation precedes each activation
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))  # initialiser of the weights, or its name
+    activate_final: bool = True  # whether normalisation and activation follow the last layer, too
+    # Probability that a unit is dropped before normalisation and activation, in [0, 1]; the masks come from the rng
+    # collection `dropout`, without which no unit is dropped.
     dropout_rate: float = field(default=0.0, kw_only=True)
+    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
+    # inputs and parameters.
     dtype: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -79,25 +71,19 @@ class BatchRenormMLPTorso(nn.Module):
     """A multilayer perceptron on the last axis, with batch renormalisation of its input and after each activation.
 
     Source: Bhatt et al., CrossQ: Batch Normalization in Deep Reinforcement Learning (2024), figure 2.
-
-    Attributes:
-        layer_sizes: width of each layer, in units.
-        activation: name of the activation function.
-        kernel_init: initialiser of the weights, or its name.
-        momentum: weight of the old running statistics in the new ones, in [0, 1).
-        warmup_steps: updates of the statistics before renormalisation; until then, batches are only normalised.
-        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
-            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
     batch_norm: ClassVar[bool] = True
 
-    layer_sizes: Sequence[int]
-    activation: str = "relu"
-    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
-    momentum: float = 0.99
+    layer_sizes: Sequence[int]  # width of each layer, in units
+    activation: str = "relu"  # name of the activation function
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))  # initialiser of the weights, or its name
+    momentum: float = 0.99  # weight of the old running statistics in the new ones, in [0, 1)
+    # Updates of the statistics before renormalisation; until then, batches are only normalised.
     warmup_steps: int = 100_000
+    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
+    # inputs and parameters.
     dtype: Any = None
 
     @nn.compact
@@ -124,12 +110,9 @@ class NoisyMLPTorso(MLPTorso):
     """A multilayer perceptron of noisy layers on the last axis; see `NoisyLinear`.
 
     Source: Fortunato et al., Noisy Networks for Exploration (2018).
-
-    Attributes:
-        sigma_zero: initial scale of the noise.
     """
 
-    sigma_zero: Scalar = 0.5
+    sigma_zero: Scalar = 0.5  # initial scale of the noise
 
     def _layer(self, size: int, kernel_init: Initializer) -> nn.Module:
         return NoisyLinear(size, kernel_init=kernel_init, sigma_zero=self.sigma_zero, dtype=self.dtype)

@@ -25,24 +25,17 @@ class ResNetTorso(nn.Module):
         x <- x + W_2 f(norm(W_1 f(norm(x))))
 
     Source: He et al., Identity Mappings in Deep Residual Networks (2016), figure 1b.
-
-    Attributes:
-        hidden_size: width of every layer, in units.
-        num_blocks: number of blocks.
-        activation: name of the activation function, f.
-        use_layer_norm: whether layer normalisation precedes each activation.
-        kernel_init: initialiser of the weights, or its name.
-        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
-            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
 
-    hidden_size: int = 256
-    num_blocks: int = 2
-    activation: str = "relu"
-    use_layer_norm: bool = True
-    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    hidden_size: int = 256  # width of every layer, in units
+    num_blocks: int = 2  # number of blocks
+    activation: str = "relu"  # name of the activation function, f
+    use_layer_norm: bool = True  # whether layer normalisation precedes each activation
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))  # initialiser of the weights, or its name
+    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
+    # inputs and parameters.
     dtype: Any = None
 
     @nn.compact
@@ -79,26 +72,18 @@ class SimBaTorso(nn.Module):
 
     Source: Lee et al., SimBa: Simplicity Bias for Scaling Up Parameters in Deep Reinforcement Learning (2024),
     arXiv:2410.09754, section 4; its normalisation of observations is `system.normalize_observations`.
-
-    Attributes:
-        hidden_size: width of the residual stream, in units.
-        num_blocks: number of blocks.
-        expansion: width of the hidden layer of a block, in multiples of `hidden_size`.
-        activation: name of the activation function, f.
-        kernel_init: initialiser of the first layer, or its name.
-        block_kernel_init: initialiser of the layers of the blocks, or its name.
-        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
-            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
 
-    hidden_size: int = 128
-    num_blocks: int = 1
-    expansion: int = 4
-    activation: str = "relu"
-    kernel_init: Initializer | str = orthogonal(1.0)
-    block_kernel_init: Initializer | str = he_normal()
+    hidden_size: int = 128  # width of the residual stream, in units
+    num_blocks: int = 1  # number of blocks
+    expansion: int = 4  # width of the hidden layer of a block, in multiples of `hidden_size`
+    activation: str = "relu"  # name of the activation function, f
+    kernel_init: Initializer | str = orthogonal(1.0)  # initialiser of the first layer, or its name
+    block_kernel_init: Initializer | str = he_normal()  # initialiser of the layers of the blocks, or its name
+    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
+    # inputs and parameters.
     dtype: Any = None
 
     @nn.compact
@@ -137,22 +122,16 @@ class SimBaV2Torso(nn.Module):
     Source: Lee et al., Hyperspherical Normalization for Scalable Deep Reinforcement Learning (2025), arXiv:2502.15280,
     section 4; it normalises observations by `system.normalize_observations` and rewards by
     `system.normalize_rewards`.
-
-    Attributes:
-        hidden_size: width of the residual stream, in units.
-        num_blocks: number of blocks.
-        expansion: width of the hidden layer of a block, in multiples of `hidden_size`.
-        shift: feature that is added to the observation, which keeps its norm after normalisation.
-        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
-            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
 
-    hidden_size: int = 128
-    num_blocks: int = 1
-    expansion: int = 4
-    shift: Scalar = 3.0
+    hidden_size: int = 128  # width of the residual stream, in units
+    num_blocks: int = 1  # number of blocks
+    expansion: int = 4  # width of the hidden layer of a block, in multiples of `hidden_size`
+    shift: Scalar = 3.0  # feature that is added to the observation, which keeps its norm after normalisation
+    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
+    # inputs and parameters.
     dtype: Any = None
 
     @nn.compact
@@ -188,22 +167,16 @@ class BroTorso(nn.Module):
         x <- relu(norm(W x)),  x <- x + norm(W_2 relu(norm(W_1 x)))
 
     Source: Nauman et al., Bigger, Regularized, Optimistic (2024), arXiv:2405.16158, section 3.
-
-    Attributes:
-        hidden_size: width of every layer, in units.
-        num_blocks: number of blocks.
-        activation: name of the activation function.
-        kernel_init: initialiser of the weights, or its name.
-        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
-            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
 
-    hidden_size: int = 512
-    num_blocks: int = 2
-    activation: str = "relu"
-    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    hidden_size: int = 512  # width of every layer, in units
+    num_blocks: int = 2  # number of blocks
+    activation: str = "relu"  # name of the activation function
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))  # initialiser of the weights, or its name
+    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
+    # inputs and parameters.
     dtype: Any = None
 
     @nn.compact
