@@ -112,10 +112,7 @@ class Processes:
         return typing.cast(T, result)
 
     def largest(self, value: float) -> float:
-        """Return the largest value of all processes.
-
-        `value`: this process's; seconds, or the number of a signal.
-        """
+        """Return the largest value of all processes. `value`: this process's; seconds, or the number of a signal."""
         if self.count == 1:
             return value
         from jax.experimental import multihost_utils

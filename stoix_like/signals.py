@@ -98,10 +98,7 @@ class Signals:
             signal.raise_signal(self._received)
 
     def agree(self, processes: Processes) -> int | None:
-        """Record the signal that any process of the run received.
-
-        Returns the signal, or None.
-        """
+        """Record the signal that any process of the run received. Returns the signal, or None."""
         found = int(processes.largest(self.received or 0))
         if found:
             outer = self._outer or self
@@ -118,10 +115,7 @@ class Signals:
         return None if self._seen is None else time.monotonic() - self._seen
 
     def leave(self, message: str | None) -> NoReturn:
-        """Exit, as the received signal asks.
-
-        `message`: printed to standard error; None prints nothing.
-        """
+        """Exit, as the received signal asks. `message`: printed to standard error; None prints nothing."""
         if message is not None:
             print(message, file=sys.stderr)
         self._raise()

@@ -75,10 +75,7 @@ def default_path() -> Path:
 
 
 def load(path: str | None, sha256: str) -> dict[str, np.ndarray]:
-    """Read the weights.
-
-    `path`: the file; None for `default_path`.
-    """
+    """Read the weights. `path`: the file; None for `default_path`."""
     place = default_path() if path is None else Path(path).expanduser()
     key = f"system.weights={'null' if path is None else path}"
     try:

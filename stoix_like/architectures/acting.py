@@ -18,10 +18,7 @@ Act = Callable[[Any, RolloutState, jax.Array], tuple[Any, jax.Array, Any]]
 
 
 def start_episodes(env: VectorEnvironment, system: System, keys: jax.Array) -> RolloutState:
-    """Reset the environments.
-
-    `keys`: `[N]`, one per environment.
-    """
+    """Reset the environments. `keys`: `[N]`, one per environment."""
     env_state, timestep = env.reset(keys)
     return RolloutState(env_state, timestep, system.init_carry(keys.shape[0]))
 

@@ -54,10 +54,7 @@ def of_games(rows: EpisodeMetrics, num_agents: int) -> EpisodeMetrics:
 
 
 def add_episodes(sums: EpisodeSums, episodes: EpisodeMetrics) -> EpisodeSums:
-    """Add the episodes that finished in a rollout.
-
-    `episodes`: `[T, N]` metrics of every step, from `of_games`.
-    """
+    """Add the episodes that finished in a rollout. `episodes`: `[T, N]` metrics of every step, from `of_games`."""
     finished, returns = episodes.finished, episodes.episode_return
     steps = (
         digits(finished),

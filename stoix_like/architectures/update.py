@@ -177,10 +177,7 @@ class ShardProgram(NamedTuple):
     def learn_shard(
         self, state: LearnerState, rollout: Rollout, new_interval: jax.Array
     ) -> tuple[LearnerState, IntervalMetrics]:
-        """Update one shard once, on a rollout that comes from elsewhere.
-
-        `rollout`: the rollout `[T, N, ...]`.
-        """
+        """Update one shard once, on a rollout that comes from elsewhere. `rollout`: the rollout `[T, N, ...]`."""
         state = self._start_interval(state, new_interval)
         state = unpack(self._healthy_update(state, partial(self._update, collect=lambda *_: ((), rollout))))
         if self.spec.every_updates is None:

@@ -55,10 +55,7 @@ _ABSENT = {"system.evaluation_simulations": 0}
 
 
 def eject(source: str, overrides: Sequence[str], out: Path | None = None) -> str:
-    """Return the single file of a system.
-
-    `out`: where to write it; None writes no file.
-    """
+    """Return the single file of a system. `out`: where to write it; None writes no file."""
     text = render(_find(source, overrides))
     if out is not None:
         check_writable(out, "--out")

@@ -121,10 +121,7 @@ class HostEnvironment(VectorEnvironment):
         return find_legend(self._spec.name.rsplit("/", 1)[-1], self.observation_space)
 
     def picture(self, state: HostState) -> np.ndarray:
-        """Return a picture of the first environment, outside of compiled programs.
-
-        Returns `[H, W, 3]` uint8.
-        """
+        """Return a picture of the first environment, outside of compiled programs. Returns `[H, W, 3]` uint8."""
         batch = int(state.batch[0])
         self.check()
         with self._errors():

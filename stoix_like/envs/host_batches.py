@@ -54,17 +54,11 @@ class HostBatch(ABC):
 
     @abstractmethod
     def reset(self, seeds: list[int]) -> PyTree:
-        """Start an episode in each environment.
-
-        Returns the first observations `[N, ...]`.
-        """
+        """Start an episode in each environment. Returns the first observations `[N, ...]`."""
 
     @abstractmethod
     def step(self, actions: np.ndarray) -> HostStep:
-        """Take one step in each environment.
-
-        `actions`: `[N, ...]`.
-        """
+        """Take one step in each environment. `actions`: `[N, ...]`."""
 
     def picture(self) -> np.ndarray:
         """Return a picture `[H, W, 3]` of the first environment, uint8; only with `HostOptions.drawn`."""
@@ -96,10 +90,7 @@ class DirectBatch:
             return _copies(self._batch.reset(np.asarray(seeds), self._spec.observation))
 
     def step(self, actions: jax.Array) -> HostStep:
-        """Take one step in each environment.
-
-        `actions`: `[N, ...]`.
-        """
+        """Take one step in each environment. `actions`: `[N, ...]`."""
         with self._errors():
             return _copies(self._batch.step(jax.tree.map(np.asarray, actions), self._spec))
 

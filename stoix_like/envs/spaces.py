@@ -215,10 +215,7 @@ class Mixed:
         return np.concatenate([row.ravel() for row in rows])
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """Draw one element of each part, uniformly among the legal ones.
-
-        Returns the vector, `[D]`.
-        """
+        """Draw one element of each part, uniformly among the legal ones. Returns the vector, `[D]`."""
         keys, masks = jax.random.split(key, len(self.parts)), self.masks(mask)
         return self.join([part.sample(*each) for part, *each in zip(self.parts, keys, masks, strict=True)])
 

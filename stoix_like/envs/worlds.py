@@ -34,10 +34,7 @@ def with_world(views: Any, world: jax.Array | None = None) -> dict[str, Any]:
 
 
 def world_space(own: ObservationSpace, views: Any) -> Dict:
-    """Return the space of what `with_world` returns.
-
-    `views`: shapes and dtypes of what it returns, `[A, ...]`.
-    """
+    """Return the space of what `with_world` returns. `views`: shapes and dtypes of what it returns, `[A, ...]`."""
     world = views[WORLD]
     high = 255 if world.dtype == jnp.uint8 else np.inf
     return Dict({OWN: own, WORLD: Box(0 if high == 255 else -np.inf, high, world.shape[1:], world.dtype)})

@@ -434,10 +434,7 @@ def _reported(task: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def write_results(directory: Path, stem: str, record: dict[str, Any]) -> Path | None:
-    """Write results to a new file.
-
-    Returns the path of the file; None if writing failed, which is reported.
-    """
+    """Write results to a new file. Returns the path of the file; None if writing failed, which is reported."""
     with _reported(_WRITE, OSError):
         check_directory(directory)
         directory.mkdir(exist_ok=True)

@@ -192,11 +192,7 @@ def choose_member(state: TrainedState, member: int | str | None) -> int:
 
 
 def take_member(tree: Any, member: int) -> Any:
-    """Select one member of a tree.
-
-    `tree`: arrays `[P, ...]`.
-    Returns arrays `[...]`.
-    """
+    """Select one member of a tree. `tree`: arrays `[P, ...]`. Returns arrays `[...]`."""
     return jax.tree.map(lambda leaf: leaf[member], tree)
 
 

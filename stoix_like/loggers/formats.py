@@ -16,10 +16,7 @@ def center_name(size: int) -> str:
 
 
 def format_number(value: Any) -> str:
-    """Format a number with its significant digits.
-
-    `value`: a number; any other value, such as None, is missing.
-    """
+    """Format a number with its significant digits. `value`: a number; any other value, such as None, is missing."""
     if not isinstance(value, int | float):
         return "-"
     size = abs(value)
@@ -44,10 +41,7 @@ def _three_digits(value: float) -> str:
 
 
 def format_seconds(value: Any) -> str:
-    """Format a duration.
-
-    `value`: a number of seconds; any other value is missing.
-    """
+    """Format a duration. `value`: a number of seconds; any other value is missing."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return "-"
     minutes, seconds = divmod(round(value), 60)

@@ -54,10 +54,7 @@ class _FeedForward(Network):
 
 
 class FeedForwardActor(_FeedForward):
-    """A feed-forward policy.
-
-    The action mask of an observation is passed to the head.
-    """
+    """A feed-forward policy. The action mask of an observation is passed to the head."""
 
     action_head: nn.Module  # maps an embedding to a distribution over actions, see `heads.PolicyHead`
     torso: nn.Module  # maps the output of the input layer to an embedding

@@ -45,10 +45,7 @@ def export_policy(policy: Exportable, path: str | Path, format: str | None = Non
 
 
 def choose_format(path: Path, format: str | None = None) -> str:
-    """Return the format of a file.
-
-    `format`: one of `FORMATS`; None: from the ending, or `stablehlo`.
-    """
+    """Return the format of a file. `format`: one of `FORMATS`; None: from the ending, or `stablehlo`."""
     ending = path.suffix.lower()
     if format is None and ending not in ("", *_OTHER_FORMATS, *(f".{name}" for name in FORMATS)):
         raise ConfigError(f"path={path} has an unknown ending: use .{', .'.join(FORMATS)}, or name the format")

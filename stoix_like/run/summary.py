@@ -33,10 +33,7 @@ def summarise(
     profile: Profile | None,
     wall_seconds: float,
 ) -> dict[str, Any]:
-    """Return the results of a run.
-
-    `profile`: where the time of an update goes; None if it was not measured.
-    """
+    """Return the results of a run. `profile`: where the time of an update goes; None if it was not measured."""
     config, plan = setup.config, setup.plan
     last = dict(progress.history[-1])
     if population.num_members > 1 and absolute:
@@ -97,10 +94,7 @@ def _of_population(
 
 
 def timing(seconds: dict[str, float], elapsed: float, updates: int, profile: Profile | None) -> dict[str, float]:
-    """Return where the time of a run went.
-
-    `elapsed`: seconds since startup.
-    """
+    """Return where the time of a run went. `elapsed`: seconds since startup."""
     total = seconds["startup"] + elapsed
     counted = sum(value for phase, value in seconds.items() if phase != LOGGING_MEANWHILE)
     if profile is not None and profile.rollout_seconds is not None:

@@ -37,10 +37,7 @@ def reading(what: Any, advice: str = "") -> Iterator[None]:
 
 
 def read_json(path: Path, limit: int, form: Any = object) -> Any:
-    """Read a JSON file.
-
-    `limit`: the largest size to read, in bytes.
-    """
+    """Read a JSON file. `limit`: the largest size to read, in bytes."""
     return parse_json(read_bytes(path, limit), form, path.name)
 
 

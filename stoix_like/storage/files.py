@@ -101,10 +101,7 @@ def replaced(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Read a regular file.
-
-    `limit`: the largest size to read, in bytes.
-    """
+    """Read a regular file. `limit`: the largest size to read, in bytes."""
     with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:

@@ -60,10 +60,7 @@ def identity(directory: Path) -> str:
 
 
 def check_new(address: str | None) -> None:
-    """Refuse an address that cannot be read, or holds a run.
-
-    `address`: `checkpoint.mirror`; None for none.
-    """
+    """Refuse an address that cannot be read, or holds a run. `address`: `checkpoint.mirror`; None for none."""
     if address is None:
         return
     with naming("checkpoint.mirror"):

@@ -60,10 +60,7 @@ def from_pictures(picture: Callable[[Any], Any], fps: int) -> Scene:
 
 
 def show_picture(axes: Axes, first: np.ndarray) -> Callable[[np.ndarray], None]:
-    """Fill axes with a picture.
-
-    `first`: `[H, W, 3]` the first picture.
-    """
+    """Fill axes with a picture. `first`: `[H, W, 3]` the first picture."""
     axes.set_axis_off()
     small = max(first.shape[:2]) < 200
     # A gif has the resolution of the figure: large pictures are averaged, the pixels of small ones stay sharp.

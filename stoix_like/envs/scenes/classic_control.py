@@ -23,10 +23,7 @@ _FPS = {
 
 
 def find_scene(name: str, params: Any) -> Scene | None:
-    """Return the scene of an environment.
-
-    Returns the scene; None if it is not one of classic control.
-    """
+    """Return the scene of an environment. Returns the scene; None if it is not one of classic control."""
     draw = _DRAWINGS.get(name)
     return None if draw is None else Scene(partial(draw, params), _FPS[name])
 

@@ -51,10 +51,7 @@ def draw_svg(axes: Axes, svg: str) -> None:
 
 
 def _draw(axes: Axes, element: ElementTree.Element, outer: Mapping[str, str], onto: np.ndarray, points: float) -> None:
-    """Draw an element and its children.
-
-    `onto`: `[3, 3]` from the coordinates of its parent to the drawing's.
-    """
+    """Draw an element and its children. `onto`: `[3, 3]` from the coordinates of its parent to the drawing's."""
     from matplotlib.patches import PathPatch
     from matplotlib.transforms import Affine2D
 

@@ -99,10 +99,7 @@ class Wrapper(VectorEnvironment):
         return self.env.params
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
-        """Wrap the start of an episode.
-
-        `timestep`: their first time step `[N, ...]`.
-        """
+        """Wrap the start of an episode. `timestep`: their first time step `[N, ...]`."""
         return env_state, timestep
 
     def inner_action(self, action: jax.Array) -> jax.Array:

@@ -154,8 +154,5 @@ def as_svg(figure: Figure) -> str:
 
 
 def as_data_url(content: bytes, media_type: str) -> str:
-    """Return bytes as a URL that a page can contain.
-
-    `content`: the bytes.
-    """
+    """Return bytes as a URL that a page can contain. `content`: the bytes."""
     return f"data:{media_type};base64,{base64.b64encode(content).decode()}"

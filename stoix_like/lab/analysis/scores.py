@@ -45,10 +45,7 @@ def with_scores(algorithms: Sequence[AlgorithmRuns], kind: str, notes: list[str]
 def raw_scores(
     algorithms: Sequence[AlgorithmRuns], tasks: Sequence[str], kind: str, notes: list[str]
 ) -> dict[str, list[np.ndarray]]:
-    """Return the returns of the members of each algorithm on each task.
-
-    Returns by label, one array `[S]` per task.
-    """
+    """Return the returns of the members of each algorithm on each task. Returns by label, one array `[S]` per task."""
     notes += [note for algorithm in algorithms for task in tasks if (note := _chosen_members(algorithm, task, kind))]
     least = [lowest([algorithm.scores(task, kind) for algorithm in algorithms]) for task in tasks]
     return {
@@ -131,10 +128,7 @@ def score_tables(
 
 
 def common_size(label: str, columns: Sequence[np.ndarray], notes: list[str]) -> int:
-    """Return the least number of seeds on a task.
-
-    `columns`: `[S, ...]` values of the seeds on each task.
-    """
+    """Return the least number of seeds on a task. `columns`: `[S, ...]` values of the seeds on each task."""
     sizes = sorted(map(len, columns))
     if sizes[0] < sizes[-1]:
         notes.append(f"{label}: {sizes[0]} to {sizes[-1]} seeds per task, aggregates use the first {sizes[0]}")

@@ -37,10 +37,7 @@ class SelectedMember(NamedTuple):
 
 
 def read_selected(directory: Path) -> SelectedMember | None:
-    """Read the best setting of a search.
-
-    Returns the setting; None if there is none that can be read.
-    """
+    """Read the best setting of a search. Returns the setting; None if there is none that can be read."""
     with contextlib.suppress(OSError, ValueError):
         found = read_json(directory / SELECTED, _MAX_BYTES, _FORM)
         value, *fresh = (math.nan if one is None else one for one in (found.pop("value"), *found.pop("fresh_returns")))

@@ -175,11 +175,7 @@ def is_exact(size: int, other: int | None = None) -> bool:
 
 
 def p_value(test: str, x: np.ndarray, y: np.ndarray, paired: bool = False) -> float:
-    """Return the two-sided p-value of a test between two samples.
-
-    `x`: `[S]` scores.
-    `y`: `[S']` scores.
-    """
+    """Return the two-sided p-value of a test between two samples. `x`: `[S]` scores. `y`: `[S']` scores."""
     if min(len(x), len(y)) < 2:
         return math.nan
     if np.array_equal(x, y) if paired else np.ptp(np.concatenate([x, y])) == 0.0:

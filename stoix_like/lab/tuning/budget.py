@@ -91,10 +91,7 @@ def count_finalists(slots: int) -> int:
 
 
 def plan_steps(steps: float, trial_steps: int, slots: int | None, unit: str) -> BudgetStages:
-    """Divide a number of steps.
-
-    `slots`: settings that train at a time; None: as many as fit.
-    """
+    """Divide a number of steps. `slots`: settings that train at a time; None: as many as fit."""
     for seeds, number in itertools.product(SEEDS, (slots,) if slots else SLOTS):
         rounds = steps / (number * trial_steps) - tail_rounds(number, seeds)
         if rounds >= _LEAST_ROUNDS:
@@ -125,10 +122,7 @@ def least_seconds(cost: Cost, slots: int, spent: float) -> float:
 
 
 def describe_seconds(seconds: float, cost: Cost, plan: BudgetStages, spent: float) -> str:
-    """Return where a wall time goes, as text.
-
-    `spent`: seconds that have passed.
-    """
+    """Return where a wall time goes, as text. `spent`: seconds that have passed."""
     later = _tail_seconds(cost, plan.slots, plan.seeds)
     search = min(seconds - spent - later, plan.rounds * _round_seconds(cost))
     return (

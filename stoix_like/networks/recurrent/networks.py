@@ -123,10 +123,7 @@ class _Recurrent:
 
 
 class RecurrentActor(_Recurrent, Network):
-    """A recurrent policy.
-
-    The action mask of an observation is passed to the head.
-    """
+    """A recurrent policy. The action mask of an observation is passed to the head."""
 
     action_head: nn.Module  # maps an embedding to a distribution over actions, see `heads.PolicyHead`
     post_torso: nn.Module  # maps the output of the cells to an embedding

@@ -72,10 +72,7 @@ def encode(policy: Exportable) -> bytes:
 
 
 def decode(content: bytes) -> Callable[..., Any]:
-    """Return the function that a file holds.
-
-    Returns a function of arrays `[B, ...]` and key data, which it ignores.
-    """
+    """Return the function that a file holds. Returns a function of arrays `[B, ...]` and key data, which it ignores."""
     with np.load(io.BytesIO(content)) as arrays:
         names = arrays["inputs"].tolist()
     act = numpy_policy.load(io.BytesIO(content))

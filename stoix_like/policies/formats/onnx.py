@@ -53,10 +53,7 @@ def encode(policy: Exportable) -> bytes:
 
 
 def decode(content: bytes) -> Callable[..., Any]:
-    """Return the function that a file holds.
-
-    Returns a function of arrays `[B, ...]` and key data, which it ignores.
-    """
+    """Return the function that a file holds. Returns a function of arrays `[B, ...]` and key data, which it ignores."""
     try:
         import onnxruntime
     except ImportError as error:

@@ -25,10 +25,7 @@ def encode(policy: Exportable) -> bytes:
 
 
 def decode(content: bytes) -> Callable[..., Any]:
-    """Return the function that a file holds.
-
-    Returns a function of arrays `[B, ...]` and key data `[2]`.
-    """
+    """Return the function that a file holds. Returns a function of arrays `[B, ...]` and key data `[2]`."""
     return export.deserialize(bytearray(content)).call
 
 

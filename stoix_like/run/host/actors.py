@@ -114,10 +114,7 @@ class Actor:
         self._policies.put(None)
 
     def join(self, timeout: float) -> None:
-        """Wait for the thread to end.
-
-        `timeout`: in seconds.
-        """
+        """Wait for the thread to end. `timeout`: in seconds."""
         if self._thread is not None:
             self._thread.join(max(timeout, 0.0))
 

@@ -68,10 +68,7 @@ class Progress:
 
 
 class Recording:
-    """The records of a run on their way to its loggers.
-
-    `videos`: videos that the logger receives; None for none.
-    """
+    """The records of a run on their way to its loggers. `videos`: videos that the logger receives; None for none."""
 
     def __init__(
         self, setup: RunSetup, progress: Progress, logger: MultiLogger, clock: Clock, videos: Videos | None
@@ -164,10 +161,7 @@ class Recording:
 
 
 def aggregated(prefix: str, population: Population, scores: Any) -> dict[str, Any]:
-    """Return the statistics of the members of a population.
-
-    `scores`: `[P]` mean episode return of each member.
-    """
+    """Return the statistics of the members of a population. `scores`: `[P]` mean episode return of each member."""
     statistics = records.aggregate(np.asarray(scores).tolist(), population.strata)
     return {f"{prefix}/episode_return_{name}": value for name, value in statistics.items()}
 

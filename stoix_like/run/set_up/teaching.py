@@ -33,10 +33,7 @@ class Taught(NamedTuple):
 
 
 def load_teacher(config: RunConfig, env: VectorEnvironment) -> Taught:
-    """Load the policy that teaches a run.
-
-    Returns the teacher, None without `system.teacher`.
-    """
+    """Load the policy that teaches a run. Returns the teacher, None without `system.teacher`."""
     part = config.system.find_part(TeacherConfig)
     if part is None or part.teacher is None:
         return Taught(None)

@@ -58,10 +58,7 @@ def _parts(network: SimpleNamespace) -> dict[str, Any]:
 
 
 def init_params(network: RecurrentNetwork, key: jax.Array, observation: Observation) -> PyTree:
-    """Initialise the parameters of a recurrent network.
-
-    `observation`: `[N, ...]`, an example.
-    """
+    """Initialise the parameters of a recurrent network. `observation`: `[N, ...]`, an example."""
     starts = _all_first(observation)
     return network.init(key, network.initialize_carry(starts.shape), (observation, starts), method="step")
 
@@ -71,10 +68,7 @@ def _all_first(observation: Observation) -> jax.Array:
 
 
 def first_output(network: RecurrentNetwork, params: PyTree, observation: Observation, **kwargs: Any) -> PyTree:
-    """Apply a recurrent network to the first observations of episodes.
-
-    `observation`: `[N, ...]`.
-    """
+    """Apply a recurrent network to the first observations of episodes. `observation`: `[N, ...]`."""
     starts = _all_first(observation)
     return step(network, params, network.initialize_carry(starts.shape), observation, starts, **kwargs)[1]
 
@@ -172,11 +166,7 @@ def burn_in(
 
 
 def split_sequences(tree: PyTree, length: int) -> PyTree:
-    """Split a rollout into sequences.
-
-    `tree`: arrays `[T, N, ...]`.
-    Returns arrays `[N * T / L, L, ...]`.
-    """
+    """Split a rollout into sequences. `tree`: arrays `[T, N, ...]`. Returns arrays `[N * T / L, L, ...]`."""
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, length, *x.shape[2:]), tree)
 
 

@@ -117,10 +117,7 @@ def is_illegal(prior_logits: jax.Array) -> jax.Array:
 def describe(
     root: mctx.RootFnOutput, output: mctx.PolicyOutput, action: jax.Array, candidates: jax.Array | None = None
 ) -> SearchOutput:
-    """Describe what a search found out about the actions of its roots.
-
-    `action`: `[N, ...]`, the actions taken.
-    """
+    """Describe what a search found out about the actions of its roots. `action`: `[N, ...]`, the actions taken."""
     found = output.search_tree.summary()
     return SearchOutput(
         action=action,

@@ -98,10 +98,7 @@ class ParticleSearch:
         num_particles: int,
         greedy: bool,
     ) -> tuple[SearchOutput, SearchedStep]:
-        """Search from N states of the environments.
-
-        `observation`: `[N, ...]`, the input of the networks.
-        """
+        """Search from N states of the environments. `observation`: `[N, ...]`, the input of the networks."""
         choose_key, key = jax.random.split(key)
         start = self._start(networks, state, observation, num_particles)
         steps = jnp.arange(1, self.config.search_depth + 1), jax.random.split(key, self.config.search_depth)

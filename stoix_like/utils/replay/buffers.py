@@ -98,10 +98,7 @@ def _in_one_row(x: jax.Array) -> jax.Array:
 
 
 def example_step(config: ReplayConfig, spec: SystemSpec, timestep: TimeStep) -> Step:
-    """Return the data of one step, without its values.
-
-    `timestep`: `[N, ...]`, an example.
-    """
+    """Return the data of one step, without its values. `timestep`: `[N, ...]`, an example."""
     action = jax.eval_shape(spec.action_space.sample, jax.random.key(0))
     observation = jax.tree.map(lambda x: x[0], timestep.observation)
     return Step(
@@ -134,10 +131,7 @@ def stored_steps(config: ReplayConfig, reward_scale: Scalar, steps: Transition, 
 
 
 def add_rows(config: ReplayConfig, buffer: Any, state: Any, stored: PyTree) -> Any:
-    """Append blocks to the rows of a buffer.
-
-    `stored`: `[N, L, ...]`, the blocks of each environment in order.
-    """
+    """Append blocks to the rows of a buffer. `stored`: `[N, L, ...]`, the blocks of each environment in order."""
     added = buffer.add(state, stored)
     if not config.prioritised:
         return added

@@ -85,10 +85,7 @@ class Data(NamedTuple):
     returns: Any = None
 
     def windows(self, key: jax.Array, batch: int, length: int, whole: bool = False) -> jax.Array:
-        """Draw consecutive steps.
-
-        Returns `[W, B]` rows.
-        """
+        """Draw consecutive steps. Returns `[W, B]` rows."""
         number = len(self.steps)
         first = jax.random.randint(key, (batch,), 0, max(number - length + 1, 1) if whole else number)
         return jnp.asarray(self.steps)[jnp.minimum(first[None] + jnp.arange(length)[:, None], number - 1)]
