@@ -49,7 +49,7 @@ LAYERS = (
     ("run.programs",),
     ("run",),
     ("inference",),
-    ("lab.aot", "lab.collect", "lab.hub", "lab.replay_data", "lab.searches"),
+    ("lab.aot", "lab.collect", "lab.eject", "lab.hub", "lab.replay_data", "lab.searches"),
     ("lab.analysis", "lab.ladder"),
     ("lab.tuning",),
     ("tuning",),

@@ -18,8 +18,8 @@ from report import write_into
 from runner import SCRIPTS, Process
 
 import stoix_like
-from stoix_like.cli.eject import SCRIPTS as SYSTEMS
-from stoix_like.cli.eject import eject
+from stoix_like.lab.eject import SCRIPTS as SYSTEMS
+from stoix_like.lab.eject import eject
 from stoix_like.lab.analysis.statistics import aggregates
 
 # Environment steps that each system is trained for.

@@ -216,7 +216,7 @@ def _export(args: argparse.Namespace) -> str:
 
 
 def _eject(args: argparse.Namespace) -> str:
-    from stoix_like.cli.eject import eject
+    from stoix_like.lab.eject import eject
 
     text = eject(args.source, args.overrides, args.out)
     return text.rstrip("\n") if args.out is None else f"written to {args.out}"

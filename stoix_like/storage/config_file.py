@@ -100,8 +100,10 @@ def _load(run_dir: Path) -> DictConfig:
 def without_gone(config: Any) -> Any:
     """Return a configuration without keys of earlier versions; refuse values with which they had an effect."""
     halving = (config["arch"].get("population") or {}).pop("halving", None) or {}
-    if halving.get("rounds") is not None:
-        raise ConfigError("arch.population.halving.rounds: this version has no such search: use the run's version")
+    if halving.get("rounds") is not None or config["system"].pop("calibrated", False):
+        raise ConfigError(
+            "this version has neither arch.population.halving nor system.calibrated=true: use the run's version"
+        )
     return config
 
 

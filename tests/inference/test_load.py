@@ -43,12 +43,12 @@ def test_which_selects_the_parameters(pendulum):
 def test_a_run_with_a_search_of_an_earlier_version_is_refused_and_without_one_read(members, tmp_path):
     edited = shutil.copytree(members, tmp_path / "edited")
     config = OmegaConf.load(edited / "config.yaml")
-    config.arch.population.halving = {"rounds": None, "eta": 3}
+    config.arch.population.halving, config.system.calibrated = {"rounds": None, "eta": 3}, False
     OmegaConf.save(config, edited / "config.yaml")
     load_policy(edited)
     config.arch.population.halving.rounds = 2
     OmegaConf.save(config, edited / "config.yaml")
-    with pytest.raises(ConfigError, match=r"arch.population.halving.rounds: this version has no such search"):
+    with pytest.raises(ConfigError, match="this version has neither arch.population.halving nor"):
         load_policy(edited)
 
 

@@ -20,8 +20,6 @@ from support.comparisons import recorded
 from support.composed import compose_config
 from support.offline_runs import SMALL, setup_of, write_cartpole
 
-CALIBRATED = ["system=sac/ff_sac", "env=gymnax/pendulum", "system.data=none.npz", "system.cql_coef=1"]
-
 
 @pytest.mark.parametrize(
     ("overrides", "words"),
@@ -29,11 +27,6 @@ CALIBRATED = ["system=sac/ff_sac", "env=gymnax/pendulum", "system.data=none.npz"
         (["system=ppo/ff_ppo"], "arch=offline: system=ppo/ff_ppo learns from its own rollouts: use a system with"),
         (["system=q_learning/ff_dqn"], "arch=offline learns from recorded data: set system.data=FILE"),
         (["system=q_learning/ff_dqn", "system.data=none.npz"], "system.data=none.npz: there is no such file"),
-        # Returns of the data bound values of one discount and one scale.
-        (
-            [*CALIBRATED, "system.calibrated=true", "system.normalize_rewards=true"],
-            "system.normalize_rewards=true does not fit system.calibrated=true",
-        ),
     ],
 )
 def test_runs_that_cannot_learn_are_refused(overrides, words):

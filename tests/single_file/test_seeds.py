@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from stoix_like.cli import eject
+from stoix_like.lab import eject
 from stoix_like.run.programs.functions import make_keys
 from support.selections import select
 

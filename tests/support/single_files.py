@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import stoix_like
-from stoix_like.cli import eject
 from stoix_like.config import parse_config
+from stoix_like.lab import eject
 from support.composed import compose_config
 from support.programs import train
 

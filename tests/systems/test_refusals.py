@@ -51,7 +51,6 @@ REFUSED = [
     ),
     ("q_learning/rec_r2d2", "system.warmup_steps=80 system.total_batch_size=48", "finds 120 step.*use at least 280"),
     ("sac/ff_sac", f"{BOX} system.warmup_steps=0", "warmup_steps=0: the first update finds"),
-    ("sac/ff_sac", f"{BOX} system.calibrated=true system.cql_coef=1", "calibrated=true needs .*cql_coef and .*data"),
     ("sac/ff_sac", f"{BOX} system.num_target_critics=3", "num_target_critics=3 .*num_critics=2: use at most 2"),
     # On [-1, 1], the uniform policy has the maximum entropy, log 2 = 0.69 nats.
     ("sac/ff_sac", f"{BOX} system.target_entropy_scale=-1", r"target_entropy_scale=-1.0 .*more than -0\.69"),

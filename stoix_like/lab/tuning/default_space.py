@@ -13,7 +13,6 @@ from stoix_like.run.population.members import float_fields
 from stoix_like.run.set_up.influence import effective
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.schema import get_value
-from stoix_like.systems.parts.conservatism import SampledConservatism
 
 FILE = "_space.yaml"
 
@@ -27,11 +26,7 @@ def default_space(setup: RunSetup, fixed: Collection[str] = ()) -> dict[str, dic
 
 def configured_space(config: RunConfig, fixed: Collection[str] = ()) -> dict[str, dict[str, list[float]]]:
     """Return the ranges of the hyperparameters that a configuration has and has not switched off."""
-    found = {}
-    part = config.system.find_part(SampledConservatism)
-    if part is not None and part.calibrated:
-        fixed = {*fixed, "gamma"}  # the returns of the data have one discount
-    known = float_fields(type(config.system))
+    found, known = {}, float_fields(type(config.system))
     for name, given in _ranges(config.system_name).items():
         value = get_value(config.system, name) if name in known and name not in fixed else None
         if given is None or value is None or not isinstance(value, (int, float)):

@@ -8,13 +8,11 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Annotated, Any
 
-import numpy as np
 from flax.core import FrozenDict
 
 from stoix_like import schema
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.networks.from_config.arguments import argument_hints, convert, plain
-from stoix_like.networks.recurrent import MAX_STATE, MAX_STATES, GTrXLCell, S5Cell
 from stoix_like.networks.utils import parse_activation_fn, parse_initializer, parse_rnn_cell, plain_kwargs
 
 # The packages where these names of arguments have one meaning.
@@ -31,8 +29,6 @@ _SIZES = frozenset(
     )
 )
 
-# The most of what is built one by one, or computed on the host.
-_MOST = {"num_layers": 1000, "num_blocks": 1000, "blocks_per_group": 1000, "num_atoms": 100_000}
 _LEAST = {"num_atoms": 2}
 _RANGES = {"min_scale": schema.at_least(0.0), "init_scale": schema.above(0.0), "max_scale": schema.above(0.0)}
 # Lower and upper ends, and whether they may be equal.
@@ -91,8 +87,6 @@ def _check_size(name: str, value: Any, key: str, optional: bool) -> None:
     least = _LEAST.get(name, 1)
     if name in _SIZES and not _positive(value, least) and not (optional and value is None):
         raise ConfigError(f"{key}={plain(value)} is out of range: use integers of at least {least}")
-    if name in _MOST and value is not None and np.max(value, initial=0) > _MOST[name]:
-        raise ConfigError(f"{key}={plain(value)} is out of range: use at most {_MOST[name]}")
 
 
 def _check_meaning(name: str, value: Any, key: str) -> None:
@@ -147,14 +141,4 @@ def _check_cell_kwargs(arguments: Mapping[str, Any], key: str) -> FrozenDict[str
     width, heads = arguments["hidden_state_dim"], converted.get("num_heads", getattr(cell, "num_heads", 1))
     if width % heads:
         raise ConfigError(f"{key}.num_heads={heads} must divide hidden_state_dim={width}: use a divisor of it")
-    # What a cell computes on the host must be small whatever the memory of the device is.
-    if cell is S5Cell and converted.get("states") is None and width > 2 * MAX_STATES:
-        raise ConfigError(
-            f"{key}.states=null is half of hidden_state_dim={width}: set {key}.states to at most {MAX_STATES}"
-        )
-    if cell is GTrXLCell and (window := converted.get("window", cell.window)) * width > MAX_STATE:
-        raise ConfigError(
-            f"{key}.window={window} times hidden_state_dim={width} numbers are the state of a cell: use at most"
-            f" {MAX_STATE} in all"
-        )
     return FrozenDict(converted)

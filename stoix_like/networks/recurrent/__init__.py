@@ -6,7 +6,7 @@ from stoix_like.interpreter import on_first_use
 
 if TYPE_CHECKING:
     from stoix_like.networks.recurrent.gru import step_gru, unroll_gru
-    from stoix_like.networks.recurrent.gtrxl import MAX_STATE, GTrXLCell
+    from stoix_like.networks.recurrent.gtrxl import GTrXLCell
     from stoix_like.networks.recurrent.linear import LinearCell, LRUCell, MinGRUCell, linear_recurrence
     from stoix_like.networks.recurrent.mlstm import MLSTMCell
     from stoix_like.networks.recurrent.parallel import ParallelCell
@@ -15,7 +15,6 @@ else:
     __getattr__, __dir__ = on_first_use(__name__, "gru", "gtrxl", "linear", "mlstm", "parallel", "s5")
 
 __all__ = [
-    "MAX_STATE",
     "MAX_STATES",
     "GTrXLCell",
     "LRUCell",

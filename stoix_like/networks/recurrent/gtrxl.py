@@ -18,8 +18,6 @@ from stoix_like.utils.jax_utils import prepend_dims, restore_float32
 
 # The longest wavelength of the encodings of distances, in steps / 2 pi.
 _LONGEST = 10_000.0
-MAX_STATE = 2**26
-"""The largest size of the state of a cell, and of the encodings of distances, which the host computes."""
 
 
 def encode_distances(num_distances: int, width: int) -> np.ndarray:

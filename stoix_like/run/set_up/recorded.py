@@ -20,8 +20,7 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.memory_estimate import gib
-from stoix_like.schema import INT32_MAX, get_value
-from stoix_like.systems.parts.conservatism import SampledConservatism
+from stoix_like.schema import INT32_MAX
 from stoix_like.utils.replay import Data, DataFile, SequenceConfig, StreamReplayConfig
 
 # Keys that change no step of an environment, or only its rewards, which are recorded as the environment gives them, or
@@ -86,15 +85,10 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
     check_data(found, *spaces)
     _check_length(found, config, path)
     reward = _learned_rewards(found.reward, config.env)
-    returns = _returns(found, reward, config)
     notes = list(_notes(found.header, config))
     share = config.resolved["system"].get("final_data_fraction")
     if share is not None and isinstance(config.arch, OfflineConfig):
         notes.append(f"system.final_data_fraction={share} has no effect with arch=offline, where all is recorded")
-    if returns is not None and not found.terminated.any():
-        notes.append("system.calibrated=true has no effect: no episode of the data terminated, so no return is known")
-    elif returns is not None and get_value(config.system, "data_fraction") != 1:
-        notes.append("system.calibrated=true bounds values only on recorded steps: on others, the penalty is CQL's")
     data = Data(
         _observed(found.observation, env, path),
         _agent_actions(env, found.action),
@@ -103,7 +97,6 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
         found.truncated,
         found.valid,
         np.flatnonzero(found.valid).astype(np.int32),
-        returns,
     )
     return Recorded(data, content_hash(path), tuple(notes))
 
@@ -141,25 +134,6 @@ def _learned_rewards(reward: np.ndarray, env: EnvConfig) -> np.ndarray:
     """Scale and clip recorded rewards as in training."""
     reward = reward if env.reward_scale == 1.0 else reward * np.float32(env.reward_scale)
     return reward if env.reward_clip is None else np.clip(reward, -env.reward_clip, env.reward_clip)
-
-
-def _returns(found: DataSet, reward: np.ndarray, config: RunConfig) -> np.ndarray | None:
-    """Return the discounted sums of the rewards from each row on, if values are calibrated by them."""
-    part = config.system.find_part(SampledConservatism)
-    if part is None or not part.calibrated:
-        return None
-    if "gamma" in (config.arch.population.hyperparams or {}):
-        raise ConfigError(
-            "arch.population.hyperparams.gamma does not fit system.calibrated=true: the returns of the data have one"
-            " discount: leave it out"
-        )
-    returns, gamma, after = np.full(len(found.valid), -np.inf), get_value(config.system, "gamma"), -np.inf
-    for row in range(len(found.valid) - 1, -1, -1):
-        if found.terminated[row]:
-            after = 0.0
-        after = reward[row] + (gamma * after if gamma else 0.0) if found.valid[row] else -np.inf
-        returns[row] = after
-    return returns.astype(np.float32)
 
 
 def _observed(recorded: Observation, env: VectorEnvironment, path: str) -> Observation:

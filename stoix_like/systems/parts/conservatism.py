@@ -1,4 +1,4 @@
-"""Conservative values: actions that the data do not hold are pushed down (CQL, and Cal-QL)."""
+"""Conservative values: actions that the data do not hold are pushed down (CQL)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from stoix_like.base_types import Metrics, PyTree
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
-from stoix_like.schema import INT32_MAX, Part, above, between, get_value
+from stoix_like.schema import INT32_MAX, Part, above, between
 from stoix_like.systems.parts.action_vectors import unit
 from stoix_like.utils.loss import cql_penalty_per_example, sampled_cql_penalty
 from stoix_like.utils.loss.common import values_of_actions
@@ -33,18 +33,6 @@ class SampledConservatism(Conservatism):
 
     # Actions drawn from each of three distributions, to estimate the penalty.
     cql_actions: Annotated[int, between(1, INT32_MAX)] = 10
-    # Whether values of the policy's actions are not pushed below the returns of the data.
-    calibrated: bool = False
-
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Refuse a calibration without what it needs."""
-        if self.calibrated and (self.cql_coef is None or config.replay.data is None):
-            raise ConfigError("system.calibrated=true needs system.cql_coef and system.data: set both, or use false")
-        if self.calibrated and get_value(config, "normalize_rewards"):
-            raise ConfigError(
-                "system.normalize_rewards=true does not fit system.calibrated=true, whose returns are those of the"
-                " data: use system.reward_scale"
-            )
 
 
 SampledPenalty = Callable[..., jax.Array]
@@ -78,11 +66,9 @@ def make_sampled_penalty(config: SampledConservatism, space: Any) -> SampledPena
 
         P = cql_coef sum_c mean(log sum_a exp Q_c(s, a) - Q_c(s, a_data))
 
-    Source: Kumar et al. 2020 (CQL), arXiv:2006.04779, appendix F; Nakamoto et al. 2023 (Cal-QL), arXiv:2303.05479,
-    equation 5.1. The targets of SAC keep their bonus for entropy, which the authors' code leaves out by default, and
-    the squared errors of that have no factor of 1/2: `cql_coef` is half of its weight, which is 5 for Cal-QL. That code
-    also bounds the values of finished episodes online, backs up the largest of ten next actions, and on AntMaze learns
-    the weight; here, only recorded steps have bounds.
+    Source: Kumar et al. 2020 (CQL), arXiv:2006.04779, appendix F. Targets keep their bonus for entropy, which the
+    authors' code leaves out by default, and the squared errors of that have no factor of 1/2: `cql_coef` is half of its
+    weight.
 
     The penalty draws actions of the policy, here and at the successor, and uniform ones.
 
@@ -109,7 +95,7 @@ def make_sampled_penalty(config: SampledConservatism, space: Any) -> SampledPena
             pi = sac.pi(params, observation)
             action, log_prob = pi.sample_and_log_prob(seed=jax.random.fold_in(key, index), sample_shape=(number,))
             drawn = jax.vmap(values)(jax.lax.stop_gradient(action))
-            q.append(drawn if batch.returns is None else jnp.maximum(drawn, batch.returns[None, :, None]))
+            q.append(drawn)
             log_probs.append(log_prob)
         penalties = jax.vmap(sampled_cql_penalty, in_axes=(-1, None, -1))(
             jnp.concatenate(q), jnp.concatenate(log_probs), q_tm1

@@ -81,8 +81,6 @@ class Data(NamedTuple):
     truncated: Any  # `[R]` bool
     valid: Any  # `[R]` bool, False for the last row of each episode
     steps: Any  # `[S]` int32, the rows of the steps
-    # `[R]` float32, the discounted sum of the rewards of the episode from a step on, where it terminated.
-    returns: Any = None
 
     def windows(self, key: jax.Array, batch: int, length: int, whole: bool = False) -> jax.Array:
         """Draw consecutive steps. Returns `[W, B]` rows."""

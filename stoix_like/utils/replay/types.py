@@ -41,8 +41,6 @@ class Batch(NamedTuple):
     indices: jax.Array | None
     # `[B, ...]` action after the first step, and `[B]` bool whether there is one.
     next_action: Any = None
-    # `[B]` discounted sum of the scaled rewards of the episode from the first step on, -inf where it is not known.
-    returns: jax.Array | None = None
 
 
 class Replay(NamedTuple):

@@ -33,7 +33,7 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
 
     Stacked frames are stored once, see `store_frames_once`.
     """
-    buffer, has_returns = make_buffer(config, spec), spec.data is not None and spec.data.returns is not None
+    buffer = make_buffer(config, spec)
 
     def init(timestep: TimeStep) -> Any:
         return buffer.init(example_step(config, spec, timestep))
@@ -50,8 +50,6 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
             windows = jax.vmap(lambda window: _window_target(window, config.n_step, gamma))(drawn.experience)
         else:
             windows = _step_targets(drawn.experience, gamma)
-        if has_returns:
-            windows = windows._replace(returns=jnp.full(windows.reward.shape, -jnp.inf))
         if not config.prioritised:
             return windows
         weight = windows.weight * importance_weights(drawn.probabilities, importance_exponent, spec.axes)
@@ -77,8 +75,6 @@ def _draw(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_scale: S
     rows = data.windows(key, config.total_batch_size // spec.num_shards, config.n_step)
     steps = data.take(rows, reward_scale)
     batch = jax.vmap(lambda window: _window_target(window, config.n_step, gamma), in_axes=1)(steps)
-    if data.returns is not None:
-        batch = batch._replace(returns=reward_scale * jnp.asarray(data.returns)[rows[0]])
     return batch._replace(next_action=data.next_action(rows[0])) if config.only_data else batch
 
 

@@ -201,18 +201,6 @@ def test_all_steps_are_a_rollout():
     assert DATA.trajectory(1).transitions.reward.shape == (1, 1)
 
 
-def test_returns_are_scaled_as_rewards_and_unknown_in_the_buffer():
-    returns = np.array([10, 20, 30, *[-np.inf] * 4], np.float32)
-    data = DATA._replace(returns=returns)
-    batch = make(data=data, data_fraction=1.0, n_step=3, reward_scale=10.0).sample((), jax.random.key(0))
-    first = np.asarray(batch.observation.agent_view[:, 0]).astype(int)
-    np.testing.assert_array_equal(batch.returns, 10 * returns[first])
-    replay = make(data=data, data_fraction=0.5)
-    batch = replay.sample(filled(replay), jax.random.key(0))
-    is_buffer = np.asarray(batch.observation.agent_view[:, 0]) >= 1000
-    assert np.all(np.asarray(batch.returns)[is_buffer] == -np.inf)
-
-
 @pytest.mark.parametrize(("fraction", "kept"), [(1.0, 1), (0.75, 16)])
 def test_of_a_prioritised_batch_samples_of_all_environments_stay(fraction, kept):
     """With equal priorities, half of the 64 samples are of each environment, and 8 +- 1.8 of 16 that stay."""

@@ -11,8 +11,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from stoix_like import cli
-from stoix_like.cli import eject
 from stoix_like.composition import compose_config
+from stoix_like.lab import eject
 from support.recorded import write_config
 from support.selections import first
 
