@@ -1,5 +1,3 @@
-"""The commands `collect` and `data`."""
-
 import numpy as np
 import pytest
 

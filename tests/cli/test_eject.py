@@ -1,5 +1,3 @@
-"""`stoix-like eject` writes files that run without this package, and refuses what they do not have."""
-
 import dataclasses
 import inspect
 import re

@@ -1,5 +1,3 @@
-"""Tests of `stoix-like fetch`, against files and a local server."""
-
 import hashlib
 import http.server
 import threading

@@ -1,5 +1,3 @@
-"""The command `plot`: its kinds and their options."""
-
 import pytest
 
 from stoix_like import cli

@@ -1,5 +1,3 @@
-"""Data that do not fit a run are refused in one sentence; each case is a file that was written and read."""
-
 import dataclasses
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Rows of recorded episodes, by hand."""
-
 import dataclasses
 
 import numpy as np

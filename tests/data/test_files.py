@@ -1,5 +1,3 @@
-"""Files of data sets: what was written is read, and nothing else is."""
-
 import io
 import pickle
 import zipfile

@@ -1,5 +1,3 @@
-"""Data sets of other packages."""
-
 import io
 import json
 import zipfile

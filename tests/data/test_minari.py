@@ -1,5 +1,3 @@
-"""Data sets as Minari itself reads them."""
-
 import dataclasses
 
 import numpy as np

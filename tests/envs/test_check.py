@@ -1,5 +1,3 @@
-"""The check of environments: one sentence for each fault, none for the environments of this package."""
-
 import random
 import re
 

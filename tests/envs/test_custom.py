@@ -1,5 +1,3 @@
-"""Environments and wrappers of a user's own: by import path and from Python, in training and afterwards."""
-
 import functools
 import re
 import threading

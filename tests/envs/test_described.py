@@ -1,5 +1,3 @@
-"""What a file says of environments is what policies would read from them."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Tests of environments from configurations: names, errors, and the order of wrappers."""
-
 import logging
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Tests of the bridge to environments on the host, with an environment whose every transition is known."""
-
 import contextlib
 
 import jax

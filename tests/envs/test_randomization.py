@@ -1,5 +1,3 @@
-"""Tests of domain randomisation: when parameters are drawn, who shares them, and what is refused."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Data sets of trained runs."""
-
 from types import SimpleNamespace
 
 import jax

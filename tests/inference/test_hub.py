@@ -1,5 +1,3 @@
-"""Tests of the Hub: the real client against a local server with its interface."""
-
 import json
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""Rings of replay buffers as episodes, by hand, and those of real runs."""
-
 import shutil
 from types import SimpleNamespace
 from typing import Any, NamedTuple

@@ -1,5 +1,3 @@
-"""What searches of a trained run find, and evaluations with and without them."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""What loggers have in common: records, and which of them send data."""
-
 import json
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The console: plain lines, progress bars, tables."""
-
 import io
 import os
 import pathlib

@@ -1,5 +1,3 @@
-"""metrics.jsonl: strict JSON, full disks, links."""
-
 import contextlib
 import json
 import os

@@ -1,5 +1,3 @@
-"""Loggers from their configuration."""
-
 import importlib.util
 import pathlib
 import subprocess

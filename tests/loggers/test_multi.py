@@ -1,5 +1,3 @@
-"""Failures of one logger do not reach the others."""
-
 import signal
 
 import pytest

@@ -1,5 +1,3 @@
-"""The live curve of a notebook."""
-
 import builtins
 import sys
 import types

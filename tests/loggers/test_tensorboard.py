@@ -1,5 +1,3 @@
-"""Event files, read back."""
-
 import json
 import struct
 

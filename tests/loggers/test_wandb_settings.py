@@ -1,5 +1,3 @@
-"""W&B before it starts."""
-
 import pathlib
 import sys
 

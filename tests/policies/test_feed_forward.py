@@ -1,5 +1,3 @@
-"""Policies without a state, as functions."""
-
 import jax
 import numpy as np
 import pytest

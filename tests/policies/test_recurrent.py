@@ -1,5 +1,3 @@
-"""Policies with a state that the caller keeps."""
-
 import jax
 import numpy as np
 import pytest

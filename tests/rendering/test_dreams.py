@@ -1,5 +1,3 @@
-"""Episodes, dreams of them, and their drawings."""
-
 import jax
 import numpy as np
 import pytest

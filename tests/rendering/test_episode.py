@@ -1,5 +1,3 @@
-"""One episode, recorded."""
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

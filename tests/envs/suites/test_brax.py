@@ -1,5 +1,3 @@
-"""Tests of the adapter for brax against brax itself."""
-
 import warnings
 
 import jax

@@ -1,5 +1,3 @@
-"""Tests of the adapter of craftax against craftax itself."""
-
 from pathlib import Path
 
 import craftax

@@ -1,5 +1,3 @@
-"""Tests of the adapter for envpool."""
-
 import gymnasium
 import numpy as np
 import pytest

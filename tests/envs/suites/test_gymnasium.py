@@ -1,5 +1,3 @@
-"""Tests of the adapter for gymnasium against gymnasium itself."""
-
 import os
 import platform
 

@@ -1,5 +1,3 @@
-"""Tests of all supported gymnax environments against gymnax itself."""
-
 import gymnax
 import jax
 import jax.numpy as jnp

@@ -1,5 +1,3 @@
-"""Tests of the adapter of JaxMARL against its own environments."""
-
 import subprocess
 import sys
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Tests of the adapter of JAXtari against its own wrappers, without sprites and with some drawn here."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Tests of the jumanji environments against jumanji itself."""
-
 import dataclasses
 
 import jax

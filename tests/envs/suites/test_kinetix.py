@@ -1,5 +1,3 @@
-"""Tests of the adapter of Kinetix against its own environments."""
-
 import subprocess
 import sys
 

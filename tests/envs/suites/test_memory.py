@@ -1,5 +1,3 @@
-"""Tests of the tasks for memory: what is right, what it earns, and what can be known without memory."""
-
 import itertools
 
 import jax

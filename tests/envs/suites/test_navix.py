@@ -1,5 +1,3 @@
-"""Tests of the adapter of navix against navix itself."""
-
 import jax
 import jax.numpy as jnp
 import navix

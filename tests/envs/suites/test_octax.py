@@ -1,5 +1,3 @@
-"""Tests of the adapter of Octax against its own environments."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Tests of the games of pgx against pgx itself."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Tests of the adapter for MuJoCo Playground against its own environments."""
-
 import sys
 
 import jax

@@ -1,5 +1,3 @@
-"""Tests of the adapter of POPGym Arcade against its own code."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Scenarios and arguments that a suite does not have are refused by key and value, each in one line."""
-
 import jax.numpy as jnp
 import pytest
 

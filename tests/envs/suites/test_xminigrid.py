@@ -1,5 +1,3 @@
-"""Tests of the adapter of xminigrid against xminigrid itself."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Tests of games of several agents as rows, from the suite to automatic resets."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Tests of wrappers of partial observability."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Policies as ONNX graphs."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
