@@ -23,12 +23,6 @@ WITHOUT_PACKAGE = (
 )
 
 
-def run(*words):
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main(["eject", *words])
-    return exit_info.value.code
-
-
 @pytest.mark.parametrize("system", first(2, [*eject.SCRIPTS]))
 def test_defaults_of_the_files_are_those_of_the_systems(system):
     first, _, text = eject.eject(system, []).partition("\n")
@@ -66,11 +60,11 @@ def test_a_run_directory_brings_its_settings_and_overrides_change_them(tmp_path)
     assert (found.clip_eps, found.seed, found.gamma) == (0.1, 8, 0.99)
 
 
-def test_an_existing_file_stays_as_it_is(tmp_path, monkeypatch, capsys):
+def test_an_existing_file_stays_as_it_is(tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("mine")
-    assert run(PPO, "--out", "mine.py") == 2
-    assert capsys.readouterr().err == "stoix-like: --out=mine.py exists already: choose another file\n"
+    expected = "stoix-like: --out=mine.py exists already: choose another file\n"
+    assert refused("eject", PPO, "--out", "mine.py") == expected
     assert (tmp_path / "mine.py").read_text() == "mine"
 
 
@@ -121,34 +115,23 @@ def test_without_a_file_the_script_is_printed(capsys):
         ],
     ),
 )
-def test_refusals_name_the_key_in_one_line(source, override, names, tmp_path, monkeypatch, capsys):
+def test_refusals_name_the_key_in_one_line(source, override, names, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
-    assert run(source, override) == 2
-    error = capsys.readouterr().err
+    error = refused("eject", source, override)
     assert error.count("\n") == 1
     assert names in error
     assert not list(tmp_path.iterdir())
 
 
-def play(path, *words):
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_PACKAGE, str(path), *words], capture_output=True, text=True, cwd=path.parent
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("system", eject.SCRIPTS)
 def test_files_run_where_the_package_cannot_be_imported(system, tmp_path):
-    words = [
-        "arch.total_timesteps=1e4",
-        "arch.num_evaluation=2",
-        "arch.num_eval_episodes=2",
-        "system.rollout_length=16",
-    ]
+    words = ["arch.total_timesteps=1e4", "arch.num_evaluation=2", "arch.num_eval_episodes=2"]
     path = tmp_path / "script.py"
-    eject.eject(system, [*words, "+env.params.max_steps_in_episode=20"], path)
-    lines = play(path, "--seed", "1", "--total_timesteps", "2.5e3").splitlines()
+    eject.eject(system, [*words, "system.rollout_length=16", "+env.params.max_steps_in_episode=20"], path)
+    command = [sys.executable, "-c", WITHOUT_PACKAGE, path, "--seed", "1", "--total_timesteps", "2.5e3"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
     assert len(lines) == 3
     assert all(re.fullmatch(r" *\d+ steps, mean return -?[\d.]+", line) for line in lines)
