@@ -50,19 +50,13 @@ def test_whole_episodes_with_true_successors_are_written(recorded):
     assert (np.flatnonzero(data.truncated) % 21 == 19).all()
     assert not data.terminated.any()
     assert len(np.unique(data.episode_returns)) == 5
-    found = read_data(out)
-    assert found.header.to_json() == data.header.to_json()
+    header, found = data.header, read_data(out)
+    assert (header.environment, header.system, header.policy) == ("gymnax/Pendulum-v1", "ppo/ff_ppo", "best")
+    assert (header.arguments, len(header.run), header.versions) == ({"time_limit": 20}, 64, versions())
+    assert "env steps; seed 0" in header.notes[0]
+    assert found.header.to_json() == header.to_json()
     for name, array in data.arrays().items():
         np.testing.assert_array_equal(found.arrays()[name], array)
-
-
-def test_the_header_tells_where_the_data_come_from(recorded):
-    header = recorded[0].header
-    assert (header.environment, header.system, header.policy) == ("gymnax/Pendulum-v1", "ppo/ff_ppo", "best")
-    assert header.arguments == {"time_limit": 20}
-    assert len(header.run) == 64
-    assert header.versions == versions()
-    assert "env steps; seed 0" in header.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -105,6 +99,9 @@ def test_episodes_are_kept_by_their_number_and_not_by_their_length():
     # One more step needs one more episode, and more than all steps need all.
     assert _episodes(rows([3, 1, 4, 1], "terminated"), 5)[0].observation.tolist()[-5:] == [20, 21, 22, 23, 24]
     assert _episodes(rows([3, 1], "terminated"), 100)[0].valid.sum() == 4
+    # Those that nothing ends within the limit of steps are truncated.
+    data, cut = _episodes(rows([5, 5], "never"), 6)
+    assert (np.flatnonzero(data.truncated).tolist(), cut) == ([4, 10], 2)
 
 
 class Lasting(Environment):
@@ -141,12 +138,6 @@ def test_no_longer_episodes_are_played_than_the_first_that_have_enough_steps():
         assert found.valid.shape[1] == rows_played
         kept, expected = (_episodes(played, steps) for played in (found, whole))
         jax.tree.map(np.testing.assert_array_equal, kept, expected)
-
-
-def test_episodes_at_the_limit_of_steps_are_truncated():
-    data, cut = _episodes(rows([5, 5], "never"), 6)
-    assert np.flatnonzero(data.truncated).tolist() == [4, 10]
-    assert cut == 2
 
 
 @pytest.mark.parametrize(
@@ -187,17 +178,9 @@ def test_policies_explore_as_they_are_told(pendulum, recorded):
         """Return the share of steps with other actions among the first, which start in the same states."""
         return (data.action[::21] != other.action[::21]).mean()
 
-    best, last, sampled, random, mixed, noisy = (
-        record(**each)
-        for each in (
-            {},
-            {"policy": "last"},
-            {"policy": "sampled"},
-            {"policy": "random"},
-            {"policy": "mix:0.3"},
-            {"noise": 0.1},
-        )
-    )
+    kinds = ("best", "last", "sampled", "random", "mix:0.3")
+    best, last, sampled, random, mixed = (record(policy=policy) for policy in kinds)
+    noisy = record(noise=0.1)
     assert differs(sampled, last) == 1.0
     assert differs(random, best) == differs(noisy, best) == 1.0
     assert 0.05 < differs(mixed, best) < 0.6

@@ -122,17 +122,14 @@ def test_runs_without_steps_to_take_are_refused(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("words", "message"),
     [
-        (["system=offline/bc", "system.teacher=runs/teacher"], "what the teacher would have done"),
-        (
-            ["system=offline/bc", "arch=offline", "system.data=x.npz"],
-            "learned only from its data: use system.data=x.npz",
-        ),
+        ("system.teacher=runs/teacher", "what the teacher would have done"),
+        ("arch=offline system.data=x.npz", "learned only from its data: use system.data=x.npz"),
     ],
 )
-def test_buffers_without_the_steps_that_were_played_are_refused(overrides, message):
-    config = parse_config(compose_config(overrides))
+def test_buffers_without_the_steps_that_were_played_are_refused(words, message):
+    config = parse_config(compose_config(["system=offline/bc", *words.split()]))
     with pytest.raises(ConfigError, match=message):
         read_replay(SimpleNamespace(setup=SimpleNamespace(config=config)), None)
 
