@@ -3,11 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from stoix_like.loggers import (
-    plain,
-    scalars,
-    sending_loggers,
-)
+from stoix_like.loggers import plain, scalars, sending_loggers
 
 
 def test_plain_returns_strict_json():
@@ -17,12 +13,10 @@ def test_plain_returns_strict_json():
     json.dumps(plain(value), allow_nan=False)
 
 
-def test_scalars_numbers_per_member_values():
+def test_scalars_are_numbers_of_the_run_and_of_each_member():
     record = {"env_steps": 128, "eval/episode_return_mean": [1.0, None, 3.0], "train/loss": None, "note": "x"}
     assert scalars(record) == {"env_steps": 128, "eval/episode_return_mean/0": 1.0, "eval/episode_return_mean/2": 3.0}
-
-
-def test_scalars_count_members_that_diverged_and_omit_trials():
+    # Members that diverged are counted, and trials omitted.
     record = {"population/failed": [3, 7], "population/trials": [0, 1], "population/next_trials": [2, 1]}
     assert scalars({**record, "population/continues": [1, 1]}) == {
         "population/failed": 2,

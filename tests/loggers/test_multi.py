@@ -2,19 +2,11 @@ import signal
 
 import pytest
 
-from stoix_like.loggers import (
-    LoggerConfig,
-    MultiLogger,
-    RunInfo,
-    make_logger,
-)
+from stoix_like.loggers import LoggerConfig, MultiLogger, make_logger
 from stoix_like.loggers.tensorboard import TensorBoardConfig
 from stoix_like.loggers.wandb import WandbConfig
 from stoix_like.signals import Signals
-
-
-def run_info(run_dir):
-    return RunInfo(run_dir, "ppo/ff_ppo", "gymnax/CartPole-v1", 3, 10, 1280, 2, {"arch": {"seed": 3}})
+from support.logged import run_info
 
 
 class Recorder:

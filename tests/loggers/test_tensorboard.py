@@ -8,7 +8,12 @@ from stoix_like.loggers.tensorboard import TensorBoardConfig
 from support.logged import RECORDS, SILENT, SUMMARY, run_info, tiny_gif
 
 
-def log_run(logger, run_dir):
+def make(run_dir):
+    return make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), run_dir)
+
+
+def log_run(run_dir):
+    logger = make(run_dir)
     logger.start(run_info(run_dir))
     for record in RECORDS:
         logger.log(record)
@@ -34,7 +39,7 @@ def read_events(path):
 
 
 def test_event_files_hold_the_configuration_and_all_curves(tmp_path, capfd):
-    log_run(make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
+    log_run(tmp_path)
     assert capfd.readouterr() == ("", "")
     (path,) = (tmp_path / "tensorboard").iterdir()
     assert path.name.startswith("events.out.tfevents.")
@@ -54,7 +59,7 @@ def test_event_files_hold_the_configuration_and_all_curves(tmp_path, capfd):
 
 def log_session(run_dir, name, info, records):
     """Log a session of a run, to a file of this name: those of TensorBoard have seconds, which two may share."""
-    logger = make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), run_dir)
+    logger = make(run_dir)
     logger.start(info)
     for record in records:
         (logger.log_updates if "updates" in record else logger.log)(record)
@@ -98,7 +103,7 @@ def test_a_run_that_resumes_discards_what_follows_its_checkpoint_and_shows_updat
 
 
 def test_tensorboard_flushes_each_record(tmp_path):
-    logger = make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path)
+    logger = make(tmp_path)
     logger.start(run_info(tmp_path))
     logger.log(RECORDS[0])
     (path,) = (tmp_path / "tensorboard").iterdir()
@@ -107,7 +112,7 @@ def test_tensorboard_flushes_each_record(tmp_path):
 
 
 def test_tensorboard_shows_gifs_as_images(tmp_path):
-    logger = make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path)
+    logger = make(tmp_path)
     logger.start(run_info(tmp_path))
     path = tiny_gif(tmp_path)
     logger.log_video(path, 640)
@@ -126,7 +131,7 @@ def test_tensorboard_shows_gifs_as_images(tmp_path):
 
 def test_tensorboard_is_dropped_when_it_cannot_write(tmp_path, capsys):
     (tmp_path / "tensorboard").write_text("a file in the way")
-    log_run(make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
+    log_run(tmp_path)
     assert capsys.readouterr().err.startswith(
         "logger 'tensorboard' failed; the run continues without it: NotADirectoryError"
     )
