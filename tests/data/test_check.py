@@ -99,10 +99,7 @@ WRONG = {
         lambda data: data._replace(action=np.zeros((7, 2), np.float32)),
         r"actions has the shape \(2,\) per row, and in the run it is \(1,\)",
     ),
-    "action dtype": (
-        lambda data: data._replace(action=data.action.astype(np.int64)),
-        "actions has the dtype int32",
-    ),
+    "action dtype": (lambda data: data._replace(action=data.action.astype(np.int64)), "actions has the dtype int32"),
     "bounds": (edit("action", 4, 2.1), r"the action \[2.1\] in row 4 is not between -2. and 2.: use the environ"),
     "NaN": (edit("reward", 3, np.nan), "rewards is not finite in row 3: leave its episode out"),
     "infinity": (
