@@ -1,31 +1,22 @@
 import logging
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
-from stoix_like.composition import register_environments
+from stoix_like.config import parse_config
 from stoix_like.envs import Discrete, EnvConfig, Environment, ScenarioConfig, list_scenarios, make, make_eval, suites
 from stoix_like.errors import ConfigError, MissingExtraError
-from stoix_like.schema import from_mapping
+from support.composed import compose_config
 from support.nim import Nim
-
-CONFIGS = Path(__file__).parents[2] / "configs"
-
 
 ADD = {"_target_": "support.custom_envs.AddReward"}
 
 
 def composed(*overrides):
-    register_environments()
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("config", list(overrides))
-    return from_mapping(EnvConfig, OmegaConf.to_container(config.env, resolve=True), "env")
+    return parse_config(compose_config(list(overrides))).env
 
 
 def probe(name="value", **changes):

@@ -30,20 +30,6 @@ def test_all_registered_environments_are_listed():
     assert set(list_scenarios()["brax"]) == set(brax_envs._envs)
 
 
-def test_time_limit_truncates_and_does_not_terminate():
-    conformance.check_time_limit("brax", "fast", 5, params={"episode_length": 5})
-
-
-def test_default_time_limit_is_that_of_brax():
-    conformance.check_time_limit("brax", "fast", 1000)
-
-
-def test_environment_without_physics_conforms():
-    first, _, steps = conformance.check("brax", "fast", 60, params={"episode_length": 20})
-    assert first.observation.agent_view.shape == (3, 2)
-    np.testing.assert_array_equal(np.flatnonzero(steps.truncated[:, 0]), [19, 39, 59])
-
-
 def test_dictionaries_of_observations_conform():
     kwargs = {"obs_mode": "dict_state", "asymmetric_obs": True}
     env = make(config("fast", kwargs=kwargs))

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from stoix_like.config import parse_config
-from stoix_like.envs import Box, Dict, Discrete, make, make_eval
+from stoix_like.envs import Box, Discrete, make, make_eval
 from stoix_like.envs.factory import make_drawn
 from stoix_like.envs.scenes.base import RecordedEpisode
 from stoix_like.loggers import MultiLogger
@@ -218,15 +218,6 @@ def test_agents_of_other_kinds_are_padded():
     leader = make(env_config("jaxmarl", "MPE_simple_world_comm_v3"))
     assert isinstance(leader.action_space, Box)
     assert leader.action_space.shape == (9,)
-
-
-def test_the_world_is_what_all_agents_see():
-    env, _, steps = rollout("MPE_simple_tag_v3", 3, kwargs={"world": True})
-    assert isinstance(env.observation_space, Dict)
-    view = steps.next_observation.agent_view
-    assert (view["own"].shape[2:], view["world"].shape[2:]) == ((4, 16), (4, 64))
-    for agent in range(4):
-        np.testing.assert_array_equal(view["world"][:, :, agent], view["own"].reshape(3, NUM_GAMES, 64))
 
 
 def drawn(name, *changes):

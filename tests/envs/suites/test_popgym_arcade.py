@@ -4,27 +4,12 @@ import numpy as np
 import pytest
 
 from stoix_like.envs import make_eval
-from support.conformance import check, check_episode, check_time_limit, env_config
+from support.conformance import check_episode, env_config
 from support.lazily import Lazy
 
 pytestmark = pytest.mark.slow
 
 environments = Lazy("popgym_arcade.environments")
-
-
-@pytest.mark.parametrize("name", ["CartPoleEasy", "SkittlesEasy", "MineSweeperEasy"])
-def test_conformance(name):
-    check("popgym_arcade", name)
-
-
-@pytest.mark.parametrize("name", ["BreakoutEasy", "TetrisEasy", "AutoEncodeEasy", "CountRecallEasy", "BattleShipEasy"])
-def test_games_that_report_ends_in_other_ways_conform(name):
-    check("popgym_arcade", name, 300, params={"max_steps_in_episode": 60})
-
-
-@pytest.mark.parametrize("name", ["CartPoleEasy", "BreakoutEasy", "TetrisEasy", "MineSweeperEasy", "AutoEncodeEasy"])
-def test_time_limit_is_a_truncation(name):
-    check_time_limit("popgym_arcade", name, 4, 0, num_envs=1, params={"max_steps_in_episode": 4})
 
 
 @pytest.mark.parametrize("name", ["CartPoleEasy", "SkittlesEasy"])
