@@ -37,14 +37,6 @@ def test_yaml_defaults_are_the_dataclass_defaults():
     assert composed("env=probe/value") == probe()
 
 
-@pytest.mark.slow
-def test_list_scenarios_lists_supported_scenarios():
-    scenarios = list_scenarios()
-    assert {"CartPole-v1", "Breakout-MinAtar"} <= set(scenarios["gymnax"])
-    assert "MNISTBandit-bsuite" not in scenarios["gymnax"]
-    assert "discount" in scenarios["probe"]
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [

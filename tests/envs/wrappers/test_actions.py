@@ -41,15 +41,17 @@ def test_actions_are_clipped():
     np.testing.assert_allclose(rewards, [0.0, -2.0, 7.0])
 
 
-@pytest.mark.parametrize("wrapper", [wrappers.RescaleActions, wrappers.ClipActions])
-def test_action_wrappers_reject_discrete_actions(wrapper):
-    with pytest.raises(ValueError, match="Discrete"):
-        wrapper(ramp(action_space=Discrete(2)))
-
-
-def test_rescale_actions_rejects_unbounded_actions():
-    with pytest.raises(ValueError, match="bounded"):
-        wrappers.RescaleActions(ramp(action_space=Box(0.0, np.inf, (1,))))
+@pytest.mark.parametrize(
+    ("wrapper", "space", "words"),
+    [
+        (wrappers.RescaleActions, Discrete(2), "Discrete"),
+        (wrappers.ClipActions, Discrete(2), "Discrete"),
+        (wrappers.RescaleActions, Box(0.0, np.inf, (1,)), "bounded"),
+    ],
+)
+def test_action_wrappers_reject_what_has_no_bounds(wrapper, space, words):
+    with pytest.raises(ValueError, match=words):
+        wrapper(ramp(action_space=space))
 
 
 @pytest.mark.parametrize(
