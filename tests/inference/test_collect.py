@@ -19,12 +19,7 @@ from stoix_like.policies.visits import Player, Rows
 from stoix_like.versions import versions
 from support.countable_envs import KEY
 from support.masked import MaskedParts
-from support.trained_runs import SMALL, train_members, train_pendulum
-
-
-@pytest.fixture(scope="module")
-def pendulum(tmp_path_factory):
-    return train_pendulum(tmp_path_factory)
+from support.trained_runs import SMALL
 
 
 @pytest.fixture(scope="module")
@@ -194,18 +189,17 @@ def test_policies_explore_as_they_are_told(pendulum, recorded):
 
 
 @pytest.mark.slow
-def test_members_and_discrete_actions(tmp_path_factory):
-    run = train_members(tmp_path_factory)
+def test_members_and_discrete_actions(members):
     with pytest.raises(ConfigError, match="noise=0.1 has no effect on gymnax/CartPole-v1: use policy=mix:0.3"):
-        stoix_like.collect(run, noise=0.1)
-    data = stoix_like.collect(run, 200, member=1, policy="mix:0.5", num_envs=4)
+        stoix_like.collect(members, noise=0.1)
+    data = stoix_like.collect(members, 200, member=1, policy="mix:0.5", num_envs=4)
     assert data.action.dtype == np.int32
     assert set(np.unique(data.action)) == {0, 1}
     # The position after a step: x + 0.02 velocity.
     x, velocity = data.observation.agent_view[:, 0], data.observation.agent_view[:, 1]
     at = np.flatnonzero(data.valid)
     np.testing.assert_allclose(x[at + 1], x[at] + 0.02 * velocity[at], atol=1e-5)
-    other = stoix_like.collect(run, 200, member=0, policy="mix:0.5", num_envs=4)
+    other = stoix_like.collect(members, 200, member=0, policy="mix:0.5", num_envs=4)
     assert other.header.return_mean != data.header.return_mean
 
 

@@ -20,17 +20,7 @@ from stoix_like.run.records import records
 from stoix_like.run.set_up.setup import set_up
 from support.composed import compose_config
 from support.recorded import write_config
-from support.trained_runs import SMALL, train_members, train_pendulum
-
-
-@pytest.fixture(scope="module")
-def pendulum(tmp_path_factory):
-    return train_pendulum(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def members(tmp_path_factory):
-    return train_members(tmp_path_factory)
+from support.trained_runs import SMALL
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from stoix_like.errors import ConfigError
 from stoix_like.inference import hub
 from support import fake_hub
 from support.recorded import write_config
-from support.trained_runs import train_pendulum
 
 SUMMARY = {
     "system": "ppo/ff_ppo",
@@ -127,18 +126,18 @@ def command(*arguments, **environment):
 
 
 @pytest.mark.slow
-def test_a_pushed_run_is_evaluated_from_the_hub(tmp_path, tmp_path_factory):
+def test_a_pushed_run_is_evaluated_from_the_hub(tmp_path, pendulum):
     """The evaluation of the download is that of the run; code that its configuration names is not executed."""
-    run_dir, files, private = train_pendulum(tmp_path_factory), {}, []
+    files, private = {}, []
     with fake_hub.serve(files, private) as endpoint:
         environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path)}
-        pushed = command("push", run_dir, "me/policy", "--private", **environment)
+        pushed = command("push", pendulum, "me/policy", "--private", **environment)
         assert private == [True]
         assert (pushed.returncode, pushed.stdout) == (0, f"pushed to {endpoint}/me/policy\n"), pushed.stderr
         assert "README.md" in files
         assert not any("rollout_state" in name for name in files)
         options = ["--episodes", "3", "--which", "last"]
-        local = command("evaluate", run_dir, *options, **environment)
+        local = command("evaluate", pendulum, *options, **environment)
         remote = command("evaluate", "hf://me/policy", *options, **environment)
         assert remote.returncode == 0, remote.stderr
         assert remote.stdout.splitlines()[:-1] == local.stdout.splitlines()[:-1]
@@ -154,11 +153,10 @@ def test_a_pushed_run_is_evaluated_from_the_hub(tmp_path, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_hub_that_cannot_be_reached_is_one_line(tmp_path_factory):
+def test_a_hub_that_cannot_be_reached_is_one_line(pendulum):
     """Nothing listens on port 9."""
     unreachable = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
-    run_dir = train_pendulum(tmp_path_factory)
-    for arguments, what in ((("push", run_dir, "me/policy"), "upload"), (("evaluate", "hf://me/policy"), "download")):
+    for arguments, what in ((("push", pendulum, "me/policy"), "upload"), (("evaluate", "hf://me/policy"), "download")):
         refused = command(*arguments, **unreachable)
         assert refused.returncode == 2
         assert len(refused.stderr.splitlines()) == 1

@@ -9,17 +9,7 @@ from omegaconf import OmegaConf
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedState, choose_member, load_member, load_policy, load_shared, open_run
 from support.toy_runs import train_toy
-from support.trained_runs import select_untrained, train_members, train_pendulum
-
-
-@pytest.fixture(scope="module")
-def pendulum(tmp_path_factory):
-    return train_pendulum(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def members(tmp_path_factory):
-    return train_members(tmp_path_factory)
+from support.trained_runs import select_untrained
 
 
 def read_scores(run_dir):
