@@ -125,12 +125,6 @@ def test_a_policy_takes_shared_states_that_are_dataclasses():
     assert policies[1].params is policies[1].shared.params
 
 
-def test_representation(policy, sampling):
-    assert repr(policy).startswith("Policy(ppo/ff_ppo on gymnax/Pendulum-v1, greedy, 128 env steps (last, return -")
-    assert "sampling" in repr(sampling)
-    assert len(repr(policy)) < 200
-
-
 def test_observation_of_wrong_shape_or_dtype_raises(policy):
     for view in (np.zeros(4), np.zeros((5, 2)), np.zeros(())):
         with pytest.raises(ValueError, match=r"agent_view has shape .* takes \[\.\.\., \*\(3,\)\]"):
