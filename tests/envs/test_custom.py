@@ -280,22 +280,19 @@ def test_an_environment_cannot_be_given_twice():
         stoix_like.train("ppo/ff_ppo", ["+env.kwargs.size=3"], env=custom_envs.Corridor())
 
 
-def test_an_anonymous_function_has_a_name_for_paths():
-    config = composed(*as_overrides(lambda: custom_envs.Corridor()))
-    assert (config.env.env_name, config.env.scenario.name) == ("own", "lambda")
-
-
 def test_an_environment_that_names_possible_agents_stays_one_in_jax():
     env = custom_envs.Corridor(size=2)
     env.possible_agents = ["walker"]
     assert not make_eval(EnvConfig("own"), env).on_host
 
 
-def test_a_class_with_arguments_is_passed_as_one():
+def test_a_class_with_arguments_is_passed_as_one_and_an_anonymous_function_has_a_name_for_paths():
     env = functools.partial(custom_envs.Corridor, size=2)
     assert as_overrides(env) == as_overrides(custom_envs.Corridor(size=2))
     config = composed(*as_overrides(env))
     assert make(config.env, env).unwrapped.env.size == 2
+    config = composed(*as_overrides(lambda: custom_envs.Corridor()))
+    assert (config.env.env_name, config.env.scenario.name) == ("own", "lambda")
 
 
 @pytest.mark.slow

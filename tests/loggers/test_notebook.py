@@ -10,15 +10,6 @@ from stoix_like.loggers.notebook import draw_curve
 from support.console_runs import log_run, record, run_info
 
 
-def test_a_notebook_shows_that_the_program_compiles(tmp_path, capsys, monkeypatch):
-    class ZMQInteractiveShell:
-        """The class that IPython's kernels define `get_ipython` to return."""
-
-    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
-    ConsoleLogger(ConsoleConfig()).start(run_info(tmp_path))
-    assert capsys.readouterr().out.splitlines()[-1].startswith("  compiling: ")
-
-
 def test_a_notebook_shows_a_live_curve(tmp_path, capsys, monkeypatch):
     """One image, which the next one replaces; evaluations that follow within a second are drawn at the end."""
     # A class that extends that of IPython's kernels, as Colab's does.
@@ -36,7 +27,10 @@ def test_a_notebook_shows_a_live_curve(tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "written to" in printed
     assert "± 12.10" not in printed
-    assert isinstance(ConsoleConfig(curve=False).make(tmp_path), ConsoleLogger)
+    lines = ConsoleConfig(curve=False).make(tmp_path)
+    assert isinstance(lines, ConsoleLogger)
+    lines.start(run_info(tmp_path))
+    assert capsys.readouterr().out.splitlines()[-1].startswith("  compiling: ")
 
 
 def test_the_curve_of_a_notebook(tmp_path):

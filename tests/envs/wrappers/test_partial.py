@@ -91,12 +91,6 @@ def test_flicker_hides_the_whole_view_of_an_environment_at_times():
     ).any()
 
 
-def test_stacks_that_flicker_are_not_those_of_successive_steps():
-    env = wrappers.StackFrames(Vectorize(Counter()), 2)
-    assert env.observation_space.stacked == 2
-    assert wrappers.FlickerObservation(env, 0.3).observation_space.stacked == 1
-
-
 def test_noise_has_the_deviation_of_each_entry():
     env = wrappers.NoisyObservation(Vectorize(Counter()), (0.0, 0.5))
     assert (env.observation_space.low.tolist(), env.observation_space.high.tolist()) == ([-100, -np.inf], [100, np.inf])
