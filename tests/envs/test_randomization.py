@@ -147,11 +147,6 @@ def test_what_cannot_be_randomised_is_refused(changes, message):
         make(config(**changes))
 
 
-def test_environments_without_physics_are_refused():
-    with pytest.raises(ConfigError, match="probe/value has none: use an environment of env=brax or env=playground"):
-        make(EnvConfig("probe", ScenarioConfig("value"), randomization="support.randomized.masses"))
-
-
 @pytest.mark.slow
 @pytest.mark.optimized
 @pytest.mark.parametrize(("every", "mode"), [("reset", "pool"), ("rollout", "fresh"), ("run", "cached")])
