@@ -100,11 +100,7 @@ def test_without_a_file_the_script_is_printed(capsys):
             (PPO, "env=gymnax/discounting_chain", "env.scenario.name=DiscountingChain-bsuite"),
             (PPO, "+env.params.gravity=1.0", "env.params.gravity=1.0"),
             (PPO, "+env.params.max_steps_in_episode=1000000", "at arch.max_eval_steps=100000: use at most 100000"),
-            (
-                PPO,
-                "network.critic_network.pre_torso.layer_sizes=[8]",
-                "network.critic_network.pre_torso.layer_sizes=[8]",
-            ),
+            (PPO, "network.critic_network.pre_torso.layer_sizes=[8]", "critic_network.pre_torso.layer_sizes=[8]"),
             (PPO, "system.target_kl=0.01", "system.target_kl=0.01"),
             (PPO, "system.max_grad_norm=null", "'system.max_grad_norm' is not set"),
             (PPO, "system.decay_learning_rates=0.5", "system.decay_learning_rates=0.5"),

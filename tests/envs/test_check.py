@@ -56,16 +56,14 @@ def replacing(**values):
     return stepping(lambda s, t, action: (s, t._replace(**{name: value(t, action) for name, value in values.items()})))
 
 
+def starting(change):
+    return sound(reset=lambda self, key: change(*Sound.reset(self, key)))
+
+
 WrongShape = sound(observation_space=Box(0.0, 6.0, (2,)))
 WrongDtype = observing(lambda x: Observation(jnp.asarray(x[None], jnp.int32)))
 BadMask = observing(lambda x: Observation(x[None], jnp.ones(3, bool)))
 VectorReward = replacing(reward=lambda t, _: t.reward[None])
-
-
-class MaskAppears(Sound):
-    def reset(self, key):
-        state, _ = super().reset(key)
-        return state, restart(Observation(state["x"][None]))
 
 
 class WeakState(Sound):
@@ -98,12 +96,6 @@ class ResetsItself(Sound):
         view = jnp.where(ended, start.observation.agent_view, timestep.observation.agent_view)
         observed = Observation(view, jnp.ones(2, bool))
         return state, timestep._replace(observation=observed, next_observation=observed)
-
-
-class StartsEnded(Sound):
-    def reset(self, key):
-        state, timestep = super().reset(key)
-        return state, timestep._replace(truncated=jnp.ones((), bool))
 
 
 class Impure(Sound):
@@ -146,7 +138,10 @@ FAULTS = [
     (sound(action_space=Box(0, 5, (2,), jnp.int32)), "action_space is a Box of int32: use MultiDiscrete for integers"),
     (BadMask, r"action_mask of reset is bool\[3\], but Discrete\(2\) needs bool\[2\]"),
     (observing(lambda x: Observation(x[None], jnp.full((2,), x < 4))), "action_mask is all False in some state"),
-    (MaskAppears, "the time step has another structure after step than after reset"),
+    (
+        starting(lambda s, t: (s, restart(Observation(s["x"][None])))),
+        "the time step has another structure after step than after reset",
+    ),
     (
         stepping(lambda s, t, _: ({**s, "t": s["t"].astype(jnp.float32)}, t)),
         r"the state\['t'\] is int32\[\] after reset and float32\[\] after step",
@@ -166,7 +161,10 @@ FAULTS = [
     ),
     (replacing(reward=lambda _, action: jnp.float32(1) / (action - 1)), "reward is NaN or infinite after some actions"),
     (ResetsItself, "next_observation at the end of .* is a start observation: .* do not reset in step"),
-    (StartsEnded, "first time step of an episode is terminated or truncated: build it with restart"),
+    (
+        starting(lambda s, t: (s, t._replace(truncated=jnp.ones((), bool)))),
+        "first time step of an episode is terminated or truncated: build it with restart",
+    ),
     (Impure, "equal keys and actions give different results"),
     pytest.param(ImpureBehindACallback, "equal keys and actions give different results", marks=pytest.mark.slow),
     (stepping(lambda s, t, _: (s, t.observation, t.reward, t.terminated)), r"step must return \(state, TimeStep\)"),

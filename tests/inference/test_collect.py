@@ -28,20 +28,16 @@ def recorded(pendulum, tmp_path_factory):
     return stoix_like.collect(pendulum, 90, num_envs=3, out=out), out
 
 
-def next_velocity(data):
-    """Return the velocity of Pendulum after each row: v + (15 sin(angle) + 3 torque) * 0.05, clipped."""
-    _, sine, velocity = data.observation.agent_view.T
-    return np.clip(velocity + (15 * sine + 3 * data.action[:, 0]) * 0.05, -8, 8)
-
-
 def test_whole_episodes_with_true_successors_are_written(recorded):
     data, out = recorded
     # The first batch of three has 60 steps, and two episodes of the second one are enough.
     assert data.episode_lengths.tolist() == [20] * 5
     assert len(data.valid) == 105
     rows = np.flatnonzero(data.valid)
-    velocity = data.observation.agent_view[:, 2]
-    np.testing.assert_allclose(velocity[rows + 1], next_velocity(data)[rows], rtol=1e-4, atol=1e-4)
+    # The velocity of Pendulum after each row: v + (15 sin(angle) + 3 torque) * 0.05, clipped.
+    _, sine, velocity = data.observation.agent_view.T
+    following = np.clip(velocity + (15 * sine + 3 * data.action[:, 0]) * 0.05, -8, 8)
+    np.testing.assert_allclose(velocity[rows + 1], following[rows], rtol=1e-4, atol=1e-4)
     assert (np.flatnonzero(data.truncated) % 21 == 19).all()
     assert not data.terminated.any()
     assert len(np.unique(data.episode_returns)) == 5

@@ -33,16 +33,7 @@ class Recorder:
         self._call("close")
 
 
-FAILED = "logger 'bad' failed; the run continues without it"
 RAISED_AT = Recorder._call.__code__.co_firstlineno + 3
-
-
-def log_run(logger, run_dir):
-    logger.start(run_info(run_dir))
-    logger.log({"env_steps": 0})
-    logger.log({"env_steps": 128})
-    logger.finish({})
-    logger.close()
 
 
 @pytest.mark.parametrize(
@@ -50,9 +41,14 @@ def log_run(logger, run_dir):
 )
 def test_a_failing_logger_is_reported_once_and_dropped(tmp_path, capsys, method, error):
     good, bad = Recorder("good"), Recorder("bad", method, error)
-    log_run(MultiLogger([bad, good]), tmp_path)
-    captured = capsys.readouterr()
-    assert captured.err == f"{FAILED}: {error.__name__}: no space left ({__file__}:{RAISED_AT})\n"
+    logger = MultiLogger([bad, good])
+    logger.start(run_info(tmp_path))
+    logger.log({"env_steps": 0})
+    logger.log({"env_steps": 128})
+    logger.finish({})
+    logger.close()
+    captured, failed = capsys.readouterr(), "logger 'bad' failed; the run continues without it"
+    assert captured.err == f"{failed}: {error.__name__}: no space left ({__file__}:{RAISED_AT})\n"
     assert captured.out == ""
     assert good.calls == ["start", "log", "log", "finish", "close"]
     # The dropped logger is closed to release its resources, and not called again.

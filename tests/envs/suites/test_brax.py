@@ -63,31 +63,10 @@ def test_episode_equals_one_of_brax(name):
     assert len(done) >= 5
 
 
-def test_an_unhealthy_hopper_terminates_only_if_configured():
-    steps = {}
-    for terminate in (True, False):
-        env = make_eval(config("hopper", kwargs={"terminate_when_unhealthy": terminate}))
-        _, _, steps[terminate] = conformance.rollout(env, 150)
-    assert steps[True].terminated.any(0).all()
-    assert not steps[False].terminated.any()
-    assert not steps[True].truncated.any()
-
-
 def test_frames_of_a_step_are_an_argument():
     for n_frames in (4, 8):
         env = make_eval(config("hopper", kwargs={"n_frames": n_frames}))
         assert env.unwrapped.env._env.dt == bare("hopper").sys.opt.timestep * n_frames
-
-
-def test_termination_wins_over_the_limit():
-    name = CHEAP
-    _, _, steps = conformance.rollout(make_eval(config(name)), 100)
-    ends = steps.terminated.argmax(0)
-    assert steps.terminated.any(0).all()
-    env = make_eval(config(name, params={"episode_length": int(ends[0]) + 1}))
-    _, _, limited = conformance.rollout(env, 100)
-    assert limited.terminated[ends[0], 0]
-    assert not limited.truncated[ends[0], 0]
 
 
 @pytest.mark.parametrize("backend", ["generalized", "mjx"])
