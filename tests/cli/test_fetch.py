@@ -11,7 +11,6 @@ CONTENT = b"weights"
 
 @pytest.fixture
 def served(tmp_path, monkeypatch):
-    """Serve the directory `served`, and let its file be the one to download."""
     directory = tmp_path / "served"
     directory.mkdir()
     (directory / "disco_103.npz").write_bytes(CONTENT)

@@ -64,8 +64,6 @@ def test_actions_of_several_parts_are_vectors():
 
 
 def edit(name, row, value):
-    """Change a row of an array."""
-
     def change(data):
         getattr(data, name)[row] = value
         return data

@@ -73,7 +73,6 @@ class Opened:
 
 
 def flip_a_byte(path):
-    """Change the last byte of an array."""
     with zipfile.ZipFile(path) as file:
         position = file.infolist()[2].header_offset - 1
     content = bytearray(path.read_bytes())

@@ -19,7 +19,6 @@ def write_ogbench(path, **more):
 
 
 def fields(data):
-    """Return what the rows hold, without their dtypes."""
     flags = [np.flatnonzero(x).tolist() for x in (data.terminated, data.truncated, ~data.valid)]
     return data.observation.agent_view[:, 0].tolist(), data.reward.tolist(), *flags
 

@@ -54,7 +54,6 @@ def test_updates_up_to_the_checkpoint_are_kept_and_copies_of_the_run_stay(tmp_pa
 
 @contextlib.contextmanager
 def full_disk(size):
-    """Let files grow to `size` bytes only."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))

@@ -69,7 +69,6 @@ def log_session(run_dir, name, info, records):
 
 
 def shown(run_dir):
-    """Return what TensorBoard shows of a run: the steps of each tag."""
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 

@@ -17,7 +17,6 @@ NOTHING = 0
 
 @pytest.mark.parametrize(("limit", "health"), [(4, 0), (100, 0), (4, 9)])
 def test_death_is_a_termination(limit, health):
-    """A player without health dies, whether or not the time limit is reached in the same step."""
     env = make_eval(env_config("craftax", CLASSIC, params={"max_timesteps": limit}))
     keys = jax.random.split(jax.random.key(0), 1)
 
