@@ -28,6 +28,9 @@ import jax
 import jaxtyping
 import pytest
 
+from stoix_like import cli
+from support.trained_runs import train_members, train_pendulum
+
 # Reproducible examples.
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.load_profile("repeatable")
@@ -112,3 +115,27 @@ def without_type_checks():
     with jax.numpy_rank_promotion("allow"):
         yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def refused(capfd):
+    """Return a function that runs a command which exits with code 2, and returns what it says."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([*map(str, words)])
+        out, err = capfd.readouterr()
+        assert (stopped.value.code, out) == (2, "")
+        return err
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def pendulum(tmp_path_factory):
+    return train_pendulum(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def members(tmp_path_factory):
+    return train_members(tmp_path_factory)

@@ -1,5 +1,3 @@
-"""The commands `collect` and `data`."""
-
 import numpy as np
 import pytest
 
@@ -41,10 +39,8 @@ def test_data_prints_what_a_file_holds_and_draws_its_returns(tmp_path, capsys):
         ("collect {tmp} --out {tmp}/data.npz --steps inf", "invalid count value: 'inf'"),
     ],
 )
-def test_wrong_arguments_are_refused(command, message, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        cli.main(command.format(tmp=tmp_path).split())
-    assert message.format(tmp=tmp_path) in capsys.readouterr().err
+def test_wrong_arguments_are_refused(command, message, tmp_path, refused):
+    assert message.format(tmp=tmp_path) in refused(*command.format(tmp=tmp_path).split())
 
 
 def test_a_file_without_steps_can_be_looked_at(tmp_path, capsys):

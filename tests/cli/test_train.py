@@ -27,9 +27,7 @@ REFUSED = [
     (["-m", "arch.seed=0,1", "--track"], "unknown key 'track': use logger=wandb"),
     (["--arch.seed", "1"], "keys have no dashes: write arch.seed=1"),
     (["system.gama=0.9"], "unknown key 'system.gama': did you mean 'system.gamma'"),
-    (["nonsense"], "key=value"),
     (["arch.total_num_envs=0"], "arch.total_num_envs=0 is out of range: it must be in [1, 2147483647]"),
-    (["env=gymnax/cartpol"], "did you mean 'gymnax/cartpole'"),
     (["env=gymnax"], "env.scenario.name="),
     (["hydra.run.dir=/proc/run"], "hydra.run.dir=/proc/run cannot be written"),
     (["-m", "arch.seed=0,1", "system.gamma=0.9,2.0"], "system.gamma=2.0 is out of range"),
@@ -41,7 +39,6 @@ REFUSED = [
     (["logger=[]"], "logger=[] is a list of choices: choose one"),
     (["arch.seed=1", "--track"], "unknown key 'track': use logger=wandb"),
     (["arch.total_num_envs=9", "arch.update_batch_size=2"], "use 8 or 10"),
-    (["system.module=os"], "system.module=os is not a system"),
     (["-m", "arch.seed=0,1", "+arch.n_envs=4"], "unknown key 'arch.n_envs': use arch.total_num_envs (over"),
     (["system.gama=1", "--cfg", "job"], "unknown key 'system.gama'"),
     (["--config-dir", "/", "system.gama=0.9"], "unknown key 'system.gama': did you mean 'system.gamma'"),
@@ -65,7 +62,6 @@ REFUSED = [
 INVALID = [
     (["system.gamma=1.5"], "system.gamma=1.5 is out of range: it must be in [0.0, 1.0]"),
     (["experiment=ppo_cartpol"], "did you mean 'ppo_cartpole'"),
-    (["+system.foo=1"], "unknown key 'system.foo'"),
     (["system.gamma=abc"], "system.gamma=abc has the wrong type: it must be a number"),
     (["arch.total_timesteps=1.5"], "arch.total_timesteps=1.5 has the wrong type: it must be an integer"),
     (["logger.wandb.enabled=maybe"], "logger.wandb.enabled=maybe has the wrong type: it must be true or false"),
@@ -76,12 +72,9 @@ INVALID = [
     (["system.num_minibatches=3"], "use a divisor of 1024"),
     (["arch.total_timesteps=1000"], "use at least 1024"),
     (["env=gymnax", "env.scenario.name=CartPol-v1"], "did you mean 'CartPole-v1'"),
-    (["env=gymnax", "env.scenario.name=MNISTBandit-bsuite"], "MNISTBandit-bsuite"),
     (["env.env_name=zoo"], "env.env_name='zoo'"),
     (["env.auto_reset=frsh"], "env.auto_reset=frsh is not known: did you mean 'fresh'"),
     (["+env.params.gravty=1"], "did you mean 'gravity'"),
-    (["network=mpl"], "did you mean 'mlp'"),
-    (["system=ppo/ff_pp"], "did you mean 'ppo/ff_ppo'"),
     (["network=mlp_continuous"], "choose network=mlp"),
     (["network.actor_network.pre_torso.activation=rellu"], "did you mean 'relu'"),
     (["arch.num_devices=64"], "arch.num_devices=64 is too many: use at most"),
@@ -93,15 +86,11 @@ INVALID = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), first(15, REFUSED), ids=[" ".join(arguments) for arguments, _ in REFUSED]
+    ("arguments", "message"), first(13, REFUSED), ids=[" ".join(arguments) for arguments, _ in REFUSED]
 )
-def test_invalid_input_prints_one_line_and_exits_with_code_2(arguments, message, capfd, tmp_path, monkeypatch):
+def test_invalid_input_prints_one_line_and_exits_with_code_2(arguments, message, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main(["train", *arguments])
-    out, err = capfd.readouterr()
-    assert exit_info.value.code == 2
-    assert out == ""
+    err = refused("train", *arguments)
     assert err.startswith("stoix-like: ")
     # Two unknown keys have a line each, below the first one.
     assert err.count("\n") == (3 if "unknown keys" in message else 1)
@@ -110,7 +99,7 @@ def test_invalid_input_prints_one_line_and_exits_with_code_2(arguments, message,
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"), first(14, INVALID), ids=[" ".join(overrides) for overrides, _ in INVALID]
+    ("overrides", "message"), first(12, INVALID), ids=[" ".join(overrides) for overrides, _ in INVALID]
 )
 def test_invalid_configurations_are_refused_by_a_sentence(overrides, message):
     with pytest.raises(ConfigError) as refused:
@@ -134,25 +123,38 @@ def test_runs_of_a_multirun_that_the_configuration_asks_for_are_checked_where_th
     assert train._check(args) is None
 
 
-def test_a_launcher_of_swept_experiments_would_not_be_used(tmp_path, capfd):
-    (tmp_path / "experiment").mkdir()
-    for name in ("a", "b"):
-        text = "# @package _global_\ndefaults:\n  - override /hydra/launcher: joblib\n"
-        (tmp_path / f"experiment/{name}.yaml").write_text(text)
-    with pytest.raises(SystemExit):
-        cli.main(["train", "-m", "--config-dir", str(tmp_path), "+experiment=a,b"])
-    assert "give hydra/launcher=… and its keys on the command line" in capfd.readouterr().err
+JOBLIB = "# @package _global_\ndefaults:\n  - override /hydra/launcher: joblib\n"
 
 
-def test_a_broken_yaml_file_is_refused_with_its_place(capfd, tmp_path):
-    (tmp_path / "env").mkdir()
-    (tmp_path / "env/mine.yaml").write_text("scenario: [1\n")
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main(["train", "--config-dir", str(tmp_path), "env=mine"])
-    err = capfd.readouterr().err
-    assert exit_info.value.code == 2
+@pytest.mark.parametrize(
+    ("files", "words", "message"),
+    [
+        ({"env/mine.yaml": "scenario: [1\n"}, "--config-dir {tmp} env=mine", '"{tmp}/env/mine.yaml", line 1'),
+        ({"file": ""}, "hydra.run.dir={tmp}/file/run", "cannot be written"),
+        ({"metrics.jsonl": "kept\n"}, "hydra.run.dir={tmp}", "already holds a run"),
+        ({"0-seed42/log": ""}, "-m arch.seed=0,1 hydra.sweep.dir={tmp}", "is not empty"),
+        (
+            {"experiment/a.yaml": JOBLIB, "experiment/b.yaml": JOBLIB},
+            "-m --config-dir {tmp} +experiment=a,b",
+            "give hydra/launcher=… and its keys on the command line",
+        ),
+        (
+            {"system/broken.yaml": "module: broken_system", "broken_system.py": "0 / 0"},
+            "--config-dir {tmp} system=broken --help",
+            "system.module=broken_system is not a system (ZeroDivisionError",
+        ),
+    ],
+)
+def test_what_files_say_is_refused_and_they_stay(files, words, message, refused, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    err = refused("train", *words.format(tmp=tmp_path).split())
+    assert message.format(tmp=tmp_path) in err
     assert err.count("\n") == 1
-    assert f'"{tmp_path}/env/mine.yaml", line 1' in err
+    assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {name.split("/")[0] for name in files}
+    assert {name: (tmp_path / name).read_text() for name in files} == files
 
 
 def test_an_experiment_needs_no_plus(capsys):
@@ -160,31 +162,11 @@ def test_an_experiment_needs_no_plus(capsys):
     assert "Acrobot-v1" in capsys.readouterr().out
 
 
-def test_a_file_in_the_path_of_the_run_directory_is_refused(capfd, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main(["train", f"hydra.run.dir={tmp_path}/file/run"])
-    assert exit_info.value.code == 2
-    assert "cannot be written" in capfd.readouterr().err
-
-
-def test_a_run_is_never_overwritten(capfd, tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("kept\n")
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main(["train", f"hydra.run.dir={tmp_path}"])
-    assert exit_info.value.code == 2
-    assert "already holds a run" in capfd.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
 @pytest.mark.parametrize("package", ["wandb", "tensorboardX"])
-def test_a_missing_package_is_refused_with_the_extra_to_install(package, capfd, tmp_path, monkeypatch):
+def test_a_missing_package_is_refused_with_the_extra_to_install(package, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main(["train", f"logger={package.removesuffix('X')}"])
-    assert exit_info.value.code == 2
-    assert "[loggers]'" in capfd.readouterr().err
+    assert "[loggers]'" in refused("train", f"logger={package.removesuffix('X')}")
 
 
 def test_help_shows_the_documentation_of_the_system_and_every_key(capsys):
@@ -234,17 +216,6 @@ def test_help_names_no_main_program_that_a_module_does_not_have(capsys, tmp_path
     assert "python -m" not in text
 
 
-def test_help_refuses_a_system_whose_module_is_broken(capsys, tmp_path, monkeypatch):
-    (tmp_path / "system").mkdir()
-    (tmp_path / "system/broken.yaml").write_text("module: broken_system")
-    (tmp_path / "broken_system.py").write_text("0 / 0")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main(["train", "--config-dir", str(tmp_path), "system=broken", "--help"])
-    assert exit_info.value.code == 2
-    assert "system.module=broken_system is not a system (ZeroDivisionError" in capsys.readouterr().err
-
-
 FORMS = {
     "module": [sys.executable, "-m", "stoix_like.systems.ppo.anakin.ff_ppo"],
     "file": [sys.executable, str(PPO_FILE)],
@@ -267,26 +238,28 @@ def test_a_module_a_file_and_the_command_launch_from_any_directory(form, tmp_pat
 
 
 @pytest.mark.slow
-def test_flags_and_overrides_come_in_any_order(tmp_path):
-    for arguments in (["--cfg", "job", "arch.seed=7"], ["arch.seed=7", "--cfg", "job"]):
-        done = subprocess.run([*FORMS["module"], *arguments], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert "seed: 7" in done.stdout
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--cfg job arch.seed=7", "seed: 7"),
+        ("arch.seed=7 --cfg job", "seed: 7"),
+        ("--help", "Proximal policy optimisation"),
+    ],
+)
+def test_flags_and_overrides_come_in_any_order(words, said, tmp_path):
+    done = subprocess.run([*FORMS["module"], *words.split()], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sweep_is_never_overwritten(capfd, tmp_path):
-    (tmp_path / "0-seed42").mkdir()
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main(["train", "-m", "arch.seed=0,1", f"hydra.sweep.dir={tmp_path}"])
-    assert exit_info.value.code == 2
-    assert "is not empty" in capfd.readouterr().err
+HYDRA = ["logger.wandb.group=${hydra:job.name}", "logger.wandb.project=${hydra:runtime.output_dir}"]
 
 
 def test_a_run_refers_to_the_configuration_of_hydra(tmp_path, monkeypatch):
     started, outer = [], HydraConfig.instance().cfg
     monkeypatch.setattr(experiment, "run_job", lambda prepared: started.append(prepared) or 1.0)
-    given = ["logger.wandb.group=${hydra:job.name}", "logger.wandb.project=${hydra:runtime.output_dir}"]
-    cli.main(["train", f"hydra.run.dir={tmp_path}/run", *given])
+    cli.main(["train", f"hydra.run.dir={tmp_path}/run", *HYDRA])
     wandb = started[0].setup.config.resolved["logger"]["wandb"]
     assert (wandb["group"], wandb["project"]) == ("ppo/ff_ppo", f"{tmp_path}/run")
     assert HydraConfig.instance().cfg is outer
@@ -295,8 +268,7 @@ def test_a_run_refers_to_the_configuration_of_hydra(tmp_path, monkeypatch):
 def test_a_run_from_python_refers_to_the_job_that_it_would_be(tmp_path, monkeypatch):
     started, outer = [], HydraConfig.instance().cfg
     monkeypatch.setattr(experiment, "run", started.append)
-    given = ["logger.wandb.group=${hydra:job.name}", "logger.wandb.project=${hydra:runtime.output_dir}"]
-    stoix_like.train("ppo/ff_ppo", given, run_dir=tmp_path / "run")
+    stoix_like.train("ppo/ff_ppo", HYDRA, run_dir=tmp_path / "run")
     wandb = started[0].setup.config.logger.wandb
     assert (wandb.group, wandb.project) == ("ppo/ff_ppo", f"{tmp_path}/run")
     assert started[0].directory.path == tmp_path / "run"
@@ -360,11 +332,3 @@ def test_multirun_runs_every_combination(tmp_path):
     runs = sorted(path.name for path in sweep.iterdir() if path.is_dir())
     assert runs == ["0-seed0", "1-seed0", "2-seed1", "3-seed1"]
     assert all((sweep / run / "summary.json").exists() for run in runs)
-
-
-@pytest.mark.slow
-def test_help_of_a_system_module_shows_its_documentation(tmp_path):
-    done = subprocess.run([*FORMS["module"], "--help"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0
-    assert "Proximal policy optimisation" in done.stdout
-    assert list(tmp_path.iterdir()) == []

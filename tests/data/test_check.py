@@ -1,5 +1,3 @@
-"""Data that do not fit a run are refused in one sentence; each case is a file that was written and read."""
-
 import dataclasses
 
 import numpy as np
@@ -66,8 +64,6 @@ def test_actions_of_several_parts_are_vectors():
 
 
 def edit(name, row, value):
-    """Change a row of an array."""
-
     def change(data):
         getattr(data, name)[row] = value
         return data
@@ -88,46 +84,42 @@ def with_header(**values):
 
 
 ROW = np.arange(7)
-WRONG = {
-    "environment": (with_header(environment="suite/Leg-v0"), "the data are of suite/Leg-v0, not of suite/Arm-v0"),
-    "missing entry": (with_view(touch=None), "the data have no observations.touch, which the run observes"),
-    "further entry": (with_view(sound=ROW), "the data have observations.sound, which the run does not observe"),
-    "shape": (
+WRONG = [
+    (with_header(environment="suite/Leg-v0"), "the data are of suite/Leg-v0, not of suite/Arm-v0"),
+    (with_view(touch=None), "the data have no observations.touch, which the run observes"),
+    (with_view(sound=ROW), "the data have observations.sound, which the run does not observe"),
+    (
         with_view(joint={"pos": np.zeros((7, 3), np.float32)}),
         r"observations.joint.pos has the shape \(3,\) per row, and in the run it is \(2,\)",
     ),
-    "dtype": (with_view(touch=ROW.astype(np.float32)), "observations.touch has the dtype float32, .* it is int32"),
-    "action shape": (
+    (with_view(touch=ROW.astype(np.float32)), "observations.touch has the dtype float32, .* it is int32"),
+    (
         lambda data: data._replace(action=np.zeros((7, 2), np.float32)),
         r"actions has the shape \(2,\) per row, and in the run it is \(1,\)",
     ),
-    "action dtype": (
-        lambda data: data._replace(action=data.action.astype(np.int64)),
-        "actions has the dtype int32",
-    ),
-    "bounds": (edit("action", 4, 2.1), r"the action \[2.1\] in row 4 is not between -2. and 2.: use the environ"),
-    "NaN": (edit("reward", 3, np.nan), "rewards is not finite in row 3: leave its episode out"),
-    "infinity": (
+    (lambda data: data._replace(action=data.action.astype(np.int64)), "actions has the dtype int32"),
+    (edit("action", 4, 2.1), r"the action \[2.1\] in row 4 is not between -2. and 2.: use the environ"),
+    (edit("reward", 3, np.nan), "rewards is not finite in row 3: leave its episode out"),
+    (
         with_view(joint={"pos": np.where(ROW[:, None] == 5, np.inf, np.zeros((7, 2), np.float32)).astype(np.float32)}),
         "observations.joint.pos is not finite in row 5",
     ),
-    "both flags": (edit("truncated", 1, True), "row 1 is terminated and truncated: set one of the flags"),
-    "endless": (edit("truncated", 5, False), "the episode that ends in row 5 neither terminated nor was truncated"),
-    "no last row": (edit("valid", 6, True), "the last episode does not end: add a row with its last observation"),
-    "flag within": (edit("truncated", 4, True), "row 4 has a flag, and is not the last step of its episode"),
-    "no step": (edit("valid", slice(None), False), "the data have no valid step: record some"),
-    "empty episode": (
+    (edit("truncated", 1, True), "row 1 is terminated and truncated: set one of the flags"),
+    (edit("truncated", 5, False), "the episode that ends in row 5 neither terminated nor was truncated"),
+    (edit("valid", 6, True), "the last episode does not end: add a row with its last observation"),
+    (edit("truncated", 4, True), "row 4 has a flag, and is not the last step of its episode"),
+    (edit("valid", slice(None), False), "the data have no valid step: record some"),
+    (
         lambda data: edit("valid", 0, False)(data)._replace(terminated=ROW == 1),
         "row 0 follows no step, and valids is False: leave it out",
     ),
-    "steps": (with_header(steps=6), "the header says 6 steps, and the arrays hold 5: record the data again"),
-    "returns": (with_header(return_max=4.0), "the header says return_max=4, and it is 3: record the data again"),
-}
+    (with_header(steps=6), "the header says 6 steps, and the arrays hold 5: record the data again"),
+    (with_header(return_max=4.0), "the header says return_max=4, and it is 3: record the data again"),
+]
 
 
-@pytest.mark.parametrize("kind", WRONG)
-def test_wrong_data_are_refused(kind, tmp_path):
-    spoil, message = WRONG[kind]
+@pytest.mark.parametrize(("spoil", "message"), WRONG)
+def test_wrong_data_are_refused(spoil, message, tmp_path):
     write_data(tmp_path / "wrong.npz", spoil(make_data()))
     with pytest.raises(ConfigError, match=rf"^system\.data=.*wrong\.npz: {message}") as error:
         check_data(read_data(tmp_path / "wrong.npz"), OBSERVATIONS, ACTIONS, ENV)

@@ -1,5 +1,3 @@
-"""Files of data sets: what was written is read, and nothing else is."""
-
 import io
 import pickle
 import zipfile
@@ -75,7 +73,6 @@ class Opened:
 
 
 def flip_a_byte(path):
-    """Change the last byte of an array."""
     with zipfile.ZipFile(path) as file:
         position = file.infolist()[2].header_offset - 1
     content = bytearray(path.read_bytes())
@@ -89,26 +86,12 @@ def flip_a_mapped_byte(path):
     flip_a_byte(path)
 
 
-def write_objects(path):
-    np.savez(path, observations=np.array([Opened()]), actions=np.zeros(1), terminals=np.ones(1))
-
-
-def write_wrong_header(path):
-    rewrite(path, header=np.frombuffer(b"{}", np.uint8))
-
-
 def write_later_format(path):
     text = make_data().header.to_json().replace('"format": 1', '"format": 2')
     rewrite(path, header=np.frombuffer(text.encode(), np.uint8))
 
 
-def write_huge_header(path):
-    """Of zeros, which compression makes small."""
-    rewrite(path, header=np.zeros(2**24 + 1, np.uint8))
-
-
-def write_one_long_word(path):
-    rewrite(path, header=np.zeros(1, f"S{2**24 + 1}"))
+HUGE = "its header has 16,777,217 bytes, more than 16,777,216: record it again"
 
 
 def claim_more_rows(path):
@@ -128,14 +111,21 @@ def claim_more_rows(path):
         (lambda path: path.write_bytes(b""), "it holds no observations"),
         (lambda path: path.write_bytes(pickle.dumps(Opened())), "it holds no observations"),
         (lambda path: np.savez(path, observations=np.zeros(3)), "it holds no actions"),
-        (write_objects, "observations is pickled, and reading it could run any code: save plain arrays"),
+        (
+            lambda path: np.savez(path, observations=np.array([Opened()]), actions=np.zeros(1), terminals=np.ones(1)),
+            "observations is pickled, and reading it could run any code: save plain arrays",
+        ),
         (lambda path: path.write_bytes(path.read_bytes()[:-100]), "damaged, or of another layout"),
         (flip_a_byte, "damaged, or of another layout"),
         (flip_a_mapped_byte, r"damaged, or of another layout \(BadZipFile: Bad CRC-32 for file '.*pos.npy'\)"),
-        (write_wrong_header, r"damaged, or of another layout \(the header has no format\)"),
+        (
+            lambda path: rewrite(path, header=np.frombuffer(b"{}", np.uint8)),
+            r"damaged, or of another layout \(the header has no format\)",
+        ),
         (write_later_format, "it has the format 2, and this version reads 1: record it again"),
-        (write_huge_header, "its header has 16,777,217 bytes, more than 16,777,216: record it again"),
-        (write_one_long_word, "its header has 16,777,217 bytes, more than 16,777,216: record it again"),
+        # Of zeros, which compression makes small, and one long word.
+        (lambda path: rewrite(path, header=np.zeros(2**24 + 1, np.uint8)), HUGE),
+        (lambda path: rewrite(path, header=np.zeros(1, f"S{2**24 + 1}")), HUGE),
         (claim_more_rows, r"damaged, or of another layout \(observations has 8 bytes instead of 36\)"),
         (lambda path: rewrite(path, rewards=np.zeros(6)), r"damaged.* \(rewards has 6 rows, and .* has 7\)"),
         (lambda path: rewrite(path, rewards=None), r"damaged, or of another layout \(KeyError: 'rewards'\)"),
@@ -147,8 +137,5 @@ def test_other_files_are_refused_by_name(path, spoil, message):
         read_data(path)
     with pytest.raises(ConfigError, match=r"^teacher\.data=.*data\.npz: "):
         read_data(path, "teacher.data")
-
-
-def test_directories_without_data_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="there is no such file"):
-        read_header(tmp_path)
+        read_header(path.parent)

@@ -1,5 +1,3 @@
-"""Data sets of other packages."""
-
 import io
 import json
 import zipfile
@@ -21,7 +19,6 @@ def write_ogbench(path, **more):
 
 
 def fields(data):
-    """Return what the rows hold, without their dtypes."""
     flags = [np.flatnonzero(x).tolist() for x in (data.terminated, data.truncated, ~data.valid)]
     return data.observation.agent_view[:, 0].tolist(), data.reward.tolist(), *flags
 
@@ -72,25 +69,21 @@ def write_d4rl(path, **more):
             file[name] = array
 
 
-def test_d4rl_in_one_file_of_numpy_ends_its_episodes(tmp_path):
-    write_d4rl(tmp_path / "data.npz")
-    data = read_data(tmp_path / "data.npz")
-    assert fields(data) == ([0, 1, 1, 2, 3, 4, 5], [0, 1, 0, 2, 0, 4, 0], [1], [3, 5], [2, 4, 6])
-    write_d4rl(tmp_path / "unclear.npz", timeouts=None, next_observations=OBSERVATIONS + 0.5)
-    with pytest.raises(ConfigError, match="it has next_observations and no timeouts"):
-        read_data(tmp_path / "unclear.npz")
-
-
-def test_d4rl_without_successors(tmp_path):
-    write_d4rl(tmp_path / "data.hdf5")
-    data = read_data(tmp_path / "data.hdf5")
+@pytest.mark.parametrize("ending", ["npz", "hdf5"])
+def test_d4rl_without_successors(tmp_path, ending):
+    path = tmp_path / f"data.{ending}"
+    write_d4rl(path)
+    data = read_data(path)
     assert fields(data) == ([0, 1, 1, 2, 3, 4, 5], [0, 1, 0, 2, 0, 4, 0], [1], [3, 5], [2, 4, 6])
     assert "left out" in data.header.notes[0]
-    assert read_header(tmp_path / "data.hdf5") == data.header
-    file = open_data(tmp_path / "data.hdf5")
+    assert read_header(path) == data.header
+    file = open_data(path)
     assert file.shapes["observations"].shape == (7, 1)
     assert file.header == data.header
     assert file.read() is file.read()
+    write_d4rl(tmp_path / "unclear.npz", timeouts=None, next_observations=OBSERVATIONS + 0.5)
+    with pytest.raises(ConfigError, match="it has next_observations and no timeouts"):
+        read_data(tmp_path / "unclear.npz")
 
 
 def test_d4rl_with_successors(tmp_path):
@@ -141,12 +134,21 @@ def test_minari(tmp_path):
     assert read_header(tmp_path / "arm-v0").environment == ""
 
 
-def test_compressed_images_of_minari_are_refused(tmp_path):
+@pytest.mark.parametrize("kind", ["images", "rows"])
+def test_what_minari_does_not_write_as_numbers_of_each_step_is_refused(tmp_path, kind):
     h5py = pytest.importorskip("h5py")
     write_minari(tmp_path / "arm-v0")
     with h5py.File(tmp_path / "arm-v0" / "data" / "main_data.hdf5", "a") as file:
-        file["episode_9"].create_dataset("observations/image", (2,), h5py.vlen_dtype(np.uint8))
-    with pytest.raises(ConfigError, match="holds no plain numbers: write images with jpeg_encoding=False"):
+        if kind == "images":
+            file["episode_9"].create_dataset("observations/image", (2,), h5py.vlen_dtype(np.uint8))
+            message = "holds no plain numbers: write images with jpeg_encoding=False"
+        else:
+            # There is an observation more than steps.
+            for number, rows in ((10, 2), (9, 3)):
+                del file[f"episode_{number}/observations/pos"]
+                file[f"episode_{number}/observations/pos"] = np.zeros((rows, 2))
+            message = "damaged, or of another layout .*rows"
+    with pytest.raises(ConfigError, match=message):
         read_data(tmp_path / "arm-v0")
 
 
@@ -169,24 +171,13 @@ def test_arrays_that_lie_in_other_files_are_refused(tmp_path, kind):
         read_data(tmp_path / "data.hdf5")
 
 
-@pytest.mark.parametrize(
-    ("given", "read"),
-    [
-        ("float64", "float32"),
-        ("int64", "int32"),
-        ("int16", "int16"),
-        ("int8", "int8"),
-        ("uint16", "uint16"),
-        ("uint8", "uint8"),
-        ("bool", "bool"),
-    ],
-)
-def test_arrays_have_the_types_that_environments_observe(tmp_path, given, read):
+@pytest.mark.parametrize("given", ["float64", "int64", "int16", "int8", "uint16", "uint8", "bool"])
+def test_arrays_have_the_types_that_environments_observe(tmp_path, given):
     arrays = {name: np.zeros(2, given) for name in ("observations", "actions", "rewards", "terminals")}
     np.savez(tmp_path / "data.npz", **arrays)
     data = read_data(tmp_path / "data.npz")
-    assert data.observation.agent_view.dtype == read
-    assert data.action.dtype == ("float32" if read == "float32" else "int32")
+    assert data.observation.agent_view.dtype == given.replace("64", "32")
+    assert data.action.dtype == ("float32" if given == "float64" else "int32")
     assert data.reward.dtype == np.float32
 
 
@@ -214,16 +205,6 @@ def test_arrays_are_read_exactly_or_refused(tmp_path, arrays, message):
     np.savez_compressed(tmp_path / "data.npz", **{**usual, **arrays})
     with pytest.raises(ConfigError, match=rf"^system\.data=.*data\.npz: {message}"):
         read_data(tmp_path / "data.npz")
-
-
-def test_minari_has_an_observation_more_than_steps(tmp_path):
-    h5py = pytest.importorskip("h5py")
-    write_minari(tmp_path / "arm-v0")
-    with h5py.File(tmp_path / "arm-v0" / "data" / "main_data.hdf5", "a") as file:
-        del file["episode_10/observations/pos"], file["episode_9/observations/pos"]
-        file["episode_10/observations/pos"], file["episode_9/observations/pos"] = np.zeros((2, 2)), np.zeros((3, 2))
-    with pytest.raises(ConfigError, match="damaged, or of another layout .*rows"):
-        read_data(tmp_path / "arm-v0")
 
 
 def test_rows_are_compared_before_arrays_are_read(tmp_path):

@@ -1,5 +1,3 @@
-"""Data sets as Minari itself reads them."""
-
 import dataclasses
 
 import numpy as np
@@ -13,11 +11,15 @@ from stoix_like.errors import ConfigError
 from support.recorded_data import ACTIONS, OBSERVATIONS, make_data
 
 
-@pytest.mark.slow
-def test_minari_loads_what_was_written(tmp_path, monkeypatch):
+@pytest.fixture
+def minari(tmp_path, monkeypatch):
     pytest.importorskip("h5py")
-    minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    return pytest.importorskip("minari")
+
+
+@pytest.mark.slow
+def test_minari_loads_what_was_written(tmp_path, minari):
     data = make_data()
     observation = Observation(data.observation.agent_view, step_count=np.array([0, 1, 2, 0, 1, 2, 3], np.int32))
     data = data._replace(observation=observation, header=dataclasses.replace(data.header, notes=("a note",)))
@@ -41,10 +43,7 @@ def test_minari_loads_what_was_written(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_parts_of_actions_are_spaces_of_their_own(tmp_path, monkeypatch):
-    pytest.importorskip("h5py")
-    minari = pytest.importorskip("minari")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+def test_parts_of_actions_are_spaces_of_their_own(tmp_path, minari):
     data = make_data()
     data = data._replace(action=np.concatenate([data.action * 0 + 1, data.action, data.action * 0 + 2], axis=1))
     space = Dict({"grip": Discrete(2), "move": Tuple([ACTIONS, MultiDiscrete((3,))])})
@@ -56,11 +55,6 @@ def test_parts_of_actions_are_spaces_of_their_own(tmp_path, monkeypatch):
     np.testing.assert_array_equal(read_data(tmp_path / "arm-v0").action[data.valid], data.action[data.valid])
 
 
-def test_names_of_minari_end_with_a_version(tmp_path):
-    with pytest.raises(ConfigError, match=r"names of Minari end with a version: use .*arm-v0$"):
-        check_minari(tmp_path / "arm.npz")
-
-
 def test_a_directory_is_complete_or_missing(tmp_path):
     pytest.importorskip("h5py")
     with pytest.raises(AttributeError):
@@ -69,3 +63,5 @@ def test_a_directory_is_complete_or_missing(tmp_path):
     (tmp_path / "arm-v0").mkdir()
     with pytest.raises(ConfigError, match="exists, and data sets are never overwritten"):
         write_minari(tmp_path / "arm-v0", make_data(), OBSERVATIONS, ACTIONS)
+    with pytest.raises(ConfigError, match=r"names of Minari end with a version: use .*arm-v0$"):
+        check_minari(tmp_path / "arm.npz")

@@ -1,5 +1,3 @@
-"""Arguments of environments: unknown names, types, and numbers that do not fit."""
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

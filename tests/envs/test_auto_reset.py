@@ -1,5 +1,3 @@
-"""Tests of the four modes of automatic reset."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

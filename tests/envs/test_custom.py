@@ -1,5 +1,3 @@
-"""Environments and wrappers of a user's own: by import path and from Python, in training and afterwards."""
-
 import functools
 import re
 import threading
@@ -149,36 +147,10 @@ def with_attribute(env, name, value):
 
 def several(number):
     words = f"num_agents={number!r} must be a whole number of at least 1"
-    return with_attribute(custom_envs.Corridor(size=2), "num_agents", number), words
+    return with_attribute(custom_envs.Corridor(size=2), "num_agents", number), {}, words
 
 
 DM_ENV = type("Environment", (), {"__module__": "dm_env.environment"})()
-
-
-@pytest.mark.parametrize(
-    ("env", "words"),
-    [
-        (DM_ENV, "not an environment in JAX: it has the interface of dm_env, .*: wrap it as a gymnasium.Env"),
-        (object(), "object is not an environment in JAX: subclass stoix_like.envs.Environment"),
-        (dict, "dict is not an environment in JAX"),
-        (Spaceless(), "Spaceless has no observation_space: set it to a space of stoix_like.envs"),
-        (Short(), r"of reset is uint8.*, but the space is .*custom_envs.py:\d+\)"),
-        (broken, r"is invalid for broken: KeyError: 'absent' \(.*test_custom.py:\d+\)"),
-        (
-            with_attribute(Counting(), "lock", threading.Lock()),
-            r"Counting cannot be copied \(.*lock.*\): pass its class",
-        ),
-        (
-            gymnasium.make_vec("CartPole-v1", num_envs=2),
-            "vector environment of gymnasium: pass its id, env='CartPole-v1'",
-        ),
-        *map(several, ("2", 0, 2.0)),
-    ],
-    ids=lambda value: value[:30] if isinstance(value, str) else "",
-)
-def test_what_is_no_environment_is_refused(env, words):
-    with pytest.raises(ConfigError, match=words):
-        make(EnvConfig("own"), env)
 
 
 class Unfinished(gymnasium.Env):
@@ -190,21 +162,34 @@ class Raising(custom_envs.GymnaxWalk):
         raise NameError("lost")
 
 
+VECTORS, LOCKED = gymnasium.make_vec("CartPole-v1", num_envs=2), with_attribute(Counting(), "lock", threading.Lock())
+
+
 @pytest.mark.parametrize(
-    ("env", "kwargs", "params", "message"),
+    ("env", "changes", "words"),
     [
-        (Unfinished, {}, {}, "Unfinished is not a gymnasium environment"),
-        (Raising, {}, {}, "Raising does not follow the interface of gymnax .*lost"),
-        (Counting, {"opponent": "self"}, {}, "Counting is not a pgx game: leave it out"),
-        (Counting, {"world": True}, {}, "world=True: Counting is not a game of several agents: leave it out"),
-        (custom_envs.Corridor, {"world": True}, {}, "Corridor is not a game of several agents: leave it out"),
-        (Match, {"world": 1}, {}, "env.kwargs.world=1 is invalid for Match: it must be true or false"),
-        (Counting, {}, {"gravity": 3}, "Counting has no parameters: use env.kwargs"),
+        (DM_ENV, {}, "not an environment in JAX: it has the interface of dm_env, .*: wrap it as a gymnasium.Env"),
+        (object(), {}, "object is not an environment in JAX: subclass stoix_like.envs.Environment"),
+        (dict, {}, "dict is not an environment in JAX"),
+        (Spaceless(), {}, "Spaceless has no observation_space: set it to a space of stoix_like.envs"),
+        (Short(), {}, r"of reset is uint8.*, but the space is .*custom_envs.py:\d+\)"),
+        (broken, {}, r"is invalid for broken: KeyError: 'absent' \(.*test_custom.py:\d+\)"),
+        (LOCKED, {}, r"Counting cannot be copied \(.*lock.*\): pass its class"),
+        (VECTORS, {}, "vector environment of gymnasium: pass its id, env='CartPole-v1'"),
+        *map(several, ("2", 0, 2.0)),
+        (Unfinished, {}, "Unfinished is not a gymnasium environment"),
+        (Raising, {}, "Raising does not follow the interface of gymnax .*lost"),
+        (Counting, {"kwargs": {"opponent": "self"}}, "Counting is not a pgx game: leave it out"),
+        (Counting, {"kwargs": {"world": True}}, "world=True: Counting is not a game of several agents: leave it out"),
+        (custom_envs.Corridor, {"kwargs": {"world": True}}, "Corridor is not a game of several agents: leave it out"),
+        (Match, {"kwargs": {"world": 1}}, "env.kwargs.world=1 is invalid for Match: it must be true or false"),
+        (Counting, {"params": {"gravity": 3}}, "Counting has no parameters: use env.kwargs"),
     ],
+    ids=lambda value: value[:30] if isinstance(value, str) else "",
 )
-def test_faults_and_arguments_without_effect_are_refused(env, kwargs, params, message):
-    with pytest.raises(ConfigError, match=message):
-        custom.make("", env, kwargs, params)
+def test_what_is_no_environment_and_arguments_without_effect_are_refused(env, changes, words):
+    with pytest.raises(ConfigError, match=words):
+        make(EnvConfig("own", **changes), env)
 
 
 @pytest.mark.parametrize("env", [Counting(start=3), Counting, lambda start=3: Counting(start)])
@@ -282,22 +267,19 @@ def test_an_environment_cannot_be_given_twice():
         stoix_like.train("ppo/ff_ppo", ["+env.kwargs.size=3"], env=custom_envs.Corridor())
 
 
-def test_an_anonymous_function_has_a_name_for_paths():
-    config = composed(*as_overrides(lambda: custom_envs.Corridor()))
-    assert (config.env.env_name, config.env.scenario.name) == ("own", "lambda")
-
-
 def test_an_environment_that_names_possible_agents_stays_one_in_jax():
     env = custom_envs.Corridor(size=2)
     env.possible_agents = ["walker"]
     assert not make_eval(EnvConfig("own"), env).on_host
 
 
-def test_a_class_with_arguments_is_passed_as_one():
+def test_a_class_with_arguments_is_passed_as_one_and_an_anonymous_function_has_a_name_for_paths():
     env = functools.partial(custom_envs.Corridor, size=2)
     assert as_overrides(env) == as_overrides(custom_envs.Corridor(size=2))
     config = composed(*as_overrides(env))
     assert make(config.env, env).unwrapped.env.size == 2
+    config = composed(*as_overrides(lambda: custom_envs.Corridor()))
+    assert (config.env.env_name, config.env.scenario.name) == ("own", "lambda")
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""What a file says of environments is what policies would read from them."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,12 +116,3 @@ def test_conversions_inside_environments_of_a_users_own_are_not_described(inside
     config = factory.EnvConfig(env_name="own")
     env = factory.make_eval(config, lambda: inside(Vectorize(Spot())))
     assert (factory.describe_episodes(config, env, reset_of(env).observation) is not None) == is_described
-
-
-def test_described_environments_take_no_steps(tmp_path):
-    config, env = make("env=gymnax/cartpole")
-    found = described(config, env, tmp_path / "environment.json")
-    keys = jax.random.split(jax.random.key(0), 2)
-    state, _ = found.reset(keys)
-    with pytest.raises(TypeError, match="take no steps"):
-        found.step(keys, state, jnp.zeros(2, jnp.int32))

@@ -1,46 +1,43 @@
-"""Tests of environments from configurations: names, errors, and the order of wrappers."""
-
 import logging
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
-from stoix_like.composition import register_environments
+from stoix_like.config import parse_config
 from stoix_like.envs import Discrete, EnvConfig, Environment, ScenarioConfig, list_scenarios, make, make_eval, suites
 from stoix_like.errors import ConfigError, MissingExtraError
-from stoix_like.schema import from_mapping
+from support.composed import compose_config
 from support.nim import Nim
-
-CONFIGS = Path(__file__).parents[2] / "configs"
-
 
 ADD = {"_target_": "support.custom_envs.AddReward"}
 
 
 def composed(*overrides):
-    register_environments()
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("config", list(overrides))
-    return from_mapping(EnvConfig, OmegaConf.to_container(config.env, resolve=True), "env")
+    return parse_config(compose_config(list(overrides))).env
+
+
+def of(suite, name, **changes):
+    return EnvConfig(suite, ScenarioConfig(name), **changes)
 
 
 def probe(name="value", **changes):
-    return EnvConfig("probe", ScenarioConfig(name), **changes)
+    return of("probe", name, **changes)
 
 
 def own(name="Corridor", **changes):
-    return EnvConfig("own", ScenarioConfig(name), _target_=f"support.custom_envs.{name}", **changes)
+    return of("own", name, _target_=f"support.custom_envs.{name}", **changes)
+
+
+def nim(**changes):
+    return of("own", "Nim", _target_="support.nim.Nim", **changes)
 
 
 def test_scenario_without_a_yaml_is_built_by_name():
     config = composed("env=gymnax", "env.scenario.name=Acrobot-v1", "+env.params.max_steps_in_episode=3")
-    assert config == EnvConfig("gymnax", ScenarioConfig("Acrobot-v1"), params={"max_steps_in_episode": 3})
+    assert config == of("gymnax", "Acrobot-v1", params={"max_steps_in_episode": 3})
     assert make(config).action_space == Discrete(3)
 
 
@@ -48,22 +45,11 @@ def test_yaml_defaults_are_the_dataclass_defaults():
     assert composed("env=probe/value") == probe()
 
 
-@pytest.mark.slow
-def test_list_scenarios_lists_supported_scenarios():
-    scenarios = list_scenarios()
-    assert {"CartPole-v1", "Breakout-MinAtar"} <= set(scenarios["gymnax"])
-    assert "MNISTBandit-bsuite" not in scenarios["gymnax"]
-    assert "discount" in scenarios["probe"]
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (EnvConfig("gymnx", ScenarioConfig("CartPole-v1")), "env.env_name='gymnx' .*'gymnax'"),
-        (
-            EnvConfig("gymnax", ScenarioConfig("CartPole-v1"), assets="models"),
-            "env.assets=models has no effect: gymnax",
-        ),
+        (of("gymnx", "CartPole-v1"), "env.env_name='gymnx' .*'gymnax'"),
+        (of("gymnax", "CartPole-v1", assets="models"), "env.assets=models has no effect: gymnax"),
         (EnvConfig("gymnax"), "env=gymnax names no environment: .*choose from Acrobot-v1"),
         (probe(auto_reset="frehs"), "env.auto_reset='frehs' .*'fresh'"),
         (probe("discount", kwargs={"limit": 3}), "env.kwargs.limit=3 .*it has none"),
@@ -100,31 +86,19 @@ def test_values_out_of_range_raise(override):
 
 
 @pytest.mark.parametrize(
-    ("package", "config", "words"),
+    ("package", "changes", "words"),
     [
-        (
-            "gymnax",
-            EnvConfig("gymnax", ScenarioConfig("CartPole-v1")),
-            r"env.env_name=gymnax needs .*'gymnax'.*\[envs\]",
-        ),
-        (
-            "envpool",
-            EnvConfig("gymnasium", ScenarioConfig("CartPole-v1"), vectorization="envpool"),
-            r"env.vectorization=envpool needs .*pip install .*\[envpool\]",
-        ),
-        (
-            "kinetix",
-            EnvConfig("kinetix", ScenarioConfig("l_h4_cartpole")),
-            r"\[kinetix\]', then pip install --no-deps kinetix-env",
-        ),
-        ("jaxmarl", EnvConfig("jaxmarl", ScenarioConfig("hanabi")), r"env.env_name=jaxmarl needs .*\[jaxmarl\]"),
+        ("gymnax", {}, r"env.env_name=gymnax needs .*'gymnax'.*\[envs\]"),
+        ("envpool", {"vectorization": "envpool"}, r"env.vectorization=envpool needs .*pip install .*\[envpool\]"),
+        ("kinetix", {}, r"\[kinetix\]', then pip install --no-deps kinetix-env"),
+        ("jaxmarl", {}, r"env.env_name=jaxmarl needs .*\[jaxmarl\]"),
     ],
 )
-def test_missing_package_error_names_the_extra(package, config, words, monkeypatch):
+def test_missing_package_error_names_the_extra(package, changes, words, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"stoix_like.envs.suites.{package}", raising=False)
     with pytest.raises(MissingExtraError, match=words):
-        make(config)
+        make(of("gymnasium" if changes else package, "CartPole-v1", **changes))
     monkeypatch.setattr(suites, "SUITES", {name: suites.SUITES[name] for name in (package, "probe")})
     scenarios = list_scenarios()
     assert scenarios.pop(package) == []
@@ -134,7 +108,7 @@ def test_missing_package_error_names_the_extra(package, config, words, monkeypat
 def test_missing_module_of_another_package_propagates(monkeypatch):
     monkeypatch.setitem(suites.SUITES, "broken", suites.Suite("stoix_like.envs.broken", "gymnax", "envs"))
     with pytest.raises(ModuleNotFoundError, match=r"stoix_like\.envs\.broken"):
-        make(EnvConfig("broken", ScenarioConfig("x")))
+        make(of("broken", "x"))
 
 
 def wrapper_names(env):
@@ -165,9 +139,9 @@ def test_wrappers_have_a_fixed_order():
     own = ["AddReward", "AddReward", "Vectorize"]
     assert wrapper_names(make(everything)) == ["PoolReset", "ClipReward", "ScaleReward", *inner, "RandomStarts", *own]
     assert wrapper_names(make_eval(everything)) == [*inner, *own]
-    dictionary = EnvConfig("jumanji", ScenarioConfig("Tetris-v0"), flatten_observation=True, observation_clip=0.5)
+    dictionary = of("jumanji", "Tetris-v0", flatten_observation=True, observation_clip=0.5)
     assert wrapper_names(make_eval(dictionary))[:3] == ["RecordEpisode", "ClipObservation", "FlattenObservation"]
-    image = EnvConfig("gymnax", ScenarioConfig("Catch-bsuite"), flatten_observation=True)
+    image = of("gymnax", "Catch-bsuite", flatten_observation=True)
     assert make(image).observation_space.shape == (50,)
 
 
@@ -184,10 +158,6 @@ def test_automatic_reset_resets_every_wrapper():
     assert [int(t.next_observation.step_count[0]) for t in timesteps] == [1, 2, 1, 2]
     np.testing.assert_allclose([float(t.reward[0]) for t in timesteps], 0.5)
     np.testing.assert_allclose([float(t.episode.episode_return[0]) for t in timesteps], [1.0, 2.0, 1.0, 2.0])
-
-
-def nim(**changes):
-    return EnvConfig("own", ScenarioConfig("Nim"), _target_="support.nim.Nim", **changes)
 
 
 @pytest.mark.slow
@@ -244,7 +214,7 @@ def test_opponents_that_cannot_play_are_refused(config, words):
 )
 def test_games_without_opponents_are_refused(game, words):
     with pytest.raises(ConfigError, match=words):
-        make_eval(EnvConfig("own", ScenarioConfig(game.__name__)), game())
+        make_eval(of("own", game.__name__), game())
 
 
 def test_the_device_that_mjx_logs_is_left_out(caplog):
@@ -260,6 +230,6 @@ def test_the_device_that_mjx_logs_is_left_out(caplog):
 )
 def test_training_on_the_host_refuses_wrappers_that_start_or_end_episodes(wrapper, argument, instead):
     entry = {"_target_": f"stoix_like.envs.wrappers.{wrapper}", argument: 5}
-    config = EnvConfig("gymnasium", ScenarioConfig("CartPole-v1"), wrappers=(entry,))
+    config = of("gymnasium", "CartPole-v1", wrappers=(entry,))
     with pytest.raises(ConfigError, match=f"{wrapper} does not fit gymnasium, which resets itself: {instead}"):
         make(config)

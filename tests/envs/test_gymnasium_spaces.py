@@ -79,57 +79,46 @@ def test_views_are_made_of_observations_with_any_batch_axes():
     np.testing.assert_array_equal(images.view_of(frames), np.moveaxis(frames, 0, -1))
 
 
-def test_discrete_actions_start_where_the_environment_counts_from():
-    taken = []
-
-    class Lever(gymnasium.Env):
-        observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(3, start=-1)
+def taking(space):
+    class Taking(gymnasium.Env):
+        observation_space, action_space, taken = gymnasium.spaces.Box(-1, 1, (1,)), space, []
 
         def reset(self, *, seed=None, options=None):
             return np.zeros(1, np.float32), {}
 
         def step(self, action):
-            taken.append(action)
-            return np.zeros(1, np.float32), 0.0, False, False, {}
+            assert action in space
+            self.taken.append(action)
+            return np.zeros(1, np.float32), float(action["mode"] if isinstance(action, dict) else 0), False, False, {}
 
-    env = make("", Lever, {}, {})
-    assert (env.action_space, env.unwrapped.action_space) == (Discrete(3), Discrete(3, start=-1))
-    keys = jax.random.split(jax.random.key(0), 3)
+    return Taking
+
+
+def act(env, actions):
+    keys = jax.random.split(jax.random.key(0), len(actions))
     state, _ = env.reset(keys)
-    env.step(keys, state, jnp.array([0, 1, 2]))
+    _, timestep = env.step(keys, state, jnp.array(actions))
     env.check()
     env.release(state)
-    assert [int(action) for action in taken] == [-1, 0, 1]
-    assert all(action in Lever.action_space for action in taken)
+    return timestep
+
+
+def test_discrete_actions_start_where_the_environment_counts_from():
+    lever = taking(gymnasium.spaces.Discrete(3, start=-1))
+    env = make("", lever, {}, {})
+    assert (env.action_space, env.unwrapped.action_space) == (Discrete(3), Discrete(3, start=-1))
+    act(env, [0, 1, 2])
+    assert [int(action) for action in lever.taken] == [-1, 0, 1]
     np.testing.assert_array_equal(env.native_action(jnp.array([0, 1, 2])), [-1, 0, 1])
 
 
 def test_dictionaries_and_tuples_of_actions_reach_the_environment():
     spaces = gymnasium.spaces
-    space = spaces.Dict({"mode": spaces.Discrete(2, start=1), "arm": spaces.Tuple([spaces.Box(-2, 2, (1,))])})
-    taken = []
-
-    class Arm(gymnasium.Env):
-        observation_space, action_space = spaces.Box(-1, 1, (1,)), space
-
-        def reset(self, *, seed=None, options=None):
-            return np.zeros(1, np.float32), {}
-
-        def step(self, action):
-            taken.append(action)
-            return np.zeros(1, np.float32), float(action["mode"]), False, False, {}
-
-    env = make("", Arm, {}, {})
-    env = wrappers.ClipActions(wrappers.RescaleActions(env))
-    keys = jax.random.split(jax.random.key(0), 2)
-    state, _ = env.reset(keys)
+    arm = taking(spaces.Dict({"mode": spaces.Discrete(2, start=1), "arm": spaces.Tuple([spaces.Box(-2, 2, (1,))])}))
+    env = wrappers.ClipActions(wrappers.RescaleActions(make("", arm, {}, {})))
     # The parts in the order of jax: arm.0, mode.
-    _, timestep = env.step(keys, state, jnp.array([[0.5, 0.0], [-3.0, 1.0]]))
-    env.check()
-    env.release(state)
-    np.testing.assert_array_equal(timestep.reward, [1.0, 2.0])
-    assert all(space.contains(action) for action in taken)
-    assert [float(action["arm"][0][0]) for action in taken] == [1.0, -2.0]
+    np.testing.assert_array_equal(act(env, [[0.5, 0.0], [-3.0, 1.0]]).reward, [1.0, 2.0])
+    assert [float(action["arm"][0][0]) for action in arm.taken] == [1.0, -2.0]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Tests of the bridge to environments on the host, with an environment whose every transition is known."""
-
 import contextlib
 
 import jax
@@ -14,7 +12,7 @@ from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.host import HostEnvironment, HostSpec
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch
-from stoix_like.errors import ConfigError, HostEnvironmentError
+from stoix_like.errors import HostEnvironmentError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
@@ -238,26 +236,6 @@ def test_resuming_says_that_episodes_start_anew_and_evaluation_closes_what_faile
     with pytest.raises(HostEnvironmentError, match="ZeroDivisionError"):
         stoix_like.evaluate(run_dir, 2)
     assert Scripted.open_environments == before
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "words"),
-    [
-        ("support.scripted:Scripted-v0", {"auto_reset": "pool"}, "env.auto_reset='pool'.*use fresh"),
-        ("support.scripted:Scripted-v0", {"kwargs": {"size": 3}}, "env.kwargs={'size': 3} is invalid for support"),
-        (
-            "support.scripted:Scripted-v0",
-            {"params": {"noop_max": 3}},
-            "env.params.noop_max=3 is not a parameter of supp",
-        ),
-        ("CartPol-v1", {}, "env.scenario.name='CartPol-v1'.*CartPole-v1"),
-        ("no_such_module:Env-v0", {}, "env.scenario.name='no_such_module:Env-v0'"),
-        ("", {}, "env.scenario.name=''.*CartPole-v1"),
-    ],
-)
-def test_invalid_settings_raise(name, changes, words):
-    with pytest.raises(ConfigError, match=words):
-        make(EnvConfig("gymnasium", ScenarioConfig(name), **changes))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from stoix_like.signals import Signals
 from support.conformance import rollout
 from support.scripted import Scripted
 
-N, T = 3, 40
+N, ASYNC = 3, {"vectorization": "async", "timeout": 60.0}
 
 
 def config(**changes):
@@ -42,42 +42,42 @@ def test_released_environments_are_reused_and_all_are_closed():
     assert Scripted.open_environments == 0
 
 
-def test_an_exception_on_the_host_is_raised_by_check():
-    env = make(config(kwargs={"fail_at": 4}))
-    _, _, steps = rollout(env, T)
-    with pytest.raises(HostEnvironmentError, match="gymnasium/support.scripted:Scripted-v0 failed: RuntimeError"):
-        env.check()
-    # Episode 1, the first of at least 4 steps, starts after the first step.
-    assert steps.terminated[4:].all()
-    env.check()
-    env.close()
-
-
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of gymnasium, with the traceback
 @pytest.mark.parametrize(
-    ("fault", "message"),
+    ("fault", "options", "message"),
     [
-        pytest.param(
-            "hang", r"Scripted-v0 failed: no answer within 0.5 seconds \(env.timeout\)", marks=pytest.mark.slow
+        ("raise", {}, "gymnasium/support.scripted:Scripted-v0 failed: RuntimeError"),
+        ("observation", {}, "Scripted-v0 failed: environment 0 of 3 returned NaN in its observation"),
+        (
+            "array",
+            {},
+            r"Scripted-v0 failed: ValueError: reward has shape \(1,\), and \(\) is declared: make them agree",
         ),
-        ("observation", "Scripted-v0 failed: environment 0 of 3 returned NaN in its observation"),
-        pytest.param(
-            "infinite", "Scripted-v0 failed: environment 0 of 3 returned inf in its reward", marks=pytest.mark.slow
-        ),
-        pytest.param("exit", "Scripted-v0 failed: SystemExit: 0", marks=pytest.mark.slow),
-        ("array", r"Scripted-v0 failed: ValueError: reward has shape \(1,\), and \(\) is declared: make them agree"),
-        ("number", r"Scripted-v0 failed: ValueError: observation has shape \(\), and \(4,\) is declared"),
-        pytest.param(
-            "reward", "Scripted-v0 failed: environment 0 of 3 returned NaN in its reward", marks=pytest.mark.slow
+        ("number", {}, r"Scripted-v0 failed: ValueError: observation has shape \(\), and \(4,\) is declared"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("hang", {"timeout": 0.5}, r"Scripted-v0 failed: no answer within 0.5 seconds \(env.timeout\)"),
+                ("infinite", {}, "Scripted-v0 failed: environment 0 of 3 returned inf in its reward"),
+                ("exit", {}, "Scripted-v0 failed: SystemExit: 0"),
+                ("reward", {}, "Scripted-v0 failed: environment 0 of 3 returned NaN in its reward"),
+                # What is raised in a worker arrives.
+                ("unpicklable", ASYNC, "Scripted-v0 failed: SimulatorError: exploded"),
+                ("exit", ASYNC, "Scripted-v0 failed: SystemExit: 0"),
+                ("number", ASYNC, r"failed: ValueError: observation has shape \(\), and \(4,\) is declared"),
+            )
         ),
     ],
 )
-def test_a_faulty_environment_is_reported_by_check(fault, message):
-    env = make(config(kwargs={"fail_at": 4, "fault": fault}, timeout=0.5 if fault == "hang" else 300.0))
+def test_a_faulty_environment_is_reported_by_check_and_ends_its_episodes(fault, options, message):
+    """Episode 1, the first of at least 4 steps, starts after the first step."""
+    env = make(config(kwargs={"fail_at": 4, "fault": fault}, **options))
     _, _, steps = rollout(env, 8)
     with pytest.raises(HostEnvironmentError, match=message):
         env.check()
     assert not steps.terminated[:4].all()
     assert steps.terminated[4:].all()
+    env.check()
     env.close()
 
 
@@ -175,24 +175,6 @@ def test_an_example_that_hangs_is_left():
     env.close()
     with pytest.raises(ConfigError, match=r"env.timeout=0.2: building support.scripted:Scripted-v0 takes longer"):
         make(config(kwargs={"build_seconds": 30.0}, timeout=0.2))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning")  # of gymnasium, with the traceback
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("unpicklable", "Scripted-v0 failed: SimulatorError: exploded"),
-        ("exit", "Scripted-v0 failed: SystemExit: 0"),
-        ("number", r"Scripted-v0 failed: ValueError: observation has shape \(\), and \(4,\) is declared"),
-    ],
-)
-def test_what_an_environment_raises_in_a_worker_arrives(fault, message):
-    env = make(config(kwargs={"fail_at": 4, "fault": fault}, vectorization="async", timeout=60.0))
-    rollout(env, 8)
-    with pytest.raises(HostEnvironmentError, match=message):
-        env.check()
-    env.close()
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""Tests of environments with JaxMARL's interface; those of the suite are in `suites/test_jaxmarl.py`."""
-
 from types import SimpleNamespace
 from typing import NamedTuple
 

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from stoix_like.envs import suites
-from stoix_like.envs.environment import Environment
-from stoix_like.envs.legends import Feature, all_features, find_feature, find_legend
+from stoix_like.envs.legends import all_features, find_feature, find_legend
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
 from stoix_like.envs.wrappers import FlattenObservation, SelectEntries, StackFrames
 from stoix_like.errors import ConfigError
@@ -74,9 +73,3 @@ def test_gymnax_and_gymnasium_agree(name):
         assert (values <= feature.high).all()
     names = find_legend(name).actions
     assert len(names) == (host.action_space.n if isinstance(host.action_space, gymnasium.spaces.Discrete) else 1)
-
-
-def test_environments_without_a_legend_have_entries():
-    assert Environment.legend(None).features == ()  # type: ignore[arg-type]
-    assert Feature("observation[3]", (3,)).label == "observation[3]"
-    assert Feature("pole_angle", (2,), "rad").label == "pole angle (rad)"

@@ -1,5 +1,3 @@
-"""What a number means to networks follows from its declared space, whatever interface and dtype it comes with."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

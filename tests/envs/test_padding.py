@@ -1,5 +1,3 @@
-"""One space for agents of several kinds, whatever interface their game has."""
-
 import numpy as np
 import pytest
 

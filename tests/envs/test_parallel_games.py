@@ -1,5 +1,3 @@
-"""Tests of games with the parallel interface of PettingZoo."""
-
 import threading
 from functools import partial
 

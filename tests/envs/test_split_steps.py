@@ -1,5 +1,3 @@
-"""Steps of host environments in two parts."""
-
 import jax
 import numpy as np
 import pytest

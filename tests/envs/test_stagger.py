@@ -1,5 +1,3 @@
-"""First episodes of different lengths."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

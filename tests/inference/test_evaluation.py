@@ -8,7 +8,6 @@ import pytest
 from omegaconf import OmegaConf
 from PIL import Image
 
-import stoix_like
 from stoix_like import cli
 from stoix_like.architectures.evaluator import Episodes
 from stoix_like.config import parse_config
@@ -21,17 +20,7 @@ from stoix_like.run.records import records
 from stoix_like.run.set_up.setup import set_up
 from support.composed import compose_config
 from support.recorded import write_config
-from support.trained_runs import SMALL, train_members, train_pendulum
-
-
-@pytest.fixture(scope="module")
-def pendulum(tmp_path_factory):
-    return train_pendulum(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def members(tmp_path_factory):
-    return train_members(tmp_path_factory)
+from support.trained_runs import SMALL
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +49,8 @@ def test_statistics_are_those_of_the_episodes(played):
     # They end exactly at arch.max_eval_steps.
     assert record["episodes_cut"] == 0
     assert json.loads(record["path"].read_text()) == without_path(record)
+    assert "\n    env steps 128 (" in describe(record)
+    assert "\n    gradient steps 128 (" in describe({**record, "step_unit": "gradient steps"})
 
 
 def still(observation, key):
@@ -89,13 +80,6 @@ def test_evaluation_shares_no_key_with_training_of_the_same_seed(seed):
     of_training = np.concatenate([np.reshape(data, (-1, 2)) for data in of_training])
     of_evaluation = np.asarray(jax.random.key_data(evaluation._keys(seed)))
     assert not (of_training[:, None] == of_evaluation).all(-1).any()
-
-
-@pytest.mark.slow
-def test_evaluation_from_python(pendulum, played):
-    record = stoix_like.evaluate(pendulum, 10, which="last", seed=3)
-    assert record["path"] != played["path"]
-    assert without_path(record) == without_path(played)
 
 
 def test_episodes_beyond_the_batch_size_are_played_in_batches(pendulum, played, monkeypatch):
@@ -174,12 +158,6 @@ def test_members_that_diverged_count_as_the_lowest_of_the_others(members, tmp_pa
 
 
 @pytest.mark.slow
-def test_the_episodes_of_all_members_together_have_a_bound(members):
-    with pytest.raises(ConfigError, match="episodes=333334 of each of 3 members are too many: use at most 333333 ep"):
-        evaluate(members, episodes=333_334, member="all")
-
-
-@pytest.mark.slow
 def test_evaluate_command_with_rendering(pendulum, played, tmp_path, capsys, monkeypatch):
     """The same evaluation with rendering writes the same results to another file."""
     gif, before = tmp_path / "episode.gif", []
@@ -208,11 +186,6 @@ def test_evaluate_command_with_rendering(pendulum, played, tmp_path, capsys, mon
     assert not list(path.parent.glob("*.tmp"))
     with Image.open(gif) as frames:
         assert frames.n_frames == 21
-
-
-def test_evaluations_name_the_steps_of_the_budget(played):
-    assert "\n    env steps 128 (" in describe(played)
-    assert "\n    gradient steps 128 (" in describe({**played, "step_unit": "gradient steps"})
 
 
 def test_results_that_cannot_be_written_are_printed(pendulum, tmp_path, capsys):
@@ -249,6 +222,10 @@ def test_results_are_returned_where_a_drawing_raises(pendulum, played, tmp_path,
         ({"episodes": 0}, "episodes=0 must be at least 1"),
         ({"which": "7"}, "which=7 is unknown: use best, last, or one of"),
         ({"episodes": 10**10}, "episodes=10000000000 is too large: use at most 1000000"),
+        (
+            {"episodes": 333_334, "member": "all"},
+            "episodes=333334 of each of 3 members are too many: use at most 333333",
+        ),
         ({"seed": -1}, "seed=-1 is out of range"),
         ({"seed": 2**32}, "seed=4294967296 is out of range"),
         ({"member": 3}, "member=3 does not exist: use best, or 0 to 2"),
@@ -270,8 +247,3 @@ def test_environment_without_rendering_raises_before_compiling(tmp_path, monkeyp
     with pytest.raises(ConfigError, match="env.scenario.name=value has no drawing: use one"):
         evaluate(tmp_path, render=tmp_path / "out.gif")
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
-
-
-def test_directory_without_a_run_raises(tmp_path):
-    with pytest.raises(ConfigError, match="holds no run"):
-        evaluate(tmp_path)

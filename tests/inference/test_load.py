@@ -9,17 +9,7 @@ from omegaconf import OmegaConf
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedState, choose_member, load_member, load_policy, load_shared, open_run
 from support.toy_runs import train_toy
-from support.trained_runs import select_untrained, train_members, train_pendulum
-
-
-@pytest.fixture(scope="module")
-def pendulum(tmp_path_factory):
-    return train_pendulum(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def members(tmp_path_factory):
-    return train_members(tmp_path_factory)
+from support.trained_runs import select_untrained
 
 
 def read_scores(run_dir):
@@ -28,6 +18,10 @@ def read_scores(run_dir):
     return [record["env_steps"] for record in records], np.array(
         [record["eval/episode_return_mean"] for record in records]
     )
+
+
+def assert_member(found, shared, member):
+    jax.tree.map(lambda leaf, leaves: np.testing.assert_array_equal(leaf, leaves[member]), found, shared)
 
 
 def test_which_selects_the_parameters(pendulum):
@@ -92,8 +86,7 @@ def test_default_member_is_the_best(members, which):
     np.testing.assert_allclose(loaded.episode_return, returns)
     policy, member = load_policy(members, which), int(returns.argmax())
     assert policy.env_steps == steps[selected[member]]
-    for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
-        np.testing.assert_array_equal(found, expected[member])
+    assert_member(policy._shared, loaded.shared, member)
 
 
 def test_the_member_that_the_summary_names_is_the_best_everywhere(members, tmp_path):
@@ -118,8 +111,7 @@ def test_parameters_before_the_first_update_are_never_the_best(members, tmp_path
     assert best.selected[1].startswith("last, as none was evaluated after an update, return ")
     assert best.selected[0].startswith("best of 2 evaluations, return ")
     np.testing.assert_array_equal(best.episode_return[1], last.episode_return[1])
-    for found, expected in zip(jax.tree.leaves(best.shared), jax.tree.leaves(last.shared), strict=True):
-        np.testing.assert_array_equal(found[1], expected[1])
+    assert_member(jax.tree.map(lambda leaf: leaf[1], best.shared), last.shared, 1)
     policy = load_policy(recorded, member=1)
     assert "128 env steps (last, as none was evaluated after an update, return " in str(policy)
 
@@ -127,8 +119,7 @@ def test_parameters_before_the_first_update_are_never_the_best(members, tmp_path
 def test_member_selects_one_of_the_population(members):
     loaded = load_shared(open_run(members), "last")
     policy = load_policy(members, int(loaded.env_steps[0]), member=1)
-    for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
-        np.testing.assert_array_equal(found, expected[1])
+    assert_member(policy._shared, loaded.shared, 1)
 
 
 @pytest.mark.parametrize(
@@ -153,23 +144,13 @@ def test_choose_member_raises_for_unknown_members(member):
         choose_member(TrainedState({}, np.zeros(3), np.zeros(3)), member)
 
 
-@pytest.fixture(scope="module")
-def toy_run(tmp_path_factory):
-    return train_toy(tmp_path_factory)
-
-
 @pytest.mark.optimized
 @pytest.mark.parametrize(("which", "expected"), [("last", 320), ("best", None), ("240", 240)])
-def test_the_best_the_last_and_kept_parameters_can_be_loaded(toy_run, which, expected):
-    opened = open_run(toy_run, trust=True)
+def test_the_best_the_last_and_kept_parameters_can_be_loaded(tmp_path_factory, which, expected):
+    opened = open_run(train_toy(tmp_path_factory), trust=True)
     loaded = load_shared(opened, which)
     assert set(loaded.shared) == {"reward", "updates"}
     assert expected is None or loaded.env_steps == expected
     assert loaded.shared["updates"] == loaded.env_steps // 16
-
-
-@pytest.mark.optimized
-def test_loading_a_checkpoint_that_was_not_kept_is_refused(toy_run):
-    opened = open_run(toy_run, trust=True)
     with pytest.raises(ConfigError, match=r"which=17 is unknown: use best, last, or one of 240, 320"):
         load_shared(opened, "17")

@@ -1,5 +1,3 @@
-"""Data sets of trained runs."""
-
 from types import SimpleNamespace
 
 import jax
@@ -21,12 +19,7 @@ from stoix_like.policies.visits import Player, Rows
 from stoix_like.versions import versions
 from support.countable_envs import KEY
 from support.masked import MaskedParts
-from support.trained_runs import SMALL, train_members, train_pendulum
-
-
-@pytest.fixture(scope="module")
-def pendulum(tmp_path_factory):
-    return train_pendulum(tmp_path_factory)
+from support.trained_runs import SMALL
 
 
 @pytest.fixture(scope="module")
@@ -35,36 +28,26 @@ def recorded(pendulum, tmp_path_factory):
     return stoix_like.collect(pendulum, 90, num_envs=3, out=out), out
 
 
-def next_velocity(data):
-    """Return the velocity of Pendulum after each row: v + (15 sin(angle) + 3 torque) * 0.05, clipped."""
-    _, sine, velocity = data.observation.agent_view.T
-    return np.clip(velocity + (15 * sine + 3 * data.action[:, 0]) * 0.05, -8, 8)
-
-
 def test_whole_episodes_with_true_successors_are_written(recorded):
     data, out = recorded
     # The first batch of three has 60 steps, and two episodes of the second one are enough.
     assert data.episode_lengths.tolist() == [20] * 5
     assert len(data.valid) == 105
     rows = np.flatnonzero(data.valid)
-    velocity = data.observation.agent_view[:, 2]
-    np.testing.assert_allclose(velocity[rows + 1], next_velocity(data)[rows], rtol=1e-4, atol=1e-4)
+    # The velocity of Pendulum after each row: v + (15 sin(angle) + 3 torque) * 0.05, clipped.
+    _, sine, velocity = data.observation.agent_view.T
+    following = np.clip(velocity + (15 * sine + 3 * data.action[:, 0]) * 0.05, -8, 8)
+    np.testing.assert_allclose(velocity[rows + 1], following[rows], rtol=1e-4, atol=1e-4)
     assert (np.flatnonzero(data.truncated) % 21 == 19).all()
     assert not data.terminated.any()
     assert len(np.unique(data.episode_returns)) == 5
-    found = read_data(out)
-    assert found.header.to_json() == data.header.to_json()
+    header, found = data.header, read_data(out)
+    assert (header.environment, header.system, header.policy) == ("gymnax/Pendulum-v1", "ppo/ff_ppo", "best")
+    assert (header.arguments, len(header.run), header.versions) == ({"time_limit": 20}, 64, versions())
+    assert "env steps; seed 0" in header.notes[0]
+    assert found.header.to_json() == header.to_json()
     for name, array in data.arrays().items():
         np.testing.assert_array_equal(found.arrays()[name], array)
-
-
-def test_the_header_tells_where_the_data_come_from(recorded):
-    header = recorded[0].header
-    assert (header.environment, header.system, header.policy) == ("gymnax/Pendulum-v1", "ppo/ff_ppo", "best")
-    assert header.arguments == {"time_limit": 20}
-    assert len(header.run) == 64
-    assert header.versions == versions()
-    assert "env steps; seed 0" in header.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +90,9 @@ def test_episodes_are_kept_by_their_number_and_not_by_their_length():
     # One more step needs one more episode, and more than all steps need all.
     assert _episodes(rows([3, 1, 4, 1], "terminated"), 5)[0].observation.tolist()[-5:] == [20, 21, 22, 23, 24]
     assert _episodes(rows([3, 1], "terminated"), 100)[0].valid.sum() == 4
+    # Those that nothing ends within the limit of steps are truncated.
+    data, cut = _episodes(rows([5, 5], "never"), 6)
+    assert (np.flatnonzero(data.truncated).tolist(), cut) == ([4, 10], 2)
 
 
 class Lasting(Environment):
@@ -143,12 +129,6 @@ def test_no_longer_episodes_are_played_than_the_first_that_have_enough_steps():
         assert found.valid.shape[1] == rows_played
         kept, expected = (_episodes(played, steps) for played in (found, whole))
         jax.tree.map(np.testing.assert_array_equal, kept, expected)
-
-
-def test_episodes_at_the_limit_of_steps_are_truncated():
-    data, cut = _episodes(rows([5, 5], "never"), 6)
-    assert np.flatnonzero(data.truncated).tolist() == [4, 10]
-    assert cut == 2
 
 
 @pytest.mark.parametrize(
@@ -189,17 +169,9 @@ def test_policies_explore_as_they_are_told(pendulum, recorded):
         """Return the share of steps with other actions among the first, which start in the same states."""
         return (data.action[::21] != other.action[::21]).mean()
 
-    best, last, sampled, random, mixed, noisy = (
-        record(**each)
-        for each in (
-            {},
-            {"policy": "last"},
-            {"policy": "sampled"},
-            {"policy": "random"},
-            {"policy": "mix:0.3"},
-            {"noise": 0.1},
-        )
-    )
+    kinds = ("best", "last", "sampled", "random", "mix:0.3")
+    best, last, sampled, random, mixed = (record(policy=policy) for policy in kinds)
+    noisy = record(noise=0.1)
     assert differs(sampled, last) == 1.0
     assert differs(random, best) == differs(noisy, best) == 1.0
     assert 0.05 < differs(mixed, best) < 0.6
@@ -213,18 +185,17 @@ def test_policies_explore_as_they_are_told(pendulum, recorded):
 
 
 @pytest.mark.slow
-def test_members_and_discrete_actions(tmp_path_factory):
-    run = train_members(tmp_path_factory)
+def test_members_and_discrete_actions(members):
     with pytest.raises(ConfigError, match="noise=0.1 has no effect on gymnax/CartPole-v1: use policy=mix:0.3"):
-        stoix_like.collect(run, noise=0.1)
-    data = stoix_like.collect(run, 200, member=1, policy="mix:0.5", num_envs=4)
+        stoix_like.collect(members, noise=0.1)
+    data = stoix_like.collect(members, 200, member=1, policy="mix:0.5", num_envs=4)
     assert data.action.dtype == np.int32
     assert set(np.unique(data.action)) == {0, 1}
     # The position after a step: x + 0.02 velocity.
     x, velocity = data.observation.agent_view[:, 0], data.observation.agent_view[:, 1]
     at = np.flatnonzero(data.valid)
     np.testing.assert_allclose(x[at + 1], x[at] + 0.02 * velocity[at], atol=1e-5)
-    other = stoix_like.collect(run, 200, member=0, policy="mix:0.5", num_envs=4)
+    other = stoix_like.collect(members, 200, member=0, policy="mix:0.5", num_envs=4)
     assert other.header.return_mean != data.header.return_mean
 
 

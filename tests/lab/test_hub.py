@@ -1,5 +1,3 @@
-"""Tests of the Hub: the real client against a local server with its interface."""
-
 import json
 import os
 import subprocess
@@ -13,7 +11,6 @@ from stoix_like.inference.hub import local_run
 from stoix_like.lab import hub
 from support import fake_hub
 from support.recorded import write_config
-from support.trained_runs import train_pendulum
 
 SUMMARY = {
     "system": "ppo/ff_ppo",
@@ -28,38 +25,37 @@ SUMMARY = {
 CONFIG = {group: {} for group in ("system", "env", "network", "arch", "checkpoint", "logger")}
 
 
+ABSOLUTE = {"absolute/episode_return_mean": 9.0, "absolute/episode_return_std": 0.5}
+NOTHING = dict.fromkeys((*ABSOLUTE, "eval/episode_return_mean"))
+
+
 def metadata(card):
     return yaml.safe_load(card.split("---\n")[1])
 
 
-def test_card_states_the_return_with_its_interval():
-    (entry,) = metadata(hub.card(SUMMARY, "me/policy"))["model-index"]
-    (result,) = entry["results"]
-    assert result["dataset"]["type"] == "gymnax/CartPole-v1"
-    assert result["metrics"][0]["value"] == "1.50 [1.00, 2.00]"
-
-
-def test_card_of_one_agent_states_the_absolute_metric():
-    absolute = {"absolute/episode_return_mean": 9.0, "absolute/episode_return_std": 0.5}
-    card = metadata(hub.card({**SUMMARY, "eval/episode_return_mean": 1.0, **absolute}, "me/policy"))
-    text = hub.card(SUMMARY, "me/policy", "gradient steps")
+@pytest.mark.parametrize(
+    ("results", "value"),
+    [
+        # That of several agents with its interval, and that of one as the absolute metric.
+        ({}, "1.50 [1.00, 2.00]"),
+        ({"eval/episode_return_mean": 1.0, **ABSOLUTE}, "9.00 +/- 0.50"),
+        (NOTHING, "nan +/- nan"),
+    ],
+)
+def test_a_card_states_the_return(results, value):
+    text = hub.card({**SUMMARY, **results}, "me/policy", "gradient steps")
     assert "- gradient steps: 1,000\n" in text
-    assert card["library_name"] == "stoix_like"
-    assert card["model-index"][0]["results"][0]["metrics"][0]["value"] == "9.00 +/- 0.50"
+    card = metadata(text)
+    (result,) = card["model-index"][0]["results"]
+    assert (card["library_name"], result["dataset"]["type"]) == ("stoix_like", "gymnax/CartPole-v1")
+    assert result["metrics"][0]["value"] == value
 
 
 @pytest.mark.parametrize(("arch", "kept"), [({}, "best"), ({"architecture_name": "offline"}, "last")])
 def test_card_names_the_parameters_of_the_absolute_metric(tmp_path, arch, kept):
     write_config(tmp_path, {**CONFIG, "arch": arch})
-    absolute = {"absolute/episode_return_mean": 9.0, "absolute/episode_return_std": 0.5}
-    text, _ = hub._written_of({**SUMMARY, **absolute}, "me/policy", tmp_path)
+    text, _ = hub._written_of({**SUMMARY, **ABSOLUTE}, "me/policy", tmp_path)
     assert f"(mean and standard deviation over episodes, {kept} parameters)" in text
-
-
-def test_card_of_a_run_without_a_finite_return_says_so():
-    absolute = {"absolute/episode_return_mean": None, "absolute/episode_return_std": None}
-    card = metadata(hub.card({**SUMMARY, "eval/episode_return_mean": None, **absolute}, "me/policy"))
-    assert card["model-index"][0]["results"][0]["metrics"][0]["value"] == "nan +/- nan"
 
 
 @pytest.mark.parametrize("address", ["hf://policy", "hf://me/policy/more", "hf://me/pol icy"])
@@ -68,25 +64,28 @@ def test_other_addresses_are_refused(address):
         local_run(address)
 
 
-def test_push_refuses_what_is_no_run(tmp_path):
+ODD = "summary.json cannot be read.*: push a run that is complete"
+
+
+@pytest.mark.parametrize(
+    ("summary", "message"),
+    [
+        ({}, ODD),
+        ({**SUMMARY, "env_steps": None}, ODD),
+        ({**SUMMARY, "versions": 3}, ODD),
+        ([], ODD),
+        (SUMMARY, "newest checkpoint is of 600 steps, its results are of 1,000: write one"),
+    ],
+)
+def test_push_refuses_an_odd_summary_and_another_policys_before_it_creates_a_repository(
+    tmp_path, monkeypatch, summary, message
+):
     with pytest.raises(ConfigError, match="holds no run"):
         hub.push(tmp_path, "me/policy")
-
-
-@pytest.mark.parametrize("summary", [{}, {**SUMMARY, "env_steps": None}, {**SUMMARY, "versions": 3}, []])
-def test_push_refuses_an_odd_summary_before_it_creates_a_repository(tmp_path, monkeypatch, summary):
     write_config(tmp_path, CONFIG)
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    monkeypatch.setattr(hub.checkpoint, "steps", lambda directory: [1])
-    with pytest.raises(ConfigError, match="summary.json cannot be read.*: push a run that is complete"):
-        hub.push(tmp_path, "me/policy")
-
-
-def test_push_refuses_a_policy_of_before_the_results(tmp_path, monkeypatch):
-    write_config(tmp_path, CONFIG)
-    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
     monkeypatch.setattr(hub.checkpoint, "steps", lambda directory: [400, 600])
-    with pytest.raises(ConfigError, match="newest checkpoint is of 600 steps, its results are of 1,000: write one"):
+    with pytest.raises(ConfigError, match=message):
         hub.push(tmp_path, "me/policy")
 
 
@@ -128,18 +127,18 @@ def command(*arguments, **environment):
 
 
 @pytest.mark.slow
-def test_a_pushed_run_is_evaluated_from_the_hub(tmp_path, tmp_path_factory):
+def test_a_pushed_run_is_evaluated_from_the_hub(tmp_path, pendulum):
     """The evaluation of the download is that of the run; code that its configuration names is not executed."""
-    run_dir, files, private = train_pendulum(tmp_path_factory), {}, []
+    files, private = {}, []
     with fake_hub.serve(files, private) as endpoint:
         environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path)}
-        pushed = command("push", run_dir, "me/policy", "--private", **environment)
+        pushed = command("push", pendulum, "me/policy", "--private", **environment)
         assert private == [True]
         assert (pushed.returncode, pushed.stdout) == (0, f"pushed to {endpoint}/me/policy\n"), pushed.stderr
         assert "README.md" in files
         assert not any("rollout_state" in name for name in files)
         options = ["--episodes", "3", "--which", "last"]
-        local = command("evaluate", run_dir, *options, **environment)
+        local = command("evaluate", pendulum, *options, **environment)
         remote = command("evaluate", "hf://me/policy", *options, **environment)
         assert remote.returncode == 0, remote.stderr
         assert remote.stdout.splitlines()[:-1] == local.stdout.splitlines()[:-1]
@@ -155,11 +154,10 @@ def test_a_pushed_run_is_evaluated_from_the_hub(tmp_path, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_hub_that_cannot_be_reached_is_one_line(tmp_path_factory):
+def test_a_hub_that_cannot_be_reached_is_one_line(pendulum):
     """Nothing listens on port 9."""
     unreachable = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
-    run_dir = train_pendulum(tmp_path_factory)
-    for arguments, what in ((("push", run_dir, "me/policy"), "upload"), (("evaluate", "hf://me/policy"), "download")):
+    for arguments, what in ((("push", pendulum, "me/policy"), "upload"), (("evaluate", "hf://me/policy"), "download")):
         refused = command(*arguments, **unreachable)
         assert refused.returncode == 2
         assert len(refused.stderr.splitlines()) == 1

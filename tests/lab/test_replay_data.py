@@ -1,5 +1,3 @@
-"""Rings of replay buffers as episodes, by hand, and those of real runs."""
-
 import shutil
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,7 +19,6 @@ from stoix_like.utils.replay.frames import FrameReplayState
 from support.algorithms import make_algorithm
 from support.composed import compose_config
 from support.off_policy_runs import SMALL
-from support.trained_runs import train_pendulum
 
 
 def ring(numbers, successors, terminated, truncated, index, full, scale=1.0):
@@ -117,24 +114,20 @@ def test_rewards_are_read_in_the_units_of_the_environment_where_the_system_store
     assert stored_scale(config, {"reward_scale": 0.5}) == 0.5
 
 
-def test_runs_without_steps_to_take_are_refused(tmp_path_factory):
-    run = train_pendulum(tmp_path_factory)
+def test_runs_without_steps_to_take_are_refused(pendulum):
     with pytest.raises(ConfigError, match="replay=True: ppo/ff_ppo has no replay buffer of steps: collect with"):
-        stoix_like.collect(run, replay=True)
+        stoix_like.collect(pendulum, replay=True)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("words", "message"),
     [
-        (["system=offline/bc", "system.teacher=runs/teacher"], "what the teacher would have done"),
-        (
-            ["system=offline/bc", "arch=offline", "system.data=x.npz"],
-            "learned only from its data: use system.data=x.npz",
-        ),
+        ("system.teacher=runs/teacher", "what the teacher would have done"),
+        ("arch=offline system.data=x.npz", "learned only from its data: use system.data=x.npz"),
     ],
 )
-def test_buffers_without_the_steps_that_were_played_are_refused(overrides, message):
-    config = parse_config(compose_config(overrides))
+def test_buffers_without_the_steps_that_were_played_are_refused(words, message):
+    config = parse_config(compose_config(["system=offline/bc", *words.split()]))
     with pytest.raises(ConfigError, match=message):
         read_replay(SimpleNamespace(setup=SimpleNamespace(config=config)), None)
 

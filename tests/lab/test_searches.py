@@ -1,5 +1,3 @@
-"""What searches of a trained run find, and evaluations with and without them."""
-
 import numpy as np
 import pytest
 
@@ -20,7 +18,7 @@ SMALL = [
 ]
 
 
-def test_the_number_of_simulations_is_that_of_evaluations():
+def test_the_number_of_simulations_is_that_of_evaluations(tmp_path):
     config = parse_config(compose_config(["system=search/ff_az"]))
     assert with_simulations(config, None) is config
     assert with_simulations(config, 3).system.search.evaluation_simulations == 3
@@ -28,9 +26,6 @@ def test_the_number_of_simulations_is_that_of_evaluations():
         with_simulations(config, -1)
     with pytest.raises(ConfigError, match="simulations=3 has no effect: system=ppo/ff_ppo does not search"):
         with_simulations(parse_config(compose_config([])), 3)
-
-
-def test_a_seed_that_is_out_of_range_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="seed=-1 is out of range"):
         search_episode(tmp_path, seed=-1)
 

@@ -1,15 +1,9 @@
-"""What loggers have in common: records, and which of them send data."""
-
 import json
 
 import numpy as np
 import pytest
 
-from stoix_like.loggers import (
-    plain,
-    scalars,
-    sending_loggers,
-)
+from stoix_like.loggers import plain, scalars, sending_loggers
 
 
 def test_plain_returns_strict_json():
@@ -19,12 +13,10 @@ def test_plain_returns_strict_json():
     json.dumps(plain(value), allow_nan=False)
 
 
-def test_scalars_numbers_per_member_values():
+def test_scalars_are_numbers_of_the_run_and_of_each_member():
     record = {"env_steps": 128, "eval/episode_return_mean": [1.0, None, 3.0], "train/loss": None, "note": "x"}
     assert scalars(record) == {"env_steps": 128, "eval/episode_return_mean/0": 1.0, "eval/episode_return_mean/2": 3.0}
-
-
-def test_scalars_count_members_that_diverged():
+    # Members that diverged are counted.
     assert scalars({"population/failed": [3, 7], "population/continues": [1, 1]}) == {
         "population/failed": 2,
         "population/continues/0": 1,

@@ -1,5 +1,3 @@
-"""The console: plain lines, progress bars, tables."""
-
 import io
 import os
 import pathlib
@@ -196,14 +194,9 @@ def test_rows_and_bars_of_long_runs_fit_the_terminal(tmp_path, columns):
 
 
 @pytest.mark.slow
-def test_no_color_disables_colors(tmp_path):
-    sent = run_on_terminal(tmp_path, NO_COLOR="1")
-    assert not re.search(r"\x1b\[[0-9;]*3[0-7][;m]", sent)
-
-
-@pytest.mark.slow
-def test_a_dumb_terminal_gets_plain_lines(tmp_path):
-    assert "\x1b" not in run_on_terminal(tmp_path, TERM="dumb")
+@pytest.mark.parametrize(("name", "value", "codes"), [("NO_COLOR", "1", r"\[[0-9;]*3[0-7][;m]"), ("TERM", "dumb", "")])
+def test_no_color_disables_colors_and_a_dumb_terminal_gets_plain_lines(tmp_path, name, value, codes):
+    assert not re.search(rf"\x1b{codes}", run_on_terminal(tmp_path, **{name: value}))
 
 
 @pytest.mark.parametrize(
@@ -283,39 +276,14 @@ def test_time_left_includes_evaluations():
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("format", "texts"),
     [
-        (None, "-"),
-        ([1.0], "-"),
-        (0, "0.00"),
-        (-200, "-200.00"),
-        (1234.5, "1,234"),
-        (0.00123, "0.0012"),
-        (3e8, "3.00e+08"),
-        (float("nan"), "nan"),
-        (float("inf"), "inf"),
+        (format_number, {None: "-", 0: "0.00", -200: "-200.00", 1234.5: "1,234", 0.00123: "0.0012", 3e8: "3.00e+08"}),
+        (format_number, {(1.0,): "-", float("nan"): "nan", float("inf"): "inf"}),
+        (format_rate, {None: "-", 0.0: "0.00", 85: "85.0", 999.6: "1.00k", 312_345.0: "312k", 999_600: "1.00M"}),
+        (format_rate, {1.25e7: "12.5M"}),
+        (format_seconds, {None: "-", 59.6: "1:00", 7: "0:07", 3723: "1:02:03"}),
     ],
 )
-def test_numbers_keep_significant_digits(value, text):
-    assert format_number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"),
-        (0.0, "0.00"),
-        (85, "85.0"),
-        (999.6, "1.00k"),
-        (312_345.0, "312k"),
-        (999_600, "1.00M"),
-        (1.25e7, "12.5M"),
-    ],
-)
-def test_rates_have_three_significant_digits(value, text):
-    assert format_rate(value) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(None, "-"), (59.6, "1:00"), (7, "0:07"), (3723, "1:02:03")])
-def test_durations_are_formatted_as_clock_times(value, text):
-    assert format_seconds(value) == text
+def test_numbers_rates_and_durations_keep_three_digits_or_are_those_of_a_clock(format, texts):
+    assert {value: format(value) for value in texts} == texts

@@ -1,5 +1,3 @@
-"""Text of a run's results."""
-
 from stoix_like.loggers.formats import format_timing
 from stoix_like.run.summary import ENVIRONMENT, LEARNING, LOGGING_MEANWHILE
 

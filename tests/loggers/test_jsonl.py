@@ -1,24 +1,14 @@
-"""metrics.jsonl: strict JSON, full disks, links."""
-
 import contextlib
 import json
 import os
 import resource
 import signal
 
-from stoix_like.loggers import (
-    LoggerConfig,
-    RunInfo,
-    make_logger,
-)
-from stoix_like.loggers.console import ConsoleConfig
+from stoix_like.loggers import LoggerConfig, make_logger
 from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.loggers.tensorboard import TensorBoardConfig
 from stoix_like.loggers.wandb import WandbConfig
-
-
-def run_info(run_dir):
-    return RunInfo(run_dir, "ppo/ff_ppo", "gymnax/CartPole-v1", 3, 10, 1280, 2, {"arch": {"seed": 3}})
+from support.logged import SILENT, run_info
 
 
 def test_a_resumed_metrics_file_holds_the_history_and_flushes_new_records(tmp_path):
@@ -64,7 +54,6 @@ def test_updates_up_to_the_checkpoint_are_kept_and_copies_of_the_run_stay(tmp_pa
 
 @contextlib.contextmanager
 def full_disk(size):
-    """Let files grow to `size` bytes only."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
@@ -120,14 +109,11 @@ def test_loggers_follow_no_links_out_of_the_run_directory(tmp_path, capsys):
         (run_dir / name).symlink_to(victim)
     (run_dir / "tensorboard").symlink_to(tmp_path / "elsewhere")
     (run_dir / "wandb").symlink_to(tmp_path / "elsewhere")
-    config = LoggerConfig(
-        TensorBoardConfig(enabled=True), WandbConfig(enabled=True, mode="offline"), ConsoleConfig(enabled=False)
-    )
+    config = LoggerConfig(TensorBoardConfig(enabled=True), WandbConfig(enabled=True, mode="offline"), SILENT)
     logger = make_logger(config, run_dir)
     logger.start(run_info(run_dir)._replace(history=({"env_steps": 0},)))
     logger.close()
     assert victim.read_text() == "mine"
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert (run_dir / "metrics.jsonl").read_text() == '{"env_steps": 0}\n'
-    error = capsys.readouterr().err
-    assert error.count("is a link, not a directory") == 2
+    assert capsys.readouterr().err.count("is a link, not a directory") == 2

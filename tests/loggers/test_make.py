@@ -1,26 +1,16 @@
-"""Loggers from their configuration."""
-
 import importlib.util
-import pathlib
 import subprocess
 import sys
 
-import hydra
 import pytest
-from omegaconf import OmegaConf
 
+from stoix_like.config import parse_config
 from stoix_like.errors import MissingExtraError
-from stoix_like.loggers import (
-    LoggerConfig,
-    check_available,
-    make_logger,
-)
+from stoix_like.loggers import LoggerConfig, check_available, make_logger
 from stoix_like.loggers.console import ConsoleConfig
 from stoix_like.loggers.tensorboard import TensorBoardConfig
 from stoix_like.loggers.wandb import WandbConfig
-from stoix_like.schema import from_mapping
-
-CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
+from support.composed import compose_config
 
 
 @pytest.mark.parametrize(
@@ -49,9 +39,7 @@ def test_importing_loggers_imports_neither_jax_nor_optional_packages():
 
 
 def compose(*overrides):
-    with hydra.initialize_config_dir(str(CONFIGS), version_base=None):
-        composed = hydra.compose(config_name=None, overrides=list(overrides))
-    return from_mapping(LoggerConfig, OmegaConf.to_container(composed.logger), "logger")
+    return parse_config(compose_config(list(overrides))).logger
 
 
 @pytest.mark.parametrize(
@@ -64,11 +52,11 @@ def compose(*overrides):
     ],
 )
 def test_each_yaml_choice_changes_only_its_own_keys(choice, expected):
-    assert compose(f"+logger={choice}") == expected
+    assert compose(f"logger={choice}") == expected
 
 
 def test_keys_of_a_choice_can_be_overridden():
-    config = compose("+logger=silent", "logger.wandb.enabled=true", "logger.wandb.tags=[a,b]", "logger.wandb.group=g")
+    config = compose("logger=silent", "logger.wandb.enabled=true", "logger.wandb.tags=[a,b]", "logger.wandb.group=g")
     assert config.wandb == WandbConfig(enabled=True, tags=("a", "b"), group="g")
     with pytest.raises(ValueError, match=r"logger\.wandb\.mode=ofline is not known: did you mean 'offline'"):
-        compose("+logger=default", "logger.wandb.mode=ofline")
+        compose("logger.wandb.mode=ofline")

@@ -1,22 +1,12 @@
-"""Failures of one logger do not reach the others."""
-
 import signal
 
 import pytest
 
-from stoix_like.loggers import (
-    LoggerConfig,
-    MultiLogger,
-    RunInfo,
-    make_logger,
-)
+from stoix_like.loggers import LoggerConfig, MultiLogger, make_logger
 from stoix_like.loggers.tensorboard import TensorBoardConfig
 from stoix_like.loggers.wandb import WandbConfig
 from stoix_like.signals import Signals
-
-
-def run_info(run_dir):
-    return RunInfo(run_dir, "ppo/ff_ppo", "gymnax/CartPole-v1", 3, 10, 1280, 2, {"arch": {"seed": 3}})
+from support.logged import run_info
 
 
 class Recorder:
@@ -43,24 +33,22 @@ class Recorder:
         self._call("close")
 
 
-FAILED = "logger 'bad' failed; the run continues without it"
 RAISED_AT = Recorder._call.__code__.co_firstlineno + 3
 
 
-def log_run(logger, run_dir):
-    logger.start(run_info(run_dir))
+@pytest.mark.parametrize(
+    ("method", "error"), [*((method, OSError) for method in ("start", "log", "finish", "close")), ("log", SystemExit)]
+)
+def test_a_failing_logger_is_reported_once_and_dropped(tmp_path, capsys, method, error):
+    good, bad = Recorder("good"), Recorder("bad", method, error)
+    logger = MultiLogger([bad, good])
+    logger.start(run_info(tmp_path))
     logger.log({"env_steps": 0})
     logger.log({"env_steps": 128})
     logger.finish({})
     logger.close()
-
-
-@pytest.mark.parametrize("method", ["start", "log", "finish", "close"])
-def test_a_failing_logger_is_reported_once_and_dropped(tmp_path, capsys, method):
-    good, bad = Recorder("good"), Recorder("bad", fails=method)
-    log_run(MultiLogger([bad, good]), tmp_path)
-    captured = capsys.readouterr()
-    assert captured.err == f"{FAILED}: OSError: no space left ({__file__}:{RAISED_AT})\n"
+    captured, failed = capsys.readouterr(), "logger 'bad' failed; the run continues without it"
+    assert captured.err == f"{failed}: {error.__name__}: no space left ({__file__}:{RAISED_AT})\n"
     assert captured.out == ""
     assert good.calls == ["start", "log", "log", "finish", "close"]
     # The dropped logger is closed to release its resources, and not called again.
@@ -78,11 +66,6 @@ def test_signals_are_not_errors_of_a_logger(tmp_path, error):
     logger.start(run_info(tmp_path))
     with pytest.raises(error), Signals():
         logger.log({"env_steps": 0})
-
-
-def test_a_logger_that_leaves_the_process_is_dropped(tmp_path, capsys):
-    log_run(MultiLogger([Recorder("bad", fails="log", error=SystemExit)]), tmp_path)
-    assert capsys.readouterr().err == f"{FAILED}: SystemExit: no space left ({__file__}:{RAISED_AT})\n"
 
 
 def test_close_works_without_start_and_twice(tmp_path, capsys):

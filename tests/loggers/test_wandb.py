@@ -1,5 +1,3 @@
-"""Offline W&B files, read back."""
-
 import json
 import struct
 

@@ -1,22 +1,15 @@
-"""W&B before it starts."""
-
+import contextlib
 import pathlib
 import sys
 
 import pytest
 
 from stoix_like.errors import ConfigError, MissingExtraError
-from stoix_like.loggers import (
-    LoggerConfig,
-    MultiLogger,
-    RunInfo,
-    check_available,
-)
+from stoix_like.loggers import LoggerConfig, MultiLogger, check_available
 from stoix_like.loggers.wandb import WandbConfig
+from support.logged import run_info
 
-
-def run_info(run_dir):
-    return RunInfo(run_dir, "ppo/ff_ppo", "gymnax/CartPole-v1", 3, 10, 1280, 2, {"arch": {"seed": 3}})
+KEYS = ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
 
 
 @pytest.mark.parametrize("place", ["wandb", "sub/wandb"])
@@ -44,25 +37,14 @@ def test_settings_of_wandb_in_a_run_directory_are_refused(tmp_path, monkeypatch,
 def test_wandb_without_credentials_is_refused_before_training(tmp_path, monkeypatch, variables, mode, refused):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in (
-        "WANDB_MODE",
-        "WANDB_API_KEY",
-        "WANDB_IDENTITY_TOKEN_FILE",
-        "WANDB_BASE_URL",
-        "WANDB_CONFIG_DIR",
-        "NETRC",
-    ):
+    for name in (*KEYS, "WANDB_BASE_URL", "WANDB_CONFIG_DIR", "NETRC"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "netrc").write_text("machine api.wandb.ai login user password " + "0" * 40)
     config = LoggerConfig(wandb=WandbConfig(enabled=True, mode=mode))
-    if refused:
-        with pytest.raises(
-            ConfigError, match="logger.wandb.mode=online needs the credentials of W&B: run `wandb login`"
-        ):
-            check_available(config)
-    else:
+    words = "logger.wandb.mode=online needs the credentials of W&B: run `wandb login`"
+    with pytest.raises(ConfigError, match=words) if refused else contextlib.nullcontext():
         check_available(config)
 
 
@@ -70,7 +52,7 @@ def test_wandb_without_a_home_directory_may_have_credentials(monkeypatch):
     def lost():
         raise RuntimeError("Could not determine home directory.")
 
-    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
+    for name in KEYS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pathlib.Path, "home", lost)
     check_available(LoggerConfig(wandb=WandbConfig(enabled=True)))

@@ -1,5 +1,3 @@
-"""Descriptions of exported policies."""
-
 from types import SimpleNamespace
 
 import jax

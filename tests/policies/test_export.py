@@ -1,5 +1,3 @@
-"""Policies as files."""
-
 import itertools
 import subprocess
 import sys

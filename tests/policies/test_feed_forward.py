@@ -1,5 +1,3 @@
-"""Policies without a state, as functions."""
-
 import jax
 import numpy as np
 import pytest
@@ -32,6 +30,9 @@ def test_sampling_policy_needs_a_key(policy, sampling):
     np.testing.assert_array_equal(sampling(view, keys[0]), first)
     assert policy.greedy
     np.testing.assert_array_equal(policy(view), policy(view, keys[1]))
+    for one, other in ((policy, False), (sampling, True)):
+        with pytest.raises(ValueError, match=f"load it with greedy={other}"):
+            one.predict(view[0], deterministic=other)
 
 
 def test_predict_returns_what_calls_return(pendulum, policy, sampling):
@@ -44,12 +45,6 @@ def test_predict_returns_what_calls_return(pendulum, policy, sampling):
     assert not np.array_equal(*drawn)
     again = load_policy(pendulum, "last", greedy=False)
     np.testing.assert_array_equal([again.predict(observations, deterministic=False)[0] for _ in range(2)], drawn)
-
-
-def test_predict_says_how_to_load_the_other_kind_of_policy(policy, sampling):
-    for one, other in ((policy, False), (sampling, True)):
-        with pytest.raises(ValueError, match=f"load it with greedy={other}"):
-            one.predict(np.zeros(3, np.float32), deterministic=other)
 
 
 def test_parameters_are_public(policy):

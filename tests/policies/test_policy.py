@@ -16,13 +16,8 @@ from stoix_like.policies.make import make_policy
 from stoix_like.policies.recurrent import RecurrentPolicy
 from support.algorithms import make_algorithm
 from support.systems import SYSTEMS, environment, needs_examples, takes_discrete
-from support.trained_runs import SMALL, train_members
+from support.trained_runs import SMALL
 from support.untrained import untrained
-
-
-@pytest.fixture(scope="module")
-def members(tmp_path_factory):
-    return train_members(tmp_path_factory)
 
 
 @pytest.mark.slow
@@ -69,7 +64,6 @@ def test_policy_acts_as_in_evaluation_in_native_units(pendulum, policy):
 
 
 def test_policy_normalises_observations(policy):
-    """Different statistics give different actions for the same observation."""
     shared, view = policy._shared, np.array([0.3, -0.7, 5.0], np.float32)
     shifted = shared._replace(statistics=dataclasses.replace(shared.statistics, mean=shared.statistics.mean + 1.0))
     assert abs(policy(view) - policy._compiled(shifted, Observation(view[None]), jax.random.key(0))[0]) > 1e-3
@@ -123,12 +117,6 @@ def test_a_policy_takes_shared_states_that_are_dataclasses():
     policies = [make_policy(setup, one, {}) for one in (shared, state)]
     assert policies[0](observation) == policies[1](observation)
     assert policies[1].params is policies[1].shared.params
-
-
-def test_representation(policy, sampling):
-    assert repr(policy).startswith("Policy(ppo/ff_ppo on gymnax/Pendulum-v1, greedy, 128 env steps (last, return -")
-    assert "sampling" in repr(sampling)
-    assert len(repr(policy)) < 200
 
 
 def test_observation_of_wrong_shape_or_dtype_raises(policy):

@@ -1,5 +1,3 @@
-"""Policies with a state that the caller keeps."""
-
 import jax
 import numpy as np
 import pytest
@@ -19,13 +17,11 @@ def test_a_system_with_a_carry_has_a_recurrent_policy():
 
 
 def cell(cell_type):
-    """Return the overrides of recurrent PPO with a cell."""
     rnn = "network.actor_network.rnn_layer"
     return ["system=ppo/rec_ppo", f"{rnn}.cell_type={cell_type}", f"{rnn}.num_layers=2", f"{rnn}.hidden_state_dim=8"]
 
 
 def recurrent_policy(*overrides, greedy=True):
-    """Return the policy of an untrained recurrent system, and its run and shared state."""
     setup, shared = untrained(*overrides, "arch.total_num_envs=4", "env=gymnax/pendulum")
     return make_policy(setup, shared, {}, greedy=greedy), setup, shared
 

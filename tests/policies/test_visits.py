@@ -1,5 +1,3 @@
-"""Episodes that a policy plays."""
-
 import numpy as np
 import pytest
 

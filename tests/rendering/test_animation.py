@@ -1,5 +1,3 @@
-"""Recordings as files."""
-
 import numpy as np
 import pytest
 from PIL import Image

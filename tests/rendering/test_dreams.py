@@ -1,5 +1,3 @@
-"""Episodes, dreams of them, and their drawings."""
-
 import jax
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from support.toys import make_recorder
 
 
 def dreamed(env, max_steps=1000, **options):
-    """Dream an episode of constant pushes to the left."""
     system = make_recorder(Axes())._replace(dream=dreamers.dream)
     return DreamPlayer("toy on env", lambda hyperparams: system, env, max_steps, **options).dream(
         {}, {}, jax.random.key(0)

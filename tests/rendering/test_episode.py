@@ -1,5 +1,3 @@
-"""One episode, recorded."""
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,14 +11,8 @@ from support.composed import compose_config
 from support.recordings import make, record
 
 
-@pytest.fixture(scope="module")
-def cart_pole():
-    env = make("CartPole-v1")
-    return env, record(env, 1000)
-
-
-def test_recording_is_one_whole_episode(cart_pole):
-    _, recording = cart_pole
+def test_recording_is_one_whole_episode():
+    recording = record(make("CartPole-v1"), 1000)
     length = len(recording.returns) - 1
     # The pole falls within a dozen steps, each with a reward of 1.
     assert 8 <= length <= 11
@@ -34,12 +26,16 @@ def test_recording_is_one_whole_episode(cart_pole):
     assert (np.diff(state.x[1:]) < 0).all()
 
 
+def push_nothing(shared, state, key):
+    return state.carry, jnp.zeros((1, 1)), ()
+
+
 @pytest.mark.parametrize(("max_steps", "length"), [(1000, 30), (23, 23), (24, 24)])
 def test_recording_joins_chunks_and_stops_at_max_steps(max_steps, length, monkeypatch):
     """Episodes longer than a chunk, whether their length is a multiple of its size or not."""
     monkeypatch.setattr(episodes, "_CHUNK", 8)
     env = make("Pendulum-v1", "env.time_limit=30")
-    recording = record(env, max_steps, lambda shared, state, key: (state.carry, jnp.zeros((1, 1)), ()))
+    recording = record(env, max_steps, push_nothing)
     assert recording.states.time.tolist() == list(range(length + 1))
     assert bool(recording.finished[-1]) == (length == 30)
     assert (np.diff(recording.returns) < 0).all()
@@ -48,7 +44,7 @@ def test_recording_joins_chunks_and_stops_at_max_steps(max_steps, length, monkey
 @pytest.mark.parametrize("length", [1, 498, 499, 1100])
 def test_kept_steps_are_evenly_spaced_and_bounded(length):
     env = make("Pendulum-v1", f"+env.params.max_steps_in_episode={length}")
-    recording = record(env, 10_000, lambda shared, state, key: (state.carry, jnp.zeros((1, 1)), ()))
+    recording = record(env, 10_000, push_nothing)
     steps = recording.steps
     np.testing.assert_array_equal(recording.states.time, steps)
     assert len(steps) <= MAX_FRAMES

@@ -1,5 +1,3 @@
-"""Pictures of suites as drawings."""
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

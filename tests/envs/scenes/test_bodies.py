@@ -1,5 +1,3 @@
-"""Drawings of rigid bodies."""
-
 from types import SimpleNamespace
 
 import jax

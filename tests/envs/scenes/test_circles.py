@@ -1,5 +1,3 @@
-"""Flat worlds of circles as drawings."""
-
 from types import SimpleNamespace
 
 import numpy as np

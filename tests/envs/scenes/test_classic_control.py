@@ -1,5 +1,3 @@
-"""Drawings of classic control."""
-
 import math
 from types import SimpleNamespace
 

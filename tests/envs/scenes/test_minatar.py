@@ -1,5 +1,3 @@
-"""Drawings of MinAtar."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

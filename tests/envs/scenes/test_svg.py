@@ -1,5 +1,3 @@
-"""Vector graphics as drawings."""
-
 import base64
 
 import pytest

@@ -1,5 +1,3 @@
-"""Observations as drawings."""
-
 import jax
 import numpy as np
 import pytest

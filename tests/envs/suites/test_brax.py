@@ -1,5 +1,3 @@
-"""Tests of the adapter for brax against brax itself."""
-
 import warnings
 
 import jax
@@ -30,20 +28,6 @@ def bare(name, **kwargs):
 
 def test_all_registered_environments_are_listed():
     assert set(list_scenarios()["brax"]) == set(brax_envs._envs)
-
-
-def test_time_limit_truncates_and_does_not_terminate():
-    conformance.check_time_limit("brax", "fast", 5, params={"episode_length": 5})
-
-
-def test_default_time_limit_is_that_of_brax():
-    conformance.check_time_limit("brax", "fast", 1000)
-
-
-def test_environment_without_physics_conforms():
-    first, _, steps = conformance.check("brax", "fast", 60, params={"episode_length": 20})
-    assert first.observation.agent_view.shape == (3, 2)
-    np.testing.assert_array_equal(np.flatnonzero(steps.truncated[:, 0]), [19, 39, 59])
 
 
 def test_dictionaries_of_observations_conform():
@@ -79,31 +63,10 @@ def test_episode_equals_one_of_brax(name):
     assert len(done) >= 5
 
 
-def test_an_unhealthy_hopper_terminates_only_if_configured():
-    steps = {}
-    for terminate in (True, False):
-        env = make_eval(config("hopper", kwargs={"terminate_when_unhealthy": terminate}))
-        _, _, steps[terminate] = conformance.rollout(env, 150)
-    assert steps[True].terminated.any(0).all()
-    assert not steps[False].terminated.any()
-    assert not steps[True].truncated.any()
-
-
 def test_frames_of_a_step_are_an_argument():
     for n_frames in (4, 8):
         env = make_eval(config("hopper", kwargs={"n_frames": n_frames}))
         assert env.unwrapped.env._env.dt == bare("hopper").sys.opt.timestep * n_frames
-
-
-def test_termination_wins_over_the_limit():
-    name = CHEAP
-    _, _, steps = conformance.rollout(make_eval(config(name)), 100)
-    ends = steps.terminated.argmax(0)
-    assert steps.terminated.any(0).all()
-    env = make_eval(config(name, params={"episode_length": int(ends[0]) + 1}))
-    _, _, limited = conformance.rollout(env, 100)
-    assert limited.terminated[ends[0], 0]
-    assert not limited.truncated[ends[0], 0]
 
 
 @pytest.mark.parametrize("backend", ["generalized", "mjx"])

@@ -1,5 +1,3 @@
-"""Tests of the adapter of craftax against craftax itself."""
-
 from pathlib import Path
 
 import craftax
@@ -9,33 +7,16 @@ import pytest
 from craftax.craftax_env import make_craftax_env_from_name
 
 from stoix_like.envs import make_eval
-from support.conformance import check, check_episode, check_time_limit, env_config
+from support.conformance import check_episode, env_config
 
 pytestmark = pytest.mark.slow
 
-CLASSIC, FULL = "Craftax-Classic-Symbolic-v1", "Craftax-Symbolic-v1"
+CLASSIC = "Craftax-Classic-Symbolic-v1"
 NOTHING = 0
-
-
-def test_classic_conforms():
-    first, _, steps = check("craftax", CLASSIC)
-    assert steps.terminated.any()
-    assert first.observation.agent_view.shape[1:] == (1345,)
-
-
-@pytest.mark.parametrize("name", [FULL, "Craftax-Classic-Pixels-v1"])
-def test_conformance(name):
-    check("craftax", name, 40, params={"max_timesteps": 15})
-
-
-@pytest.mark.parametrize("name", [CLASSIC, FULL])
-def test_time_limit_is_a_truncation(name):
-    check_time_limit("craftax", name, 4, NOTHING, num_envs=1, params={"max_timesteps": 4})
 
 
 @pytest.mark.parametrize(("limit", "health"), [(4, 0), (100, 0), (4, 9)])
 def test_death_is_a_termination(limit, health):
-    """A player without health dies, whether or not the time limit is reached in the same step."""
     env = make_eval(env_config("craftax", CLASSIC, params={"max_timesteps": limit}))
     keys = jax.random.split(jax.random.key(0), 1)
 

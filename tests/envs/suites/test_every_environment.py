@@ -1,5 +1,3 @@
-"""Every environment that is listed or has a YAML file can be built, reset and stepped."""
-
 import re
 from pathlib import Path
 

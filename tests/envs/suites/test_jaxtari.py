@@ -1,5 +1,3 @@
-"""Tests of the adapter of JAXtari against its own wrappers, without sprites and with some drawn here."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +5,7 @@ import pytest
 
 from stoix_like.envs import make_eval
 from stoix_like.envs.factory import make_drawn
-from support.conformance import NUM_ENVS, check, check_time_limit, draw_start, env_config, side_by_side
+from support.conformance import NUM_ENVS, check, draw_start, env_config, side_by_side
 from support.lazily import Lazy
 
 pytestmark = pytest.mark.slow
@@ -40,21 +38,11 @@ def sprites(data_home):
     return directory
 
 
-@pytest.mark.parametrize("name", ["pong", "freeway", "surround"])
-def test_conformance(name):
-    check("jaxtari", name, 300, params={"max_frames_per_episode": 100})
-
-
 def test_games_that_lose_end_by_termination():
     _, _, steps = check("jaxtari", "pong", 400, action_repeat=16, params={"noop_max": 0})
     assert steps.terminated.any()
     assert not steps.truncated.any()
     assert steps.episode.episode_return[steps.terminated].max() < 0
-
-
-def test_time_limit_counts_frames_and_is_a_truncation():
-    check_time_limit("jaxtari", "pong", 4, 0, params={"max_frames_per_episode": 4})
-    check_time_limit("jaxtari", "pong", 3, 0, params={"max_frames_per_episode": 12}, action_repeat=4)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Tests of the adapter of Kinetix against its own environments."""
-
 import subprocess
 import sys
 
@@ -11,7 +9,7 @@ import pytest
 from stoix_like.envs import make_eval
 from stoix_like.envs.factory import make_drawn
 from stoix_like.envs.spaces import Discrete, MultiDiscrete
-from support.conformance import check, check_time_limit, draw_start, env_config
+from support.conformance import check, draw_start, env_config
 from support.lazily import Lazy
 
 pytestmark = pytest.mark.slow
@@ -20,22 +18,9 @@ kinetix = Lazy("stoix_like.envs.suites.kinetix")
 LEVEL = "s_h4_thrust_aim"
 
 
-def test_conformance():
-    check("kinetix", LEVEL, 300, params={"max_timesteps": 80})
-
-
-@pytest.mark.parametrize(("observation", "action"), [("entities", "discrete"), ("pixels", "continuous")])
-def test_other_observations_and_actions_conform(observation, action):
-    check("kinetix", LEVEL, 20, kwargs={"observation": observation, "action": action}, params={"max_timesteps": 8})
-
-
 def test_random_levels_differ_between_episodes():
     first, _, _ = check("kinetix", "s_random", 20, params={"max_timesteps": 8})
     assert (first.observation.agent_view[0] != first.observation.agent_view[1]).any()
-
-
-def test_time_limit_is_a_truncation():
-    check_time_limit("kinetix", LEVEL, 4, 0, num_envs=1, params={"max_timesteps": 4})
 
 
 def test_an_episode_equals_one_of_the_suite():

@@ -1,5 +1,3 @@
-"""Tests of the tasks for memory: what is right, what it earns, and what can be known without memory."""
-
 import itertools
 
 import jax
@@ -9,7 +7,7 @@ import pytest
 
 from stoix_like.envs import make
 from stoix_like.envs.suites import memory
-from support.conformance import check, check_time_limit, env_config
+from support.conformance import env_config
 
 RECALL = {
     "repeat_first": {"length": 6, "num_symbols": 3},
@@ -72,14 +70,3 @@ def test_t_maze_rewards_the_turn_that_the_cue_tells_and_charges_detours():
             assert (bool(timestep.terminated), bool(timestep.truncated)) == (True, False)
             # Beyond the first place, views of both mazes are alike.
             np.testing.assert_array_equal(views[1:5], [[0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1]])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", memory.TASKS)
-def test_conformance(name):
-    check("memory", name, 400)
-
-
-@pytest.mark.slow
-def test_the_end_of_patience_in_the_maze_is_a_truncation():
-    check_time_limit("memory", "t_maze", 12, 1, kwargs={"length": 2})

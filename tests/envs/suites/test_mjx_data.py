@@ -1,5 +1,3 @@
-"""A user's own environment whose state is an `mjx.Data`, trained, killed, resumed, evaluated and exported."""
-
 import json
 import os
 import signal

@@ -1,5 +1,3 @@
-"""Tests of the adapter of navix against navix itself."""
-
 import jax
 import jax.numpy as jnp
 import navix
@@ -8,24 +6,12 @@ import pytest
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.suites.navix import scenarios
-from support.conformance import check, check_elements, check_episode, check_time_limit, env_config
+from support.conformance import check_elements, check_episode, env_config
 
 pytestmark = pytest.mark.slow
 
 EMPTY, OBSTACLES = "Navix-Empty-5x5-v0", "Navix-Dynamic-Obstacles-5x5-v0"
 LEFT, RIGHT, FORWARD = 0, 1, 2
-
-
-@pytest.mark.parametrize("name", [EMPTY, OBSTACLES, "Navix-DoorKey-5x5-v0", "Navix-KeyCorridorS3R1-v0"])
-def test_conformance(name):
-    check("navix", name)
-
-
-@pytest.mark.parametrize(
-    "observation", ["symbolic_first_person", "categorical", "categorical_first_person", "rgb", "rgb_first_person"]
-)
-def test_other_observations_conform(observation):
-    check("navix", EMPTY, 120, kwargs={"observation_fn": observation})
 
 
 @pytest.mark.parametrize(("observation", "dtype"), [("symbolic", "int16"), ("rgb", "uint8")])
@@ -50,10 +36,6 @@ def test_first_observations_are_elements_of_the_space(name):
     _, timestep = jax.jit(env.step)(jax.random.split(jax.random.key(1), 4), state, jnp.full(4, FORWARD))
     for each in (first, timestep):
         check_elements(env.observation_space, np.asarray(each.observation.agent_view), 1)
-
-
-def test_time_limit_is_a_truncation():
-    check_time_limit("navix", EMPTY, 4, params={"max_steps": 4})
 
 
 def test_an_episode_equals_one_of_navix():

@@ -1,5 +1,3 @@
-"""Tests of the adapter of Octax against its own environments."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,22 +5,12 @@ import pytest
 
 from stoix_like.envs import make_eval
 from stoix_like.envs.factory import make_drawn
-from support.conformance import check, check_episode, check_time_limit, draw_start, env_config
+from support.conformance import check_episode, draw_start, env_config
 from support.lazily import Lazy
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types")]
 
 environments = Lazy("octax.environments")
-
-
-def test_conformance():
-    _, _, steps = check("octax", "brix", 120)
-    assert steps.terminated.any()
-    assert not steps.truncated.any()
-
-
-def test_time_limit_is_a_truncation():
-    check_time_limit("octax", "brix", 5, 2, params={"max_steps_in_episode": 5})
 
 
 def test_an_end_at_the_time_limit_is_a_termination():

@@ -1,5 +1,3 @@
-"""Tests of the games of pgx against pgx itself."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,10 +18,7 @@ def first_legal(key, game):
     return jnp.argmax(game.legal_action_mask)
 
 
-@pytest.mark.parametrize(
-    "name",
-    scenarios(),
-)
+@pytest.mark.parametrize("name", scenarios())
 def test_protocol(name):
     # Tic-tac-toe is the cheapest.
     _, actions, steps = check("pgx", name, **({} if name == "tic_tac_toe" else {"num_steps": 60}))
@@ -174,7 +169,6 @@ def test_move_limit_without_a_result_truncates(moves):
     np.testing.assert_array_equal(timestep.observation.action_mask.all(-1), moves == 255)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["animal_shogi", "gardner_chess", "chess", "shogi"])
 def test_the_legal_actions_of_games_with_a_limit_are_those_of_pgx(name):
     env = pgx.make(name)

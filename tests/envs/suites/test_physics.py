@@ -1,5 +1,3 @@
-"""Rigid-body simulations: divergence, and their own truncations."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,32 +1,13 @@
-"""Tests of the adapter of POPGym Arcade against its own code."""
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stoix_like.envs import make_eval
-from support.conformance import check, check_episode, check_time_limit, env_config
+from support.conformance import check_episode, env_config
 from support.lazily import Lazy
 
 pytestmark = pytest.mark.slow
 
 environments = Lazy("popgym_arcade.environments")
-
-
-@pytest.mark.parametrize("name", ["CartPoleEasy", "SkittlesEasy", "MineSweeperEasy"])
-def test_conformance(name):
-    check("popgym_arcade", name)
-
-
-@pytest.mark.parametrize("name", ["BreakoutEasy", "TetrisEasy", "AutoEncodeEasy", "CountRecallEasy", "BattleShipEasy"])
-def test_games_that_report_ends_in_other_ways_conform(name):
-    check("popgym_arcade", name, 300, params={"max_steps_in_episode": 60})
-
-
-@pytest.mark.parametrize("name", ["CartPoleEasy", "BreakoutEasy", "TetrisEasy", "MineSweeperEasy", "AutoEncodeEasy"])
-def test_time_limit_is_a_truncation(name):
-    check_time_limit("popgym_arcade", name, 4, 0, num_envs=1, params={"max_steps_in_episode": 4})
 
 
 @pytest.mark.parametrize("name", ["CartPoleEasy", "SkittlesEasy"])
@@ -58,12 +39,3 @@ def test_pixels_are_bytes_of_the_chosen_size():
     for name, kwargs, size in [("BreakoutEasy", {}, 128), ("NavigatorEasy", {"obs_size": 256}, 256)]:
         space = make_eval(env_config("popgym_arcade", name, kwargs=kwargs)).observation_space
         assert (space.shape, space.dtype, space.high) == ((size, size, 3), np.uint8, 255)
-
-
-def test_partial_observations_hide_the_pole():
-    def view(kwargs):
-        env = make_eval(env_config("popgym_arcade", "CartPoleEasy", kwargs=kwargs))
-        keys = jax.random.split(jax.random.key(0), 1)
-        return jax.jit(lambda: env.step(keys, env.reset(keys)[0], jnp.zeros(1, int))[1].observation.agent_view)()
-
-    assert (view({"partial_obs": True}) != view({})).any()

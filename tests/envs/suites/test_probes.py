@@ -1,5 +1,3 @@
-"""Tests of the probes' optimal returns and values, which the tests of systems rely on."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Scenarios and arguments that a suite does not have are refused by key and value, each in one line."""
-
 import jax.numpy as jnp
 import pytest
 
@@ -9,6 +7,7 @@ from support.conformance import env_config
 
 NAN = float("nan")
 CRAFTAX, KINETIX, NAVIX = "Craftax-Classic-Symbolic-v1", "s_h4_thrust_aim", "Navix-Empty-5x5-v0"
+SCRIPTED = "support.scripted:Scripted-v0"
 MINIGRID, PLAYGROUND, POPGYM = "MiniGrid-Empty-5x5", "PendulumSwingup", "CartPoleEasy"
 
 
@@ -63,6 +62,12 @@ REFUSED = {
         ("ALE/Pong-v5", kwargs(mode=77), "env.kwargs={'mode': 77} is invalid for ALE/Pong-v5: Invalid game"),
         ("PongNoFrameskip-v4", {"vectorization": "envpool"}, "envpool: .* use env=envpool/_atari .*name=Pong-v5, or"),
         ("ALE/Backgammon-v5", {}, "name='ALE/Backgammon-v5' has several players: only"),
+        (SCRIPTED, {"auto_reset": "pool"}, "env.auto_reset='pool'.*use fresh"),
+        (SCRIPTED, kwargs(size=3), "env.kwargs={'size': 3} is invalid for support"),
+        (SCRIPTED, params(noop_max=3), "env.params.noop_max=3 is not a parameter of supp"),
+        ("CartPol-v1", {}, "env.scenario.name='CartPol-v1'.*CartPole-v1"),
+        ("no_such_module:Env-v0", {}, "env.scenario.name='no_such_module:Env-v0'"),
+        ("", {}, "env.scenario.name=''.*CartPole-v1"),
         ("Hopper-v5", kwargs(xml_file="none.xml"), "'none.xml'} is invalid for Hopper-v5: .*does not exist"),
     ],
     "gymnax": [
@@ -195,6 +200,9 @@ REFUSED = {
         (POPGYM, kwargs(partial_obs=1), "env.kwargs.partial_obs=1 is invalid .*use true or false"),
         (POPGYM, params(max_steps_in_episode=0), "max_steps_in_episode=0 must be at least 1"),
     ],
+    "probe": [
+        ("value", {"randomization": "support.randomized.masses"}, "probe/value has none: use an .* env=playground")
+    ],
     "xminigrid": [
         ("MiniGrid-Empty-5x6", {}, "name='MiniGrid-Empty-5x6' is not a scenario .*'MiniGrid-Empty-5x5'"),
         ("XLand-MiniGrid-R1-9x9", {}, "name='XLand-MiniGrid-R1-9x9' is not supported: .*download"),
@@ -203,7 +211,7 @@ REFUSED = {
         (MINIGRID, params(view_size=4), "env.params.view_size=4 must be odd and at least 3"),
     ],
 }
-QUICK = ("gymnasium", "gymnax", "memory")
+QUICK = ("gymnasium", "gymnax", "memory", "probe")
 
 
 @pytest.mark.parametrize(

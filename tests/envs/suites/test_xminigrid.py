@@ -1,5 +1,3 @@
-"""Tests of the adapter of xminigrid against xminigrid itself."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,17 +6,12 @@ import xminigrid
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.suites.xminigrid import scenarios
-from support.conformance import check, check_elements, check_episode, check_time_limit, env_config
+from support.conformance import check_elements, check_episode, env_config
 
 pytestmark = pytest.mark.slow
 
 EMPTY = "MiniGrid-Empty-5x5"
 FORWARD, RIGHT = 0, 1
-
-
-@pytest.mark.parametrize("name", [EMPTY, "MiniGrid-DoorKey-5x5", "MiniGrid-Playground"])
-def test_conformance(name):
-    check("xminigrid", name)
 
 
 @pytest.mark.parametrize("name", scenarios())
@@ -28,11 +21,6 @@ def test_first_observations_are_elements_of_the_space(name):
     check_elements(env.observation_space, np.asarray(first.observation.agent_view), 1)
     # Bytes would be pixels.
     assert env.observation_space.dtype == np.int16
-
-
-@pytest.mark.parametrize("name", [EMPTY, "MiniGrid-MemoryS8"])
-def test_time_limit_is_a_truncation(name):
-    check_time_limit("xminigrid", name, 4, params={"max_steps": 4})
 
 
 def test_an_episode_equals_one_of_xminigrid():

@@ -7,10 +7,11 @@ from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, Vectorize, wrapp
 from stoix_like.envs.spaces import bounds
 from support.countable_envs import KEY, Counter, play, ramp, taken
 
+SPACE = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
+
 
 def test_actions_are_rescaled_to_the_bounds():
-    space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
-    env = wrappers.RescaleActions(ramp(action_space=space))
+    env = wrappers.RescaleActions(ramp(action_space=SPACE))
     assert (env.action_space.low, env.action_space.high) == (-1.0, 1.0)
     # [-1, -1] -> [-2, 0], [1, 1] -> [2, 10], [0, 0.5] -> [0, 7.5]
     rewards = [float(t.reward) for t in play(env, [[-1.0, -1.0], [1.0, 1.0], [0.0, 0.5]])[1:]]
@@ -34,22 +35,22 @@ def test_no_action_within_minus_one_and_one_leaves_the_bounds():
 
 
 def test_actions_are_clipped():
-    space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
-    rewards = [
-        float(t.reward) for t in play(wrappers.ClipActions(ramp(action_space=space)), [[-5.0, -5.0], [5.0, 5.0]])
-    ]
+    timesteps = play(wrappers.ClipActions(ramp(action_space=SPACE)), [[-5.0, -5.0], [5.0, 5.0]])
+    rewards = [float(t.reward) for t in timesteps]
     np.testing.assert_allclose(rewards, [0.0, -2.0, 7.0])
 
 
-@pytest.mark.parametrize("wrapper", [wrappers.RescaleActions, wrappers.ClipActions])
-def test_action_wrappers_reject_discrete_actions(wrapper):
-    with pytest.raises(ValueError, match="Discrete"):
-        wrapper(ramp(action_space=Discrete(2)))
-
-
-def test_rescale_actions_rejects_unbounded_actions():
-    with pytest.raises(ValueError, match="bounded"):
-        wrappers.RescaleActions(ramp(action_space=Box(0.0, np.inf, (1,))))
+@pytest.mark.parametrize(
+    ("wrapper", "space", "words"),
+    [
+        (wrappers.RescaleActions, Discrete(2), "Discrete"),
+        (wrappers.ClipActions, Discrete(2), "Discrete"),
+        (wrappers.RescaleActions, Box(0.0, np.inf, (1,)), "bounded"),
+    ],
+)
+def test_action_wrappers_reject_what_has_no_bounds(wrapper, space, words):
+    with pytest.raises(ValueError, match=words):
+        wrapper(ramp(action_space=space))
 
 
 @pytest.mark.parametrize(
@@ -76,8 +77,7 @@ def test_actions_are_counted_from_zero(space, action, inner):
 
 
 def test_native_action_undoes_action_wrappers():
-    space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
-    inner = ramp(action_space=space)
+    inner = ramp(action_space=SPACE)
     env = wrappers.RecordEpisode(wrappers.ClipActions(wrappers.RescaleActions(wrappers.TimeLimit(inner, 9))))
     assert env.unwrapped is inner
     # [0, 0.5] -> [0, 7.5]; [-3, 3] is clipped to [-1, 1] -> [-2, 10]

@@ -1,5 +1,3 @@
-"""Tests of games of several agents as rows, from the suite to automatic resets."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -174,7 +172,6 @@ def played(env, num_steps, num_agents=2):
 
 
 def test_automatic_resets_restart_games_in_the_step_that_ends_them():
-    """The flags belong to the step that ends a game, not to the one after it, for all of its agents."""
     timesteps = played(factory.make(config(), Steps()), 5)
     assert [t.terminated.tolist() for t in timesteps] == [[ends, ends] for ends in (0, 0, 1, 0, 1, 0)]
     assert [t.observation.agent_view[:, 0].tolist() for t in timesteps] == [[n, n + 1] for n in (0, 1, 0, 1, 0, 1)]

@@ -101,14 +101,6 @@ def test_integers_without_bounds_are_stacked():
     assert (space.low.tolist(), space.high.tolist(), space.dtype) == ([0] * 4, [np.inf] * 4, np.int32)
 
 
-def test_count_steps_sets_the_step_count():
-    counts = [
-        (int(t.observation.step_count), int(t.next_observation.step_count))
-        for t in play(wrappers.CountSteps(ramp()), [ZERO] * 2)
-    ]
-    assert counts == [(0, 0), (1, 1), (2, 2)]
-
-
 def test_observations_and_their_bounds_are_clipped():
     env = wrappers.ClipObservation(Vectorize(Counter()), 2.5)
     timesteps = play(env, [1, 9, 2])

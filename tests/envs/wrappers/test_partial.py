@@ -1,5 +1,3 @@
-"""Tests of wrappers of partial observability."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,12 +89,6 @@ def test_flicker_hides_the_whole_view_of_an_environment_at_times():
     assert (
         first.observation.agent_view["inner"]["features"] != after.observation.agent_view["inner"]["features"]
     ).any()
-
-
-def test_stacks_that_flicker_are_not_those_of_successive_steps():
-    env = wrappers.StackFrames(Vectorize(Counter()), 2)
-    assert env.observation_space.stacked == 2
-    assert wrappers.FlickerObservation(env, 0.3).observation_space.stacked == 1
 
 
 def test_noise_has_the_deviation_of_each_entry():

@@ -1,5 +1,3 @@
-"""Policies as arrays for numpy."""
-
 import dataclasses
 import runpy
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Policies as ONNX graphs."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +14,6 @@ RNN = "network.actor_network.rnn_layer"
 
 
 def cell(cell_type, num_layers):
-    """Return the overrides of recurrent PPO with a cell."""
     return ["system=ppo/rec_ppo", f"{RNN}.cell_type={cell_type}", f"{RNN}.num_layers={num_layers}"]
 
 
