@@ -26,8 +26,8 @@ class DescribedEnvironment(VectorEnvironment):
         self.action_space = _space_of(description["action_space"])
         self.on_host = bool(description["on_host"])
         self._mask, self._counts = description["action_mask"], bool(description["step_count"])
-        self._num_players, self._num_agents = int(description["num_players"]), int(description["num_agents"])
-        self._team_reward = bool(description["team_reward"])
+        self.num_players, self.num_agents = int(description["num_players"]), int(description["num_agents"])
+        self.team_reward = bool(description["team_reward"])
         legend = description["legend"]
         features = (Feature(**{**feature, "places": tuple(feature["places"])}) for feature in legend["features"])
         self._legend = Legend(tuple(features), tuple(legend["actions"]), tuple(legend["velocities"]))
@@ -44,18 +44,6 @@ class DescribedEnvironment(VectorEnvironment):
 
     def legend(self) -> Legend:
         return self._legend
-
-    @property
-    def num_players(self) -> int:
-        return self._num_players
-
-    @property
-    def num_agents(self) -> int:
-        return self._num_agents
-
-    @property
-    def team_reward(self) -> bool:
-        return self._team_reward
 
 
 def describe(env: VectorEnvironment, observation: Observation) -> dict[str, Any] | None:

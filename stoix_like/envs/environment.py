@@ -21,7 +21,33 @@ State = Any
 """The state of an environment: a pytree of leaves that keep their shapes and dtypes."""
 
 
-class Environment(ABC):
+class EnvFacts:
+    """What environments say of themselves, besides their spaces."""
+
+    num_players: int = 1
+    """The number of players that actions are taken for: 1, or 2 that move in turn in a zero-sum game.
+
+    With 2, each step is a move of the player to move, the reward is that player's, and the observation after it
+    belongs to the player to move next.
+    """
+    num_agents: int = 1
+    """The number of agents that act at the same time in each environment, A.
+
+    With several, observations, masks and actions are `[A, ...]`, for each agent in `observation_space` and
+    `action_space`, rewards `[A]`, and flags scalars; of `VectorEnvironment.unwrapped`, after the axis N.
+    `wrappers.AgentRows` makes a row of each agent.
+    """
+    team_reward: bool = False
+    """True if the agents of an environment have one reward in common, and not one each."""
+    faults: tuple[str, ...] = ()
+    """Sentences about what environments declare and do not keep to, although they can be trained."""
+
+    def take_facts(self, env: EnvFacts) -> None:
+        """Say of players and agents what other environments say."""
+        self.num_players, self.num_agents, self.team_reward = env.num_players, env.num_agents, env.team_reward
+
+
+class Environment(EnvFacts, ABC):
     """A single environment without automatic reset; the leaves of its time steps have no leading axis.
 
     Subclass this for an environment written in JAX, and wrap it in `Vectorize`.
@@ -32,14 +58,6 @@ class Environment(ABC):
     action_space: ActionSpace
     truncates_after: int | None = None
     """See `VectorEnvironment.truncates_after`."""
-    num_players: int = 1
-    """See `VectorEnvironment.num_players`."""
-    num_agents: int = 1
-    """See `VectorEnvironment.num_agents`; with several, observations, masks, actions and rewards are `[A, ...]`."""
-    team_reward: bool = False
-    """See `VectorEnvironment.team_reward`; with it, rewards are scalars."""
-    faults: tuple[str, ...] = ()
-    """See `VectorEnvironment.faults`."""
 
     @abstractmethod
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
@@ -80,7 +98,7 @@ class Environment(ABC):
         return Legend()
 
 
-class VectorEnvironment(ABC):
+class VectorEnvironment(EnvFacts, ABC):
     """N environments stepped together; the interface between suites, wrappers and rollouts."""
 
     observation_space: ObservationSpace
@@ -144,7 +162,7 @@ class VectorEnvironment(ABC):
         del state
         return self.reset(keys)
 
-    def release(self, state: State) -> None:  # noqa: B027
+    def release(self, state: State) -> None:
         """Give back what environments on the host hold, after their last step; by default, do nothing.
 
         Args:
@@ -167,14 +185,14 @@ class VectorEnvironment(ABC):
             f"env.eval_opponent={name_of(opponent)}: {type(self).__name__} has no opponents: define its `against`"
         )
 
-    def check(self) -> None:  # noqa: B027
+    def check(self) -> None:
         """Check that all environments on the host work.
 
         Raises:
             HostEnvironmentError: one of them failed.
         """
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Close all environments on the host."""
 
     def scene(self) -> Scene | None:
@@ -198,34 +216,6 @@ class VectorEnvironment(ABC):
         INT32_MAX if it never is; None if that is not known.
         """
         return None
-
-    @property
-    def num_players(self) -> int:
-        """The number of players that actions are taken for: 1, or 2 that move in turn in a zero-sum game.
-
-        With 2, each step is a move of the player to move, the reward is that player's, and the observation after it
-        belongs to the player to move next.
-        """
-        return 1
-
-    @property
-    def num_agents(self) -> int:
-        """The number of agents that act at the same time in each environment, A.
-
-        With several, observations, masks and actions of `unwrapped` are `[N, A, ...]`, for each agent in
-        `observation_space` and `action_space`; flags are `[N]`. `wrappers.AgentRows` makes a row of each agent.
-        """
-        return 1
-
-    @property
-    def team_reward(self) -> bool:
-        """True if the agents of an environment have one reward `[N]` in common, and not one each `[N, A]`."""
-        return False
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """Sentences about what `unwrapped` declares and does not keep to, although it can be trained."""
-        return ()
 
     @property
     def unwrapped(self) -> VectorEnvironment:
@@ -286,26 +276,12 @@ class Vectorize(VectorEnvironment):
         self.env = env
         self.observation_space = env.observation_space
         self.action_space = env.action_space
+        self.faults = env.faults
+        self.take_facts(env)
 
     @property
     def truncates_after(self) -> int | None:
         return self.env.truncates_after
-
-    @property
-    def num_players(self) -> int:
-        return self.env.num_players
-
-    @property
-    def num_agents(self) -> int:
-        return self.env.num_agents
-
-    @property
-    def team_reward(self) -> bool:
-        return self.env.team_reward
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        return self.env.faults
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
         return jax.vmap(self.env.reset)(keys)

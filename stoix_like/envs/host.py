@@ -78,7 +78,7 @@ class HostEnvironment(VectorEnvironment):
         self, make: Callable[[int], HostBatch], spec: HostSpec, timeout: float, fps: int | None = None
     ) -> None:
         self.observation_space, self.action_space = spec.observation_space, spec.action_space
-        self._spec, self._fps = spec, fps
+        self._spec, self._fps, self.num_agents = spec, fps, spec.num_agents
         self._batches = Batches(make, timeout)
         self._failure: BaseException | None = None
         # Also where `close` is never called, and at exit.
@@ -173,10 +173,6 @@ class HostEnvironment(VectorEnvironment):
         view, flag = self._observations(num_envs), _shape(num_envs, bool)
         of_agents = () if self.num_agents == 1 else (self.num_agents,)
         return HostStep(view, view, _shape(num_envs, jnp.float32, of_agents), flag, flag)
-
-    @property
-    def num_agents(self) -> int:
-        return self._spec.num_agents
 
     def _observe(self, view: PyTree) -> Observation:
         spec = self._spec

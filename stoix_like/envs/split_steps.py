@@ -62,12 +62,8 @@ class _Answered(VectorEnvironment):
 
     def __init__(self, host: HostEnvironment, answer: Any) -> None:
         self.observation_space, self.action_space = host.observation_space, host.action_space
-        self._host, self._answer = host, answer
+        self._host, self._answer, self.num_agents = host, answer, host.num_agents
         self.action: Any = None
-
-    @property
-    def num_agents(self) -> int:
-        return self._host.num_agents
 
     def reset(self, keys: jax.Array) -> tuple[HostState, TimeStep]:
         return self._host.started(jnp.zeros(keys.shape, jnp.int32), self._answer)

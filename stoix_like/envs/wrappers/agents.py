@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import EpisodeMetrics, Observation, PyTree, TimeStep
-from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.environment import EnvFacts, State, VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace
 from stoix_like.envs.worlds import OWN, WORLD
 from stoix_like.envs.wrappers.base import Wrapper, layers, with_view
@@ -30,8 +30,8 @@ class AgentRows(Wrapper):
     keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment, team_reward: bool = False, agent_ids: str = "none") -> None:
-        super().__init__(env)
         self._sums = team_reward and not env.team_reward
+        super().__init__(env)
         self._ids = agent_ids == "one_hot"
         if self._ids:
             # Actors may see only their own view.
@@ -40,9 +40,9 @@ class AgentRows(Wrapper):
                 raise ConfigError(f"{_KEY}=one_hot appends to vectors of floats, and the agents observe none: use none")
             self.observation_space = _with_ids(env.observation_space, env.num_agents)
 
-    @property
-    def team_reward(self) -> bool:
-        return self._sums or self.env.team_reward
+    def take_facts(self, env: EnvFacts) -> None:
+        super().take_facts(env)
+        self.team_reward |= self._sums
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
         state, timestep = self.env.reset(keys[:: self.num_agents])

@@ -37,6 +37,7 @@ class Wrapper(VectorEnvironment):
         self.action_space = env.action_space
         self.on_host = env.on_host
         self.keeps_parameters = env.keeps_parameters
+        self.take_facts(env)
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
         return self.on_start(*self.env.reset(keys))
@@ -73,18 +74,6 @@ class Wrapper(VectorEnvironment):
         return self.env.truncates_after if self.keeps_ends else None
 
     @property
-    def num_players(self) -> int:
-        return self.env.num_players
-
-    @property
-    def num_agents(self) -> int:
-        return self.env.num_agents
-
-    @property
-    def team_reward(self) -> bool:
-        return self.env.team_reward
-
-    @property
     def unwrapped(self) -> VectorEnvironment:
         return self.env.unwrapped
 
@@ -92,6 +81,7 @@ class Wrapper(VectorEnvironment):
         wrapper = copy.copy(self)
         wrapper.env = self.env.rebased(base)
         wrapper.keeps_parameters = base.keeps_parameters
+        wrapper.take_facts(wrapper.env)
         return wrapper
 
     @property
