@@ -1,5 +1,3 @@
-"""Sizes that no machine has: refused by name, before anything is laid out."""
-
 import inspect
 import itertools
 import re

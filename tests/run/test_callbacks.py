@@ -1,5 +1,3 @@
-"""When callbacks are called, and what becomes of their answers and errors."""
-
 import re
 from types import SimpleNamespace
 

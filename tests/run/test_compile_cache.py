@@ -1,5 +1,3 @@
-"""The cache of compiled programs: it never runs a program of other code or other data, and reads what is its user's."""
-
 import json
 import os
 import shutil

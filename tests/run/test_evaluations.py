@@ -1,5 +1,3 @@
-"""Evaluations of a run, and the best parameters of its members."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Tests of runs in games of several agents."""
-
 import json
 from functools import partial
 

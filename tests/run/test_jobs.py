@@ -1,5 +1,3 @@
-"""Multiruns that were cut: the same command continues them, and a scheduler's warning queues a job again."""
-
 import contextlib
 import json
 import os

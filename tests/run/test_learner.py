@@ -1,5 +1,3 @@
-"""The state of a run between calls of its programs, which are replaced by functions that record their arguments."""
-
 from types import SimpleNamespace
 
 import jax

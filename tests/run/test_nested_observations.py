@@ -1,5 +1,3 @@
-"""Systems train on observations that are dictionaries of arrays, with images among them."""
-
 import jax
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""Runs that learn from data alone: their budget, what they refuse, and how they resume."""
-
 import os
 import shutil
 import signal

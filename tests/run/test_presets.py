@@ -1,5 +1,3 @@
-"""Presets of networks build and fit their systems on images, and learn continuous actions from them."""
-
 import pytest
 
 from stoix_like.config import parse_config

@@ -1,5 +1,3 @@
-"""Actors and critics observe entries of their own: in every actor-critic, and in what is exported of them."""
-
 import itertools
 import json
 

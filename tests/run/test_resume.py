@@ -1,5 +1,3 @@
-"""Resuming of runs that were killed, stopped, damaged or modified."""
-
 import json
 import os
 import re

@@ -1,5 +1,3 @@
-"""The results of a run, and where its time went."""
-
 from types import SimpleNamespace
 
 import pytest

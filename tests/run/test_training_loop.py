@@ -1,5 +1,3 @@
-"""The training loop: implicit transfers, signals, failing writers, and what a resumed loop repeats."""
-
 import errno
 import itertools
 import json

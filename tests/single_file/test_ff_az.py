@@ -1,5 +1,3 @@
-"""AlphaZero in one file computes what `search/ff_az` computes."""
-
 import jax
 import jax.numpy as jnp
 import pytest

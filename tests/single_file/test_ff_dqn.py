@@ -1,5 +1,3 @@
-"""DQN in one file computes what `q_learning/ff_dqn` computes."""
-
 import jax
 import jax.numpy as jnp
 import pytest

@@ -1,5 +1,3 @@
-"""PPO in one file computes what `ppo/ff_ppo` computes."""
-
 import jax
 import jax.numpy as jnp
 import pytest

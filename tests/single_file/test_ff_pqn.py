@@ -1,5 +1,3 @@
-"""PQN in one file computes what `q_learning/ff_pqn` computes."""
-
 import jax
 import jax.numpy as jnp
 import pytest

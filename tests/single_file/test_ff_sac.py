@@ -1,5 +1,3 @@
-"""SAC in one file computes what `sac/ff_sac` computes."""
-
 import jax
 import jax.numpy as jnp
 import pytest

@@ -1,5 +1,3 @@
-"""Recurrent PPO in one file computes what `ppo/rec_ppo` computes."""
-
 import jax
 import jax.numpy as jnp
 import pytest

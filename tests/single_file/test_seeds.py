@@ -1,5 +1,3 @@
-"""Seeds of a single file, which are vmapped into one program, and its command line."""
-
 import re
 import runpy
 import sys

@@ -1,5 +1,3 @@
-"""Checkpoints in directories of any name, and what happens to one in which a file is damaged."""
-
 import os
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-"""Single faults in the files of a checkpoint of a run with a replay buffer: noticed or harmless, never a difference."""
-
 import os
 import shutil
 

@@ -1,5 +1,3 @@
-"""Forms of recorded values, and refusals of others."""
-
 import pytest
 
 from stoix_like.errors import ConfigError

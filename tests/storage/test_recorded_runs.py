@@ -1,5 +1,3 @@
-"""Recorded runs: their status, members and settings."""
-
 import json
 import math
 

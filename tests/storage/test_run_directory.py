@@ -1,5 +1,3 @@
-"""What a run writes into its directory, and where."""
-
 import shutil
 
 import pytest

@@ -1,5 +1,3 @@
-"""Code of one's own: loaded without a flag by the user who trained it, refused from elsewhere."""
-
 import contextlib
 import os
 import subprocess

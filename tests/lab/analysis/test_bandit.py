@@ -1,5 +1,3 @@
-"""The return of a setting against the evaluation episodes that choosing it costs."""
-
 import json
 import math
 

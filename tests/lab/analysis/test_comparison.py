@@ -1,5 +1,3 @@
-"""Comparisons of algorithms, with their verdicts."""
-
 import json
 import math
 import re

@@ -1,5 +1,3 @@
-"""Metrics of members over time, with members that diverged."""
-
 import json
 
 import numpy as np

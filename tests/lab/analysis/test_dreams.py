@@ -1,5 +1,3 @@
-"""Dreams of a trained run: figures, from Python, from the command line, in the report and during training."""
-
 import json
 
 import numpy as np

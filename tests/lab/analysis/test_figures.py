@@ -1,5 +1,3 @@
-"""Figures as files."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Runs grouped into algorithms by their settings."""
-
 import json
 
 import pytest

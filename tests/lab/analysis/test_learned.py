@@ -1,5 +1,3 @@
-"""Pictures of policies and critics, of known ones where possible."""
-
 import distrax
 import jax
 import jax.numpy as jnp

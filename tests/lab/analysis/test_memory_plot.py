@@ -1,5 +1,3 @@
-"""Returns over the length of a task."""
-
 import itertools
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Curves, profiles and files."""
-
 import json
 import sys
 

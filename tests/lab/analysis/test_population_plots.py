@@ -1,5 +1,3 @@
-"""Slices, heat maps and lineages of populations."""
-
 import json
 
 import numpy as np

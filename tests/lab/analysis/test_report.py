@@ -1,5 +1,3 @@
-"""The report in one page."""
-
 import json
 import shutil
 

@@ -1,5 +1,3 @@
-"""Scores of algorithms, and the returns of single episodes."""
-
 import json
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Pictures of searches."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Reports of runs; the compilers for accelerators that are installed compile for real."""
-
 import importlib.util
 import os
 import re

@@ -1,5 +1,3 @@
-"""Actors: how far they run ahead of the learner, and how a run with them ends."""
-
 import os
 import re
 import signal

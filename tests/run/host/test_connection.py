@@ -1,5 +1,3 @@
-"""Processes of a run on several hosts that do not find each other."""
-
 import os
 import socket
 import subprocess

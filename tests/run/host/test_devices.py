@@ -1,5 +1,3 @@
-"""Tests of what is set before jax starts its backend."""
-
 import os
 import platform
 import subprocess

@@ -1,5 +1,3 @@
-"""Signs of life between processes: what ends a process that has lost another one."""
-
 import os
 import socket
 import subprocess

@@ -1,5 +1,3 @@
-"""The state of a run as the items of a checkpoint, and back."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Population-based training: what a selection does to the members, and runs with selections."""
-
 import json
 import signal
 from dataclasses import dataclass

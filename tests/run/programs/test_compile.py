@@ -1,5 +1,3 @@
-"""Compiled programs of a run: what compiling them takes, and the parameters that they select."""
-
 import math
 
 import jax

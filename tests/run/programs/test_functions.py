@@ -1,5 +1,3 @@
-"""Programs of a run: their names, the shapes of their arguments, and their keys."""
-
 import jax
 
 from stoix_like.config import parse_config

@@ -1,5 +1,3 @@
-"""Training metrics between evaluations, `logger.every_updates`."""
-
 import itertools
 import json
 import signal

@@ -1,5 +1,3 @@
-"""Statistics over members."""
-
 from types import SimpleNamespace
 
 import numpy as np

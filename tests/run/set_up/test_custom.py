@@ -1,5 +1,3 @@
-"""Custom callbacks and loggers, by configuration and from Python."""
-
 import pathlib
 
 import pytest

@@ -1,5 +1,3 @@
-"""What hyperparameters act on: found by tracing, and compared with training in which each of them differs tenfold."""
-
 import jax
 import numpy as np
 import pytest

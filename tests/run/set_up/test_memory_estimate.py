@@ -1,5 +1,3 @@
-"""Runs that do not fit into memory."""
-
 import jax
 import pytest
 

@@ -1,5 +1,3 @@
-"""Recorded data of a run: what it learns of them, and what it refuses."""
-
 import dataclasses
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Checks of what may change when a run resumes."""
-
 import importlib.metadata
 import shutil
 

@@ -1,5 +1,3 @@
-"""Runs that are refused before they are compiled."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""Refusals of networks and systems that do not fit name a choice that does."""
-
 import collections
 import itertools
 import re

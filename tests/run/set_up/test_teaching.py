@@ -1,5 +1,3 @@
-"""Teachers that are the policies of trained runs."""
-
 import shutil
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""Collections of variables beside parameters."""
-
 import jax.numpy as jnp
 import optax
 import pytest
