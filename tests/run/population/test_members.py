@@ -1,16 +1,13 @@
 import json
 import math
-import struct
 
 import jax
 import numpy as np
 import pytest
-from tensorboardX.proto.event_pb2 import Event
 
 import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.loggers import MultiLogger
 from stoix_like.overrides import to_overrides
 from stoix_like.run import experiment
 from stoix_like.run.host.plan import spread_members
@@ -19,13 +16,12 @@ from stoix_like.run.prepare import prepare
 from stoix_like.run.programs.functions import make_keys
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import evaluated
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import members, read_run, settings
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support import toys
 from support.composed import compose_config
+from support.set_ups import loop_of, setup_of
 from support.trained_runs import LAYERS
 
 SMALL = [
@@ -42,11 +38,15 @@ def hyperparams(text, *overrides):
     return population(f"arch.population.hyperparams={text}", *overrides)
 
 
-def test_member_seeds_count_up_from_the_seed_of_the_run():
+def test_member_seeds_count_up_from_the_seed_of_the_run_and_are_those_of_every_point_of_a_grid():
     found = population("arch.seed=7", "arch.population.size=3")
-    assert found.seeds == (7, 8, 9)
-    assert found.hyperparams == {}
+    assert (found.seeds, found.hyperparams) == ((7, 8, 9), {})
     assert population("arch.population.seeds=3").num_members == 3
+    lists, grid = "{actor_lr: [1e-4, 1e-3, 1e-2]}", ["arch.seed=7", "arch.population.seeds=2"]
+    assert hyperparams(lists, *grid, "arch.population.mode=grid").seeds == (7, 8, 7, 8, 7, 8)
+    assert hyperparams(lists, *grid).seeds == (7, 8, 9, 10, 11, 12)
+    # Without hyperparameters there is a single point.
+    assert population("arch.population.size=3", "arch.population.paired=true").seeds == (42, 43, 44)
 
 
 def test_lists_are_zipped_or_combined_as_a_grid():
@@ -57,16 +57,6 @@ def test_lists_are_zipped_or_combined_as_a_grid():
     grid = hyperparams(lists, "arch.population.mode=grid")
     assert grid.hyperparams == {"actor_lr": (1e-4, 1e-4, 1e-3, 1e-3), "clip_eps": (0.1, 0.3, 0.1, 0.3)}
     assert grid.strata == (0, 1, 2, 3)
-
-
-def test_the_points_of_a_grid_have_the_same_seeds():
-    lists, grid = "{actor_lr: [1e-4, 1e-3, 1e-2]}", ["arch.seed=7", "arch.population.seeds=2"]
-    assert hyperparams(lists, *grid, "arch.population.mode=grid").seeds == (7, 8, 7, 8, 7, 8)
-    assert hyperparams(lists, *grid).seeds == (7, 8, 9, 10, 11, 12)
-    assert hyperparams(lists, *grid, "arch.population.paired=true").seeds == (7, 8, 7, 8, 7, 8)
-    assert hyperparams(lists, *grid, "arch.population.mode=grid", "arch.population.paired=false").seeds[-1] == 12
-    # Without hyperparameters there is a single point.
-    assert population("arch.population.size=3", "arch.population.paired=true").seeds == (42, 43, 44)
 
 
 def test_points_are_aggregated_over_their_own_members():
@@ -152,7 +142,7 @@ def test_members_are_sharded_over_devices_if_they_divide_evenly():
 
 
 def trained(*overrides, num_updates=4):
-    loop = TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]))
+    loop = loop_of(*SMALL, *overrides)
     loop.advance(num_updates)
     return loop
 
@@ -202,8 +192,7 @@ def test_a_population_of_one_has_no_population_axis():
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     overrides = [*SMALL, "arch.population.hyperparams={actor_lr: [1e-4, 1e-3, 1e-2]}", "arch.population.seeds=2"]
-    overrides.append("arch.population.mode=grid")
-    overrides.append("logger.tensorboard.enabled=true")
+    overrides += ["arch.population.mode=grid"]
     return stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path_factory.mktemp("runs") / "run")
 
 
@@ -233,19 +222,6 @@ def test_a_population_writes_per_member_values_and_aggregates(result):
     assert all(not isinstance(value, list) for member in result.members for value in member.values())
 
 
-def test_tensorboard_has_a_curve_per_member_and_the_aggregate(result):
-    (path,) = (result.run_dir / "tensorboard").iterdir()
-    content, position, tags = path.read_bytes(), 0, set()
-    while position < len(content):
-        # A record: 8 bytes of length, 4 of checksum, the event, 4 of checksum.
-        (length,) = struct.unpack_from("<Q", content, position)
-        event = Event.FromString(content[position + 12 : position + 12 + length])
-        tags |= {value.tag for value in event.summary.value}
-        position += 16 + length
-    assert {f"eval/episode_return_mean/{member}" for member in range(6)} <= tags
-    assert {"eval/episode_return_iqm", "eval/episode_return_ci_low", "eval/episode_return_ci_high"} <= tags
-
-
 def test_the_absolute_metric_uses_the_best_parameters_of_each_member(result):
     for member in result.members:
         scores = [record["eval/episode_return_mean"][member["member"]] for record in result.history[1:]]
@@ -258,49 +234,34 @@ TOY = [*toys.overrides(nan_at=-1.0), "env=probe/value", "arch.total_timesteps=16
 TOY += ["arch.total_num_envs=4"]
 
 
-def toy_loop(*overrides, writer=None):
-    return TrainingLoop(set_up(parse_config(compose_config([*TOY, *overrides]))), MultiLogger([]), writer)
-
-
-@pytest.mark.slow
-def test_a_diverged_member_is_frozen_and_the_others_continue(capsys):
-    loop = toy_loop("arch.population.hyperparams={nan_at: [-1.0, 7.0, -1.0]}")
-    loop.train()
-    # 10 updates in 2 intervals: member 1 keeps its state after 6 updates.
-    assert loop.state.healthy.tolist() == [True, False, True]
-    assert loop.state.shared["updates"].tolist() == [10, 6, 10]
-    assert loop.history[-1]["population/failed"] == [1]
-    assert loop.progress.failures[1] == "train/reward became non-finite in update 7"
-    assert capsys.readouterr().err.count("member 1 diverged and is frozen") == 1
-    assert loop.history[-1]["train/reward"] == [1.0, 1.0, 1.0]
-
-
 @pytest.mark.parametrize("nan_at", [pytest.param(1.0, marks=pytest.mark.slow), 7.0])
-def test_a_policy_that_is_frozen_does_not_improve(nan_at):
+def test_a_diverged_member_is_frozen_and_the_others_continue(nan_at, capsys):
     """All returns are equal, so that the last evaluation is the best: after update 7 of 10, that of update 5."""
     hyperparams = f"arch.population.hyperparams={{nan_at: [-1.0, {nan_at}, -1.0]}}"
-    loop = toy_loop(hyperparams, "arch.absolute_metric=true")
+    loop = loop_of(*TOY, hyperparams, "arch.absolute_metric=true")
     loop.train()
-    best = loop.evaluations.best
-    summary = loop.summary()
+    assert loop.state.healthy.tolist() == [True, False, True]
+    assert loop.state.shared["updates"].tolist() == [10, nan_at - 1, 10]
+    assert loop.history[-1]["population/failed"] == [1]
+    assert loop.progress.failures[1] == f"train/reward became non-finite in update {nan_at:.0f}"
+    assert capsys.readouterr().err.count("member 1 diverged and is frozen") == 1
+    # One that diverged before its second evaluation has no best policy.
+    found, frozen = (80, 1.0) if nan_at == 7.0 else (0, pytest.approx(math.nan, nan_ok=True))
+    assert loop.evaluations.best.env_steps.tolist() == [160, found, 160]
+    assert loop.summary()["absolute/episode_return_mean"] == [1.0, frozen, 1.0]
     if nan_at == 7.0:
-        assert best.env_steps.tolist() == [160, 80, 160]
-        assert summary["absolute/episode_return_mean"] == [1.0, 1.0, 1.0]
-    else:
-        # One that diverged before its second evaluation has no best policy.
-        assert best.env_steps.tolist() == [160, 0, 160]
-        assert summary["absolute/episode_return_mean"] == [1.0, pytest.approx(math.nan, nan_ok=True), 1.0]
+        assert loop.history[-1]["train/reward"] == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.slow
 def test_diverged_members_train_again_with_on_nan_ignore(tmp_path):
     varied = "arch.population.hyperparams={nan_at: [-1.0, 4.0]}"
-    first = toy_loop(varied, writer=checkpoint.Writer(tmp_path, 1))
+    first = loop_of(*TOY, varied, writer=checkpoint.Writer(tmp_path, 1))
     first.train()
     first.writer.close()
     assert list(first.progress.failures) == [1]
     more = ["arch.total_timesteps=320", "arch.num_evaluation=4", "arch.on_nan=ignore"]
-    more = toy_loop(varied, *more, writer=checkpoint.Writer(tmp_path, 1))
+    more = loop_of(*TOY, varied, *more, writer=checkpoint.Writer(tmp_path, 1))
     more.restore(checkpoint.read(tmp_path, 160, more.targets()))
     more.train()
     assert not more.progress.failures
@@ -319,7 +280,7 @@ def test_a_lone_member_records_its_hyperparameters(tmp_path):
 
 def test_members_have_the_keys_of_their_seeds(monkeypatch):
     """One key per seed, built at once: the keys of a lone run with the same seed, up to the largest one."""
-    setup = set_up(parse_config(compose_config([*SMALL, "arch.population.size=4", "arch.update_batch_size=2"])))
+    setup = setup_of(*SMALL, "arch.population.size=4", "arch.update_batch_size=2")
     seeds = (0, 42, 2**31, 2**32 - 1)
     keys = make_keys(setup._replace(population=setup.population._replace(seeds=seeds)))
     for member, seed in enumerate(seeds):
@@ -349,7 +310,7 @@ def test_a_member_without_a_return_counts_as_the_worst():
 
 @pytest.mark.slow
 def test_a_population_without_a_healthy_member_stops_as_a_lone_run_does(capsys):
-    loop = toy_loop("arch.population.hyperparams={nan_at: [3.0, 7.0]}")
+    loop = loop_of(*TOY, "arch.population.hyperparams={nan_at: [3.0, 7.0]}")
     with pytest.raises(TrainingError, match="training diverged: all 2 members; no checkpoint had been written"):
         loop.train()
     # 10 updates in 2 intervals: the second interval is not evaluated.
