@@ -83,8 +83,9 @@ def test_callbacks_receive_the_policy_of_a_recurrent_run(tmp_path):
 
 
 def test_callbacks_are_called_in_order(tmp_path):
-    recorder = Recorder()
-    train(tmp_path, callbacks=[recorder])
+    recorder, seen = Recorder(), []
+    seldom = EvaluatePolicy(lambda policy: seen.append(policy.env_steps) or {"mine/number": len(seen)}, every_evals=2)
+    train(tmp_path, callbacks=[recorder, seldom])
     assert [call for call in recorder.calls if call[0] != "checkpoint"] == [
         ("start", "ppo/ff_ppo"),
         *(("evaluation", steps, steps) for steps in (0, 64, 128, 192, 256)),
@@ -92,19 +93,7 @@ def test_callbacks_are_called_in_order(tmp_path):
     ]
     # A checkpoint is written while training continues: of a fast run, only the last one is complete in time.
     assert recorder.calls[-2] == ("checkpoint", 256, True)
-
-
-@pytest.mark.slow
-def test_the_policy_is_the_current_one_and_stays_valid(tmp_path):
-    seen = []
-    observations = np.zeros((3, 1), np.float32)
-    evaluate = EvaluatePolicy(lambda policy: seen.append(policy) or {"mine/number": len(seen)}, every_evals=2)
-    result = train(tmp_path, callbacks=[evaluate])
-    assert [policy.env_steps for policy in seen] == [0, 128, 256]
-    # Training has donated its state since.
-    actions = [np.asarray(policy(observations)) for policy in seen]
-    last = stoix_like.load_policy(result.run_dir, which="last")
-    np.testing.assert_array_equal(actions[-1], last(observations))
+    assert seen == [0, 128, 256]
     assert [record.get("mine/number") for record in recorded(tmp_path)] == [1, None, 2, None, 3]
 
 

@@ -15,10 +15,8 @@ import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.envs.custom import as_overrides
 from stoix_like.errors import HostEnvironmentError, TrainingError
-from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment, training_loop
 from stoix_like.run.prepare import prepare
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import FAILED, read_run
@@ -27,6 +25,7 @@ from stoix_like.utils.jax_utils import named
 from support.comparisons import assert_same_state, without_times
 from support.composed import compose_config
 from support.custom_envs import Corridor
+from support.set_ups import loop_of
 from support.toy_runs import TOY_RUN, restored, toy_loop
 
 SMALL = [
@@ -51,8 +50,7 @@ CASES = [pytest.param(run, marks=() if run == "off-policy" else pytest.mark.slow
 
 @pytest.mark.parametrize("run", CASES)
 def test_a_run_transfers_nothing_implicitly_and_donates_its_whole_state(run):
-    overrides = [*SMALL, *RUNS[run]]
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    loop = loop_of(*SMALL, *RUNS[run])
     before = loop.state
     with jax.transfer_guard("disallow"):
         loop.train()

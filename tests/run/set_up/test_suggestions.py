@@ -17,11 +17,11 @@ from stoix_like.envs.spaces import Box, Discrete, fits
 from stoix_like.errors import ConfigError
 from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.networks.requirements import check_networks
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.set_up.suggestions import experiments, tuned_experiment
 from support import disco
 from support.composed import compose_config
 from support.selections import first
+from support.set_ups import setup_of
 from support.systems import needs_examples
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -47,23 +47,18 @@ KINDS = [
     ((*VECTORS, "network.critic_network=null"), r"network\.critic_network is not set.*choose network=mlp"),
 ]
 OTHERS = [
-    ((*DQN, *VECTORS, "network=cnn"), "choose network=mlp_dqn"),
-    ((*DQN, *VECTORS, "network=mlp"), "choose network=mlp_dqn"),
     ((*PQN, *VECTORS, "network=mlp_qr_dqn"), "choose network=mlp_pqn"),
     (("system=q_learning/ff_qr_dqn", *VECTORS, "network=mlp_dqn"), "choose network=mlp_qr_dqn"),
-    ((*PQN, *IMAGES, "network=cnn"), "choose network=cnn_pqn"),
     (("system=q_learning/ff_c51", *IMAGES, "network=cnn"), "choose network=cnn_c51"),
     (("system=q_learning/ff_qr_dqn", *IMAGES, "network=cnn"), "choose network=cnn_qr_dqn"),
     (("system=q_learning/ff_rainbow", *IMAGES, "network=cnn"), "choose network=cnn_rainbow"),
     (("system=sac/ff_sac_discrete", *IMAGES, "network=cnn"), "choose network=cnn_sac_discrete"),
-    ((*SAC, *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_sac"),
     (("system=sac/ff_sac_c51", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_sac_c51"),
     (("system=sac/ff_tqc", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_tqc"),
     (("system=reppo/ff_reppo", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_reppo"),
     (("system=sac/ff_sac_discrete", *VECTORS, "network=mlp"), "choose network=mlp_sac_discrete"),
     (("system=ddpg/ff_d4pg", *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_d4pg"),
     (("system=ddpg/ff_td3", *CONTINUOUS, "network=mlp_d4pg"), "choose network=mlp_ddpg"),
-    ((*VECTORS, "network=mlp_dqn"), "choose network=mlp"),
     (("system=search/ff_mz", *VECTORS, "network=mlp"), "choose network=mlp_muzero"),
     (("system=search/ff_mz", *IMAGES, "network=cnn"), "choose network=cnn_muzero"),
     (("system=dreamer/dreamer_v3", *IMAGES, "network=cnn"), "choose network=dreamer_xs"),
@@ -77,7 +72,7 @@ OTHERS = [
 
 def refusal(*overrides):
     with pytest.raises(ConfigError) as caught:
-        set_up(parse_config(compose_config(["logger=silent", *overrides])))
+        setup_of("logger=silent", *overrides)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -164,7 +159,7 @@ def test_experiments_on_data_need_a_file_of_the_user(experiment, environment, wi
     )
     write_data(tmp_path / "data.npz", data.with_statistics())
     words = [given, f"system.data={tmp_path}/data.npz", "logger=silent", "system.total_buffer_size=8192"]
-    assert set_up(parse_config(compose_config(words))).spec.data is not None
+    assert setup_of(*words).spec.data is not None
 
 
 @pytest.mark.slow
@@ -255,11 +250,8 @@ def test_every_network_can_be_set_up_with_the_systems_that_it_fits():
             config = compose_config(choice := [f"system={system}", f"network={network}", *disco.overrides(system)])
             spaces = getattr(type(parse_config(config).system), "action_spaces", (Discrete,))
             discrete = Discrete in spaces and takes_discrete_actions(config.network)
-            vectors, images = (
-                ("env=gymnax/cartpole", "env=gymnax/breakout")
-                if discrete
-                else ("env=gymnax/pendulum", "env._target_=support.custom_envs.Spot")
-            )
-            env = "env=navix/empty_5x5" if network == "grid" else vectors
-            env = images if network.startswith(("cnn", "resnet")) else env
-            set_up(parse_config(compose_config([*choice, env])))
+            env = "env=gymnax/cartpole" if discrete else "env=gymnax/pendulum"
+            env = "env=navix/empty_5x5" if network == "grid" else env
+            if network.startswith(("cnn", "resnet")):
+                env = "env=gymnax/breakout" if discrete else "env._target_=support.custom_envs.Spot"
+            setup_of(*choice, env)
