@@ -1,11 +1,7 @@
 import pytest
 
-from stoix_like.config import parse_config
-from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
-from support.composed import compose_config
 from support.selections import select
+from support.set_ups import setup_of, trained
 
 PRESETS = {
     "cnn": "ppo/ff_ppo",
@@ -36,8 +32,7 @@ CONTINUOUS = ("cnn_ddpg", "cnn_sac")
 @pytest.mark.parametrize("network", select(PRESETS, quick=("cnn_ddpg", "cnn_rnn")))
 def test_a_preset_for_images_fits_its_system(network):
     env = "env._target_=support.custom_envs.Spot" if network in CONTINUOUS else "env=gymnax/breakout"
-    overrides = [env, f"system={PRESETS[network]}", f"network={network}", "logger=silent"]
-    networks = set_up(parse_config(compose_config(overrides))).spec.networks
+    networks = setup_of(env, f"system={PRESETS[network]}", f"network={network}", "logger=silent").spec.networks
     first = getattr(networks, "representation_network", networks.actor_network)
     assert 3 in first.pre_torso.view_dims
 
@@ -56,6 +51,4 @@ def test_continuous_actions_are_learned_from_images():
         *("system.q_lr=3e-3", "system.actor_lr=3e-3", "system.epochs=8", "system.rollout_length=8"),
         *("system.warmup_steps=64", "system.total_buffer_size=4096", "system.total_batch_size=64"),
     ]
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
-    loop.train()
-    assert loop.history[-1]["eval/episode_return_mean"] > -0.2
+    assert trained(*overrides).history[-1]["eval/episode_return_mean"] > -0.2

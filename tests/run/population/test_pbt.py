@@ -13,16 +13,14 @@ from stoix_like.arch_config import PBTConfig
 from stoix_like.architectures.types import LearnerState
 from stoix_like.base_types import SystemConfig
 from stoix_like.callbacks import Callback
-from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.processes import ALONE
 from stoix_like.run.population.members import Population
 from stoix_like.run.population.pbt import Evolution
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.storage.recorded_runs import members, read_run
 from support.comparisons import without_times
-from support.composed import compose_config
+from support.set_ups import setup_of
 from support.trained_runs import LAYERS
 
 SMALL = [
@@ -31,6 +29,7 @@ SMALL = [
     "arch.population.pbt.every_evals=2",
 ]
 VARIED = "arch.population.hyperparams={actor_lr: {log_uniform: [1e-5, 1e-2]}, ent_coef: {uniform: [0.0, 0.2]}}"
+HALVES = [1.0] * 20 + [9.0] * 20
 RANGES = {"lr": {"log_uniform": [1e-4, 1e-1]}, "ent": {"uniform": [-1.0, 3.0]}}
 
 
@@ -76,26 +75,22 @@ def test_the_worst_members_continue_as_changed_copies_of_the_best():
         assert np.isclose(ent[member], [0.2, 1.8], rtol=1e-5).any()
 
 
-def test_the_perturbation_is_the_step_of_a_copy():
-    _, hyperparams, _ = select([1.0] * 20 + [9.0] * 20, count=20, perturbation=0.45)
+def test_the_perturbation_is_the_step_of_a_copy_within_bounds():
+    _, hyperparams, _ = select(HALVES, count=20, perturbation=0.45)
     # The copied ones have 1e-2 and 1: a factor of 0.55 or 1.45, and 0.45 of the width of 4 up or down.
     np.testing.assert_allclose(np.unique(hyperparams["lr"][1:]), [0.55e-2, 1e-2, 1.45e-2], rtol=1e-5)
     np.testing.assert_allclose(np.unique(hyperparams["ent"]), [-0.8, 1.0, 2.8], rtol=1e-5)
+    # A fifth of the width of 0.5, clipped to [0.95, 1.45].
+    _, hyperparams, _ = select(HALVES, count=20, bounds={"ent": {"uniform": [0.95, 1.45]}})
+    np.testing.assert_allclose(np.unique(hyperparams["ent"]), [0.95, 1.0, 1.1], rtol=1e-5)
 
 
 def test_every_hyperparameter_and_every_selection_has_draws_of_its_own():
-    scores = [1.0] * 20 + [9.0] * 20
-    _, first, _ = select(scores, count=20)
+    _, first, _ = select(HALVES, count=20)
     # The copied ones have 1e-2 and 1.
     assert len({(lr > 1e-2, ent > 1.0) for lr, ent in zip(first["lr"][1:20], first["ent"][1:20], strict=True)}) == 4
-    _, second, _ = select(scores, count=20, records=2)
+    _, second, _ = select(HALVES, count=20, records=2)
     assert list(first["ent"]) != list(second["ent"])
-
-
-def test_bounds_replace_the_first_range():
-    # A fifth of the width of 0.5, clipped to [0.95, 1.45].
-    _, hyperparams, _ = select([1.0] * 20 + [9.0] * 20, count=20, bounds={"ent": {"uniform": [0.95, 1.45]}})
-    np.testing.assert_allclose(np.unique(hyperparams["ent"]), [0.95, 1.0, 1.1], rtol=1e-5)
 
 
 def test_a_member_that_diverged_or_has_no_return_is_replaced_and_trains_again():
@@ -203,4 +198,4 @@ def test_a_policy_has_the_hyperparameters_of_its_time(trained):
 
 
 def test_a_population_that_varies_nothing_is_told_that_nothing_is_explored():
-    assert any("explores nothing" in note for note in set_up(parse_config(compose_config(SMALL))).plan.notes)
+    assert any("explores nothing" in note for note in setup_of(*SMALL).plan.notes)

@@ -16,13 +16,13 @@ from stoix_like.run.population.members import Population
 from stoix_like.run.records import blocks
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.records.recording import Progress, Recording
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from support import toys
 from support.collector import Collector
 from support.comparisons import without_times
 from support.composed import compose_config
+from support.set_ups import setup_of
 
 # 20 updates of 16 steps in intervals of 5.
 RUN = [
@@ -38,15 +38,13 @@ LAYOUTS = {
 
 def trained(*overrides):
     collector = Collector()
-    loop = TrainingLoop(set_up(parse_config(compose_config([*RUN, *overrides]))), MultiLogger([collector]))
+    loop = TrainingLoop(setup_of(*RUN, *overrides), MultiLogger([collector]))
     loop.train()
     return loop, collector
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "layout", [pytest.param(name, marks=() if name == "alone" else pytest.mark.slow) for name in LAYOUTS]
-)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_blocks_add_up_to_the_interval_and_change_nothing_else(layout, monkeypatch):
     without, _ = trained(*LAYOUTS[layout])
     loop, collector = trained(*LAYOUTS[layout], "logger.every_updates=2")
@@ -90,10 +88,9 @@ def test_a_call_is_shortened_to_whole_blocks():
 @pytest.mark.slow
 def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path, monkeypatch):
     def make_loop(name):
-        overrides = ["logger.every_updates=3", "arch.population.size=2"]
         directory = tmp_path / name
         logger = JsonlLogger(directory / "metrics.jsonl")
-        setup = set_up(parse_config(compose_config([*RUN, *overrides])))
+        setup = setup_of(*RUN, "logger.every_updates=3", "arch.population.size=2")
         loop = TrainingLoop(setup, MultiLogger([logger]), checkpoint.Writer(directory, 2))
         return loop, logger, RunInfo(directory, "toy", "probe", 0, 20, 320, 5, {})
 
@@ -134,25 +131,18 @@ def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path,
 @pytest.mark.parametrize(
     "architecture",
     [
-        [*RUN, "logger.every_updates=3"],
-        pytest.param(
-            [
-                *toys.overrides(module="support.keeper", rollout_length=5),
-                *(
-                    "arch=sebulba",
-                    "env=gymnasium",
-                    "env.scenario.name=support.scripted:Scripted-v0",
-                    "arch.total_num_envs=4",
-                ),
-                *("arch.total_timesteps=80", "arch.num_evaluation=2", "arch.num_eval_episodes=2"),
-                *("arch.absolute_metric=false", "logger.every_updates=3"),
-            ],
-            marks=pytest.mark.slow,
-        ),
+        RUN,
+        [
+            *toys.overrides(module="support.keeper", rollout_length=5),
+            *("arch=sebulba", "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0"),
+            *("arch.total_timesteps=80", "arch.num_evaluation=2", "arch.num_eval_episodes=2"),
+            *("arch.absolute_metric=false", "arch.total_num_envs=4"),
+        ],
     ],
     ids=["anakin", "sebulba"],
 )
 def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, architecture):
+    architecture = [*architecture, "logger.every_updates=3"]
     evaluate, failures = TrainingLoop.evaluate, iter([False, True])
 
     def fail_once(loop):
@@ -165,10 +155,9 @@ def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, 
     with pytest.raises(HostEnvironmentError, match="saved; continue with"):
         stoix_like.train("ppo/ff_ppo", [*architecture, "logger.console.enabled=false"], run_dir=run)
     resumed = stoix_like.resume(run)
-    assert [record["updates"] for record in resumed.history] == sorted(
-        {record["updates"] for record in resumed.history}
-    )
-    assert resumed.summary["updates"] == resumed.history[-1]["updates"]
+    evaluated = [record["updates"] for record in resumed.history]
+    assert evaluated == sorted(set(evaluated))
+    assert resumed.summary["updates"] == evaluated[-1]
     updates = [json.loads(line)["updates"] for line in (run / "updates.jsonl").read_text().splitlines()]
     assert updates == sorted(set(updates))
     assert updates[-1] == resumed.summary["updates"]

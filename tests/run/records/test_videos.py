@@ -1,4 +1,5 @@
 import re
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,7 @@ from PIL import Image
 import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.loggers import MultiLogger
+from stoix_like.loggers import Logger, MultiLogger
 from stoix_like.run.experiment import resume
 from stoix_like.run.records import videos
 from stoix_like.run.records.videos import Videos
@@ -15,23 +16,19 @@ from stoix_like.run.set_up.setup import set_up
 from support.comparisons import recorded
 from support.composed import compose_config
 from support.custom_envs import Spot
+from support.set_ups import setup_of
 from support.trained_runs import SMALL
 
 # Evaluations after 64 and 128 steps.
 RUN = [*SMALL, "env.time_limit=10", "arch.total_timesteps=128", "arch.num_evaluation=2", "arch.population.size=2"]
 
 
-class Shown:
-    name = "shown"
-
+class Shown(Logger):
     def __init__(self):
         self.videos = []
 
     def log_video(self, path, env_steps):
         self.videos.append((path.name, env_steps))
-
-    def close(self):
-        pass
 
 
 @pytest.mark.slow
@@ -47,7 +44,7 @@ def test_videos_leave_the_results_as_they_are_and_continue_after_a_resume(tmp_pa
 
 @pytest.mark.slow
 def test_a_video_that_fails_is_reported_once_and_no_more_are_recorded(tmp_path, capsys, monkeypatch):
-    setup = set_up(parse_config(compose_config([*SMALL, "logger.video.every_evals=2"])))
+    setup = setup_of(*SMALL, "logger.video.every_evals=2")
     monkeypatch.setattr(videos, "write_animation", lambda path, *_: path.write_bytes(b"a video"))
     recorder, logger = Videos(setup, tmp_path), Shown()
     monkeypatch.setattr(recorder._recorder, "record", lambda shared, hyperparams, key: None)
@@ -56,9 +53,7 @@ def test_a_video_that_fails_is_reported_once_and_no_more_are_recorded(tmp_path, 
         recorder.record({}, {}, evaluation, 0, 100 * evaluation, loggers)
     recorder.log(loggers, wait=True)
     assert logger.videos == [("200.gif", 200), ("400.gif", 400)]
-    (tmp_path / "videos/200.gif").unlink()
-    (tmp_path / "videos/400.gif").unlink()
-    (tmp_path / "videos").rmdir()
+    shutil.rmtree(tmp_path / "videos")
     (tmp_path / "videos").write_text("a file instead of a directory")
     for evaluation in (6, 8, 10):
         recorder.record({}, {}, evaluation, 0, 100 * evaluation, loggers)
@@ -72,7 +67,7 @@ def test_a_video_that_code_of_a_user_ends_names_its_line(tmp_path, capsys, monke
     def without_display(path, *_):
         raise SystemExit("no display")
 
-    setup = set_up(parse_config(compose_config([*SMALL, "logger.video.every_evals=1"])))
+    setup = setup_of(*SMALL, "logger.video.every_evals=1")
     recorder = SimpleNamespace(record=lambda shared, hyperparams, key: None)
     monkeypatch.setattr(videos, "Recorder", lambda *_: recorder)
     monkeypatch.setattr(videos, "write_animation", without_display)

@@ -10,9 +10,9 @@ from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.run import experiment
 from stoix_like.run.set_up.resume_checks import check_same_config, check_same_sweep, other_conditions
-from stoix_like.run.set_up.setup import set_up
 from support import toys
 from support.composed import compose_config
+from support.set_ups import setup_of
 from support.toy_runs import train_toy
 
 pytestmark = pytest.mark.optimized
@@ -62,7 +62,7 @@ def test_best_parameters_are_given_up_but_not_begun_on_the_way(tmp_path, toy_run
 
 
 def test_what_a_checkpoint_was_written_with_is_compared():
-    setup = set_up(parse_config(compose_config(toys.overrides())))
+    setup = setup_of(*toys.overrides())
     present = setup.config.versions
     assert other_conditions(setup, {"versions": present, "devices": ["cpu:cpu"]}) == []
     # Written before devices, and the packages of environments, were recorded.
@@ -83,7 +83,7 @@ def test_the_packages_of_a_suite_are_among_the_versions():
 
 
 def test_keys_that_the_run_did_not_have_keep_their_defaults():
-    setup = set_up(parse_config(compose_config(toys.overrides())))
+    setup = setup_of(*toys.overrides())
     config = {**setup.config.resolved, "env": {**setup.config.resolved["env"]}}
     del config["env"]["eval_opponent"]
     population = {**config["arch"]["population"], "pbt": {"every_evals": None}}
@@ -94,7 +94,7 @@ def test_keys_that_the_run_did_not_have_keep_their_defaults():
 
 
 def test_numbers_that_were_recorded_as_strings_are_the_same_numbers():
-    setup = set_up(parse_config(compose_config([*toys.overrides(), "env.reward_scale=0.5"])))
+    setup = setup_of(*toys.overrides(), "env.reward_scale=0.5")
     config = setup.config.resolved
     check_same_config(setup, {**config, "env": {**config["env"], "reward_scale": "5e-1"}})
     with pytest.raises(ConfigError, match="env.reward_scale was 0.6 and is 0.5"):
