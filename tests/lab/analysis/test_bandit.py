@@ -12,8 +12,6 @@ from support.recorded import store_episodes, write_run
 analysis = Lazy("stoix_like.lab.analysis")
 bandit = Lazy("stoix_like.lab.analysis.bandit")
 
-BEST = {"score": "best"}
-
 
 def play(returns, episodes, repetitions=4000, seed=0):
     """Return the mean return of the chosen policy after each episode; each policy is an arm."""
@@ -32,15 +30,12 @@ def write_grid(directory, returns, system="ppo/ff_ppo"):
             store_episodes(run, episodes)
 
 
-def test_the_better_of_two_arms_without_noise_is_chosen_once_both_were_played():
+def test_arms_without_noise_are_played_once_each_in_any_order():
     # The first arm is either with probability 1/2; then both means are known.
     found = play([[1.0], [3.0]], 20)
     # Four standard errors of a mean of +-1 over 4000 repetitions.
     assert found[0] == pytest.approx(2.0, abs=4.0 / math.sqrt(4000))
     assert found[1:].tolist() == [3.0] * 19
-
-
-def test_arms_without_noise_are_played_once_each_in_any_order():
     # After two of three arms the best one was played with 2/3, otherwise the middle one is chosen: (2 * 6 + 3) / 3 = 5.
     found = play([[0.0], [3.0], [6.0]], 4)
     assert found[:2] == pytest.approx([3.0, 5.0], abs=0.2)
@@ -77,10 +72,8 @@ def test_the_bandit_is_equal_to_a_simple_one():
                 policy = own[t]
             else:
                 spread = max(every) - min(every)
-                policy = max(
-                    own,
-                    key=lambda arm: np.mean(rewards[arm]) + spread * math.sqrt(2.0 * math.log(t) / len(rewards[arm])),
-                )
+                bonus = {arm: spread * math.sqrt(2.0 * math.log(t) / len(rewards[arm])) for arm in own}
+                policy = max(own, key=lambda arm, bonus=bonus: np.mean(rewards[arm]) + bonus[arm])
             rewards[policy].append(returns[policy][int(uniforms[t, repetition] * len(returns[policy]))])
             played = [arm for arm in own if rewards[arm]]
             assert chosen[repetition, t] == max(played, key=lambda arm: np.mean(rewards[arm]))
@@ -89,7 +82,7 @@ def test_the_bandit_is_equal_to_a_simple_one():
 def test_a_seed_of_each_setting_is_drawn(tmp_path):
     # Without noise: unlimited episodes find the better of 4 and either 0 or 10, the seeds of the other setting.
     write_grid(tmp_path, {0.1: [[4.0]], 0.2: [[0.0], [10.0]]})
-    (curve,) = analysis.selection_curves(tmp_path, analysis.Settings(**BEST), episodes=5)
+    (curve,) = analysis.selection_curves(tmp_path, analysis.Settings(score="best"), episodes=5)
     assert (curve.task, curve.label) == ("gymnax/CartPole-v1", "ppo/ff_ppo")
     assert curve.settings == {"ppo/ff_ppo actor_lr=0.1": 4.0, "ppo/ff_ppo actor_lr=0.2": 5.0}
     # One episode: 4 or 0 or 10, with 1/2, 1/4 and 1/4; two: 4 or 10.
@@ -103,7 +96,7 @@ def test_a_seed_of_each_setting_is_drawn(tmp_path):
 def test_each_algorithm_has_a_bandit_and_all_have_one(tmp_path):
     write_grid(tmp_path, {0.1: [[4.0]], 0.2: [[6.0]]})
     write_grid(tmp_path, {0.1: [[8.0]]}, "q_learning/ff_dqn")
-    options = analysis.Settings(**BEST)
+    options = analysis.Settings(score="best")
     curves = analysis.selection_curves(tmp_path, options, episodes=3)
     assert [(curve.label, len(curve.settings), curve.returns[2].estimate) for curve in curves] == [
         ("ppo/ff_ppo", 2, 6.0),
@@ -120,7 +113,7 @@ def test_each_algorithm_has_a_bandit_and_all_have_one(tmp_path):
 def test_what_diverged_counts_as_the_lowest_return(tmp_path):
     """The lowest mean of an arm, not its lowest episode."""
     write_grid(tmp_path, {0.1: [[None, None]], 0.2: [[2.0, 6.0]], 0.3: [[1.0, 9.0]]})
-    (curve,) = analysis.selection_curves(tmp_path, analysis.Settings(**BEST), episodes=1)
+    (curve,) = analysis.selection_curves(tmp_path, analysis.Settings(score="best"), episodes=1)
     assert [*curve.settings.values()] == [4.0, 4.0, 5.0]
 
 
@@ -149,5 +142,5 @@ def test_what_cannot_be_chosen_from_is_refused(tmp_path):
             analysis.selection_curves(path, **options)
     write_run(tmp_path / "other", actor_lr=0.3)
     with pytest.raises(ConfigError, match="other stores no episode returns of its best parameters: use stoix-like"):
-        analysis.selection_curves(tmp_path, analysis.Settings(**BEST))
+        analysis.selection_curves(tmp_path, analysis.Settings(score="best"))
     assert not json.loads((tmp_path / "other/summary.json").read_text()).get("absolute_episode_returns")

@@ -91,22 +91,9 @@ def test_a_run_is_dreamed_during_training_drawn_and_reported(tmp_path, capsys):
     assert episode.name == "toy on gymnax/CartPole-v1"
     with pytest.raises(ConfigError, match=r"context=20 leaves nothing to predict of an episode with \d+ observations"):
         dream_episode(run, context=20, trust=True)
+    command = ["plot", "--kind", "dream", str(run), "--context", "3", "--length", "8", "--trust"]
     for name in ("dream.png", "dream.gif"):
-        main(
-            [
-                "plot",
-                "--kind",
-                "dream",
-                str(run),
-                "--out",
-                str(tmp_path / name),
-                "--context",
-                "3",
-                "--length",
-                "8",
-                "--trust",
-            ]
-        )
+        main([*command, "--out", str(tmp_path / name)])
     assert "drawn to" in capsys.readouterr().out
     with Image.open(tmp_path / "dream.gif") as gif:
         assert gif.n_frames == 8

@@ -2,7 +2,6 @@ import json
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import members, read_run
@@ -22,23 +21,18 @@ def evaluate(directory, name, **record):
     (directory / f"evaluations/{name}.json").write_text(json.dumps({"which": name.partition("-")[0], **record}))
 
 
-def test_returns_of_the_best_parameters_are_those_of_the_absolute_metric(tmp_path):
-    store_episodes(write_run(tmp_path / "one"), [1.0, 2.0])
+def test_returns_of_the_best_parameters_and_of_offline_runs_are_those_of_the_absolute_metric(tmp_path):
+    run = write_run(tmp_path / "one")
+    store_episodes(run, [1.0, 2.0])
     store_episodes(write_run(tmp_path / "two", (1.0, 2.0)), [[1.0, 2.0], [3.0, None]])
-    assert returns_of(tmp_path / "one", "best") == [[1.0, 2.0]]
+    assert returns_of(run, "best") == [[1.0, 2.0]]
     first, second = returns_of(tmp_path / "two", "best")
     assert first == [1.0, 2.0]
     np.testing.assert_array_equal(second, [3.0, np.nan])
-
-
-def test_offline_runs_measure_their_last_parameters(tmp_path):
-    run = write_run(tmp_path / "run")
-    store_episodes(run, [1.0, 2.0])
     with pytest.raises(ConfigError, match=r"of its last parameters: use .* --which last --member all, or --score best"):
         returns_of(run)
-    config = OmegaConf.load(run / "config.yaml")
-    config.arch.architecture_name = "offline"
-    OmegaConf.save(config, run / "config.yaml")
+    # Those measure their last parameters.
+    set_key(run, "arch.architecture_name", "offline")
     assert returns_of(run) == [[1.0, 2.0]]
 
 
