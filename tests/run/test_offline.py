@@ -49,11 +49,13 @@ def test_members_that_evolve_keep_their_last_parameters(tmp_path):
 
 
 def test_the_budget_counts_gradient_steps(tmp_path):
-    data = write_cartpole(tmp_path / "data.npz")
-    plan = setup_of("system=q_learning/ff_dqn", *SMALL, data, "system.epochs=8", "arch.total_timesteps=85").plan
-    assert (plan.num_updates, plan.steps_per_update, plan.warmup_steps) == (10, 8, 0)
+    words = ["system=q_learning/ff_dqn", *SMALL, write_cartpole(tmp_path / "data.npz"), "system.epochs=8"]
+    setup = setup_of(*words, "arch.total_timesteps=85")
+    assert (setup.plan.num_updates, setup.plan.steps_per_update, setup.plan.warmup_steps) == (10, 8, 0)
+    # Exploration has no effect where nothing acts.
+    assert effective(setup.parts, setup.env, ["training_epsilon", "q_lr"]) == {"q_lr"}
     with pytest.raises(ConfigError, match=r"arch.total_timesteps=7 gradient steps are too few for one update of 8"):
-        setup_of("system=q_learning/ff_dqn", *SMALL, data, "system.epochs=8", "arch.total_timesteps=7")
+        setup_of(*words, "arch.total_timesteps=7")
 
 
 class Stopping(Callback):
@@ -117,12 +119,6 @@ def test_batches_of_data_may_be_larger_than_the_buffer_that_is_not_there(tmp_pat
     sizes = ["system.total_batch_size=1", "arch.num_devices=1"]
     with pytest.raises(ConfigError, match=r"of one prioritised sample per shard, .*: use at least 2"):
         setup_of("system=q_learning/ff_rainbow", "env=gymnax/cartpole", data, *sizes)
-
-
-def test_exploration_has_no_effect_where_nothing_acts(tmp_path):
-    data = write_cartpole(tmp_path / "data.npz")
-    setup = setup_of("system=q_learning/ff_dqn", *SMALL, data)
-    assert effective(setup.parts, setup.env, ["training_epsilon", "q_lr"]) == {"q_lr"}
 
 
 @pytest.mark.slow

@@ -74,13 +74,6 @@ def test_loggers_that_cannot_be_built_are_refused(tmp_path, given, loggers, mess
     assert not (tmp_path / "run").exists()
 
 
-PPO_RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
-
-
-def train_ppo(run_dir, *overrides, callbacks=()):
-    return stoix_like.train("ppo/ff_ppo", [*PPO_RUN, *overrides], run_dir=run_dir, callbacks=callbacks)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     first(
@@ -88,10 +81,7 @@ def train_ppo(run_dir, *overrides, callbacks=()):
         [
             ("callbacks=[{evaluations: 5}]", "has no _target_"),
             ("callbacks=[{_target_: stoix_like.callbacks.StopAtRetrun, episode_return: 1}]", "cannot be imported"),
-            (
-                "callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, value: 1}]",
-                "callbacks.0.value=1 is not a parameter",
-            ),
+            ("callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, value: 1}]", "0.value=1 is not a parameter"),
             (
                 "callbacks=[{_target_: stoix_like.callbacks.StopWithoutImprovement, evaluations: 0}]",
                 "must be at least 1",
@@ -108,7 +98,7 @@ def train_ppo(run_dir, *overrides, callbacks=()):
 )
 def test_callbacks_that_cannot_be_built_are_refused(tmp_path, given, message, capsys):
     with pytest.raises(SystemExit) as exit_:
-        cli.main(["train", *PPO_RUN, given, f"hydra.run.dir={tmp_path}/run"])
+        cli.main(["train", *SMALL, given, f"hydra.run.dir={tmp_path}/run"])
     assert exit_.value.code == REFUSED
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -116,9 +106,5 @@ def test_callbacks_that_cannot_be_built_are_refused(tmp_path, given, message, ca
 
 def test_only_callbacks_are_accepted_from_python(tmp_path):
     with pytest.raises(ConfigError, match=r"callbacks has a function: use an object of a subclass"):
-        train_ppo(tmp_path / "run", callbacks=[print_it])
+        stoix_like.train("ppo/ff_ppo", SMALL, run_dir=tmp_path / "run", callbacks=[lambda record: print(record)])
     assert not (tmp_path / "run").exists()
-
-
-def print_it(record):
-    print(record)
