@@ -8,18 +8,14 @@ import pytest
 
 import stoix_like
 from stoix_like.callbacks import AddMetrics, Callback, EvaluatePolicy, StopAtReturn
-from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError
 from stoix_like.loggers import Logger
 from stoix_like.processes import ALONE
-from stoix_like.run import experiment
 from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.population.members import Population
-from stoix_like.run.prepare import prepare
 from stoix_like.run.records.recording import Progress
 from support import toys
 from support.comparisons import recorded
-from support.composed import compose_config
 from support.trained_runs import SMALL
 from support.untrained import untrained
 
@@ -78,8 +74,7 @@ def train(run_dir, *overrides, callbacks=()):
 def test_callbacks_receive_the_policy_of_a_recurrent_run(tmp_path):
     state = EvaluatePolicy(lambda policy: {"own": float(policy(np.zeros(1), policy.initial_state())[1])})
     toy = [*SMALL[4:], *toys.overrides(rollout_length=4), "env=probe/value", "arch.total_timesteps=64"]
-    config = parse_config(compose_config(toy))._replace(custom_callbacks=(state,))
-    assert experiment.run(prepare(config, tmp_path)).history[-1]["own"] == 1.0
+    assert stoix_like.train("ppo/ff_ppo", toy, run_dir=tmp_path, callbacks=[state]).history[-1]["own"] == 1.0
 
 
 def test_callbacks_are_called_in_order(tmp_path):

@@ -1,40 +1,6 @@
 import pytest
 
-from support.selections import select
-from support.set_ups import setup_of, trained
-
-PRESETS = {
-    "cnn": "ppo/ff_ppo",
-    "cnn_c51": "q_learning/ff_c51",
-    "cnn_ddpg": "ddpg/ff_td3",
-    "cnn_dqn": "q_learning/ff_dqn",
-    "cnn_iqn": "q_learning/ff_iqn",
-    "cnn_large_dqn": "q_learning/ff_dqn",
-    "cnn_large_shared": "ppo/ff_ppo",
-    "cnn_muzero": "search/ff_mz",
-    "cnn_pqn": "q_learning/ff_pqn",
-    "cnn_qr_dqn": "q_learning/ff_qr_dqn",
-    "cnn_rainbow": "q_learning/ff_rainbow",
-    "cnn_rnn": "ppo/rec_ppo",
-    "cnn_rnn_dqn": "q_learning/rec_r2d2",
-    "cnn_rnn_pqn": "q_learning/rec_pqn",
-    "cnn_rnn_shared": "ppo/rec_ppo",
-    "cnn_sac": "sac/ff_sac",
-    "cnn_sac_discrete": "sac/ff_sac_discrete",
-    "cnn_shared": "ppo/ff_ppo",
-    "resnet": "ppo/ff_ppo",
-    "resnet_dqn": "q_learning/ff_mdqn",
-}
-CONTINUOUS = ("cnn_ddpg", "cnn_sac")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("network", select(PRESETS, quick=("cnn_ddpg", "cnn_rnn")))
-def test_a_preset_for_images_fits_its_system(network):
-    env = "env._target_=support.custom_envs.Spot" if network in CONTINUOUS else "env=gymnax/breakout"
-    networks = setup_of(env, f"system={PRESETS[network]}", f"network={network}", "logger=silent").spec.networks
-    first = getattr(networks, "representation_network", networks.actor_network)
-    assert 3 in first.pre_torso.view_dims
+from support.set_ups import trained
 
 
 @pytest.mark.learn

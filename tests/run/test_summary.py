@@ -1,7 +1,5 @@
 from types import SimpleNamespace
 
-import pytest
-
 from stoix_like import config
 from stoix_like.config import parse_config
 from stoix_like.run.host.devices import find_devices, make_mesh
@@ -25,13 +23,8 @@ def test_results_have_the_failures_of_the_trials_that_they_are_about():
     numbers, failed = [[0, 1]] * 10 + [[2, 3]], [[]] * 10 + [[0]]
     varied = {f"hyperparams/{name}": list(values) for name, values in population.hyperparams.items()}
     history = [
-        {
-            "eval/episode_return_mean": [1.0, 2.0],
-            "population/trials": numbers[index],
-            "population/failed": failed[index],
-            **varied,
-        }
-        for index in range(11)
+        {"eval/episode_return_mean": [1.0, 2.0], "population/trials": trials, "population/failed": lost, **varied}
+        for trials, lost in zip(numbers, failed, strict=True)
     ]
     setup = SimpleNamespace(config=run, plan=plan)
     shown, last, _ = outcome(setup, population, history)
@@ -94,10 +87,7 @@ def test_phases_add_up_to_the_time_since_the_start():
     """2 s of startup and 8 s since: 5 s are those of training, in which 1 s of logging took place."""
     seconds = {"startup": 2.0, "training": 5.0, LOGGING_MEANWHILE: 1.0}
     assert timing(seconds, 8.0, 4, None) == {**seconds, "other": 3.0, "total": 10.0}
-
-
-@pytest.mark.parametrize(("updates", "environment"), [(4, 2.0), (100, 5.0)])
-def test_environments_take_what_rollouts_alone_do_and_at_most_all_of_training(updates, environment):
-    seconds, profile = {"startup": 2.0, "training": 5.0}, SimpleNamespace(rollout_seconds=0.5)
-    found = timing(seconds, 8.0, updates, profile)
-    assert (found[ENVIRONMENT], found[LEARNING], found["other"]) == (environment, 5.0 - environment, 3.0)
+    # Environments take what rollouts alone do, at most all of training.
+    for updates, environment in ((4, 2.0), (100, 5.0)):
+        found = timing(seconds, 8.0, updates, SimpleNamespace(rollout_seconds=0.5))
+        assert (found[ENVIRONMENT], found[LEARNING], found["other"]) == (environment, 5.0 - environment, 3.0)

@@ -12,12 +12,8 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.config import parse_config
-from stoix_like.run import experiment
 from stoix_like.run.host.actors import Pipeline, Timing
-from stoix_like.run.prepare import prepare
 from support import toys
-from support.composed import compose_config
 
 LENGTH, ENVS, UPDATES = 5, 4, 6
 RUN = [
@@ -112,7 +108,7 @@ def test_sigterm_saves_and_the_run_resumes_with_new_episodes(tmp_path, monkeypat
 
     monkeypatch.setattr(Pipeline, "train", interrupted)
     with pytest.raises(SystemExit) as exit_:
-        experiment.run(prepare(parse_config(compose_config([*RUN, *KEEPER])), tmp_path / "run"))
+        stoix_like.train("ppo/ff_ppo", [*RUN, *KEEPER], run_dir=tmp_path / "run")
     assert exit_.value.code == 143
     saved = int(re.search(r"stopped after (\d+) env steps, saved", capfd.readouterr().err)[1])
     assert 0 < saved < UPDATES * LENGTH * ENVS

@@ -94,20 +94,11 @@ def test_intervals_divide_the_updates_evenly(updates, evaluations):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            ["arch.total_num_envs=9"],
-            r"arch.total_num_envs=9 must be a multiple of .*\(2 device.*: use 8 or 10$",
-        ),
-        (
-            ["arch.total_num_envs=1", "arch.num_devices=null"],
-            r"\(2 device.s., all of arch.num_devices=null, × .* use 2$",
-        ),
+        (["arch.total_num_envs=9"], r"arch.total_num_envs=9 must be a multiple of .*\(2 device.*: use 8 or 10$"),
+        (["arch.total_num_envs=1", "arch.num_devices=null"], "2 device.s., all of arch.num_devices=null, × .* use 2$"),
         (["arch.total_num_envs=6", "arch.update_batch_size=2"], r"arch.update_batch_size=2\): use 4 or 8$"),
         (["arch.total_timesteps=1023"], "arch.total_timesteps=1023 is too small for one update of 1024 steps .* 1024$"),
-        (
-            toys.overrides(rollout_length=128, warmup_steps=100),
-            "system.warmup_steps=100 must be a multiple .*: use 128$",
-        ),
+        (toys.overrides(rollout_length=128, warmup_steps=100), "warmup_steps=100 must be a multiple .*: use 128$"),
         (["+system.warmup_steps=128"], "system.warmup_steps=128: this system declares no replay buffer: use 0"),
         # (2**31 - 1) updates of 1024 steps.
         (["arch.total_timesteps=1e14"], "32-bit counters can count: use at most 2199023254528$"),

@@ -9,10 +9,8 @@ import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import to_overrides
-from stoix_like.run import experiment
 from stoix_like.run.host.plan import spread_members
 from stoix_like.run.population.members import Population, float_fields, make_population
-from stoix_like.run.prepare import prepare
 from stoix_like.run.programs.functions import make_keys
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import evaluated
@@ -107,11 +105,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
         ("{actor_lr: {uniform: [1, 0]}}", [], "must be .low, high. with low <= high"),
         ("{actor_lr: {log_uniform: [1, inf]}}", [], "low <= high, at a finite distance"),
         ("{actor_lr: {log_uniform: [0, 1]}}", [], "must start above 0"),
-        (
-            "{actor_lr: [1e-3, 1e-2]}",
-            ["arch.population.size=3"],
-            "arch.population.size=3 must equal 2 .*: omit it or use 2$",
-        ),
+        ("{actor_lr: [1e-3, 1e-2]}", ["arch.population.size=3"], "size=3 must equal 2 .*: omit it or use 2$"),
         (
             "{actor_lr: {uniform: [1e-3, 1]}}",
             ["arch.population.size=3", "arch.population.seeds=2"],
@@ -122,11 +116,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
             ["arch.population.mode=grid"],
             "arch.population.seeds=1 × 1,001,000 hyperparameter setting.* are 1,001,000 members: use at most 1,000,000",
         ),
-        (
-            "{}",
-            ["arch.population.size=4", "arch.population.seeds=3"],
-            "arch.population.size=4 arch.population.seeds=3: .*: omit one",
-        ),
+        ("{}", ["arch.population.size=4", "arch.population.seeds=3"], "size=4 arch.population.seeds=3: .*: omit one"),
         ("{}", ["arch.population.size=2", "arch.seed=4294967295"], "arch.seed=4294967295 is too large for 2 seeds"),
     ],
 )
@@ -196,7 +186,7 @@ def result(tmp_path_factory):
     return stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_a_population_writes_per_member_values_and_aggregates(result):
+def test_a_population_writes_per_member_values_and_aggregates_and_measures_the_best_of_each_member(result):
     lines = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         assert len(line["eval/episode_return_mean"]) == 6
@@ -220,9 +210,6 @@ def test_a_population_writes_per_member_values_and_aggregates(result):
     assert [member["eval/episode_return_mean"] for member in result.members] == scores
     assert {"absolute/episode_return_mean", "absolute/env_steps", "actor_lr"} <= set(result.members[0])
     assert all(not isinstance(value, list) for member in result.members for value in member.values())
-
-
-def test_the_absolute_metric_uses_the_best_parameters_of_each_member(result):
     for member in result.members:
         scores = [record["eval/episode_return_mean"][member["member"]] for record in result.history[1:]]
         assert member["absolute/env_steps"] == result.history[1 + int(np.argmax(scores))]["env_steps"]
@@ -271,9 +258,8 @@ def test_diverged_members_train_again_with_on_nan_ignore(tmp_path):
 
 @pytest.mark.slow
 def test_a_lone_member_records_its_hyperparameters(tmp_path):
-    config = parse_config(compose_config([*TOY, "arch.population.hyperparams={gain: [3.0]}"]))
-    run_dir = experiment.run(prepare(config, tmp_path / "run")).run_dir
-    (lone,) = members(read_run(run_dir))
+    alone = [*TOY, "arch.population.hyperparams={gain: [3.0]}"]
+    (lone,) = members(read_run(stoix_like.train("ppo/ff_ppo", alone, run_dir=tmp_path / "run").run_dir))
     assert lone.hyperparams == {"gain": 3.0}
     assert settings(lone)["system.gain"] == 3.0
 

@@ -93,14 +93,11 @@ def test_every_hyperparameter_and_every_selection_has_draws_of_its_own():
     assert list(first["ent"]) != list(second["ent"])
 
 
-def test_a_member_that_diverged_or_has_no_return_is_replaced_and_trains_again():
+def test_a_member_that_diverged_or_has_no_return_is_replaced_and_equal_ones_are_left_alone():
     state, _, sources = select([9.0, np.nan, 5.0, 100.0, 8.0, 4.0], healthy=[1, 1, 1, 0, 1, 1])
     assert set(np.asarray(sources)[[1, 3]].tolist()) <= {0, 4}
     assert np.asarray(state.healthy).all()
     assert np.asarray(sources)[5] == 5
-
-
-def test_equal_members_are_left_alone():
     _, hyperparams, sources = select([3.0] * 4)
     assert np.asarray(sources).tolist() == [0, 1, 2, 3]
     np.testing.assert_array_equal(hyperparams["ent"], 1.0)
@@ -119,16 +116,20 @@ def test_values_that_are_drawn_anew_fill_their_range():
     assert 2.97 < ent.max() <= 3.0
 
 
-class _Stop(Callback):
+class _End(Callback):
+    def __init__(self, steps, end):
+        self.steps, self.end = steps, end
+
     def on_evaluation(self, record, policy):
-        if record["env_steps"] == 768:
-            signal.raise_signal(signal.SIGTERM)
+        if record["env_steps"] == self.steps:
+            self.end()
 
 
-class _Fail(Callback):
-    def on_evaluation(self, record, policy):
-        if record["env_steps"] == 512:
-            raise RuntimeError("lost")
+def _fail():
+    raise RuntimeError("lost")
+
+
+STOP = _End(768, lambda: signal.raise_signal(signal.SIGTERM))
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +152,19 @@ def test_lineage_is_recorded_and_explains_the_hyperparameters(trained):
     assert any(sources != list(range(8)) for sources in selected if sources)
     assert trained.members[3]["actor_lr"] == trained.history[-1]["hyperparams/actor_lr"][3]
     assert [member.hyperparams for member in members(read_run(trained.run_dir))] == [{}] * 8
+    # A policy has the hyperparameters of its time.
+    for member, record in enumerate(stoix_like.evaluate(trained.run_dir, episodes=2, member="all")["members"]):
+        (then,) = (entry for entry in trained.history if entry["env_steps"] == record["env_steps"])
+        expected = {name: then[f"hyperparams/{name}"][member] for name in ("actor_lr", "ent_coef")}
+        assert record["hyperparams"] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("callback", "error"), [(_Stop, SystemExit), (_Fail, CallbackError)])
+@pytest.mark.parametrize(("callback", "error"), [(STOP, SystemExit), (_End(512, _fail), CallbackError)])
 def test_a_run_that_was_stopped_resumes_exactly(trained, tmp_path, callback, error):
     run = tmp_path / "run"
     with pytest.raises(error):
-        stoix_like.train("ppo/ff_ppo", [*SMALL, VARIED], run_dir=run, callbacks=[callback()])
+        stoix_like.train("ppo/ff_ppo", [*SMALL, VARIED], run_dir=run, callbacks=[callback])
     resumed = stoix_like.resume(run)
     assert without_times(resumed.history) == without_times(trained.history)
     assert [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] == resumed.history
@@ -181,20 +187,11 @@ def test_members_on_several_devices_are_selected_and_resumed(tmp_path):
             if member == source:
                 assert after["hyperparams/actor_lr"][member] == before["hyperparams/actor_lr"][member]
     with pytest.raises(SystemExit):
-        stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run", callbacks=[_Stop()])
+        stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run", callbacks=[STOP])
     # A member that was replaced has the parameters, and so the return, of another one.
     returns, found = whole.history[3]["eval/episode_return_mean"], whole.history[3]["population/continues"]
     assert load_shared(open_run(tmp_path / "run"), "last").episode_return.tolist() == [returns[i] for i in found]
     assert without_times(stoix_like.resume(tmp_path / "run").history) == without_times(whole.history)
-
-
-@pytest.mark.slow
-def test_a_policy_has_the_hyperparameters_of_its_time(trained):
-    best = stoix_like.evaluate(trained.run_dir, episodes=2, member="all")
-    for member, record in enumerate(best["members"]):
-        (then,) = (entry for entry in trained.history if entry["env_steps"] == record["env_steps"])
-        expected = {name: then[f"hyperparams/{name}"][member] for name in ("actor_lr", "ent_coef")}
-        assert record["hyperparams"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_population_that_varies_nothing_is_told_that_nothing_is_explored():

@@ -5,13 +5,9 @@ import pytest
 import stoix_like
 from stoix_like import cli
 from stoix_like.cli.process import REFUSED
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.run import experiment
-from stoix_like.run.prepare import prepare
 from support import toys
 from support.collector import Collector, Lines
-from support.composed import compose_config
 from support.selections import first
 from support.trained_runs import SMALL
 
@@ -22,8 +18,7 @@ RUN = [
 
 
 def train(run_dir, *overrides, loggers=()):
-    config = parse_config(compose_config([*RUN, *overrides]))
-    return experiment.run(prepare(config._replace(custom_loggers=loggers), run_dir))
+    return stoix_like.train("ppo/ff_ppo", [*RUN, *overrides], run_dir=run_dir, loggers=loggers)
 
 
 @pytest.mark.slow
@@ -48,19 +43,11 @@ def test_loggers_of_the_configuration_and_from_python_receive_every_record(tmp_p
     first(
         4,
         [
-            (
-                "+logger.mine._target_=support.collector.Missing",
-                (),
-                "logger.mine._target_=support.collector.Missing cannot be imported",
-            ),
+            ("+logger.mine._target_=support.collector.Missing", (), "support.collector.Missing cannot be imported"),
             ("+logger.mine._target_=pathlib.Path", (), "returned a PosixPath without start, log, finish, close: use"),
             ("+logger.mine={_target_: support.collector.Lines}", (), "is invalid .*'path'"),
             ("+logger.mine={_target_: support.collector.Lines, file: x}", (), "logger.mine.file='x' is not a"),
-            (
-                "+logger.mine={_target_: support.collector.Lines, path: {_target_: io.StringIO}}",
-                (),
-                "mine.path=.*not built",
-            ),
+            ("+logger.mine={_target_: support.collector.Lines, path: {_target_: io.StringIO}}", (), "path=.*not built"),
             ("+logger.mine={path: x}", (), "unknown key 'logger.mine'"),
             ("+logger.console._target_=support.collector.Lines", (), "unknown key 'logger.console._target_'"),
             ("arch.seed=1", (Collector,), "loggers has the class Collector: use an object"),
@@ -82,10 +69,7 @@ def test_loggers_that_cannot_be_built_are_refused(tmp_path, given, loggers, mess
             ("callbacks=[{evaluations: 5}]", "has no _target_"),
             ("callbacks=[{_target_: stoix_like.callbacks.StopAtRetrun, episode_return: 1}]", "cannot be imported"),
             ("callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, value: 1}]", "0.value=1 is not a parameter"),
-            (
-                "callbacks=[{_target_: stoix_like.callbacks.StopWithoutImprovement, evaluations: 0}]",
-                "must be at least 1",
-            ),
+            ("callbacks=[{_target_: stoix_like.callbacks.StopWithoutImprovement, evaluations: 0}]", "at least 1"),
             (
                 "callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, episode_return: {_target_: math.sqrt}}]",
                 "callbacks.0.episode_return={'_target_': 'math.sqrt'} is not built, because only networks",
