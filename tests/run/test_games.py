@@ -100,8 +100,7 @@ def test_agents_with_networks_of_their_own_have_scales_of_their_own():
 
 
 def test_played_games_have_the_return_of_the_team(match):
-    policy = stoix_like.load_policy(match.run_dir, trust=True)
-    visits = policy.play(episodes=5)
+    visits = stoix_like.load_policy(match.run_dir, trust=True).play(episodes=5)
     assert visits.returns.tolist() == [24.0] * 5
     assert visits.finished.tolist() == [True] * 5
     assert np.unique(visits.episode).tolist() == list(range(10))

@@ -12,7 +12,6 @@ DIVERGED = "TrainingError: training diverged: train/loss became non-finite in up
 
 
 def change_records(run, change):
-    """Apply a function to the number and the record of each evaluation."""
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     lines = [json.dumps({**record, **change(number, record)}) for number, record in enumerate(records)]
     (run / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
@@ -26,7 +25,6 @@ def write_lone(directory, returns, seed, diverged=False, **keys):
 
 
 def marked(directory, test="welch"):
-    """Return the steps that are marked as different."""
     lines = analysis.learning_curves(analysis.read(directory), test=test).lines
     return [line.get_xdata().tolist() for line in lines if line.get_marker() == "*"]
 

@@ -22,27 +22,17 @@ def test_seeds_of_single_runs_and_of_populations_are_grouped(two):
     assert [member.seed for member in by_label["ppo/ff_ppo"].members] == [0, 1, 2, 3, 4]
 
 
-def test_labels_name_as_many_settings_as_tell_algorithms_apart(tmp_path):
+def test_labels_name_the_settings_in_which_algorithms_differ_and_as_many_as_tell_them_apart(tmp_path):
+    write_run(tmp_path / "few/a", actor_lr=0.01)
+    write_run(tmp_path / "few/b", actor_lr=0.02)
+    write_run(tmp_path / "few/c", (1.0, 2.0), varied={"gamma": [0.9, 0.99]}, actor_lr=0.01)
+    settings = ("actor_lr=0.01 gamma=None", "actor_lr=0.02 gamma=None", "actor_lr=0.01 gamma=0.9")
+    expected = [f"ppo/ff_ppo {words}" for words in (*settings, "actor_lr=0.01 gamma=0.99")]
+    assert labels(tmp_path / "few") == expected
     for number, keys in enumerate(({}, {"b": 2}, {"e": 2}, {"e": 3, "d": 2})):
-        write_run(tmp_path / str(number), **{"a": number % 2, "b": 1, "c": 1, "d": 1, "e": 1, **keys})
-    assert labels(tmp_path) == [
-        "ppo/ff_ppo a=0 b=1 d=1 e=1",
-        "ppo/ff_ppo a=1 b=2 d=1",
-        "ppo/ff_ppo a=0 b=1 d=1 e=2",
-        "ppo/ff_ppo a=1 b=1 d=2",
-    ]
-
-
-def test_labels_name_the_settings_in_which_algorithms_differ(tmp_path):
-    write_run(tmp_path / "a", actor_lr=0.01)
-    write_run(tmp_path / "b", actor_lr=0.02)
-    write_run(tmp_path / "c", (1.0, 2.0), varied={"gamma": [0.9, 0.99]}, actor_lr=0.01)
-    assert labels(tmp_path) == [
-        "ppo/ff_ppo actor_lr=0.01 gamma=None",
-        "ppo/ff_ppo actor_lr=0.02 gamma=None",
-        "ppo/ff_ppo actor_lr=0.01 gamma=0.9",
-        "ppo/ff_ppo actor_lr=0.01 gamma=0.99",
-    ]
+        write_run(tmp_path / f"many/{number}", **{"a": number % 2, "b": 1, "c": 1, "d": 1, "e": 1, **keys})
+    settings = ("a=0 b=1 d=1 e=1", "a=1 b=2 d=1", "a=0 b=1 d=1 e=2", "a=1 b=1 d=2")
+    assert labels(tmp_path / "many") == [f"ppo/ff_ppo {words}" for words in settings]
 
 
 def test_labels_name_keys_by_the_words_that_tell_them_apart(tmp_path):

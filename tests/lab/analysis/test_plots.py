@@ -15,13 +15,11 @@ pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
 def change_records(run, change):
-    """Replace each evaluation of a run by what a function returns of it."""
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     (run / "metrics.jsonl").write_text("".join(json.dumps(record | change(record)) + "\n" for record in records))
 
 
 def marked(algorithms):
-    """Return the steps that are marked as different."""
     lines = analysis.learning_curves(algorithms, test="welch").lines
     return [line.get_xdata().tolist() for line in lines if line.get_marker() == "*"]
 

@@ -28,12 +28,15 @@ def test_the_report_is_one_page_with_all_parts(two):
     assert not [word for word in ('src="http', 'href="http', "<script", "<link", "@import", "url(http") if word in text]
 
 
-def test_the_seconds_of_a_resumed_run_are_those_of_all_processes(tmp_path):
-    run = write_run(tmp_path / "a")
+def test_the_seconds_of_a_resumed_run_are_those_of_all_processes_and_the_best_policy_is_named_by_its_member(tmp_path):
+    """The seed of the best one, 7 + 2, is no argument of `load_policy`."""
+    run = write_run(tmp_path / "run", (1.0, 2.0, 3.0), seed=7)
     summary = json.loads((run / "summary.json").read_text())
     summary["timing"] = {"compilation": 40.5, "training": 20.0, "total": 62.25}
     (run / "summary.json").write_text(json.dumps(summary))
-    assert "<td>62.25</td><td>40.5</td>" in page_of(tmp_path, out=tmp_path)
+    text = page_of(tmp_path, out=tmp_path)
+    assert "<td>62.25</td><td>40.5</td>" in text
+    assert ": member=2, seed 9 of <code>" in text
 
 
 @pytest.mark.slow
@@ -99,12 +102,6 @@ def test_what_tune_selected_has_its_return_on_fresh_seeds(tmp_path):
     assert "mean episode return 5.</p>" in text
     text = page_of(tuned / "search", out=tmp_path).replace("<wbr>", "")
     assert f"<td>9</td><td>see {tuned}: tune trains the best ones again</td>" in text
-
-
-def test_the_best_policy_of_a_population_is_named_by_its_member(tmp_path):
-    """The seed, 7 + 2, is no argument of `load_policy`."""
-    write_run(tmp_path / "run", (1.0, 2.0, 3.0), seed=7)
-    assert ": member=2, seed 9 of <code>" in page_of(tmp_path, out=tmp_path)
 
 
 def test_the_absolute_metric_of_offline_runs_is_that_of_the_last_parameters(tmp_path):

@@ -16,7 +16,6 @@ def returns_of(directory, kind="final"):
 
 
 def evaluate(directory, name, **record):
-    """Write a file as `stoix-like evaluate` does."""
     (directory / "evaluations").mkdir(exist_ok=True)
     (directory / f"evaluations/{name}.json").write_text(json.dumps({"which": name.partition("-")[0], **record}))
 

@@ -19,7 +19,6 @@ GPUS = [name for name in targets.names() if targets.find_target(name).platform !
 
 @pytest.fixture
 def on_this_cpu(monkeypatch):
-    """Compile for the CPU of this machine instead."""
     monkeypatch.setattr(topology, "find_devices", lambda target, count: jax.local_devices())
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
 
@@ -73,7 +72,6 @@ UNLIMITED_STACK = ["sh", "-c", 'ulimit -s "$(ulimit -H -s)" && exec "$@"', "sh"]
 
 
 def run_for(target, *overrides):
-    """Compile a run in a process of its own."""
     compiler = "jax_plugins" if target in GPUS else "libtpu"
     if importlib.util.find_spec(compiler) is None:
         pytest.skip(f"{compiler} is not installed")

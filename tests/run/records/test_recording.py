@@ -9,15 +9,13 @@ import pytest
 import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.errors import HostEnvironmentError
-from stoix_like.loggers import MultiLogger, RunInfo
-from stoix_like.loggers.jsonl import JsonlLogger
+from stoix_like.loggers import MultiLogger
 from stoix_like.run import training_loop
 from stoix_like.run.population.members import Population
 from stoix_like.run.records import blocks
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.records.recording import Progress, Recording
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.storage import checkpoint
 from support import toys
 from support.collector import Collector
 from support.comparisons import without_times
@@ -87,21 +85,8 @@ def test_a_call_is_shortened_to_whole_blocks():
 
 @pytest.mark.slow
 def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path, monkeypatch):
-    def make_loop(name):
-        directory = tmp_path / name
-        logger = JsonlLogger(directory / "metrics.jsonl")
-        setup = setup_of(*RUN, "logger.every_updates=3", "arch.population.size=2")
-        loop = TrainingLoop(setup, MultiLogger([logger]), checkpoint.Writer(directory, 2))
-        return loop, logger, RunInfo(directory, "toy", "probe", 0, 20, 320, 5, {})
-
-    def finish(loop, logger):
-        loop.train()
-        loop.writer.close()
-        logger.close()
-
-    loop, logger, info = make_loop("whole")
-    logger.start(info)
-    finish(loop, logger)
+    words = [*RUN, "logger.every_updates=3", "arch.population.size=2", "logger.console.enabled=false"]
+    stoix_like.train("ppo/ff_ppo", words, run_dir=tmp_path / "whole")
     checks = itertools.count(1)
 
     class Interrupted(training_loop.Signals):
@@ -111,19 +96,13 @@ def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path,
         # One update per call: the seventh check is after update 7, within the block of updates 6 to 8.
         patched.setattr(training_loop, "SECONDS_PER_CALL", 0.0)
         patched.setattr(training_loop, "Signals", Interrupted)
-        loop, logger, info = make_loop("run")
-        logger.start(info)
         with pytest.raises(KeyboardInterrupt):
-            loop.train()
-        logger.close()
+            stoix_like.train("ppo/ff_ppo", words, run_dir=tmp_path / "run")
     path = tmp_path / "run/updates.jsonl"
     assert [json.loads(line)["updates"] for line in path.read_text().splitlines()] == [3, 5]
     # What was written after the checkpoint is discarded.
     path.write_text(path.read_text() + '{"env_steps": 128, "updates": 8}\n{"env_st')
-    loop, logger, info = make_loop("run")
-    loop.restore(checkpoint.read(tmp_path / "run", 7 * 16, loop.targets()))
-    logger.start(info._replace(history=loop.history, env_steps=loop.env_steps))
-    finish(loop, logger)
+    stoix_like.resume(tmp_path / "run")
     assert path.read_bytes() == (tmp_path / "whole/updates.jsonl").read_bytes()
 
 
@@ -166,11 +145,15 @@ def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, 
         assert without_times(resumed.history) == without_times(whole.history)
 
 
+def recording_of(*overrides, population=None):
+    config, processes = parse_config(compose_config(overrides)), SimpleNamespace(index=0)
+    setup = SimpleNamespace(config=config, processes=processes, population=population)
+    return Recording(setup, Progress(), MultiLogger([]), Clock(), None)
+
+
 def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
-    config = parse_config(compose_config(["system=q_learning/ff_c51"]))
     population = Population((0, 1), {"vmax": (10.0, 100.0)}, (0, 1))
-    setup = SimpleNamespace(config=config, processes=SimpleNamespace(index=0), population=population)
-    recording = Recording(setup, Progress(), MultiLogger([]), Clock(), None)
+    recording = recording_of("system=q_learning/ff_c51", population=population)
     finished = np.array([[True, True], [False, True]])
     recording.advise({"train/clipped_targets": 0.05}, np.ones((2, 2), bool))
     recording.advise({"train/clipped_targets": [None, 0.05]}, np.ones((2, 2), bool))
@@ -189,10 +172,7 @@ def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
 def test_clipped_targets_of_a_critic_whose_network_sets_the_atoms_are_reported(system, capsys):
     """Of `mlp_hl_gauss`, whose atoms end at -10 and 10; those of `mlp_symexp` have no keys for their ends."""
     for network in ("mlp_symexp", "mlp_hl_gauss"):
-        config = parse_config(compose_config([f"system={system}", f"network={network}"]))
-        setup = SimpleNamespace(config=config, processes=SimpleNamespace(index=0))
-        recording = Recording(setup, Progress(), MultiLogger([]), Clock(), None)
-        recording.advise({"train/clipped_targets": 0.25}, np.ones(2, bool))
+        recording_of(f"system={system}", f"network={network}").advise({"train/clipped_targets": 0.25}, np.ones(2, bool))
     head = "network.critic_network.critic_head"
     assert capsys.readouterr().err == (
         "train/clipped_targets=0.250: 25% of the probability of value targets lies outside of"
