@@ -131,29 +131,6 @@ def test_answers_before_a_callback_that_fails_count(agent):
 
 
 @pytest.mark.slow
-def test_states_are_saved_in_json_or_refused_before_training(tmp_path):
-    class Largest(Callback):
-        largest = np.float32(2.5)
-
-        def state(self):
-            return {"largest": self.largest}
-
-        def restore(self, state):
-            self.largest = state["largest"]
-
-    train(tmp_path / "number", callbacks=[Largest()])
-    again = Largest()
-    again.largest = None
-    stoix_like.resume(tmp_path / "number", ["arch.total_timesteps=320", "arch.num_evaluation=5"], callbacks=[again])
-    assert again.largest == 2.5
-    wrong = Largest()
-    wrong.largest = object()
-    with pytest.raises(CallbackError, match=r"Largest.state returned .*object.* is not JSON .*return JSON values"):
-        train(tmp_path / "object", callbacks=[wrong])
-    assert len(recorded(tmp_path / "object")) == 0
-
-
-@pytest.mark.slow
 def test_an_exception_saves_and_names_the_callback(tmp_path):
     place = rf"{re.escape(__file__)}:{Failing.on_evaluation.__code__.co_firstlineno + 2}"
     message = rf"Failing: KeyError: 'lost' \({place}\); stopped after 128 env steps, saved; continue"
@@ -167,19 +144,24 @@ def test_an_exception_saves_and_names_the_callback(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_state_that_fails_later_and_a_last_checkpoint_are_not_lost(tmp_path):
+def test_states_are_saved_in_json_or_refused_before_training_and_not_lost_where_one_fails_later(tmp_path):
     class Broken(Recorder):
         def state(self):
-            return {"evaluations": {3} if self.evaluations == 3 else self.evaluations}
+            return {"evaluations": {3} if self.evaluations == 3 else np.float32(self.evaluations)}
 
     broken = Broken()
     with pytest.raises(CallbackError, match=r"Broken.state returned .*JSON values; stopped after 128 env steps, saved"):
-        train(tmp_path, callbacks=[broken])
+        train(tmp_path / "later", callbacks=[broken])
     assert broken.calls[-1] == ("checkpoint", 128, True)
     again = Broken()
     again.restore = lambda state: broken.calls.append(("restored", state))
-    stoix_like.resume(tmp_path, callbacks=[again])
+    stoix_like.resume(tmp_path / "later", callbacks=[again])
     assert broken.calls[-1] == ("restored", {"evaluations": 2})
+    wrong = Recorder()
+    wrong.evaluations = object()
+    with pytest.raises(CallbackError, match=r"Recorder.state returned .*object.* is not JSON .*return JSON values"):
+        train(tmp_path / "before", callbacks=[wrong])
+    assert len(recorded(tmp_path / "before")) == 0
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from support.recorded import write_config
 
 @pytest.fixture
 def state(tmp_path, monkeypatch):
-    """The user's state directory."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state/stoix_like/trusted"
 
@@ -33,15 +32,26 @@ def configuration(directory, *overrides):
     return flatten(config_file.plain_config(directory))
 
 
+def assert_refused(directory, message="--trust", overrides=()):
+    with pytest.raises(ConfigError, match=message):
+        config_file.read_config(directory, overrides)
+
+
+def assert_untrusted(pairs, message):
+    with pytest.raises(ConfigError, match=message):
+        trust.check_trusted(pairs, "config.yaml")
+
+
 def test_a_recorded_configuration_is_loaded_and_any_change_of_it_is_refused(tmp_path, state):
+    # One of this package alone is not recorded.
+    trust.record_trusted(flatten(parse_config(compose_config([])).resolved))
+    assert not state.exists()
     pairs = configuration(tmp_path / "run")
-    with pytest.raises(ConfigError, match="system.module=support.toys is imported"):
-        config_file.read_config(tmp_path / "run")
+    assert_refused(tmp_path / "run", "system.module=support.toys is imported")
     trust.record_trusted(pairs)
     config_file.read_config(tmp_path / "run")
     configuration(tmp_path / "other", "arch.seed=7")
-    with pytest.raises(ConfigError, match="--trust"):
-        config_file.read_config(tmp_path / "other")
+    assert_refused(tmp_path / "other")
     # The run directory holds nothing that another user could forge.
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
     assert len(list(state.iterdir())) == 1
@@ -55,8 +65,7 @@ def test_a_run_that_sends_data_needs_a_word_unless_this_user_trained_it(tmp_path
         write_config(path, parse_config(compose_config(["system=ppo/ff_ppo", override])).resolved)
     # A dictionary is merged into the group, and leaves what it does not name.
     for overrides in ([], ["checkpoint={keep: 3}"]):
-        with pytest.raises(ConfigError, match="checkpoint.mirror=s3://bucket/run copies the run elsewhere"):
-            config_file.read_config(other, overrides)
+        assert_refused(other, "checkpoint.mirror=s3://bucket/run copies the run elsewhere", overrides)
     config_file.read_config(other, ["checkpoint.mirror=null"])
     config_file.read_config(other, ["checkpoint={mirror: null}"])
     for key in ("arch.init_from", "arch.resume_from", "system.teacher"):
@@ -64,14 +73,12 @@ def test_a_run_that_sends_data_needs_a_word_unless_this_user_trained_it(tmp_path
         group, name = key.split(".")
         fetching[group] = {**fetching[group], name: "hf://owner/teacher"}
         write_config(other, fetching)
-        with pytest.raises(ConfigError, match=f"{key}=hf://owner/teacher contacts another machine .* --trust"):
-            config_file.read_config(other)
+        assert_refused(other, f"{key}=hf://owner/teacher contacts another machine .* --trust")
         config_file.read_config(other, [f"{key}=runs/teacher"])
         config_file.read_config(other, ["+checkpoint.mirror=hf://owner/teacher"])
         config_file.read_config(other, learns=False)
     for overrides in ([], ["logger.wandb.project=x"]):
-        with pytest.raises(ConfigError, match="config.yaml: logger.wandb.enabled=true sends data .* --trust"):
-            config_file.read_config(directory, overrides)
+        assert_refused(directory, "config.yaml: logger.wandb.enabled=true sends data .* --trust", overrides)
     # The word of the command line, which evaluation gives, too.
     for word in ("logger=silent", "logger=wandb", "logger.wandb.enabled=true", "logger.wandb.mode=offline"):
         config_file.read_config(directory, [word])
@@ -86,8 +93,7 @@ def test_a_run_that_was_loaded_with_the_flag_needs_none_later_and_sends_nothing(
     open_run(directory, trust=True)
     assert len(list(state.iterdir())) == 1
     config_file.read_config(directory, ["logger.wandb.enabled=false"])
-    with pytest.raises(ConfigError, match="logger.wandb.enabled=true sends data"):
-        config_file.read_config(directory)
+    assert_refused(directory, "logger.wandb.enabled=true sends data")
     trust.record_trusted(pairs)
     open_run(directory, trust=True)
     config_file.read_config(directory)
@@ -98,8 +104,7 @@ def test_loading_records_no_code_that_is_missing_and_lets_no_logger_send(state):
     assert not state.exists()
     logger = [("logger.mine._target_", "support.toys.Logger")]
     trust.record_trusted(logger, sends=False)
-    with pytest.raises(ConfigError, match=r"logger.mine._target_=.* may send data .*\(trust=True\)$"):
-        trust.check_trusted(logger, "config.yaml")
+    assert_untrusted(logger, r"logger.mine._target_=.* may send data .*\(trust=True\)$")
     trust.check_trusted(logger, "config.yaml", ["logger=silent"])
 
 
@@ -119,20 +124,13 @@ def test_a_record_that_others_may_write_is_ignored(tmp_path, state, what):
     trust.record_trusted(configuration(tmp_path / "run"))
     (record,) = state.iterdir()
     (record if what == "record" else state).chmod(0o777)
-    with pytest.raises(ConfigError, match="--trust"):
-        config_file.read_config(tmp_path / "run")
+    assert_refused(tmp_path / "run")
 
 
 def test_without_a_state_directory_nothing_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/nothing")
     trust.record_trusted(configuration(tmp_path / "run"))
-    with pytest.raises(ConfigError, match="--trust"):
-        config_file.read_config(tmp_path / "run")
-
-
-def test_configurations_of_this_package_alone_are_not_recorded(tmp_path, state):
-    trust.record_trusted(flatten(parse_config(compose_config([])).resolved))
-    assert not state.exists()
+    assert_refused(tmp_path / "run")
 
 
 def test_modules_of_environments_and_functions_of_opponents_are_refused_unless_recorded(state):
@@ -142,8 +140,7 @@ def test_modules_of_environments_and_functions_of_opponents_are_refused_unless_r
         *opponent,
         ("env.eval_opponent", "support.toys.build"),
     ):
-        with pytest.raises(ConfigError, match=f"{key}={value} .*is imported.*--trust"):
-            trust.check_trusted([(key, value)], "config.yaml")
+        assert_untrusted([(key, value)], f"{key}={value} .*is imported.*--trust")
     trust.check_trusted([("env.scenario.name", "ALE/Pong-v5")], "config.yaml")
     for name in ("random", "self"):
         trust.check_trusted([("env.kwargs.opponent", name), ("env.eval_opponent", "random")], "config.yaml")
@@ -175,8 +172,7 @@ def test_modules_that_a_record_names_are_imported_while_they_are_what_they_were(
     for changed in (module, module.with_name("__init__.py")):
         before = changed.read_text()
         changed.write_text("raise SystemExit('executed')")
-        with pytest.raises(ConfigError, match=r"the module my_package(.policies)? has changed .*--trust"):
-            trust.check_trusted(POLICIES, "config.yaml")
+        assert_untrusted(POLICIES, r"the module my_package(.policies)? has changed .*--trust")
         changed.write_text(before)
     trust.check_trusted(POLICIES, "config.yaml")
 
@@ -195,20 +191,17 @@ def test_packages_of_ones_own_need_no_init(tmp_path, state, monkeypatch, with_in
     trust.check_trusted(named, "config.yaml")
     assert sys.path[-1] == str(tmp_path)
     (tmp_path / "outer/inner/__init__.py").touch()
-    with pytest.raises(ConfigError, match=r"the package outer.inner has changed .*--trust"):
-        trust.check_trusted(named, "config.yaml")
+    assert_untrusted(named, r"the package outer.inner has changed .*--trust")
     (tmp_path / "outer/inner/__init__.py").unlink()
     (tmp_path / "outer/inner/grid.py").write_text("raise SystemExit('executed')")
-    with pytest.raises(ConfigError, match=r"the module outer.inner.grid has changed .*--trust"):
-        trust.check_trusted(named, "config.yaml")
+    assert_untrusted(named, r"the module outer.inner.grid has changed .*--trust")
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_modules_that_others_may_write_are_refused(state, module, depth):
     place = [module, *module.parents][depth]
     place.chmod(place.stat().st_mode | 0o002)
-    with pytest.raises(ConfigError, match=rf"other users may write to {place}: .*--trust"):
-        trust.check_trusted(POLICIES, "config.yaml")
+    assert_untrusted(POLICIES, rf"other users may write to {place}: .*--trust")
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs the superuser")

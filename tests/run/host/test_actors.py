@@ -1,9 +1,5 @@
-import os
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -78,22 +74,6 @@ def test_the_policy_lag_bounds_the_rollouts_under_way(lag):
     assert max(most) == lag
     assert [len(actor.policies) for actor in actors] == [limit, limit]
     assert all(actor.stopped for actor in actors)
-
-
-@pytest.mark.slow
-def test_an_exception_in_an_actor_ends_the_run_with_its_message(tmp_path):
-    arguments = [*RUN[:-1], *KEEPER, "+env.kwargs.fail_at=4", f"hydra.run.dir={tmp_path / 'run'}"]
-    tests = str(Path(__file__).parents[2])
-    path = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-m", "stoix_like", "train", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-        timeout=300,
-    )
-    assert "Scripted-v0 failed: RuntimeError: the simulator exploded; stopped after 0 env steps, saved" in done.stderr
-    assert done.returncode == 1
 
 
 @pytest.mark.slow

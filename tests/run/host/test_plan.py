@@ -47,16 +47,14 @@ def test_continuous_control_makes_one_gradient_step_per_environment_step_by_defa
         assert "0.5 gradient steps per environment step: system.epochs=8 after every 16 steps" in found.notes
 
 
-@pytest.mark.parametrize(("system", "noted"), [("ff_rainbow", True), ("ff_dqn", False)])
-def test_priorities_without_a_buffer_are_said_to_have_no_effect(system, noted):
-    """Rainbow draws by priority by default, DQN does not."""
-    notes = plan(f"system=q_learning/{system}", "arch=offline", "system.data=some.npz").notes
-    assert any("system.prioritised=true has no effect" in note for note in notes) == noted
-
-
-def test_priorities_without_a_buffer_limit_no_budget():
+def test_priorities_without_a_buffer_have_no_effect_and_limit_no_budget():
     """Nothing is stored, whose steps 32 bits would count: 2**31 updates of 2 gradient steps are one too many."""
-    given = ["system=q_learning/ff_rainbow", "arch=offline", "system.data=some.npz", "system.epochs=2"]
+    offline = ["arch=offline", "system.data=some.npz"]
+    # Rainbow draws by priority by default, DQN does not.
+    for system, noted in (("ff_rainbow", True), ("ff_dqn", False)):
+        notes = plan(f"system=q_learning/{system}", *offline).notes
+        assert any("system.prioritised=true has no effect" in note for note in notes) == noted
+    given = ["system=q_learning/ff_rainbow", *offline, "system.epochs=2"]
     given += ["system.rollout_length=8", "system.decay_learning_rates=false"]
     assert plan(*given, f"arch.total_timesteps={2**32 - 2}").num_updates == 2**31 - 1
     too_many = "2,147,483,648 updates of 2 gradient steps are more than 32-bit .*: use at most 4294967294$"
