@@ -7,24 +7,20 @@ import jax
 import numpy as np
 import pytest
 
+import stoix_like
 from stoix_like import cli
 from stoix_like.cli.process import REFUSED
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.evaluation import describe as describe_evaluation
 from stoix_like.inference.evaluation import evaluate
 from stoix_like.lab.ladder import _play, _Player, describe, ladder
-from stoix_like.run import experiment
-from stoix_like.run.prepare import prepare
 from support import nim
-from support.composed import compose_config
 from support.trained_runs import train_pendulum
 
 
 def train(tmp_path_factory, *overrides, **values):
     run_dir = tmp_path_factory.mktemp("nim") / "run"
-    experiment.run(prepare(parse_config(compose_config([*nim.overrides(**values), *overrides])), run_dir))
-    return run_dir
+    return stoix_like.train("ppo/ff_ppo", [*nim.overrides(**values), *overrides], run_dir=run_dir).run_dir
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +56,6 @@ def test_checkpoints_are_rated_by_their_games(run, capsys):
 
 
 @pytest.mark.slow
-def test_neighbours_and_the_first_checkpoint_alone(run):
-    record = ladder(run, 2, neighbours=1, trust=True)
-    assert [match["players"] for match in record["matches"]] == [[1, 0], [2, 0], [2, 1], [3, 0], [3, 2]]
-
-
-@pytest.mark.slow
 def test_members_of_a_population_play_each_other(tmp_path_factory):
     varied = "+arch.population.hyperparams={perfect_after: [0.0, 100.0, 0.0]}"
     run_dir = train(tmp_path_factory, "arch.population.size=3", varied, perfect_after=2.0)
@@ -76,11 +66,8 @@ def test_members_of_a_population_play_each_other(tmp_path_factory):
     assert elo[2] == pytest.approx(0.0, abs=1e-6)
     lines = describe(record).splitlines()
     assert lines[1].split()[-6:] == ["vs", "0", "vs", "1", "vs", "2"]
-    assert [line.split()[-3:] for line in lines[2:5]] == [
-        ["–", "1.00", "0.50"],
-        ["0.00", "–", "0.00"],
-        ["0.50", "1.00", "–"],
-    ]
+    scores = [["–", "1.00", "0.50"], ["0.00", "–", "0.00"], ["0.50", "1.00", "–"]]
+    assert [line.split()[-3:] for line in lines[2:5]] == scores
 
 
 def test_evaluations_count_the_games_against_an_opponent(run):
@@ -136,11 +123,13 @@ def test_runs_of_one_player_are_refused(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_ladder(run, capsys):
+def test_the_command_prints_the_ladder_of_neighbours_and_the_first_checkpoint(run, capsys):
     cli.main(["ladder", str(run), "--games", "4", "--openings", "1", "--neighbours", "1", "--trust"])
     printed = capsys.readouterr().out
     assert "4 checkpoints, 5 matches of 4 games" in printed
     assert printed.splitlines()[2].split()[:4] == ["16", "0", "[0,", "0]"]
+    record = ladder(run, 2, neighbours=1, trust=True)
+    assert [match["players"] for match in record["matches"]] == [[1, 0], [2, 0], [2, 1], [3, 0], [3, 2]]
 
 
 def test_every_batch_of_a_match_has_games_of_its_own():

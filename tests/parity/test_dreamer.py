@@ -40,7 +40,6 @@ SETTINGS = [
 
 
 def latent_of(features):
-    """Return features `[..., 12]` as a latent."""
     return Latent(features[..., :8], features[..., 8:].reshape(*features.shape[:-1], 1, 4))
 
 
@@ -51,23 +50,15 @@ class RecordedModel:
     dream: dict
 
     def loss(self, params, batch, key):
-        """Return no loss, and the latents."""
-        del batch, key
         return jnp.zeros(()), latent_of(params), {}
 
     def imagine(self, params, start, mask, act, key, length):
-        """Return the recorded dream."""
-        del params, start, act, key, length
         return Imagined(latent_of(self.dream["features"]), self.dream["action"][:-1], mask)
 
     def reward(self, params, latent):
-        """Return the recorded rewards."""
-        del params, latent
         return SimpleNamespace(mean=lambda: self.dream["reward"])
 
     def continues(self, params, latent):
-        """Return the recorded probabilities."""
-        del params, latent
         return self.dream["continues"]
 
 

@@ -25,7 +25,6 @@ TOLERANCE = 1e-5
 
 
 def layer_norm(weights):
-    """Return the parameters of a layer normalisation."""
     return {"scale": weights["norm.weight"], "bias": weights["norm.bias"]}
 
 

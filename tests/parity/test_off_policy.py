@@ -43,29 +43,29 @@ DISCRETE = [
 
 
 def soft(system, recorded, *overrides):
-    """Return SAC or TQC with recorded weights."""
     sac, shared = parity.algorithm(system, *SMALL, "system.alpha_lr=1e-2", *overrides)
     policy, values = squashed_policy(recorded["initial"]["actor"]), critics(recorded["initial"]["critic"])
     params = SACParams(policy, OnlineAndTarget(values, values), np.zeros((), np.float32))
     return sac, parity.with_params(shared, params)
 
 
-def soft_steps(sac, shared, recorded):
-    """Take the recorded gradient steps; return the state after them, and the losses of each."""
-    rows = recorded["batch"]
+def gradient_steps(step, shared, recorded, *noises):
+    """Take the recorded gradient steps, each with rows of noises; return the state after them, and their losses."""
+    rows, losses = recorded["batch"], []
+    for i in range(len(next(iter(recorded["loss"].values())))):
+        shared, metrics = step(shared, parity.batch_of(rows, i, GAMMA), *(rows[name][i] for name in noises))
+        losses.append(metrics)
+    return shared, parity.stack(losses)
 
+
+def soft_steps(sac, shared, recorded):
     @jax.jit
     def step(shared, batch, noise, next_noise):
         draws = [(batch.observation, noise), (batch.next_observation, next_noise)]
         noisy = dataclasses.replace(sac, actor=parity.RecordedNoise(sac.actor, draws))
         return noisy.sgd_step(shared, batch, jax.random.key(0))
 
-    losses = []
-    for i in range(len(recorded["loss"]["critic_loss"])):
-        batch = parity.batch_of(rows, i, GAMMA)
-        shared, metrics = step(shared, batch, rows["noise"][i], rows["next_noise"][i])
-        losses.append(metrics)
-    return shared, parity.stack(losses)
+    return gradient_steps(step, shared, recorded, "noise", "next_noise")
 
 
 def agree_soft(name, shared, losses, recorded, scale=1.0):
@@ -79,7 +79,6 @@ def agree_soft(name, shared, losses, recorded, scale=1.0):
 
 
 def agree_network(name, recorded, which, convert, params, opt_state, scale=1.0):
-    """Check the gradients and the new parameters of a network."""
     expected = jax.tree.map(lambda leaf: scale * leaf, convert(recorded["mean_gradient"][which]))
     agree(f"{name}: gradients", mean_gradient(opt_state), expected, TOLERANCE)
     before, after = (convert(recorded[when][which]) for when in ("initial", "final"))
@@ -87,7 +86,6 @@ def agree_network(name, recorded, which, convert, params, opt_state, scale=1.0):
 
 
 def agree_target(name, recorded, which, convert, params):
-    """Check the new target parameters of a network."""
     before, after = (convert(recorded[when][which]) for when in ("initial", "target"))
     agree(name, change(params, before), change(after, before), TOLERANCE)
 
@@ -130,12 +128,10 @@ def renormalised(weights, head, dense):
 
 
 def crossq_policy(weights):
-    """Return the policy of CrossQ in sbx."""
     return {"params": renormalised(weights, "action_head", ("Dense_2", "Dense_3"))}
 
 
 def crossq_critics(weights):
-    """Return the critics of CrossQ in sbx, whose parameters have a leading axis there."""
     each = [jax.tree.map(lambda leaf, i=i: leaf[i], weights["VmapCritic_0"]) for i in range(2)]
     return {"params": {f"networks_{i}": renormalised(each[i], "critic_head", ("Dense_2",)) for i in range(2)}}
 
@@ -152,12 +148,8 @@ def moments(statistics):
 
 def test_crossq():
     recorded = load("sbx_crossq")
-    layers = {"momentum": 0.9, "warmup_steps": 100}
-    torsos = [
-        f"network.{network}.pre_torso.{key}={value}"
-        for network in ("actor_network", "q_network")
-        for key, value in layers.items()
-    ]
+    layers = ("momentum=0.9", "warmup_steps=100")
+    torsos = [f"network.{name}_network.pre_torso.{layer}" for name in ("actor", "q") for layer in layers]
     overrides = [override for override in SMALL if "tau" not in override]
     fixed = ("system.autotune=false", "system.ent_coef=0.2", "system.policy_frequency=2", "system.adam_b1=0.5")
     crossq, shared = parity.algorithm("sac/ff_crossq", *overrides, "system.alpha_lr=1e-2", *torsos, *fixed)
@@ -209,14 +201,17 @@ def test_batch_renormalisation():
     agree("batch renormalisation: statistics", got, recorded["updated"], TOLERANCE)
 
 
-def smoothing(noise, clip):
-    """Return target policy smoothing by recorded noise; that by random noise is tested beside its function."""
+def smoothed_steps(td3, shared, recorded, clip):
+    """Take the recorded gradient steps of TD3, with recorded noise; random noise is tested beside its function."""
 
-    def smooth(action, key, actions):
-        del key
-        return jnp.clip(action + jnp.clip(0.2 * noise, -clip, clip), actions.minimum[None], actions.maximum[None])
+    @jax.jit
+    def step(shared, batch, noise):
+        def smooth(action, key, actions):
+            return jnp.clip(action + jnp.clip(0.2 * noise, -clip, clip), actions.minimum[None], actions.maximum[None])
 
-    return smooth
+        return dataclasses.replace(td3, smooth=smooth).sgd_step(shared, batch, jax.random.key(0))
+
+    return gradient_steps(step, shared, recorded, "next_noise")
 
 
 def test_td3():
@@ -226,17 +221,8 @@ def test_td3():
     td3, shared = parity.algorithm("ddpg/ff_td3", *SMALL, *overrides)
     policy, values = deterministic_policy(recorded["initial"]["actor"]), critics(recorded["initial"]["critic"])
     shared = parity.with_params(shared, DDPGParams(OnlineAndTarget(policy, policy), OnlineAndTarget(values, values)))
-    rows = recorded["batch"]
-
-    @jax.jit
-    def step(shared, batch, noise):
-        return dataclasses.replace(td3, smooth=smoothing(noise, 0.5)).sgd_step(shared, batch, jax.random.key(0))
-
-    losses = []
-    for i in range(4):
-        shared, metrics = step(shared, parity.batch_of(rows, i, GAMMA), rows["next_noise"][i])
-        losses.append(metrics)
-    agree("TD3: loss of the critics", parity.stack(losses)["q_loss"], 0.5 * recorded["loss"]["critic_loss"], TOLERANCE)
+    shared, losses = smoothed_steps(td3, shared, recorded, 0.5)
+    agree("TD3: loss of the critics", losses["q_loss"], 0.5 * recorded["loss"]["critic_loss"], TOLERANCE)
     (policy, q), opt_states = shared.params, shared.opt_states
     agree_network("TD3: policy", recorded, "actor", deterministic_policy, policy.online, opt_states.actor_opt_state)
     agree_network("TD3: critics", recorded, "critic", critics, q.online, opt_states.q_opt_state, 0.5)
@@ -245,13 +231,11 @@ def test_td3():
 
 
 def fast_policy(weights):
-    """Return the policy of FastTD3."""
     torso = {f"Dense_{i}": dense(weights, f"net.{2 * i}") for i in range(3)}
     return {"params": {"torso": torso, "action_head": {"Dense_0": dense(weights, "fc_mu.0")}}}
 
 
 def fast_critics(weights):
-    """Return the critics of FastTD3."""
     return {
         "params": {f"networks_{i}": perceptron(weights, f"qnet{i + 1}.net", "critic_head", layers=3) for i in range(2)}
     }
@@ -266,17 +250,8 @@ def test_fast_td3(reduction):
     td3, shared = parity.algorithm("ddpg/ff_td3_c51", *COMMON, *layers, *overrides, *rates, "system.max_grad_norm=null")
     policy, values = fast_policy(recorded["initial"]["actor"]), fast_critics(recorded["initial"]["critic"])
     shared = parity.with_params(shared, DDPGParams(OnlineAndTarget(policy, ()), OnlineAndTarget(values, values)))
-    rows = recorded["batch"]
-
-    @jax.jit
-    def step(shared, batch, noise):
-        return dataclasses.replace(td3, smooth=smoothing(noise, 0.3)).sgd_step(shared, batch, jax.random.key(0))
-
-    losses = []
-    for i in range(4):
-        shared, metrics = step(shared, parity.batch_of(rows, i, GAMMA), rows["next_noise"][i])
-        losses.append(metrics)
-    name, losses = f"FastTD3, {reduction}", parity.stack(losses)
+    shared, losses = smoothed_steps(td3, shared, recorded, 0.3)
+    name = f"FastTD3, {reduction}"
     agree(f"{name}: loss of the critics", losses["q_loss"], recorded["loss"]["qf_loss"], TOLERANCE)
     # The policy improves in every second step, where its metrics count twice.
     agree(f"{name}: loss of the policy", losses["actor_loss"], 2.0 * recorded["loss"]["actor_loss"], TOLERANCE)
@@ -287,7 +262,6 @@ def test_fast_td3(reduction):
 
 
 def deterministic_policy(weights):
-    """Return the policy of TD3 in stable-baselines3."""
     return {"params": perceptron(weights, "mu")}
 
 
@@ -306,15 +280,13 @@ def test_dqn_and_qr_dqn(system, name, net):
     shared = parity.with_params(shared, OnlineAndTarget(online, online))
 
     @jax.jit
-    def step(shared, batch, count):
-        shared, losses, _ = dqn.sgd_step(shared, batch, jax.random.key(0))
-        return shared._replace(params=dqn.config.target.update(shared.params, count)), {"loss": losses.mean()}
+    def step(state, batch):
+        (shared, losses, _), count = dqn.sgd_step(state[0], batch, jax.random.key(0)), state[1]
+        shared = shared._replace(params=dqn.config.target.update(shared.params, count))
+        return (shared, count + 1), {"loss": losses.mean()}
 
-    losses = []
-    for i in range(4):
-        shared, metrics = step(shared, parity.batch_of(recorded["batch"], i, GAMMA), i + 1)
-        losses.append(metrics)
+    (shared, _), losses = gradient_steps(step, (shared, 1), recorded)
     name = {"ff_dqn": "DQN", "ff_qr_dqn": "QR-DQN"}[system]
-    agree(f"{name}: loss", parity.stack(losses)["loss"], recorded["loss"]["loss"], TOLERANCE)
+    agree(f"{name}: loss", losses["loss"], recorded["loss"]["loss"], TOLERANCE)
     agree_network(name, recorded, "q", convert, shared.params.online, shared.opt_state)
     agree_target(f"{name}: target", recorded, "q", convert, shared.params.target)

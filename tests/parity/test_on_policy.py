@@ -63,7 +63,6 @@ def updated(recorded, convert, log_probs, *overrides):
 
 
 def agree_update(name, recorded, convert, shared):
-    """Check gradients and parameters after the update."""
     gradients = ActorCriticParams(*(mean_gradient(state) for state in shared.opt_states))
     scaled = jax.tree.map(lambda leaf: K * leaf, convert(recorded["mean_gradient"]))
     agree(f"{name}: gradients of the policy", gradients.actor_params, scaled.actor_params, TOLERANCE)
@@ -75,8 +74,6 @@ def agree_update(name, recorded, convert, shared):
 
 
 def sb3_networks(weights):
-    """Return the networks of stable-baselines3."""
-
     def network(torso, output, head):
         layers = {f"Dense_{i}": dense(weights, f"mlp_extractor.{torso}.{2 * i}") for i in range(2)}
         return {"torso": layers, head: {"Dense_0": dense(weights, output)}}
@@ -111,7 +108,6 @@ def test_ppo_of_stable_baselines3(policy):
 
 
 def rsl_rl_networks(weights):
-    """Return the networks of rsl_rl."""
     actor, critic = perceptron(weights["actor"], "mlp"), perceptron(weights["critic"], "mlp", "critic_head")
     actor["action_head"]["log_scale"] = {"value": weights["actor"]["distribution.log_std_param"]}
     return ActorCriticParams({"params": actor}, {"params": critic})
@@ -139,13 +135,11 @@ def test_ppo_of_rsl_rl():
 
 
 def reppo_network(weights, head):
-    """Return a network of two layers."""
     layers = [{"kernel": weights[f"w{i}"].T, "bias": weights[f"b{i}"]} for i in range(2)]
     return {"torso": {"Dense_0": layers[0]}, head: {"Dense_0": layers[1]}}
 
 
 def reppo_params(weights):
-    """Return the parameters of REPPO."""
     actor = weights["actor"]
     critic = {"params": {"networks_0": reppo_network(weights["critic"], "critic_head")}}
     policy = {"params": reppo_network(actor["net"], "action_head")}

@@ -19,14 +19,11 @@ SIMULATIONS, DEPTH, GAMMA = 32, 6, 0.97
 
 
 def direct(az, model, shared, state, key, policy, **options):
-    """Search by mctx itself."""
-
     def evaluate(observation):
         pi, value = az.networks.both(shared.params, observation)
         return pi.logits, az.networks.output.value(value)
 
     def step(params, key, action, embedding):
-        del params, key
         keys = jax.random.split(jax.random.key(9), len(action))
         embedding, timestep = model.step(keys, embedding, action)
         logits, value = evaluate(timestep.observation)

@@ -1,6 +1,3 @@
-"""Sizes that no machine has: refused by name, before anything is laid out."""
-
-import inspect
 import itertools
 import re
 import resource
@@ -11,23 +8,15 @@ import pytest
 from omegaconf import OmegaConf
 
 from stoix_like.arch_config import ActorConfig, AnakinConfig, PopulationConfig, SebulbaConfig
-from stoix_like.composition import config_dir, group_choices
-from stoix_like.config import CheckpointConfig, import_build, parse_config, schema_of
+from stoix_like.config import CheckpointConfig
 from stoix_like.envs.factory import EnvConfig
-from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up import memory_estimate
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.schema import Part, Range, flat_hints
-from support import disco
+from stoix_like.schema import Range, flat_hints
+from support import disco, systems
 from support.composed import compose_config
-from support.systems import needs_examples
-
-SYSTEMS = group_choices("system")
-
-
-def hyperparameters_of(system):
-    return schema_of(import_build(OmegaConf.load(config_dir() / "system" / f"{system}.yaml").module))
+from support.set_ups import setup_of
+from support.systems import SYSTEMS, needs_examples
 
 
 def whole_numbers(schema):
@@ -40,7 +29,7 @@ def whole_numbers(schema):
     "schema", [AnakinConfig, SebulbaConfig, ActorConfig, PopulationConfig, CheckpointConfig, EnvConfig, *SYSTEMS]
 )
 def test_every_whole_number_has_an_upper_bound(schema):
-    found = whole_numbers(hyperparameters_of(schema) if isinstance(schema, str) else schema)
+    found = whole_numbers(systems.schema(schema) if isinstance(schema, str) else schema)
     assert found
     for name, hint in found.items():
         (constraint,) = typing.get_args(hint)[1:]
@@ -78,7 +67,7 @@ def test_a_run_that_cannot_fit_is_refused_with_the_size_that_fits(monkeypatch, n
     monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 2**30)
     overrides, part = TOO_LARGE[name]
     with pytest.raises(ConfigError, match=r"only 1 GiB is available.* use at most \d+") as refused:
-        set_up(parse_config(compose_config(overrides)))
+        setup_of(*overrides)
     message = str(refused.value)
     assert part in message
     key, value = re.match(r"([a-z_.]+)=(\d+) ", message).groups()
@@ -86,20 +75,16 @@ def test_a_run_that_cannot_fit_is_refused_with_the_size_that_fits(monkeypatch, n
     assert 0 < fitting < int(value)
     # What is said to fit does; one part in a hundred more does not. A sum tree grows by powers of two.
     kept = [override for override in overrides if not override.startswith(key)]
-    set_up(parse_config(compose_config([*kept, f"{key}={fitting}"])))
+    setup_of(*kept, f"{key}={fitting}")
     more = fitting * 4 if name == "replay rows" else int(fitting * 1.01)
     with pytest.raises(ConfigError, match="only 1 GiB is available"):
-        set_up(parse_config(compose_config([*kept, f"{key}={more}"])))
+        setup_of(*kept, f"{key}={more}")
 
 
 @pytest.mark.slow
 def test_tens_of_thousands_of_members_are_set_up_within_seconds():
     started = time.process_time()
-    setup = set_up(
-        parse_config(
-            compose_config(["arch.population.seeds=1e4", "arch.population.hyperparams={clip_eps: [0.1, 0.2, 0.3]}"])
-        )
-    )
+    setup = setup_of("arch.population.seeds=1e4", "arch.population.hyperparams={clip_eps: [0.1, 0.2, 0.3]}")
     assert setup.population.num_members == 30_000
     assert setup.population.strata[-1] == 2
     assert time.process_time() - started < 5
@@ -110,77 +95,53 @@ GROUPS = {"arch": AnakinConfig, "arch.population": PopulationConfig, "checkpoint
 
 
 class Fuzzed(typing.NamedTuple):
-    """A whole number to vary: a system that has the key, and what defines it: family and class, or a network module."""
+    """A whole number to vary, and a system that has the key."""
 
     system: str
     key: str
     is_list: bool
-    origin: tuple
 
 
-def numeric_keys(node, path, target=""):
+def numeric_keys(node, path):
     """Every key below `node` whose value in the yaml files is a whole number, a list of them, or null."""
     if isinstance(node, dict):
         for key, value in node.items():
-            yield from numeric_keys(value, f"{path}.{key}", node.get("_target_", target))
+            yield from numeric_keys(value, f"{path}.{key}")
     elif isinstance(node, list) and node and all(isinstance(item, int) for item in node):
-        yield path, True, target
+        yield path, True
     elif isinstance(node, int) and not isinstance(node, bool):
-        yield path, False, target
-
-
-def defined_in(schema, name):
-    hints = typing.get_type_hints(schema).values()
-    owners = [schema, *(hint for hint in hints if isinstance(hint, type) and issubclass(hint, Part))]
-    bases = (base for owner in owners for base in reversed(owner.__mro__))
-    return next(base for base in bases if name in inspect.get_annotations(base))
+        yield path, False
 
 
 def fuzzed():
     for group, schema in GROUPS.items():
-        for name in whole_numbers(schema):
-            yield Fuzzed("ppo/ff_ppo", f"{group}.{name}", False, (group, name))
+        yield from (Fuzzed("ppo/ff_ppo", f"{group}.{name}", False) for name in whole_numbers(schema))
     # Those that imitate need data; their whole numbers are those of other systems.
     for system in itertools.filterfalse(needs_examples, SYSTEMS):
-        schema, family = hyperparameters_of(system), system.partition("/")[0]
-        for name in whole_numbers(schema):
-            yield Fuzzed(system, f"system.{name}", False, (family, defined_in(schema, name), name))
+        yield from (Fuzzed(system, f"system.{name}", False) for name in whole_numbers(systems.schema(system)))
         network = OmegaConf.to_container(compose_config([f"system={system}"]).network)
-        for key, is_list, target in numeric_keys(network, "network"):
-            yield Fuzzed(system, key, is_list, (target, key.rpartition(".")[2]))
+        yield from (Fuzzed(system, *found) for found in numeric_keys(network, "network"))
 
 
 def refused(overrides):
     try:
-        set_up(parse_config(compose_config(overrides)))
+        setup_of(*overrides)
     except ConfigError as error:
         return str(error)
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", EXTREMES)
-@pytest.mark.parametrize(
-    "every_system", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.slow)]
-)
-def test_every_extreme_whole_number_is_set_up_or_refused_by_name(value, every_system):
+def test_every_extreme_whole_number_is_set_up_or_refused_by_name(value):
     """Set-up takes seconds and little memory whatever the value is; refusals name the key, or the larger group."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    cases = list(fuzzed())
-    if not every_system:
-        # Each number as one system has it, with one of the extremes.
-        cases = list({case.origin: case for case in cases}.values())[EXTREMES.index(value) :: len(EXTREMES)]
-    for system, key, is_list, _ in cases:
-        environment = (
-            "gymnax/pendulum"
-            if getattr(hyperparameters_of(system), "action_spaces", ()) == (Box,)
-            else "gymnax/cartpole"
-        )
+    for system, key, is_list in fuzzed():
         written = f"[{value}]" if is_list else str(value)
         sign = "++" if key in ("system.warmup_steps", "system.n_step") else ""
         started = time.process_time()
-        refusal = refused(
-            [f"system={system}", f"env={environment}", *disco.overrides(system), f"{sign}{key}={written}"]
-        )
+        changed = f"{sign}{key}={written}"
+        refusal = refused([f"system={system}", systems.environment(system), *disco.overrides(system), changed])
         named = key.rpartition(".")[2] in refusal or (key.startswith("network") and "network" in refusal)
         assert named or not refusal, f"{system} {key}={written}: {refusal}"
         assert time.process_time() - started < 20, f"{system} {key}={written}"

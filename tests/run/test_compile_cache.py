@@ -1,5 +1,3 @@
-"""The cache of compiled programs: it never runs a program of other code or other data, and reads what is its user's."""
-
 import json
 import os
 import shutil
@@ -28,33 +26,31 @@ RUN = [
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    before = (
-        jax.config.values["jax_compilation_cache_dir"],
-        jax.config.values["jax_persistent_cache_min_compile_time_secs"],
-    )
+    keys = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {key: jax.config.values[key] for key in keys}
     jax.config.update("jax_compilation_cache_dir", None)
     yield tmp_path / "stoix_like" / "compiled"
     compilation_cache.reset_cache()
-    jax.config.update("jax_compilation_cache_dir", before[0])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+    for key, value in before.items():
+        jax.config.update(key, value)
+
+
+def place_of_cache(enabled=True):
+    set_compile_cache(enabled)
+    return jax.config.values["jax_compilation_cache_dir"]
 
 
 def test_programs_are_cached_in_a_directory_of_the_user(cache):
-    set_compile_cache(True)
-    assert jax.config.values["jax_compilation_cache_dir"] == str(cache)
+    assert place_of_cache() == str(cache)
     assert all(path.stat().st_mode & 0o077 == 0 for path in (cache, cache.parent))
     (cache / "entry").write_bytes(b"")
     jax.config.update("jax_compilation_cache_dir", None)
-    set_compile_cache(False)
-    assert jax.config.values["jax_compilation_cache_dir"] is None
-    set_compile_cache(True)
-    assert jax.config.values["jax_compilation_cache_dir"] == str(cache)
+    assert place_of_cache(False) is None
+    assert place_of_cache() == str(cache)
     # That of an earlier call is not that of the user.
-    set_compile_cache(False)
-    assert jax.config.values["jax_compilation_cache_dir"] is None
+    assert place_of_cache(False) is None
     jax.config.update("jax_compilation_cache_dir", str(cache.parent))
-    set_compile_cache(False)
-    assert jax.config.values["jax_compilation_cache_dir"] == str(cache.parent)
+    assert place_of_cache(False) == str(cache.parent)
 
 
 def test_an_entry_that_cannot_be_read_is_reported(cache):
@@ -87,8 +83,7 @@ def test_programs_that_others_can_have_written_are_not_read(name, mode, cache):
         (cache / entry).touch(0o600)
     (cache / name).chmod(mode)
     with pytest.warns(UserWarning, match=f"not cached: other users can write {(cache / name).resolve()}, or"):
-        set_compile_cache(True)
-    assert jax.config.values["jax_compilation_cache_dir"] is None
+        assert place_of_cache() is None
 
 
 def test_what_others_cannot_reach_is_read(cache, monkeypatch):
@@ -101,13 +96,11 @@ def test_what_others_cannot_reach_is_read(cache, monkeypatch):
     cache.symlink_to(place)
     walk = os.walk
     monkeypatch.setattr(os, "walk", lambda top: [*walk(top), (str(top), [], ["deleted"])])
-    set_compile_cache(True)
-    assert jax.config.values["jax_compilation_cache_dir"] == str(place)
+    assert place_of_cache() == str(place)
     # Others can write into the parent, but not rename the directory.
     place.parent.chmod(0o1777)
     jax.config.update("jax_compilation_cache_dir", None)
-    set_compile_cache(True)
-    assert jax.config.values["jax_compilation_cache_dir"] == str(place)
+    assert place_of_cache() == str(place)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
@@ -117,8 +110,7 @@ def test_programs_of_another_owner_are_not_read(name, cache):
     (cache / "entry").touch(0o600)
     os.chown(cache / name, 12345, -1)
     with pytest.warns(UserWarning, match="not cached"):
-        set_compile_cache(True)
-    assert jax.config.values["jax_compilation_cache_dir"] is None
+        assert place_of_cache() is None
 
 
 def results(run_dir):

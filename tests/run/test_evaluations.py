@@ -1,16 +1,10 @@
-"""Evaluations of a run, and the best parameters of its members."""
-
 import numpy as np
 import pytest
 
-from stoix_like.config import parse_config
-from stoix_like.loggers import MultiLogger
 from stoix_like.run import evaluations
 from stoix_like.run.learner import Learner
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from support import toys
-from support.composed import compose_config
+from support.set_ups import loop_of
 
 POPULATION = ["env=probe/discount", "arch.total_timesteps=32", "arch.num_evaluation=1", "arch.population.size=2"]
 
@@ -21,7 +15,7 @@ def test_a_summary_stores_a_limited_number_of_episode_returns(limit, stored, mon
     """Over all members: with two of them and ten times three episodes, four are left of nine."""
     monkeypatch.setattr(evaluations, "MAX_EPISODE_RETURNS", limit)
     overrides = [*toys.overrides(), *POPULATION, "arch.num_eval_episodes=3", "arch.absolute_metric=true"]
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    loop = loop_of(*overrides)
     play, numbers = Learner.play, []
 
     def noted(self, number, *args):

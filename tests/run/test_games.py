@@ -1,5 +1,3 @@
-"""Tests of runs in games of several agents."""
-
 import json
 from functools import partial
 
@@ -10,19 +8,15 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Observation, Transition
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.inference.setup import set_up_inference
-from stoix_like.loggers import MultiLogger
 from stoix_like.policies.make import make_policy
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.on_policy.networks import ActorCriticNetworks
 from support.algorithms import make_algorithm
 from support.comparisons import without_times
-from support.composed import compose_config
 from support.programs import make_program, train
 from support.resumed import assert_resumed_equals_whole
+from support.set_ups import loop_of, setup_of
+from support.untrained import untrained
 
 NETWORKS = ("actor", "critic")
 SMALL = [
@@ -46,12 +40,9 @@ def match(tmp_path_factory):
     return stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_a_team_finds_the_best_actions_of_a_matrix_game(match):
-    assert match.eval_return == 24.0
-
-
-def test_steps_count_games(match):
+def test_a_team_finds_the_best_actions_of_a_matrix_game_and_steps_count_games(match):
     """4000 // (8 x 12) = 41 updates; every game has three steps."""
+    assert match.eval_return == 24.0
     assert match.summary["env_steps"] == 41 * 96
     last = json.loads((match.run_dir / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["eval/episode_length_mean"] == 3
@@ -94,7 +85,7 @@ def test_values_of_agents_are_bootstrapped_where_a_limit_cuts_the_game(wages):
 def test_agents_with_networks_of_their_own_have_scales_of_their_own():
     """Those of agents whose rewards and advantages are 1, 10 and 1000 times as large are equal."""
     overrides = [*SMALL, *WAGES, *PPO, "network.share=false", "system.standardize_advantages=batch"]
-    algorithm = make_algorithm(set_up(parse_config(compose_config(overrides))))
+    algorithm = make_algorithm(setup_of(*overrides))
     scale = jnp.tile(jnp.asarray([1.0, 10.0, 1000.0]), 2)[None]
     values = jnp.repeat(jax.random.normal(jax.random.key(0), (5, 2)), 3, axis=1) * scale
     found = np.asarray(algorithm.standardize(values, ("batch",))).reshape(-1, 3)
@@ -109,27 +100,22 @@ def test_agents_with_networks_of_their_own_have_scales_of_their_own():
 
 
 def test_played_games_have_the_return_of_the_team(match):
-    policy = stoix_like.load_policy(match.run_dir, trust=True)
-    visits = policy.play(episodes=5)
+    visits = stoix_like.load_policy(match.run_dir, trust=True).play(episodes=5)
     assert visits.returns.tolist() == [24.0] * 5
     assert visits.finished.tolist() == [True] * 5
     assert np.unique(visits.episode).tolist() == list(range(10))
 
 
-def test_a_dead_agent_has_no_gradient(wages):
-    """With networks of its own, its actor keeps the parameters that it starts with; its critic learns."""
+def test_agents_start_with_different_networks_of_their_own_and_a_dead_one_has_no_gradient(wages):
+    """Its actor keeps the parameters that it starts with; its critic learns."""
     _, before, after = wages
+    kernels = [leaf for leaf in jax.tree.leaves(before) if leaf.ndim == 3]
+    assert all((kernel[0] != kernel[1]).any() for kernel in kernels)
     moved = jax.tree.map(lambda a, b: np.abs(a - b).reshape(3, -1).max(1), before, after)
     actors = np.max(jax.tree.leaves(moved.actor_params), axis=0)
     assert (actors[:2] > 0).all()
     assert actors[2] == 0
     assert (np.max(jax.tree.leaves(moved.critic_params), axis=0) > 0).all()
-
-
-def test_agents_start_with_different_networks_of_their_own(wages):
-    _, before, _ = wages
-    kernels = [leaf for leaf in jax.tree.leaves(before) if leaf.ndim == 3]
-    assert all((kernel[0] != kernel[1]).any() for kernel in kernels)
 
 
 @pytest.mark.slow
@@ -158,38 +144,24 @@ def test_the_values_of_a_team_are_sums_over_its_agents():
     np.testing.assert_allclose(values.max(-1).sum(), 12.0, atol=0.1)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "noted"),
-    [
-        ([], True),
-        (["env.agent_ids=one_hot"], False),
-        (["env.team_reward=true"], False),
-        (["network.share=false"], False),
-    ],
-)
-def test_a_shared_central_critic_that_cannot_tell_agents_apart_is_noted(overrides, noted):
-    given = ["arch.num_devices=1", *PPO, *WAGES, "+env.kwargs.world=true", "+observations=centralised", *overrides]
-    notes = set_up(parse_config(compose_config(given))).plan.notes
-    assert any("the critic cannot tell them apart" in note for note in notes) == noted
+@pytest.mark.parametrize("other", [None, "env.agent_ids=one_hot", "env.team_reward=true", "network.share=false"])
+def test_a_shared_central_critic_that_cannot_tell_agents_apart_is_noted(other):
+    given = ["arch.num_devices=1", *PPO, *WAGES, "+env.kwargs.world=true", "+observations=centralised"]
+    notes = setup_of(*given, *filter(None, [other])).plan.notes
+    assert any("the critic cannot tell them apart" in note for note in notes) == (other is None)
 
 
 def test_the_critic_of_a_game_of_your_own_sees_what_all_agents_do():
     """Each of two agents observes who it is, `[2]`, and the world is both, `[4]`."""
-    given = ["arch.num_devices=1", *PPO, *MATCH, "+env.kwargs.world=true", "+observations=centralised"]
-    setup = set_up_inference(parse_config(compose_config(given)))
-    keys = jax.random.split(jax.random.key(0), 2)
-    params = jax.eval_shape(lambda: setup.build_system().init(keys[0], setup.env.reset(keys)[1]).shared.params)
-    inputs = [{leaf.shape[0] for leaf in jax.tree.leaves(part) if leaf.shape[1:] == (16,)} for part in params[:2]]
+    _, shared = untrained("arch.num_devices=1", *PPO, *MATCH, "+env.kwargs.world=true", "+observations=centralised")
+    parts = shared.params[:2]
+    inputs = [{leaf.shape[0] for leaf in jax.tree.leaves(part) if leaf.shape[1:] == (16,)} for part in parts]
     assert inputs == [{2}, {4}]
 
 
 @pytest.mark.slow
 def test_policies_of_games_know_wrappers_that_draw_for_each_row():
-    config = parse_config(compose_config([*PPO, *MATCH, "env.observation_noise=0.1", "arch.num_devices=1"]))
-    setup = set_up_inference(config)
-    keys = jax.random.split(jax.random.key(0), 2)
-    shared = setup.build_system().init(keys[0], setup.env.reset(keys)[1]).shared
-    policy = make_policy(setup, shared, {})
+    policy = make_policy(*untrained(*PPO, *MATCH, "env.observation_noise=0.1", "arch.num_devices=1"), {})
     assert policy(jnp.eye(2)).shape == (2,)
 
 
@@ -203,17 +175,13 @@ CENTRALISED = [
 ]
 
 
-def loop(*overrides, writer=None):
-    return TrainingLoop(set_up(parse_config(compose_config([*CENTRALISED, *overrides]))), MultiLogger([]), writer)
-
-
 @pytest.mark.slow
 def test_recurrent_agents_with_a_central_critic_resume_bit_identically(tmp_path):
-    assert_resumed_equals_whole(lambda writer: loop(writer=writer), tmp_path)
+    assert_resumed_equals_whole(lambda writer: loop_of(*CENTRALISED, writer=writer), tmp_path)
 
 
 def trained(*overrides):
-    run = loop(*overrides)
+    run = loop_of(*CENTRALISED, *overrides)
     run.train()
     return without_times(run.history), jax.device_get(run.state.shared.params)
 

@@ -1,5 +1,3 @@
-"""Faults of environments on the host in real runs: how they end, what is left, and how they continue."""
-
 import contextlib
 import os
 import signal

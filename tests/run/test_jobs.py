@@ -1,5 +1,3 @@
-"""Multiruns that were cut: the same command continues them, and a scheduler's warning queues a job again."""
-
 import contextlib
 import json
 import os
@@ -16,20 +14,15 @@ import pytest
 from stoix_like.run import jobs
 from support import toys
 from support.comparisons import without_times
+from support.trained_runs import LAYERS
 
 pytestmark = pytest.mark.optimized
 COMMAND = [
     str(Path(sys.executable).parent / "stoix-like"),
     "train",
     "-m",
-    "network.actor_network.pre_torso.layer_sizes=[8]",
-    "network.critic_network.pre_torso.layer_sizes=[8]",
-    "system.rollout_length=16",
-    "arch.total_num_envs=4",
-    "arch.total_timesteps=51200",
-    "arch.num_evaluation=40",
-    "arch.num_eval_episodes=4",
-    "arch.seed=0,1",
+    *(*LAYERS, "system.rollout_length=16", "arch.total_num_envs=4", "arch.total_timesteps=51200"),
+    *("arch.num_evaluation=40", "arch.num_eval_episodes=4", "arch.seed=0,1"),
 ]
 
 
@@ -69,13 +62,8 @@ def jobs_of(sweep):
     return [int(number) for number in found.stdout.split()]
 
 
-@pytest.mark.parametrize(
-    ("launcher", "stop"),
-    [
-        pytest.param("basic", signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param("joblib", signal.SIGKILL, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("launcher", "stop"), [("basic", signal.SIGTERM), ("joblib", signal.SIGKILL)])
 def test_a_multirun_that_was_cut_continues_with_the_same_command(tmp_path, environment, reference, launcher, stop):
     sweep = tmp_path / "sweep"
     command = [*COMMAND, f"hydra.sweep.dir={sweep}", f"hydra/launcher={launcher}"]
@@ -121,9 +109,8 @@ def ray_jobs(directory):
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if (process / "cmdline").read_bytes().startswith(b"ray::_run") and (
-                process / "cwd"
-            ).readlink() == directory:
+            is_job = (process / "cmdline").read_bytes().startswith(b"ray::_run")
+            if is_job and (process / "cwd").readlink() == directory:
                 found.append(int(process.name))
     return found
 

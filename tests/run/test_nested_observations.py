@@ -1,16 +1,12 @@
-"""Systems train on observations that are dictionaries of arrays, with images among them."""
-
 import jax
 import numpy as np
 import pytest
 
 import stoix_like
 from stoix_like.base_types import Observation
-from stoix_like.config import parse_config
 from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
-from stoix_like.run.set_up.setup import set_up
-from support.composed import compose_config
+from support.set_ups import setup_of
 
 ENV = ("env=gymnax", "env.env_name=nested", "env.scenario.name=discrete")
 SMALL = (
@@ -31,7 +27,7 @@ def suite(monkeypatch):
 
 
 def prepare(*overrides):
-    return set_up(parse_config(compose_config([*ENV, *SMALL, *overrides])))
+    return setup_of(*ENV, *SMALL, *overrides)
 
 
 def layer(network, value=LAYER):

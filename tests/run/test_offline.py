@@ -1,5 +1,3 @@
-"""Runs that learn from data alone: their budget, what they refuse, and how they resume."""
-
 import os
 import shutil
 import signal
@@ -44,11 +42,13 @@ def test_members_that_evolve_keep_their_last_parameters(tmp_path):
 
 
 def test_the_budget_counts_gradient_steps(tmp_path):
-    data = write_cartpole(tmp_path / "data.npz")
-    plan = setup_of("system=q_learning/ff_dqn", *SMALL, data, "system.epochs=8", "arch.total_timesteps=85").plan
-    assert (plan.num_updates, plan.steps_per_update, plan.warmup_steps) == (10, 8, 0)
+    words = ["system=q_learning/ff_dqn", *SMALL, write_cartpole(tmp_path / "data.npz"), "system.epochs=8"]
+    setup = setup_of(*words, "arch.total_timesteps=85")
+    assert (setup.plan.num_updates, setup.plan.steps_per_update, setup.plan.warmup_steps) == (10, 8, 0)
+    # Exploration has no effect where nothing acts.
+    assert effective(setup.parts, setup.env, ["training_epsilon", "q_lr"]) == {"q_lr"}
     with pytest.raises(ConfigError, match=r"arch.total_timesteps=7 gradient steps are too few for one update of 8"):
-        setup_of("system=q_learning/ff_dqn", *SMALL, data, "system.epochs=8", "arch.total_timesteps=7")
+        setup_of(*words, "arch.total_timesteps=7")
 
 
 class Stopping(Callback):
@@ -114,12 +114,6 @@ def test_batches_of_data_may_be_larger_than_the_buffer_that_is_not_there(tmp_pat
         setup_of("system=q_learning/ff_rainbow", "env=gymnax/cartpole", data, *sizes)
 
 
-def test_exploration_has_no_effect_where_nothing_acts(tmp_path):
-    data = write_cartpole(tmp_path / "data.npz")
-    setup = setup_of("system=q_learning/ff_dqn", *SMALL, data)
-    assert effective(setup.parts, setup.env, ["training_epsilon", "q_lr"]) == {"q_lr"}
-
-
 @pytest.mark.slow
 def test_a_stopped_run_ends_with_the_same_bytes(tmp_path):
     """The data may move meanwhile, and may not change."""
@@ -139,9 +133,8 @@ def test_a_stopped_run_ends_with_the_same_bytes(tmp_path):
 
 @pytest.mark.slow
 def test_members_are_the_same_on_two_devices(tmp_path):
-    data = write_cartpole(tmp_path / "data.npz")
-    small = [override for override in SMALL if "num_devices" not in override]
-    words = [*small, data, "arch.population.size=2", "arch.total_timesteps=800", "system.reset_every=96"]
+    sizes = ["arch.population.size=2", "arch.total_timesteps=800", "system.reset_every=96"]
+    words = [*SMALL, write_cartpole(tmp_path / "data.npz"), *sizes]
     one, two = (
         stoix_like.train("q_learning/ff_dqn", [*words, f"arch.num_devices={number}"], run_dir=tmp_path / str(number))
         for number in (1, 2)
@@ -155,8 +148,7 @@ def test_an_offline_run_goes_on_online_with_its_data(tmp_path):
     data = write_cartpole(tmp_path / "data.npz")
     words = [*SMALL, data, "arch.total_timesteps=800"]
     offline = stoix_like.train("q_learning/ff_dqn", words, run_dir=tmp_path / "one")
-    online = [override for override in SMALL if override != "arch=offline"]
-    words = [*online, data, f"arch.init_from={offline.run_dir}", "arch.total_timesteps=4000"]
+    words = [*SMALL[1:], data, f"arch.init_from={offline.run_dir}", "arch.total_timesteps=4000"]
     result = stoix_like.train("q_learning/ff_dqn", words, run_dir=tmp_path / "two")
     first = result.history[0]["env_steps"]
     assert (first, result.history[-1]["env_steps"]) == (1024, 3968)

@@ -1,47 +1,6 @@
-"""Presets of networks build and fit their systems on images, and learn continuous actions from them."""
-
 import pytest
 
-from stoix_like.config import parse_config
-from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
-from support.composed import compose_config
-from support.selections import select
-
-PRESETS = {
-    "cnn": "ppo/ff_ppo",
-    "cnn_c51": "q_learning/ff_c51",
-    "cnn_ddpg": "ddpg/ff_td3",
-    "cnn_dqn": "q_learning/ff_dqn",
-    "cnn_iqn": "q_learning/ff_iqn",
-    "cnn_large_dqn": "q_learning/ff_dqn",
-    "cnn_large_shared": "ppo/ff_ppo",
-    "cnn_muzero": "search/ff_mz",
-    "cnn_pqn": "q_learning/ff_pqn",
-    "cnn_qr_dqn": "q_learning/ff_qr_dqn",
-    "cnn_rainbow": "q_learning/ff_rainbow",
-    "cnn_rnn": "ppo/rec_ppo",
-    "cnn_rnn_dqn": "q_learning/rec_r2d2",
-    "cnn_rnn_pqn": "q_learning/rec_pqn",
-    "cnn_rnn_shared": "ppo/rec_ppo",
-    "cnn_sac": "sac/ff_sac",
-    "cnn_sac_discrete": "sac/ff_sac_discrete",
-    "cnn_shared": "ppo/ff_ppo",
-    "resnet": "ppo/ff_ppo",
-    "resnet_dqn": "q_learning/ff_mdqn",
-}
-CONTINUOUS = ("cnn_ddpg", "cnn_sac")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("network", select(PRESETS, quick=("cnn_ddpg", "cnn_rnn")))
-def test_a_preset_for_images_fits_its_system(network):
-    env = "env._target_=support.custom_envs.Spot" if network in CONTINUOUS else "env=gymnax/breakout"
-    overrides = [env, f"system={PRESETS[network]}", f"network={network}", "logger=silent"]
-    networks = set_up(parse_config(compose_config(overrides))).spec.networks
-    first = getattr(networks, "representation_network", networks.actor_network)
-    assert 3 in first.pre_torso.view_dims
+from support.set_ups import trained
 
 
 @pytest.mark.learn
@@ -58,6 +17,4 @@ def test_continuous_actions_are_learned_from_images():
         *("system.q_lr=3e-3", "system.actor_lr=3e-3", "system.epochs=8", "system.rollout_length=8"),
         *("system.warmup_steps=64", "system.total_buffer_size=4096", "system.total_batch_size=64"),
     ]
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
-    loop.train()
-    assert loop.history[-1]["eval/episode_return_mean"] > -0.2
+    assert trained(*overrides).history[-1]["eval/episode_return_mean"] > -0.2

@@ -1,5 +1,3 @@
-"""Actors and critics observe entries of their own: in every actor-critic, and in what is exported of them."""
-
 import itertools
 import json
 
@@ -8,28 +6,18 @@ import numpy as np
 import pytest
 
 from stoix_like import load_policy, train
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.loggers import MultiLogger
 from stoix_like.run.programs.functions import run_programs
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from support import systems
-from support.composed import compose_config
 from support.privileged import PRIVILEGED, STATE
 from support.resumed import assert_resumed_equals_whole
 from support.selections import select
+from support.set_ups import loop_of, setup_of, trained
 
 ENV = ("env._target_=support.privileged.Privileged", "arch.total_num_envs=4", "arch.num_devices=1", "logger=silent")
 SMALL = (*ENV, "arch.compile_cache=false", "system.rollout_length=4", "+observations=privileged")
 REPLAY = ("system.warmup_steps=16", "system.total_batch_size=8", "system.total_buffer_size=512", "system.epochs=1")
-SEARCH = (
-    "system.rollout_length=8",
-    "system.warmup_steps=32",
-    "system.total_batch_size=8",
-    "system.total_buffer_size=512",
-    "system.epochs=1",
-)
+SEARCH = (*REPLAY, "system.rollout_length=8", "system.warmup_steps=32")
 SEQUENCES = ("system.sequence_length=4", "system.sequence_period=4", "system.burn_in_length=2")
 DISCRETE = "+env.kwargs.continuous=false"
 SYSTEMS = {
@@ -65,7 +53,7 @@ SYSTEMS = {
 
 
 def prepare(system, *overrides):
-    return set_up(parse_config(compose_config([f"system={system}", *SMALL, *overrides])))
+    return setup_of(f"system={system}", *SMALL, *overrides)
 
 
 def first_kernels(shared, network):
@@ -140,11 +128,8 @@ def test_exported_policies_hold_and_take_what_the_actor_observes(tmp_path, syste
 @pytest.mark.optimized
 def test_a_resumed_run_with_a_feed_forward_critic_is_bit_identical(tmp_path):
     overrides = (*SYSTEMS["ppo/rec_ppo"], "arch.total_timesteps=256", "arch.num_evaluation=4")
-
-    def training_loop(writer):
-        return TrainingLoop(prepare("ppo/rec_ppo", *overrides), MultiLogger([]), writer)
-
-    assert_resumed_equals_whole(training_loop, tmp_path)
+    run = ("system=ppo/rec_ppo", *SMALL, *overrides)
+    assert_resumed_equals_whole(lambda writer: loop_of(*run, writer=writer), tmp_path)
 
 
 @pytest.mark.slow
@@ -154,8 +139,7 @@ def test_a_recurrent_actor_learns_with_a_feed_forward_critic(system):
     """The policy reads the sign of a noisy number; one that does not earns 4 of 8."""
     overrides = [*SYSTEMS[system], "arch.total_num_envs=64", "system.rollout_length=16", "arch.total_timesteps=6e4"]
     rates = ["system.actor_lr=3e-3", "system.critic_lr=3e-3", "system.normalize_observations=false"]
-    loop = TrainingLoop(prepare(system, *overrides, *rates), MultiLogger([]))
-    loop.train()
+    loop = trained(f"system={system}", *SMALL, *overrides, *rates)
     assert loop.history[-1]["eval/episode_return_mean"] > 6.5
 
 
@@ -167,15 +151,12 @@ def test_learned_models_refuse_a_selection_that_only_their_heads_would_make(syst
         prepare(system, "system.warmup_steps=128")
 
 
-def test_an_input_layer_of_its_own_wins():
-    layer = "{_target_: stoix_like.networks.inputs.FeatureInput,feature_name: agent_view}"
-    networks = prepare("ppo/ff_ppo", f"+network.critic_network.input_layer={layer}").spec.networks
-    assert networks.actor_network.input_layer.feature_name == "agent_view.state"
-    assert networks.critic_network.input_layer.view_dims == (1, 1)
-
-
-def test_entries_need_no_prefix():
+def test_entries_need_no_prefix_and_an_input_layer_of_its_own_wins():
     short = "network.observations={actor: state, critic: privileged_state}"
     networks = prepare("ppo/ff_ppo", short).spec.networks
     assert networks.actor_network.input_layer.feature_name == "agent_view.state"
     assert networks.critic_network.input_layer.feature_name == "agent_view.privileged_state"
+    layer = "{_target_: stoix_like.networks.inputs.FeatureInput,feature_name: agent_view}"
+    networks = prepare("ppo/ff_ppo", f"+network.critic_network.input_layer={layer}").spec.networks
+    assert networks.actor_network.input_layer.feature_name == "agent_view.state"
+    assert networks.critic_network.input_layer.view_dims == (1, 1)

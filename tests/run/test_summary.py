@@ -1,8 +1,4 @@
-"""The results of a run, and where its time went."""
-
 from types import SimpleNamespace
-
-import pytest
 
 from stoix_like import config
 from stoix_like.config import parse_config
@@ -66,10 +62,7 @@ def test_phases_add_up_to_the_time_since_the_start():
     """2 s of startup and 8 s since: 5 s are those of training, in which 1 s of logging took place."""
     seconds = {"startup": 2.0, "training": 5.0, LOGGING_MEANWHILE: 1.0}
     assert timing(seconds, 8.0, 4, None) == {**seconds, "other": 3.0, "total": 10.0}
-
-
-@pytest.mark.parametrize(("updates", "environment"), [(4, 2.0), (100, 5.0)])
-def test_environments_take_what_rollouts_alone_do_and_at_most_all_of_training(updates, environment):
-    seconds, profile = {"startup": 2.0, "training": 5.0}, SimpleNamespace(rollout_seconds=0.5)
-    found = timing(seconds, 8.0, updates, profile)
-    assert (found[ENVIRONMENT], found[LEARNING], found["other"]) == (environment, 5.0 - environment, 3.0)
+    # Environments take what rollouts alone do, at most all of training.
+    for updates, environment in ((4, 2.0), (100, 5.0)):
+        found = timing(seconds, 8.0, updates, SimpleNamespace(rollout_seconds=0.5))
+        assert (found[ENVIRONMENT], found[LEARNING], found["other"]) == (environment, 5.0 - environment, 3.0)

@@ -1,5 +1,3 @@
-"""The training loop: implicit transfers, signals, failing writers, and what a resumed loop repeats."""
-
 import errno
 import itertools
 import json
@@ -14,21 +12,17 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.config import parse_config
-from stoix_like.envs.custom import as_overrides
 from stoix_like.errors import HostEnvironmentError, TrainingError
-from stoix_like.loggers import MultiLogger
-from stoix_like.run import experiment, training_loop
-from stoix_like.run.prepare import prepare
-from stoix_like.run.set_up.setup import set_up
+from stoix_like.run import training_loop
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import FAILED, read_run
 from stoix_like.storage.run_directory import RunDirectory
 from stoix_like.utils.jax_utils import named
 from support.comparisons import assert_same_state, without_times
-from support.composed import compose_config
 from support.custom_envs import Corridor
+from support.selections import first
+from support.set_ups import loop_of
 from support.toy_runs import TOY_RUN, restored, toy_loop
 
 SMALL = [
@@ -53,8 +47,7 @@ CASES = [pytest.param(run, marks=() if run == "off-policy" else pytest.mark.slow
 
 @pytest.mark.parametrize("run", CASES)
 def test_a_run_transfers_nothing_implicitly_and_donates_its_whole_state(run):
-    overrides = [*SMALL, *RUNS[run]]
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    loop = loop_of(*SMALL, *RUNS[run])
     before = loop.state
     with jax.transfer_guard("disallow"):
         loop.train()
@@ -106,23 +99,25 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
             # A file where the directory should be, for the first calls.
             if next(calls) < number:
                 writer.directory.touch()
-            else:
-                writer.directory.unlink(missing_ok=True) if writer.directory.is_file() else None
+            elif writer.directory.is_file():
+                writer.directory.unlink()
             save(writer, step, items, host_state)
 
         return failing
 
-    config = parse_config(compose_config([*TOY_RUN, "logger=silent"]))
+    def train(name, *overrides):
+        return stoix_like.train("ppo/ff_ppo", [*TOY_RUN, "logger=silent", *overrides], run_dir=tmp_path / name)
+
     # Four checkpoints, and one more attempt.
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.Writer, "save", fail_until(5))
-        result = experiment.run(prepare(config, tmp_path / "run"))
+        result = train("run")
     assert result.summary["checkpoint/env_steps"] == 320
     assert capsys.readouterr().err.count("\n") == 1
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.Writer, "save", fail_until(100))
         with pytest.raises(TrainingError, match="no usable checkpoint was kept in .*parameters.npz"):
-            experiment.run(prepare(config, tmp_path / "lost"))
+            train("lost")
     assert json.loads((tmp_path / "lost/summary.json").read_text())["checkpoint/env_steps"] is None
     assert read_run(tmp_path / "lost").status == FAILED
     allocate, allocations = os.posix_fallocate, itertools.count(1)
@@ -136,15 +131,14 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
         patched.setattr(os, "posix_fallocate", fill_disk)
         message = "the newest checkpoint in .* is of 160 of 320 env steps: none after it .*parameters.npz"
         with pytest.raises(TrainingError, match=message):
-            experiment.run(prepare(config, tmp_path / "old"))
+            train("old")
     assert read_run(tmp_path / "old").status == FAILED
     with monkeypatch.context() as patched:
         patched.setattr(RunDirectory, "write_summary", lambda directory, summary: "the results were not written: full")
         with pytest.raises(TrainingError, match="^the results were not written: full: write them with: stoix-like"):
-            experiment.run(prepare(config, tmp_path / "unwritten"))
-        none = parse_config(compose_config([*TOY_RUN, "logger=silent", "checkpoint.keep=0"]))
+            train("unwritten")
         with pytest.raises(TrainingError, match="^the results were not written: full$"):
-            experiment.run(prepare(none, tmp_path / "unwritten_without_checkpoints"))
+            train("unwritten_without_checkpoints", "checkpoint.keep=0")
     assert stoix_like.resume(tmp_path / "unwritten").summary["env_steps"] == 320
     whole = restored(tmp_path / "run")
     for rescued in ("lost", "old"):
@@ -195,47 +189,46 @@ def test_a_checkpoint_of_an_evaluation_replaces_an_earlier_one_at_the_same_step(
 
 
 class Broken(Corridor):
-    """A corridor that pays or shows NaN from the eighth step of an episode on, in the second update."""
-
-    seen = False
+    """A corridor that pays NaN from the eighth step of an episode on, in the second update."""
 
     def step(self, key, state, action):
         state, timestep = super().step(key, state, action)
-        reward, view = timestep.reward, timestep.observation.agent_view
-        broken = jnp.where(state[1] >= 8, jnp.nan, view if self.seen else reward)
-        if self.seen:
-            return state, timestep._replace(observation=timestep.observation._replace(agent_view=broken))
-        return state, timestep._replace(reward=broken)
+        return state, timestep._replace(reward=jnp.where(state[1] >= 8, jnp.nan, timestep.reward))
 
 
-class Blind(Broken):
-    seen = True
+class Blind(Corridor):
+    """A corridor that shows NaN from there on."""
+
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        view = jnp.where(state[1] >= 8, jnp.nan, timestep.observation.agent_view)
+        return state, timestep._replace(observation=timestep.observation._replace(agent_view=view))
 
 
 @pytest.mark.optimized
 @pytest.mark.parametrize(
     ("kind", "words", "what"),
-    [
-        (Broken, TOY, "a reward of .*/Broken and train/reward became non-finite in update 2"),
-        pytest.param(Broken, [*TOY, "arch.population.size=2"], "all 2 members", marks=pytest.mark.slow),
-        pytest.param(
-            Blind,
-            [*SMALL, *PPO, "system.normalize_observations=true"],
-            "an observation of .*/Blind and train/.* became non-finite in update",
-            marks=pytest.mark.slow,
-        ),
-    ],
+    first(
+        1,
+        [
+            (Broken, TOY, "a reward of .*/Broken and train/reward became non-finite in update 2"),
+            (Broken, [*TOY, "arch.population.size=2"], "all 2 members"),
+            (
+                Blind,
+                [*SMALL[1:], *PPO[1:], "system.normalize_observations=true"],
+                "an observation of .*/Blind and train/.* became non-finite in update",
+            ),
+        ],
+    ),
 )
 def test_what_an_environment_gives_is_named_where_it_is_nan(tmp_path, kind, words, what):
-    env = kind(100)
-    config = parse_config(compose_config([*words, *as_overrides(env), "logger=silent"]))
     with pytest.raises(stoix_like.TrainingError, match=f"training diverged: {what}"):
-        experiment.run(prepare(config._replace(custom_env=env), tmp_path / "run"))
+        stoix_like.train("ppo/ff_ppo", [*words, "logger=silent"], env=kind(100), run_dir=tmp_path / "run")
 
 
 @pytest.mark.optimized
-@pytest.mark.parametrize("keep", [1, pytest.param(0, marks=pytest.mark.slow)])
 @pytest.mark.slow
+@pytest.mark.parametrize("keep", [1, 0])
 def test_a_directory_that_is_deleted_while_its_run_trains_is_written_again(tmp_path, capfd, keep):
     run_dir = tmp_path / "run"
 
@@ -244,22 +237,21 @@ def test_a_directory_that_is_deleted_while_its_run_trains_is_written_again(tmp_p
             if record["env_steps"] == 160:
                 run_dir.rename(tmp_path / "elsewhere")
 
-    config = parse_config(compose_config([*TOY_RUN, f"checkpoint.keep={keep}", "logger=silent"]))
+    words = [*TOY_RUN, f"checkpoint.keep={keep}", "logger=silent"]
     saved = f"saved; continue with: stoix-like resume {run_dir}" if keep else "nothing was saved"
     message = f"{run_dir} was deleted or moved while the run trained; stopped after 160 env steps, {saved}"
     with pytest.raises(stoix_like.TrainingError, match=f"^{re.escape(message)}$"):
-        experiment.run(prepare(config._replace(custom_callbacks=(Deleting(),)), run_dir))
+        stoix_like.train("ppo/ff_ppo", words, run_dir=run_dir, callbacks=[Deleting()])
     assert capfd.readouterr().err == ""
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [record["env_steps"] for record in records] == [0, 80, 160]
     assert (run_dir / "failure.txt").read_text().startswith("LostDirectoryError")
-    result = experiment.resume(run_dir, trust=True, callbacks=[stoix_like.callbacks.Callback()])
+    result = stoix_like.resume(run_dir, trust=True, callbacks=[stoix_like.callbacks.Callback()])
     assert result.history[-1]["env_steps"] == 320
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("evaluations", "expected"), [(1, [0, 5, 10, 20]), (4, [0, 5, 10, 15, 20])])
-def test_an_evaluation_that_failed_comes_first_under_any_schedule(tmp_path, monkeypatch, evaluations, expected):
+def test_an_evaluation_that_failed_comes_first_under_any_schedule(tmp_path, monkeypatch):
     """An environment fails in the evaluation after update 10 of 20; what is left of the budget is trained."""
     loop, evaluate = toy_loop(tmp_path), TrainingLoop.evaluate
 
@@ -272,7 +264,7 @@ def test_an_evaluation_that_failed_comes_first_under_any_schedule(tmp_path, monk
     with pytest.raises(HostEnvironmentError, match="lost; stopped after 160 env steps, saved"):
         loop.train()
     monkeypatch.setattr(TrainingLoop, "evaluate", evaluate)
-    again = restored(tmp_path, f"arch.num_evaluation={evaluations}")
+    again = restored(tmp_path, "arch.num_evaluation=1")
     again.train()
-    assert [record["updates"] for record in again.history] == expected
+    assert [record["updates"] for record in again.history] == [0, 5, 10, 20]
     assert again.progress.updates == 20

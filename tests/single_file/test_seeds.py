@@ -1,5 +1,3 @@
-"""Seeds of a single file, which are vmapped into one program, and its command line."""
-
 import re
 import runpy
 import sys
@@ -43,13 +41,9 @@ def test_every_seed_of_a_system_has_the_same_keys_in_the_file(system, seed, monk
 
 
 @pytest.mark.parametrize("system", eject.SCRIPTS)
-def test_settings_of_the_command_line_have_the_types_of_the_defaults(system):
+def test_settings_of_the_command_line_have_the_types_of_the_defaults_and_the_help_of_their_comments(system, capsys):
     config = eject.script_of(system).parse(["--layer_sizes", "[32,32]", "--total_timesteps", "3e9", "--gamma", "1"])
     assert (config.layer_sizes, config.total_timesteps, config.gamma) == ((32, 32), 3_000_000_000, 1)
-
-
-@pytest.mark.parametrize("system", eject.SCRIPTS)
-def test_the_help_explains_settings_by_their_comments(system, capsys):
     with pytest.raises(SystemExit):
         eject.script_of(system).parse(["--help"])
     shown = " ".join(capsys.readouterr().out.split())

@@ -1,5 +1,3 @@
-"""Single faults in the files of a checkpoint of a run with a replay buffer: noticed or harmless, never a difference."""
-
 import os
 import shutil
 
@@ -8,12 +6,8 @@ import numpy as np
 import pytest
 from jax.dtypes import issubdtype, prng_key
 
-from stoix_like.config import parse_config
-from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
-from support.composed import compose_config
+from support.set_ups import loop_of
 
 RAINBOW = [
     *("system=q_learning/ff_rainbow", "env=gymnax/cartpole", "network.actor_network.action_head.layer_sizes=[4]"),
@@ -59,7 +53,7 @@ def same(found, expected):
 @pytest.mark.slow
 def test_single_faults_lead_to_the_older_checkpoint_or_change_nothing(tmp_path, capsys):
     writer = checkpoint.Writer(tmp_path / "run", 2)
-    loop = TrainingLoop(set_up(parse_config(compose_config(RAINBOW))), MultiLogger([]), writer)
+    loop = loop_of(*RAINBOW, writer=writer)
     loop.train()
     writer.close()
     older, newest = checkpoint.steps(tmp_path / "run")

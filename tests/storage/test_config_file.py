@@ -1,5 +1,3 @@
-"""Configurations of run directories that are not what they should be."""
-
 import json
 import os
 import time

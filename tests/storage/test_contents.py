@@ -1,33 +1,7 @@
-"""Forms of recorded values, and refusals of others."""
-
 import pytest
 
 from stoix_like.errors import ConfigError
-from stoix_like.storage.contents import NUMBER, check_form, parse_json, read_json, reading
-
-FORM = {"steps": int, "names?": [str], "*": (NUMBER, [NUMBER])}
-
-
-@pytest.mark.parametrize("value", [{"steps": 1}, {"steps": 1, "names": [], "a": None, "b": [1, 2.5, None]}])
-def test_values_of_a_form_pass(value):
-    check_form(FORM, value, "the file")
-
-
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        ([], r"the file is \[\]"),
-        ({}, "the file has no steps"),
-        ({"steps": 1.5}, "the file: steps is 1.5"),
-        ({"steps": 1, "names": ["a", 2]}, r"the file: names\[1\] is 2"),
-        ({"steps": 1, "names": None}, "the file: names is None"),
-        ({"steps": 1, "a": ["x"]}, r"the file: a is \['x'\]"),
-        ({"steps": 1, "a": float("inf")}, "the file: a is inf"),
-    ],
-)
-def test_other_values_are_named(value, problem):
-    with pytest.raises(ValueError, match=f"^{problem}$"):
-        check_form(FORM, value, "the file")
+from stoix_like.storage.contents import parse_json, read_json, reading
 
 
 def test_texts_that_are_nested_too_deeply_are_no_json(tmp_path):

@@ -1,5 +1,3 @@
-"""Words for the settings in which runs differ."""
-
 from stoix_like.storage.differences import format_value, tell_apart
 from stoix_like.storage.recorded_runs import read_runs, task_names
 from support.recorded import write_run

@@ -1,5 +1,3 @@
-"""A run that was recorded when its layout was new: versions that write the same layout load and resume it."""
-
 import json
 import shutil
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Orbax: paths that it would expand, and its errors."""
-
 import contextlib
 import errno
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Recorded runs: their status, members and settings."""
-
 import json
 import math
 
@@ -20,6 +18,16 @@ from stoix_like.storage.recorded_runs import (
 )
 from support.composed import compose_config
 from support.recorded import set_key, write_run
+
+
+def change_summary(run, change):
+    path = run / "summary.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def diverge(summary):
+    summary["population/members"][1]["failure"] = "train/loss became non-finite"
+    return summary
 
 
 def test_lists_of_callbacks_make_no_population(tmp_path):
@@ -90,18 +98,18 @@ def test_damaged_runs_and_those_of_earlier_versions_do_not_end_a_listing(tmp_pat
 )
 def test_summaries_of_another_form_are_named_and_left_out(tmp_path, key, value, problem):
     run = write_run(tmp_path / "run", (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]})
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps({**summary, key: value}))
+    change_summary(run, lambda summary: {**summary, key: value})
     with pytest.raises(ConfigError, match=rf"run cannot be read as a run of this version \(.*{problem}"):
         read_run(run)
 
 
-def test_nulls_of_a_summary_are_missing_values(tmp_path):
+def test_nulls_of_a_summary_are_missing_values_and_unfinished_runs_have_the_environment_of_finished_ones(tmp_path):
     run = write_run(tmp_path / "run")
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps(dict.fromkeys(summary)))
-    assert read_run(run).summary == {}
-    assert read_run(run).environment == "gymnax/CartPole-v1"
+    change_summary(run, dict.fromkeys)
+    assert (read_run(run).summary, read_run(run).environment) == ({}, "gymnax/CartPole-v1")
+    scenario = {"name": "A-v1", "task_name": "A-blind"}
+    path = write_run(tmp_path / "unfinished", finished=False, env_keys={"scenario": scenario})
+    assert read_run(path).environment == "gymnax/A-blind"
 
 
 def test_runs_are_not_searched_for_below_the_parts_of_runs(tmp_path):
@@ -109,11 +117,9 @@ def test_runs_are_not_searched_for_below_the_parts_of_runs(tmp_path):
     write_run(outer / "inner")
     write_run(outer / "checkpoints/128/not")
     assert find_runs([tmp_path]) == [outer, outer / "inner"]
-
-
-def test_find_runs_names_what_is_not_a_run(tmp_path):
+    (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="holds no run: a run is a directory with a config.yaml and a metrics.jsonl"):
-        find_runs([tmp_path])
+        find_runs([tmp_path / "empty"])
 
 
 def test_members_have_their_seeds_hyperparameters_and_values(tmp_path):
@@ -133,9 +139,7 @@ def test_members_have_their_seeds_hyperparameters_and_values(tmp_path):
 def test_the_last_evaluation_of_what_diverged_is_no_score(tmp_path):
     """Its policy is the one before, which was evaluated all the same."""
     done = write_run(tmp_path / "done", (1.0, 2.0), bests=[4.0, 5.0])
-    summary = json.loads((done / "summary.json").read_text())
-    summary["population/members"][1]["failure"] = "train/loss became non-finite"
-    (done / "summary.json").write_text(json.dumps(summary))
+    change_summary(done, diverge)
     config = OmegaConf.to_container(compose_config(["arch.population.size=2"]))
     last = {"env_steps": 100, "eval/episode_return_mean": [1.0, 2.0], "population/failed": [1]}
     for run in (read_run(done), Run(tmp_path / "under_way", config, last, {})):
@@ -146,16 +150,11 @@ def test_the_last_evaluation_of_what_diverged_is_no_score(tmp_path):
     ended = members(Run(tmp_path / "ended", config, last | {"population/failed": []}, {}))
     assert [math.isnan(member.score("final")) for member in ended] == [True, True]
     lone = write_run(tmp_path / "lone", (3.0,), finished=False)
-    assert members(read_run(lone))[0].score("final") == 3.0
-    (lone / "failure.txt").write_text("OSError: disk full\n")
-    assert members(read_run(lone))[0].score("final") == 3.0
-    (lone / "failure.txt").write_text("TrainingError: training diverged: train/loss became non-finite in update 3\n")
-    assert math.isnan(members(read_run(lone))[0].score("final"))
-
-
-def test_an_unfinished_run_has_the_environment_of_finished_ones(tmp_path):
-    path = write_run(tmp_path / "run", finished=False, env_keys={"scenario": {"name": "A-v1", "task_name": "A-blind"}})
-    assert read_run(path).environment == "gymnax/A-blind"
+    diverged = "TrainingError: training diverged: train/loss became non-finite in update 3\n"
+    for failure, score in ((None, 3.0), ("OSError: disk full\n", 3.0), (diverged, math.nan)):
+        if failure:
+            (lone / "failure.txt").write_text(failure)
+        assert members(read_run(lone))[0].score("final") == pytest.approx(score, nan_ok=True)
 
 
 def test_settings_are_those_that_determine_the_results(tmp_path):

@@ -1,5 +1,3 @@
-"""Checkpoints that one of the same step replaces."""
-
 from stoix_like.storage import checkpoint, replaced
 from support.stored import TARGETS, assert_intact, save
 

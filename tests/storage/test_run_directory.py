@@ -1,6 +1,6 @@
-"""What a run writes into its directory, and where."""
-
 import shutil
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from omegaconf import OmegaConf
@@ -59,8 +59,7 @@ def test_a_link_in_place_of_the_lock_is_refused(tmp_path):
 @pytest.mark.usefixtures("store")
 def test_a_run_that_went_on_elsewhere_continues_from_its_mirror(run, tmp_path, capsys):
     """A job comes back to a machine that it left after 128 steps."""
-    other = tmp_path / "other"
-    shutil.copytree(run, other)
+    other = shutil.copytree(run, tmp_path / "other")
     write_checkpoint(other, 256)
     copy(other)
     FaultyFileSystem.error = ConnectionError("no route to the store")
@@ -83,16 +82,11 @@ def test_a_run_that_went_on_elsewhere_continues_from_its_mirror(run, tmp_path, c
 
 @pytest.mark.usefixtures("store")
 def test_checkpoints_that_turn_over_on_the_store_remove_no_local_one(run, tmp_path, monkeypatch, capsys):
-    other = tmp_path / "other"
-    shutil.copytree(run, other)
+    other = shutil.copytree(run, tmp_path / "other")
     shutil.rmtree(other / "checkpoints")
     write_checkpoint(other, 256)
     copy(other)
-
-    def removed(self, place, names, target):
-        raise FileNotFoundError(place)
-
-    monkeypatch.setattr(Store, "download_all", removed)
+    monkeypatch.setattr(Store, "download_all", Mock(side_effect=FileNotFoundError))
     assert RunDirectory(run).resumed(str(run), ADDRESS).path == run
     assert checkpoint.steps(run) == [64, 128]
     assert capsys.readouterr().err == (
@@ -167,10 +161,10 @@ def test_results_are_written_once_more_and_never_lost_in_silence(tmp_path, monke
 @pytest.mark.usefixtures("store")
 def test_an_address_is_no_run_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"hydra.run.dir=s3:/bucket/run is an address.*checkpoint.mirror"):
-        RunDirectory(tmp_path.__class__("s3://bucket/run")).check_new()
-    with pytest.raises(ConfigError, match=r"hydra.run.dir=s3:/bucket/run is an address"):
-        prepare(parse_config(compose_config(TOY_RUN)), tmp_path.__class__("s3://bucket/run"))
+    config, address = parse_config(compose_config(TOY_RUN)), Path("s3://bucket/run")
+    for refused in (RunDirectory(address).check_new, lambda: prepare(config, address)):
+        with pytest.raises(ConfigError, match=r"hydra.run.dir=s3:/bucket/run is an address.*checkpoint.mirror"):
+            refused()
     assert not list(tmp_path.iterdir())
 
 

@@ -1,5 +1,3 @@
-"""Run directories whose files are not what they should be."""
-
 import os
 import shutil
 import subprocess

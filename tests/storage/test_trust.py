@@ -1,5 +1,3 @@
-"""Code of one's own: loaded without a flag by the user who trained it, refused from elsewhere."""
-
 import contextlib
 import os
 import subprocess
@@ -23,7 +21,6 @@ from support.recorded import write_config
 
 @pytest.fixture
 def state(tmp_path, monkeypatch):
-    """The user's state directory."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state/stoix_like/trusted"
 
@@ -35,15 +32,26 @@ def configuration(directory, *overrides):
     return flatten(config_file.plain_config(directory))
 
 
+def assert_refused(directory, message="--trust", overrides=()):
+    with pytest.raises(ConfigError, match=message):
+        config_file.read_config(directory, overrides)
+
+
+def assert_untrusted(pairs, message):
+    with pytest.raises(ConfigError, match=message):
+        trust.check_trusted(pairs, "config.yaml")
+
+
 def test_a_recorded_configuration_is_loaded_and_any_change_of_it_is_refused(tmp_path, state):
+    # One of this package alone is not recorded.
+    trust.record_trusted(flatten(parse_config(compose_config([])).resolved))
+    assert not state.exists()
     pairs = configuration(tmp_path / "run")
-    with pytest.raises(ConfigError, match="system.module=support.toys is imported"):
-        config_file.read_config(tmp_path / "run")
+    assert_refused(tmp_path / "run", "system.module=support.toys is imported")
     trust.record_trusted(pairs)
     config_file.read_config(tmp_path / "run")
     configuration(tmp_path / "other", "arch.seed=7")
-    with pytest.raises(ConfigError, match="--trust"):
-        config_file.read_config(tmp_path / "other")
+    assert_refused(tmp_path / "other")
     # The run directory holds nothing that another user could forge.
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
     assert len(list(state.iterdir())) == 1
@@ -51,32 +59,26 @@ def test_a_recorded_configuration_is_loaded_and_any_change_of_it_is_refused(tmp_
 
 
 def test_a_run_that_sends_data_needs_a_word_unless_this_user_trained_it(tmp_path, state):
-    directory, sending = tmp_path / "run", ["system=ppo/ff_ppo", "logger.wandb.enabled=true"]
-    directory.mkdir()
-    write_config(directory, parse_config(compose_config(sending)).resolved)
-    (tmp_path / "other").mkdir()
-    mirrored = ["system=ppo/ff_ppo", "checkpoint.mirror=s3://bucket/run"]
-    write_config(tmp_path / "other", parse_config(compose_config(mirrored)).resolved)
-    with pytest.raises(ConfigError, match="checkpoint.mirror=s3://bucket/run copies the run elsewhere"):
-        config_file.read_config(tmp_path / "other")
-    config_file.read_config(tmp_path / "other", ["checkpoint.mirror=null"])
+    directory, other = tmp_path / "run", tmp_path / "other"
+    for path, override in ((directory, "logger.wandb.enabled=true"), (other, "checkpoint.mirror=s3://bucket/run")):
+        path.mkdir()
+        write_config(path, parse_config(compose_config(["system=ppo/ff_ppo", override])).resolved)
     # A dictionary is merged into the group, and leaves what it does not name.
-    with pytest.raises(ConfigError, match="checkpoint.mirror=s3://bucket/run copies the run elsewhere"):
-        config_file.read_config(tmp_path / "other", ["checkpoint={keep: 3}"])
-    config_file.read_config(tmp_path / "other", ["checkpoint={mirror: null}"])
+    for overrides in ([], ["checkpoint={keep: 3}"]):
+        assert_refused(other, "checkpoint.mirror=s3://bucket/run copies the run elsewhere", overrides)
+    config_file.read_config(other, ["checkpoint.mirror=null"])
+    config_file.read_config(other, ["checkpoint={mirror: null}"])
     for key in ("arch.init_from", "arch.resume_from", "system.teacher"):
         fetching = {**parse_config(compose_config(["system=ppo/ff_ppo"])).resolved}
         group, name = key.split(".")
         fetching[group] = {**fetching[group], name: "hf://owner/teacher"}
-        write_config(tmp_path / "other", fetching)
-        with pytest.raises(ConfigError, match=f"{key}=hf://owner/teacher contacts another machine .* --trust"):
-            config_file.read_config(tmp_path / "other")
-        config_file.read_config(tmp_path / "other", [f"{key}=runs/teacher"])
-        config_file.read_config(tmp_path / "other", ["+checkpoint.mirror=hf://owner/teacher"])
-        config_file.read_config(tmp_path / "other", learns=False)
+        write_config(other, fetching)
+        assert_refused(other, f"{key}=hf://owner/teacher contacts another machine .* --trust")
+        config_file.read_config(other, [f"{key}=runs/teacher"])
+        config_file.read_config(other, ["+checkpoint.mirror=hf://owner/teacher"])
+        config_file.read_config(other, learns=False)
     for overrides in ([], ["logger.wandb.project=x"]):
-        with pytest.raises(ConfigError, match="config.yaml: logger.wandb.enabled=true sends data .* --trust"):
-            config_file.read_config(directory, overrides)
+        assert_refused(directory, "config.yaml: logger.wandb.enabled=true sends data .* --trust", overrides)
     # The word of the command line, which evaluation gives, too.
     for word in ("logger=silent", "logger=wandb", "logger.wandb.enabled=true", "logger.wandb.mode=offline"):
         config_file.read_config(directory, [word])
@@ -91,8 +93,7 @@ def test_a_run_that_was_loaded_with_the_flag_needs_none_later_and_sends_nothing(
     open_run(directory, trust=True)
     assert len(list(state.iterdir())) == 1
     config_file.read_config(directory, ["logger.wandb.enabled=false"])
-    with pytest.raises(ConfigError, match="logger.wandb.enabled=true sends data"):
-        config_file.read_config(directory)
+    assert_refused(directory, "logger.wandb.enabled=true sends data")
     trust.record_trusted(pairs)
     open_run(directory, trust=True)
     config_file.read_config(directory)
@@ -103,8 +104,7 @@ def test_loading_records_no_code_that_is_missing_and_lets_no_logger_send(state):
     assert not state.exists()
     logger = [("logger.mine._target_", "support.toys.Logger")]
     trust.record_trusted(logger, sends=False)
-    with pytest.raises(ConfigError, match=r"logger.mine._target_=.* may send data .*\(trust=True\)$"):
-        trust.check_trusted(logger, "config.yaml")
+    assert_untrusted(logger, r"logger.mine._target_=.* may send data .*\(trust=True\)$")
     trust.check_trusted(logger, "config.yaml", ["logger=silent"])
 
 
@@ -119,43 +119,37 @@ def test_a_record_is_private_whatever_the_umask(tmp_path, state):
     config_file.read_config(tmp_path / "run")
 
 
-def test_a_module_that_registers_an_environment_needs_trust():
-    with pytest.raises(ConfigError, match="env.scenario.name=my_package:MyEnv-v0 names a module that is imported"):
-        trust.check_trusted([("env.scenario.name", "my_package:MyEnv-v0")], "config.yaml")
-    trust.check_trusted([("env.scenario.name", "ALE/Pong-v5")], "config.yaml")
-
-
 @pytest.mark.parametrize("what", ["record", "directory"])
 def test_a_record_that_others_may_write_is_ignored(tmp_path, state, what):
     trust.record_trusted(configuration(tmp_path / "run"))
     (record,) = state.iterdir()
     (record if what == "record" else state).chmod(0o777)
-    with pytest.raises(ConfigError, match="--trust"):
-        config_file.read_config(tmp_path / "run")
+    assert_refused(tmp_path / "run")
 
 
 def test_without_a_state_directory_nothing_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/nothing")
     trust.record_trusted(configuration(tmp_path / "run"))
-    with pytest.raises(ConfigError, match="--trust"):
-        config_file.read_config(tmp_path / "run")
+    assert_refused(tmp_path / "run")
 
 
-def test_configurations_of_this_package_alone_are_not_recorded(tmp_path, state):
-    trust.record_trusted(flatten(parse_config(compose_config([])).resolved))
-    assert not state.exists()
-
-
-def test_the_function_of_an_opponent_is_refused_unless_recorded(state):
-    with pytest.raises(ConfigError, match=r"env.kwargs.opponent=support.toys.build is imported.*--trust"):
-        trust.check_trusted([("env.kwargs.opponent", "support.toys.build")], "config.yaml")
-    with pytest.raises(ConfigError, match=r"env.eval_opponent=support.toys.build is imported.*--trust"):
-        trust.check_trusted([("env.eval_opponent", "support.toys.build")], "config.yaml")
+def test_modules_of_environments_and_functions_of_opponents_are_refused_unless_recorded(state):
+    opponent = [("env.kwargs.opponent", "support.toys.build")]
+    for key, value in (
+        ("env.scenario.name", "my_package:MyEnv-v0"),
+        *opponent,
+        ("env.eval_opponent", "support.toys.build"),
+    ):
+        assert_untrusted([(key, value)], f"{key}={value} .*is imported.*--trust")
+    trust.check_trusted([("env.scenario.name", "ALE/Pong-v5")], "config.yaml")
     for name in ("random", "self"):
         trust.check_trusted([("env.kwargs.opponent", name), ("env.eval_opponent", "random")], "config.yaml")
-    trust.record_trusted([("env.kwargs.opponent", "support.toys.build")])
-    trust.check_trusted([("env.kwargs.opponent", "support.toys.build")], "config.yaml")
+    trust.record_trusted(opponent)
+    trust.check_trusted(opponent, "config.yaml")
     assert len(list(state.iterdir())) == 1
+
+
+POLICIES = [("system.module", "my_package.policies")]
 
 
 @pytest.fixture
@@ -166,23 +160,21 @@ def module(tmp_path, monkeypatch):
     for name in ("__init__.py", "policies.py"):
         (directory / "my_package" / name).write_text(f"# {name}\n")
     monkeypatch.syspath_prepend(directory)
-    trust.record_trusted([("system.module", "my_package.policies")])
+    trust.record_trusted(POLICIES)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(directory)])
     return directory / "my_package/policies.py"
 
 
 def test_modules_that_a_record_names_are_imported_while_they_are_what_they_were(state, monkeypatch, module):
-    named = [("system.module", "my_package.policies")]
-    trust.check_trusted(named, "config.yaml")
+    trust.check_trusted(POLICIES, "config.yaml")
     assert sys.path[-1] == str(module.parents[1])
     assert "my_package" not in sys.modules
     for changed in (module, module.with_name("__init__.py")):
         before = changed.read_text()
         changed.write_text("raise SystemExit('executed')")
-        with pytest.raises(ConfigError, match=r"the module my_package(.policies)? has changed .*--trust"):
-            trust.check_trusted(named, "config.yaml")
+        assert_untrusted(POLICIES, r"the module my_package(.policies)? has changed .*--trust")
         changed.write_text(before)
-    trust.check_trusted(named, "config.yaml")
+    trust.check_trusted(POLICIES, "config.yaml")
 
 
 @pytest.mark.parametrize("with_init", [False, True])
@@ -199,20 +191,17 @@ def test_packages_of_ones_own_need_no_init(tmp_path, state, monkeypatch, with_in
     trust.check_trusted(named, "config.yaml")
     assert sys.path[-1] == str(tmp_path)
     (tmp_path / "outer/inner/__init__.py").touch()
-    with pytest.raises(ConfigError, match=r"the package outer.inner has changed .*--trust"):
-        trust.check_trusted(named, "config.yaml")
+    assert_untrusted(named, r"the package outer.inner has changed .*--trust")
     (tmp_path / "outer/inner/__init__.py").unlink()
     (tmp_path / "outer/inner/grid.py").write_text("raise SystemExit('executed')")
-    with pytest.raises(ConfigError, match=r"the module outer.inner.grid has changed .*--trust"):
-        trust.check_trusted(named, "config.yaml")
+    assert_untrusted(named, r"the module outer.inner.grid has changed .*--trust")
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_modules_that_others_may_write_are_refused(state, module, depth):
     place = [module, *module.parents][depth]
     place.chmod(place.stat().st_mode | 0o002)
-    with pytest.raises(ConfigError, match=rf"other users may write to {place}: .*--trust"):
-        trust.check_trusted([("system.module", "my_package.policies")], "config.yaml")
+    assert_untrusted(POLICIES, rf"other users may write to {place}: .*--trust")
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs the superuser")
@@ -222,7 +211,7 @@ def test_the_superuser_accepts_the_directory_of_a_user_of_the_host(state, module
         os.chown(place, 1000, group)
         place.chmod(0o775)
     with pytest.raises(ConfigError, match="other users may write") if refused else contextlib.nullcontext():
-        trust.check_trusted([("system.module", "my_package.policies")], "config.yaml")
+        trust.check_trusted(POLICIES, "config.yaml")
 
 
 @pytest.mark.slow
@@ -254,26 +243,21 @@ def test_recorded_code_is_imported_from_where_it_was_in_training_not_from_the_wo
     assert done.stdout.strip() == toys.__file__, done.stderr
 
 
+HEAD = "network.actor_network.action_head._target_"
+
+
 @pytest.mark.optimized
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("network.actor_network.action_head._target_", "os.system", "is executed when the run is loaded"),
+        (HEAD, "os.system", "is executed when the run is loaded"),
         # Imported there, but defined elsewhere.
-        (
-            "network.actor_network.action_head._target_",
-            "stoix_like.networks.from_config.modules.SimpleNamespace",
-            "is executed",
-        ),
+        (HEAD, "stoix_like.networks.from_config.modules.SimpleNamespace", "is executed"),
         # Defined there, but these would import or execute their arguments.
-        (
-            "network.actor_network.action_head._target_",
-            "stoix_like.networks.from_config.modules._locate",
-            "is executed",
-        ),
-        ("network.actor_network.action_head._target_", "flax.linen.kw_only_dataclasses.dataclass", "is executed"),
-        ("network.actor_network.action_head._target_", ["evil.x"], "is executed"),
+        (HEAD, "stoix_like.networks.from_config.modules._locate", "is executed"),
+        (HEAD, "flax.linen.kw_only_dataclasses.dataclass", "is executed"),
+        (HEAD, ["evil.x"], "is executed"),
         ("network.evil", {"a": [{"_target_": "evil.x"}]}, "is executed"),
         ("logger.evil._target_", "evil.x", "is executed"),
         # It would import its argument.

@@ -1,5 +1,3 @@
-"""Metrics of members over time, with members that diverged."""
-
 import json
 
 import numpy as np
@@ -14,17 +12,21 @@ DIVERGED = "TrainingError: training diverged: train/loss became non-finite in up
 
 
 def change_records(run, change):
-    """Apply a function to the number and the record of each evaluation."""
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     lines = [json.dumps({**record, **change(number, record)}) for number, record in enumerate(records)]
     (run / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
-def write_lone(directory, returns, seed, diverged=False):
-    run = write_run(directory, curves=[[value] for value in returns], seed=seed, finished=not diverged)
+def write_lone(directory, returns, seed, diverged=False, **keys):
+    run = write_run(directory, curves=[[value] for value in returns], seed=seed, finished=not diverged, **keys)
     set_key(run, "arch.total_timesteps", 300)
     if diverged:
         (run / "failure.txt").write_text(DIVERGED)
+
+
+def marked(directory, test="welch"):
+    lines = analysis.learning_curves(analysis.read(directory), test=test).lines
+    return [line.get_xdata().tolist() for line in lines if line.get_marker() == "*"]
 
 
 def test_a_frozen_member_counts_as_the_lowest_of_the_others(tmp_path, capsys):
@@ -85,9 +87,12 @@ def test_a_run_that_diverged_does_not_end_interpolated_curves(tmp_path, capsys):
     np.testing.assert_allclose(values[1], np.where(points <= 50.0, 0.18 * points, points / 100.0))
     assert values[2, -1] == 3.0
     assert "2 member(s) that diverged" in capsys.readouterr().err
-    # Where all diverged, the longest run ends the curve.
+    # Where all diverged, the longest run ends the curve; other metrics end with the run that diverged.
     points, _ = curves.curve(algorithm.members[1:], RETURN)
     assert points[-1] == 200.0
+    points, _ = curves.curve(algorithm.members[::2], "train/entropy")
+    assert points[-1] == 200.0
+    assert "is shown up to 200 of 300 env_steps" in capsys.readouterr().err
 
 
 def test_a_run_that_diverged_before_its_first_training_episode_has_no_value_of_its_own(tmp_path):
@@ -104,39 +109,24 @@ def test_a_run_that_diverged_before_its_first_training_episode_has_no_value_of_i
         curves.curve(algorithm.members[1:], "train/episode_return_mean")
 
 
-def test_other_metrics_end_with_the_run_that_diverged(tmp_path, capsys):
-    write_lone(tmp_path / "a", [0.0, 1.0, 2.0, 3.0], 0)
-    write_lone(tmp_path / "b", [0.0, 9.0], 1, diverged=True)
-    (algorithm,) = analysis.read(tmp_path)
-    points, _ = curves.curve(algorithm.members, "train/entropy")
-    assert points[-1] == 100.0
-    assert "is shown up to 100 of 300 env_steps" in capsys.readouterr().err
-
-
 @pytest.mark.usefixtures("few_resamples")
 def test_marks_end_where_all_of_one_have_diverged(tmp_path):
     write_run(tmp_path / "a", curves=[[0.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 2.0, 3.0, 4.0, 5.0]])
     run = write_run(tmp_path / "b", curves=[[0.0] * 5, [91.0, 92.0, 93.0, 94.0, 95.0], [90.0] * 5], actor_lr=0.01)
     change_records(run, lambda number, _: {"population/failed": [0, 1, 2, 3, 4] if number == 2 else []})
-    axes = analysis.learning_curves(analysis.read(tmp_path), test="permutation")
-    marks = [line for line in axes.lines if line.get_marker() == "*"]
-    assert [line.get_xdata().tolist() for line in marks] == [[100.0]]
+    assert marked(tmp_path, "permutation") == [[100.0]]
 
 
 @pytest.mark.usefixtures("few_resamples")
 def test_marks_count_a_member_that_diverged_as_the_lowest(tmp_path):
     """The lowest of both: without its frozen return and the end of its run, the test decides after all steps."""
     for seed in range(5):
-        write_lone(tmp_path / f"a{seed}", [0.0, 1.0 + 0.1 * seed, 1.0 + 0.1 * seed, 1.0 + 0.1 * seed], seed)
+        write_lone(tmp_path / f"a{seed}", [0.0, *[1.0 + 0.1 * seed] * 3], seed)
     finals = [*(50.0 + seed for seed in range(9)), -400.0]
     run = write_run(tmp_path / "b", curves=[[0.0] * 10, finals, finals, finals], actor_lr=0.01)
-    write_run(tmp_path / "c", curves=[[0.0], [54.0]], actor_lr=0.01, seed=19, finished=False)
-    set_key(tmp_path / "c", "arch.total_timesteps", 300)
-    (tmp_path / "c/failure.txt").write_text(DIVERGED)
+    write_lone(tmp_path / "c", [0.0, 54.0], 19, diverged=True, actor_lr=0.01)
     change_records(run, lambda number, _: {"population/failed": [9] if number else []})
-    axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
-    marks = [line for line in axes.lines if line.get_marker() == "*"]
-    assert [line.get_xdata().tolist() for line in marks] == [[100.0, 200.0, 300.0]]
+    assert marked(tmp_path) == [[100.0, 200.0, 300.0]]
 
 
 @pytest.mark.usefixtures("few_resamples")
@@ -145,5 +135,4 @@ def test_members_that_diverged_earn_no_mark(tmp_path):
     run = write_run(tmp_path / "a", curves=[[0.0] * 5, [480.0, *[None] * 4]], system="ppo/fragile")
     change_records(run, lambda number, _: {"population/failed": [1, 2, 3, 4] if number else []})
     write_run(tmp_path / "b", curves=[[0.0] * 5, [470.0, 465.0, 472.0, 468.0, 460.0]], system="ppo/robust")
-    axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
-    assert [line.get_marker() for line in axes.lines].count("*") == 0
+    assert not marked(tmp_path)

@@ -1,14 +1,12 @@
-"""Dreams of a trained run: figures, from Python, from the command line, in the report and during training."""
-
 import json
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import stoix_like
 from stoix_like.base_types import Dream
 from stoix_like.cli import main
-from stoix_like.config import parse_config
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Box, Dict
 from stoix_like.errors import ConfigError
@@ -17,11 +15,8 @@ from stoix_like.inference.load import load_policy
 from stoix_like.lab.analysis import report
 from stoix_like.lab.analysis.dreams import draw_dream, dream_episode
 from stoix_like.rendering.dreams import DreamedEpisode
-from stoix_like.run import experiment
-from stoix_like.run.prepare import prepare
 from stoix_like.run.records import videos
 from support import dreamers
-from support.composed import compose_config
 from support.tiny_dreamer import TINY
 from support.trained_runs import SMALL
 
@@ -75,7 +70,7 @@ def test_the_command_refuses_other_endings(name, tmp_path, capsys):
 
 def train(run_dir, *overrides):
     """Train a run whose videos and dreams are recorded at the last evaluation, after 64 steps; return its metrics."""
-    experiment.run(prepare(parse_config(compose_config([*RUN, *overrides])), run_dir))
+    stoix_like.train("ppo/ff_ppo", [*RUN, *overrides], run_dir=run_dir)
     records = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     return [{name: value for name, value in record.items() if "second" not in name} for record in records]
 
@@ -93,22 +88,9 @@ def test_a_run_is_dreamed_during_training_drawn_and_reported(tmp_path, capsys):
     assert episode.name == "toy on gymnax/CartPole-v1"
     with pytest.raises(ConfigError, match=r"context=20 leaves nothing to predict of an episode with \d+ observations"):
         dream_episode(run, context=20, trust=True)
+    command = ["plot", "--kind", "dream", str(run), "--context", "3", "--length", "8", "--trust"]
     for name in ("dream.png", "dream.gif"):
-        main(
-            [
-                "plot",
-                "--kind",
-                "dream",
-                str(run),
-                "--out",
-                str(tmp_path / name),
-                "--context",
-                "3",
-                "--length",
-                "8",
-                "--trust",
-            ]
-        )
+        main([*command, "--out", str(tmp_path / name)])
     assert "drawn to" in capsys.readouterr().out
     with Image.open(tmp_path / "dream.gif") as gif:
         assert gif.n_frames == 8
@@ -151,8 +133,8 @@ def test_a_dream_that_fails_is_reported_once_and_videos_continue(tmp_path, capsy
 def test_dreamer_v3_is_trained_dreamed_evaluated_and_exported(tmp_path):
     """With more context, the first observations of a dream stay, and what was a prediction is a reconstruction."""
     run, sizes = tmp_path / "run", ["arch.total_timesteps=192", "arch.num_evaluation=1", "env=gymnax/catch"]
-    overrides = [*TINY, *SMALL[5:], *sizes, "system.lr_warmup_steps=1", "logger.video.every_evals=1"]
-    experiment.run(prepare(parse_config(compose_config(overrides)), run))
+    overrides = [*TINY[1:], *SMALL[5:], *sizes, "system.lr_warmup_steps=1", "logger.video.every_evals=1"]
+    stoix_like.train("dreamer/dreamer_v3", overrides, run_dir=run)
     assert sorted(path.name for path in (run / "videos").iterdir()) == ["192.gif", "192_dream.gif"]
     short, long = (dream_episode(run, context=context) for context in (3, 6))
     np.testing.assert_array_equal(short.view, long.view)

@@ -1,5 +1,3 @@
-"""Figures as files."""
-
 import json
 
 import pytest
@@ -86,10 +84,7 @@ def test_a_lone_member_is_no_population_that_varies(tmp_path):
         (["--out", "none/x.png"], "none is not a directory"),
         (["--out", "x.png", "--test", "welsh"], "did you mean 'welch'"),
         (["--out", "x.png", "--kind", "curve"], "did you mean 'curves'"),
-        (
-            ["--out", "x.png", "--kind", "profiles", "--band", "error"],
-            "plot --kind profiles: error: unrecognized arguments: --band",
-        ),
+        (["--out", "x.png", "--kind", "profiles", "--band", "error"], "error: unrecognized arguments: --band"),
         (["--out", "x.png", "--kind", "heatmap"], "needs a population"),
         (["--out", "x.png", "--label", "DQN"], "--label is given 1 times: name each of q_learning/ff_dqn, ppo/ff_ppo"),
         (["--out", "x.png", "--metric", "eval/episode_retrn_mean"], "did you mean 'eval/episode_return_mean'"),

@@ -1,22 +1,18 @@
-"""Runs grouped into algorithms by their settings."""
-
 import json
 
 import pytest
-from omegaconf import OmegaConf
 
 from stoix_like.cli.listings import run_lines
 from stoix_like.errors import ConfigError
 from support.lazily import Lazy
-from support.recorded import write_run
+from support.recorded import set_key, write_run
 
-analysis, plots, report, statistics = map(
-    Lazy,
-    (f"stoix_like.lab.analysis{name}" for name in ("", ".plots", ".report", ".statistics")),
-)
-
-
+analysis, report = map(Lazy, ("stoix_like.lab.analysis", "stoix_like.lab.analysis.report"))
 pytestmark = pytest.mark.usefixtures("few_resamples")
+
+
+def labels(paths):
+    return [algorithm.label for algorithm in analysis.read(paths)]
 
 
 def test_seeds_of_single_runs_and_of_populations_are_grouped(two):
@@ -26,39 +22,27 @@ def test_seeds_of_single_runs_and_of_populations_are_grouped(two):
     assert [member.seed for member in by_label["ppo/ff_ppo"].members] == [0, 1, 2, 3, 4]
 
 
-def test_labels_name_as_many_settings_as_tell_algorithms_apart(tmp_path):
+def test_labels_name_the_settings_in_which_algorithms_differ_and_as_many_as_tell_them_apart(tmp_path):
+    write_run(tmp_path / "few/a", actor_lr=0.01)
+    write_run(tmp_path / "few/b", actor_lr=0.02)
+    write_run(tmp_path / "few/c", (1.0, 2.0), varied={"gamma": [0.9, 0.99]}, actor_lr=0.01)
+    settings = ("actor_lr=0.01 gamma=None", "actor_lr=0.02 gamma=None", "actor_lr=0.01 gamma=0.9")
+    expected = [f"ppo/ff_ppo {words}" for words in (*settings, "actor_lr=0.01 gamma=0.99")]
+    assert labels(tmp_path / "few") == expected
     for number, keys in enumerate(({}, {"b": 2}, {"e": 2}, {"e": 3, "d": 2})):
-        write_run(tmp_path / str(number), **{"a": number % 2, "b": 1, "c": 1, "d": 1, "e": 1, **keys})
-    labels = [algorithm.label for algorithm in analysis.read(tmp_path)]
-    assert labels == [
-        "ppo/ff_ppo a=0 b=1 d=1 e=1",
-        "ppo/ff_ppo a=1 b=2 d=1",
-        "ppo/ff_ppo a=0 b=1 d=1 e=2",
-        "ppo/ff_ppo a=1 b=1 d=2",
-    ]
-
-
-def test_labels_name_the_settings_in_which_algorithms_differ(tmp_path):
-    write_run(tmp_path / "a", actor_lr=0.01)
-    write_run(tmp_path / "b", actor_lr=0.02)
-    write_run(tmp_path / "c", (1.0, 2.0), varied={"gamma": [0.9, 0.99]}, actor_lr=0.01)
-    assert [algorithm.label for algorithm in analysis.read(tmp_path)] == [
-        "ppo/ff_ppo actor_lr=0.01 gamma=None",
-        "ppo/ff_ppo actor_lr=0.02 gamma=None",
-        "ppo/ff_ppo actor_lr=0.01 gamma=0.9",
-        "ppo/ff_ppo actor_lr=0.01 gamma=0.99",
-    ]
+        write_run(tmp_path / f"many/{number}", **{"a": number % 2, "b": 1, "c": 1, "d": 1, "e": 1, **keys})
+    settings = ("a=0 b=1 d=1 e=1", "a=1 b=2 d=1", "a=0 b=1 d=1 e=2", "a=1 b=1 d=2")
+    assert labels(tmp_path / "many") == [f"ppo/ff_ppo {words}" for words in settings]
 
 
 def test_labels_name_keys_by_the_words_that_tell_them_apart(tmp_path):
     for cell, sizes in (("gru", [64]), ("lstm", [32])):
         directory = write_run(tmp_path / cell, cell=cell)
-        config = OmegaConf.load(directory / "config.yaml")
-        config.network.critic_network = {"rnn_layer": {"cell_type": cell}, "pre_torso": {"layer_sizes": sizes}}
-        config.network.actor_network.pre_torso = {"layer_sizes": [16, *sizes]}
-        OmegaConf.save(config, directory / "config.yaml")
+        critic = {"rnn_layer": {"cell_type": cell}, "pre_torso": {"layer_sizes": sizes}}
+        set_key(directory, "network.critic_network", critic)
+        set_key(directory, "network.actor_network.pre_torso", {"layer_sizes": [16, *sizes]})
     # The cells are always the same in both networks, the sizes are not.
-    assert [algorithm.label for algorithm in analysis.read(tmp_path)] == [
+    assert labels(tmp_path) == [
         "ppo/ff_ppo cell_type=gru actor_network.pre_torso.layer_sizes=[16, 64]"
         " critic_network.pre_torso.layer_sizes=[64]",
         "ppo/ff_ppo cell_type=lstm actor_network.pre_torso.layer_sizes=[16, 32]"
@@ -68,12 +52,9 @@ def test_labels_name_keys_by_the_words_that_tell_them_apart(tmp_path):
 
 def test_of_budgets_labels_name_the_steps_alone(tmp_path):
     for name, curves in (("short", [[0.0], [1.0]]), ("long", [[0.0], [1.0], [2.0]])):
-        directory = write_run(tmp_path / name, curves=curves)
-        config = OmegaConf.load(directory / "config.yaml")
-        config.arch.num_evaluation = len(curves) - 1
-        OmegaConf.save(config, directory / "config.yaml")
-    labels = [algorithm.label for algorithm in analysis.read([tmp_path / "short", tmp_path / "long"])]
-    assert labels == ["ppo/ff_ppo total_timesteps=100", "ppo/ff_ppo total_timesteps=200"]
+        set_key(write_run(tmp_path / name, curves=curves), "arch.num_evaluation", len(curves) - 1)
+    expected = [f"ppo/ff_ppo total_timesteps={steps}" for steps in (100, 200)]
+    assert labels([tmp_path / "short", tmp_path / "long"]) == expected
 
 
 def test_several_budgets_of_a_seed_split_no_other_system(tmp_path):
@@ -127,9 +108,8 @@ def test_wrappers_of_environments_are_settings_where_they_tell_seeds_apart(tmp_p
     for stack in (1, 4):
         write_run(tmp_path / f"{stack}", env_keys={"frame_stack": stack})
     write_run(tmp_path / "other", seed=1, env_keys={"frame_stack": 1})
-    assert [algorithm.label for algorithm in analysis.read([tmp_path / "4", tmp_path / "other"])] == ["ppo/ff_ppo"]
-    labels = [algorithm.label for algorithm in analysis.read(tmp_path)]
-    assert labels == ["ppo/ff_ppo frame_stack=1", "ppo/ff_ppo frame_stack=4"]
+    assert labels([tmp_path / "4", tmp_path / "other"]) == ["ppo/ff_ppo"]
+    assert labels(tmp_path) == ["ppo/ff_ppo frame_stack=1", "ppo/ff_ppo frame_stack=4"]
 
 
 def test_listed_runs_name_the_settings_that_tell_them_apart(tmp_path):
@@ -173,11 +153,10 @@ def test_the_seeds_of_a_grid_are_grouped_by_its_hyperparameters(tmp_path):
 
 def test_population_based_training_counts_as_one_seed_each(tmp_path):
     for seed in (0, 2):
-        write_run(tmp_path / f"pbt{seed}", (1.0, 5.0, 3.0), seed=seed)
-        config = OmegaConf.load(tmp_path / f"pbt{seed}/config.yaml")
-        config.arch.population = {"hyperparams": {"gamma": {"uniform": [0.9, 1.0]}}, "pbt": {"every_evals": 1}}
-        OmegaConf.save(config, tmp_path / f"pbt{seed}/config.yaml")
-        path = tmp_path / f"pbt{seed}/metrics.jsonl"
+        run = write_run(tmp_path / f"pbt{seed}", (1.0, 5.0, 3.0), seed=seed)
+        varied = {"gamma": {"uniform": [0.9, 1.0]}}
+        set_key(run, "arch.population", {"hyperparams": varied, "pbt": {"every_evals": 1}})
+        path = run / "metrics.jsonl"
         records = [json.loads(line) for line in path.read_text().splitlines()]
         for number, record in enumerate(records):
             record |= {"population/best_member": 1, "hyperparams/gamma": [0.9, 0.91 + number / 100, 0.92]}

@@ -1,5 +1,3 @@
-"""Pictures of policies and critics, of known ones where possible."""
-
 import distrax
 import jax
 import jax.numpy as jnp
@@ -29,9 +27,7 @@ def test_a_plane_shows_a_known_policy_and_critic(pendulum, visits):
     # 256 samples: a standard error of 0.2 / sqrt(512) = 0.009; clipped at the bounds only beyond four deviations.
     np.testing.assert_allclose(deviation[1:4], 0.2, atol=0.03)
     np.testing.assert_allclose(deviation[2], deviation[2, 0], rtol=1e-4)
-
-
-def test_a_line_shows_the_action_with_its_band(pendulum, visits):
+    # A line has the action with its band.
     axes = analysis.policy_slice(analysis.take_slice(pendulum, ["angular_velocity"], visits=visits, points=3))
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [-1.6, 0.0, 1.6], atol=1e-6)
     assert axes.get_xlabel() == "angular velocity (rad/s)"
@@ -61,12 +57,11 @@ def test_probabilities_and_illegal_actions(cartpole, monkeypatch):
     monkeypatch.setattr(cartpole, "_system", cartpole._system._replace(inspect=inspect))
     monkeypatch.setattr(cartpole, "_inspect", jax.jit(lambda *args: cartpole._inspected(*args)))
     taken = analysis.take_slice(cartpole, ["pole_angle"], points=3)
-    figure = analysis.policy_slice(taken).figure
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
+    axes = analysis.policy_slice(taken)
+    axes.figure.draw_without_rendering()
     # The legend stands beside the data.
     assert axes.get_legend().get_window_extent().x0 >= axes.get_window_extent().x1
-    lines = analysis.policy_slice(taken).lines
+    lines = axes.lines
     limit = 12 * np.pi / 180
     expected = 1 / (1 + np.exp(-10 * np.array([-limit, 0.0, limit])))
     np.testing.assert_allclose(lines[1].get_ydata(), expected, rtol=1e-5)
@@ -87,9 +82,7 @@ def test_episodes_and_histograms(pendulum, visits):
     assert [bar.get_height() for bar in counts.patches] == [1, 0, 2]
     bars = analysis.histogram(visits.returns, "return").patches
     assert sum(bar.get_height() for bar in bars) == 3
-
-
-def test_a_title_says_how_many_paths_are_drawn(pendulum, visits):
+    # The title says how many paths are drawn.
     many = jax.tree.map(lambda *parts: np.concatenate(parts), visits, visits)
     many = many._replace(episode=np.repeat(np.arange(6), 20))
     figure = analysis.draw_trajectory(pendulum, visits=many)

@@ -1,5 +1,3 @@
-"""Curves, profiles and files."""
-
 import json
 import sys
 
@@ -12,11 +10,18 @@ from stoix_like.storage.recorded_runs import members, read_run
 from support.lazily import Lazy
 from support.recorded import set_key, write_grid, write_run
 
-analysis, plots, report, statistics = map(
-    Lazy,
-    (f"stoix_like.lab.analysis{name}" for name in ("", ".plots", ".report", ".statistics")),
-)
+analysis, plots, statistics = map(Lazy, (f"stoix_like.lab.analysis{name}" for name in ("", ".plots", ".statistics")))
 pytestmark = pytest.mark.usefixtures("few_resamples")
+
+
+def change_records(run, change):
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record | change(record)) + "\n" for record in records))
+
+
+def marked(algorithms):
+    lines = analysis.learning_curves(algorithms, test="welch").lines
+    return [line.get_xdata().tolist() for line in lines if line.get_marker() == "*"]
 
 
 def test_metrics_between_evaluations_are_loaded_and_drawn(tmp_path):
@@ -35,34 +40,27 @@ def test_metrics_between_evaluations_are_loaded_and_drawn(tmp_path):
         plots.curve(first, "updates/los")
 
 
-def test_curves_show_the_center_and_the_band(tmp_path):
-    write_run(tmp_path / "a", curves=[[0.0, 0.0, 0.0], [1.0, 2.0, 6.0]])
-    axes = analysis.learning_curves(analysis.read(tmp_path), center="mean", band="deviation")
-    (line,) = axes.lines
-    assert line.get_xdata().tolist() == [0.0, 100.0]
-    assert line.get_ydata().tolist() == [0.0, 3.0]
-    # Squared distances from the mean 4 + 1 + 9, over 3 - 1 seeds: sqrt(7).
-    band = axes.collections[0].get_paths()[0].vertices[:, 1]
-    assert [band.min(), band.max()] == pytest.approx([0.0, 3.0 + np.sqrt(7.0)])
-    assert analysis.learning_curves(analysis.read(tmp_path), x="wall_seconds").lines[0].get_xdata()[-1] == 2.0
-
-
 @pytest.mark.parametrize(
     ("band", "ends"),
     [
+        # Squared distances from the mean 4 + 1 + 9, over 3 - 1 seeds: sqrt(7).
+        ("deviation", (3.0 - np.sqrt(7.0), 3.0 + np.sqrt(7.0))),
         # The standard error is the deviation sqrt(7) over sqrt(3).
         ("error", (3.0 - np.sqrt(7.0 / 3.0), 3.0 + np.sqrt(7.0 / 3.0))),
         # Of three values, the position of the share p is 2 p: 0.05 between the first two, 1.95 between the last two.
         ("percentile", (1.0 + 0.05 * (2.0 - 1.0), 2.0 + 0.95 * (6.0 - 2.0))),
     ],
 )
-def test_bands_of_other_kinds(tmp_path, band, ends):
+def test_curves_show_the_center_and_the_band(tmp_path, band, ends):
     write_run(tmp_path / "a", curves=[[0.0, 0.0, 0.0], [1.0, 2.0, 6.0]])
-    axes = analysis.learning_curves(analysis.read(tmp_path), center="mean", band=band)
+    algorithms = analysis.read(tmp_path)
+    axes = analysis.learning_curves(algorithms, center="mean", band=band)
+    assert axes.lines[0].get_xydata().tolist() == [[0.0, 0.0], [100.0, 3.0]]
     corners = axes.collections[0].get_paths()[0].vertices
     at_the_end = corners[corners[:, 0] == 100.0, 1]
     assert [at_the_end.min(), at_the_end.max()] == pytest.approx(ends)
-    assert not analysis.learning_curves(analysis.read(tmp_path), band="none").collections
+    assert not analysis.learning_curves(algorithms, band="none").collections
+    assert analysis.learning_curves(algorithms, x="wall_seconds").lines[0].get_xdata()[-1] == 2.0
 
 
 def test_runs_evaluated_at_other_steps_are_interpolated(tmp_path, capsys):
@@ -79,9 +77,7 @@ def test_runs_evaluated_at_other_steps_are_interpolated(tmp_path, capsys):
 def test_curves_without_common_points_are_refused(tmp_path, start, is_drawn):
     write_run(tmp_path / "a", curves=[[0.0], [10.0]], seed=0)
     late = write_run(tmp_path / "b", curves=[[0.0], [10.0], [20.0]], seed=1)
-    lines = map(json.loads, (late / "metrics.jsonl").read_text().splitlines())
-    records = [record | {"env_steps": start + record["env_steps"]} for record in lines]
-    (late / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    change_records(late, lambda record: {"env_steps": start + record["env_steps"]})
     (algorithm,) = analysis.read(tmp_path)
     if is_drawn:
         points, values = plots.curve(algorithm.members, "eval/episode_return_mean")
@@ -95,8 +91,7 @@ def test_curves_without_common_points_are_refused(tmp_path, start, is_drawn):
 def test_sample_efficiency_needs_points_that_all_environments_share(tmp_path):
     write_run(tmp_path / "a", curves=[[0.0], [4.0]])
     late = write_run(tmp_path / "b", curves=[[0.0], [4.0]], env="Acrobot-v1")
-    text = (late / "metrics.jsonl").read_text()
-    (late / "metrics.jsonl").write_text(text.replace('"env_steps": 100', '"env_steps": 300').replace(": 0,", ": 200,"))
+    change_records(late, lambda record: {"env_steps": 200 + record["env_steps"]})
     with pytest.raises(ConfigError, match="of ppo/ff_ppo: the values of gymnax/Acrobot-v1 start at 200 env_steps"):
         analysis.sample_efficiency(analysis.read(tmp_path))
 
@@ -114,24 +109,19 @@ def test_seconds_count_from_the_first_record(tmp_path):
     """One seed compiles for 20 s before it, the other takes its programs from a cache."""
     for seed, start in enumerate((20.0, 0.0)):
         run = write_run(tmp_path / str(seed), curves=[[0.0], [10.0], [20.0]], seed=seed)
-        records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-        lines = [json.dumps(record | {"wall_seconds": start + record["wall_seconds"]}) for record in records]
-        (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+        change_records(run, lambda record, start=start: {"wall_seconds": start + record["wall_seconds"]})
     (algorithm,) = analysis.read(tmp_path)
     points, values = plots.curve(algorithm.members, "eval/episode_return_mean", "wall_seconds")
     assert (points.tolist(), values.tolist()) == ([0.0, 2.0, 4.0], [[0.0, 10.0, 20.0]] * 2)
 
 
-def test_marks_stand_only_at_points_that_all_recorded(tmp_path):
-    rng = np.random.default_rng(0)
-    write_run(tmp_path / "a", curves=[list(rng.normal(size=5)) for _ in range(9)])
-    write_run(tmp_path / "b", curves=[list(rng.normal(size=5) + 50.0) for _ in range(5)], actor_lr=0.01)
-    lines = (tmp_path / "b/metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    text = "".join(json.dumps({**record, "env_steps": record["env_steps"] * 3 // 2}) + "\n" for record in records)
-    (tmp_path / "b/metrics.jsonl").write_text(text)  # evaluated after 0, 150, 300, 450 and 600 steps
-    axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
-    assert axes.lines[-1].get_xdata().tolist() == [0.0, 300.0, 600.0]
+def test_marks_stand_only_at_points_that_all_recorded_and_where_the_curves_differ(tmp_path):
+    noise = np.random.default_rng(0).normal(size=(13, 5))
+    write_run(tmp_path / "a", curves=noise[:9].tolist())
+    write_run(tmp_path / "b", curves=[noise[0].tolist(), *(noise[9:] + 50.0).tolist()], actor_lr=0.01)
+    # Evaluated after 0, 150, 300, 450 and 600 steps.
+    change_records(tmp_path / "b", lambda record: {"env_steps": record["env_steps"] * 3 // 2})
+    assert marked(analysis.read(tmp_path)) == [[300.0, 600.0]]
 
 
 def test_curves_say_what_lines_and_bands_are(tmp_path):
@@ -165,16 +155,6 @@ def test_curves_of_many_evaluations_are_thinned(tmp_path):
     np.testing.assert_array_equal(values[0], points / 100.0)
 
 
-def test_marks_appear_only_where_the_curves_differ(tmp_path):
-    rng = np.random.default_rng(0)
-    noise = rng.normal(size=(2, 5))
-    write_run(tmp_path / "a", curves=[list(noise[0]), list(noise[0])])
-    write_run(tmp_path / "b", curves=[list(noise[1]), list(noise[1] + 50.0)], actor_lr=0.01)
-    axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
-    marks = [line for line in axes.lines if line.get_marker() == "*"]
-    assert [line.get_xdata().tolist() for line in marks] == [[100.0]]
-
-
 def test_marks_are_corrected_for_the_number_of_points(tmp_path):
     rng = np.random.default_rng(0)
     curves = rng.normal(size=(2, 30, 5))
@@ -182,8 +162,7 @@ def test_marks_are_corrected_for_the_number_of_points(tmp_path):
         write_run(tmp_path / name, curves=values.tolist(), system=f"ppo/{name}")
     # Both are noise of one distribution. The least of 30 p-values is below 0.05, and not below 0.05 / 30.
     assert 0.05 / 30 < min(statistics.p_value("welch", *pair) for pair in zip(*curves, strict=True)) < 0.05
-    axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
-    assert [line.get_marker() for line in axes.lines].count("*") == 0
+    assert not marked(analysis.read(tmp_path))
     write_run(tmp_path / "c", curves=(curves[0] + 50.0).tolist(), system="ppo/c")
     axes = analysis.learning_curves(analysis.read([tmp_path / "a", tmp_path / "c"]), test="welch")
     assert axes.lines[-1].get_label() == "welch: p < 0.05, corrected over points by fdr_bh"
@@ -192,8 +171,7 @@ def test_marks_are_corrected_for_the_number_of_points(tmp_path):
 def test_marks_of_a_grid_are_those_of_a_paired_test(tmp_path):
     """Seeds differ by 50, settings by 10: an unpaired test sees no difference."""
     write_grid(tmp_path / "grid", [0.0, 10.0])
-    axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
-    assert [line.get_marker() for line in axes.lines].count("*") == 1
+    assert len(marked(analysis.read(tmp_path))) == 1
 
 
 def test_profiles_of_best_policies_leave_out_unfinished_runs(tmp_path, capsys):
@@ -212,7 +190,7 @@ def test_profiles_are_the_shares_above_each_return(two):
     assert np.interp(102.0, *lines["ppo/ff_ppo"].get_data()) == pytest.approx(0.4)
 
 
-def test_sample_efficiency_of_several_environments(tmp_path, capsys):
+def test_sample_efficiency_of_several_environments_ends_and_is_scaled_with_the_shortest(tmp_path, capsys):
     write_run(tmp_path / "a", curves=[[0.0, 0.0], [4.0, 4.0]])
     write_run(tmp_path / "b", curves=[[-500.0, -500.0], [-100.0, -100.0]], env="Acrobot-v1")
     line = analysis.sample_efficiency(analysis.read(tmp_path)).lines[0]
@@ -221,6 +199,12 @@ def test_sample_efficiency_of_several_environments(tmp_path, capsys):
     write_run(tmp_path / "c", curves=[[0.0], [4.0]], seed=2)
     analysis.sample_efficiency(analysis.read(tmp_path))
     assert "ppo/ff_ppo: 2 to 3 seeds per task, aggregates use the first 2" in capsys.readouterr().err
+    write_run(tmp_path / "d", curves=[[0.0, 0.0], [50.0, 50.0], [100.0, 100.0]], env="MountainCar-v0")
+    line = analysis.sample_efficiency(analysis.read([tmp_path / "a", tmp_path / "d"])).lines[0]
+    # Up to 100 steps, the highest returns are 4 and 50; the 100 of the longer one comes later.
+    assert line.get_xydata()[[0, -1]].tolist() == [[0.0, 0.0], [100.0, 1.0]]
+    note = "of ppo/ff_ppo is shown up to 100 of 200 env_steps: gymnax/CartPole-v1 ends there"
+    assert note in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -244,13 +228,3 @@ def test_sample_efficiency_has_bands_over_several_seeds(tmp_path, seeds, envs, b
     axes = analysis.sample_efficiency(analysis.read(tmp_path))
     assert len(axes.collections) == bands
     assert [each.get_text() for each in axes.texts] == [text]
-
-
-def test_sample_efficiency_ends_and_is_scaled_with_the_shortest_environment(tmp_path, capsys):
-    write_run(tmp_path / "a", curves=[[0.0, 0.0], [4.0, 4.0]])
-    write_run(tmp_path / "b", curves=[[0.0, 0.0], [50.0, 50.0], [100.0, 100.0]], env="Acrobot-v1")
-    line = analysis.sample_efficiency(analysis.read(tmp_path)).lines[0]
-    # Up to 100 steps, the highest returns are 4 and 50; the 100 of the longer one comes later.
-    assert line.get_xydata()[[0, -1]].tolist() == [[0.0, 0.0], [100.0, 1.0]]
-    note = "of ppo/ff_ppo is shown up to 100 of 200 env_steps: gymnax/CartPole-v1 ends there"
-    assert note in capsys.readouterr().err

@@ -1,5 +1,3 @@
-"""Slices, heat maps and lineages of populations."""
-
 import json
 
 import numpy as np
@@ -10,15 +8,7 @@ from stoix_like.storage.recorded_runs import members, read_run
 from support.lazily import Lazy
 from support.recorded import set_key, write_run
 
-analysis, population_plots, report, statistics = map(
-    Lazy,
-    (
-        "stoix_like.lab.analysis",
-        *(f"stoix_like.lab.analysis.{name}" for name in ("population_plots", "report", "statistics")),
-    ),
-)
-
-
+analysis, population_plots = map(Lazy, ("stoix_like.lab.analysis", "stoix_like.lab.analysis.population_plots"))
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 

@@ -1,5 +1,3 @@
-"""Pictures of searches."""
-
 import numpy as np
 import pytest
 
@@ -35,6 +33,8 @@ def test_bars_are_probabilities_and_shares_of_the_visits():
     assert [label.get_text() for label in probabilities.get_xticklabels()] == ["action 1", "action 2"]
     np.testing.assert_array_equal(values.lines[0].get_ydata(), [4.0, 3.0])
     np.testing.assert_array_equal(steps.lines[1].get_ydata(), [1.25, 3.0])
+    with pytest.raises(ConfigError, match="step=2 is out of range: the episode has 2 steps, 0 to 1"):
+        draw_search(episode(), 2)
 
 
 def test_sampled_actions_are_named_by_their_value_and_the_taken_one_is_marked():
@@ -42,8 +42,3 @@ def test_sampled_actions_are_named_by_their_value_and_the_taken_one_is_marked():
     labels = draw_search(episode(candidates), 0).axes[0].get_xticklabels()
     assert [label.get_text() for label in labels] == ["-0.5", "0", "0.25"]
     assert [label.get_color() != "black" for label in labels] == [False, False, True]
-
-
-def test_a_step_beyond_the_episode_is_refused():
-    with pytest.raises(ConfigError, match="step=2 is out of range: the episode has 2 steps, 0 to 1"):
-        draw_search(episode(), 2)

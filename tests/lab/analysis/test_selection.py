@@ -1,5 +1,3 @@
-"""The best setting of a search, on fresh seeds."""
-
 import math
 
 from stoix_like.lab.analysis.selection import describe_fresh

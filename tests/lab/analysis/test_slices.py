@@ -1,5 +1,3 @@
-"""The observations of a slice: features that vary, and the others."""
-
 import numpy as np
 import pytest
 

@@ -9,12 +9,6 @@ stats, statistics = map(Lazy, ("scipy.stats", "stoix_like.lab.analysis.statistic
 X, Y = np.asarray([1.0, 2.0, 3.0, 4.0, 5.0]), np.asarray([4.0, 5.0, 6.0, 7.0, 8.0])
 
 
-@pytest.fixture
-def few_resamples(monkeypatch):
-    """Draw few bootstrap samples, where only estimates count, or which samples are drawn."""
-    monkeypatch.setattr("stoix_like.lab.analysis.statistics.NUM_RESAMPLES", 100)
-
-
 def test_aggregates_of_one_task():
     # [0, 1, 2, 3, 100]: mean 106 / 5 = 21.2, median 2; the IQM drops a quarter of 5, rounded down to 1, at each end:
     # (1 + 2 + 3) / 3 = 2. Shortfalls from 3: 3, 2, 1, 0, 0; their mean is 1.2.
@@ -56,46 +50,41 @@ def test_intervals_are_those_of_a_direct_bootstrap():
 
 
 @pytest.mark.usefixtures("few_resamples")
-def test_median_of_several_tasks_is_that_of_their_means():
+def test_estimates_and_intervals_by_hand():
     # Means of the tasks 1, 2 and 6: mean 3, median 2.
     scores = np.asarray([[0.0, 2.0, 5.0], [2.0, 2.0, 7.0]])
     found = statistics.aggregates({"a": scores}, target=0.0)["a"]
     assert (found["mean"].estimate, found["median"].estimate) == (3.0, 2.0)
-
-
-@pytest.mark.usefixtures("few_resamples")
-def test_intervals_do_not_depend_on_what_else_is_compared():
+    # Of the 4 pairs, (3, 2) and (3, 1) are won, (1, 1) is a tie, (1, 2) is lost: 2.5 / 4.
+    found = statistics.probability_of_improvement(np.asarray([1.0, 3.0]), np.asarray([2.0, 1.0]))
+    assert found.estimate == pytest.approx(0.625)
+    # Intervals do not depend on what else is compared.
     alone = statistics.aggregates({"a": X[:, None]}, target=5.0)["a"]
     assert statistics.aggregates({"b": Y[:, None], "a": X[:, None]}, target=5.0)["a"] == alone
-
-
-@pytest.mark.usefixtures("few_resamples")
-def test_a_single_score_has_no_interval():
+    # A single score has none.
     one, none = np.asarray([1.0]), (math.nan, math.nan)
-    assert statistics.aggregates({"a": one[:, None]}, target=3.0)["a"]["mean"] == pytest.approx(
-        (1.0, *none), nan_ok=True
-    )
+    found = statistics.aggregates({"a": one[:, None]}, target=3.0)["a"]["mean"]
+    assert found == pytest.approx((1.0, *none), nan_ok=True)
     for x, y in ((one, X), (X, one)):
         assert statistics.difference(x, y)[1:] == pytest.approx(none, nan_ok=True)
         assert statistics.probability_of_improvement(x, y)[1:] == pytest.approx(none, nan_ok=True)
 
 
-@pytest.mark.usefixtures("few_resamples")
-def test_probability_of_improvement_counts_pairs_and_halves_ties():
-    # Of the 4 pairs, (3, 2) and (3, 1) are won, (1, 1) is a tie, (1, 2) is lost: 2.5 / 4.
-    found = statistics.probability_of_improvement(np.asarray([1.0, 3.0]), np.asarray([2.0, 1.0]))
-    assert found.estimate == pytest.approx(0.625)
-
-
-def test_welchs_test_by_hand():
-    # Means 3 and 6, variances 2.5: t = -3 / sqrt(2.5 / 5 + 2.5 / 5) = -3 with 8 degrees of freedom.
+def test_p_values_by_hand():
+    # Welch: means 3 and 6, variances 2.5: t = -3 / sqrt(2.5 / 5 + 2.5 / 5) = -3 with 8 degrees of freedom.
     expected = 2.0 * stats.t.sf(3.0, 8)
     assert statistics.p_value("welch", X, Y) == pytest.approx(expected)
-
-
-def test_permutation_test_is_exact_for_small_samples():
     # Of the C(4, 2) = 6 splits of {1, 2, 8, 9}, two are as extreme as the observed one.
     assert statistics.p_value("permutation", np.asarray([1.0, 2.0]), np.asarray([8.0, 9.0])) == pytest.approx(2 / 6)
+    # All 3 × 3 pairs are won: the two most extreme of the C(6, 3) = 20 orders.
+    assert statistics.p_value("mann_whitney", X[:3], Y[2:]) == pytest.approx(0.1)
+    assert len(statistics.TESTS) == 3
+    # All are symmetric, and ranks do not feel an outlier.
+    for test in statistics.TESTS:
+        assert statistics.p_value(test, X, Y) == pytest.approx(statistics.p_value(test, Y, X), abs=5e-3)
+    outlier = np.asarray([*Y[:-1], 1e6])
+    assert statistics.p_value("mann_whitney", X, outlier) == statistics.p_value("mann_whitney", X, Y)
+    assert statistics.p_value("welch", X, outlier) > 0.3
 
 
 def test_permutation_tests_go_through_all_permutations_or_draw_some():
@@ -139,28 +128,6 @@ def test_the_interval_under_a_t_test_is_its_own():
     assert bootstrapped.high - bootstrapped.low < 1.8 * width
     # One sample without spread, of which scipy warns.
     assert statistics.difference(np.full(5, 500.0), Y, test="welch").estimate == 500.0 - Y.mean()
-
-
-def test_mann_whitney_by_hand():
-    # All 3 × 3 pairs are won: the two most extreme of the C(6, 3) = 20 orders.
-    assert statistics.p_value("mann_whitney", X[:3], Y[2:]) == pytest.approx(0.1)
-
-
-def test_ranks_do_not_feel_an_outlier():
-    outlier = np.asarray([*Y[:-1], 1e6])
-    assert statistics.p_value("mann_whitney", X, outlier) == statistics.p_value("mann_whitney", X, Y)
-    assert statistics.p_value("welch", X, outlier) > 0.3
-
-
-@pytest.mark.parametrize("test", ["welch", "mann_whitney", "permutation"])
-def test_every_test_finds_what_is_there_and_is_symmetric(test):
-    assert test in statistics.TESTS
-    assert len(statistics.TESTS) == 3
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=12), rng.normal(size=12)
-    assert statistics.p_value(test, x, y) > 0.1
-    assert statistics.p_value(test, x, y + 3.0) < 0.01
-    assert statistics.p_value(test, x, y + 3.0) == pytest.approx(statistics.p_value(test, y + 3.0, x), abs=5e-3)
 
 
 def test_cases_without_spread():

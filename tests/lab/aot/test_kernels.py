@@ -1,5 +1,3 @@
-"""Programs as text: by hand, and of this machine's CPU."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Reports of runs; the compilers for accelerators that are installed compile for real."""
-
 import importlib.util
 import os
 import re
@@ -14,14 +12,13 @@ from stoix_like.errors import ConfigError
 from stoix_like.lab.aot import report, targets, topology
 from support.composed import compose_config
 from support.toy_runs import TOY_RUN
+from support.trained_runs import LAYERS
 
-TINY = ["network.actor_network.pre_torso.layer_sizes=[8]", "network.critic_network.pre_torso.layer_sizes=[8]"]
 GPUS = [name for name in targets.names() if targets.find_target(name).platform != "tpu"]
 
 
 @pytest.fixture
 def on_this_cpu(monkeypatch):
-    """Compile for the CPU of this machine instead."""
     monkeypatch.setattr(topology, "find_devices", lambda target, count: jax.local_devices())
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
 
@@ -60,15 +57,11 @@ def test_a_run_that_does_not_fit_is_refused_with_the_keys_to_lower(monkeypatch):
         small.check()
 
 
+@pytest.mark.usefixtures("on_this_cpu")
 def test_what_one_process_cannot_compile_is_refused():
-    target = targets.find_target("v5e-4")
     config = parse_config(compose_config([*TOY_RUN, "arch.num_devices=8"]))
     with pytest.raises(ConfigError, match="arch.num_devices=8 is too many: --for v5e-4 has 4"):
-        report.compile_for(config, target)
-
-
-@pytest.mark.usefixtures("on_this_cpu")
-def test_programs_that_call_the_host_are_refused():
+        report.compile_for(config, targets.find_target("v5e-4"))
     config = parse_config(compose_config(["env=gymnasium/cartpole", "arch.num_devices=1"]))
     with pytest.raises(ConfigError, match="--for h200: gymnasium/CartPole-v1 steps on the host.* use arch=sebulba"):
         report.compile_for(config, targets.find_target("h200"))
@@ -79,7 +72,6 @@ UNLIMITED_STACK = ["sh", "-c", 'ulimit -s "$(ulimit -H -s)" && exec "$@"', "sh"]
 
 
 def run_for(target, *overrides):
-    """Compile a run in a process of its own."""
     compiler = "jax_plugins" if target in GPUS else "libtpu"
     if importlib.util.find_spec(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
@@ -98,7 +90,7 @@ def compile_on(target, *overrides):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["h200", "v5e-4", "v5p-8"])
 def test_a_run_compiles_for_an_accelerator_that_is_not_there(target):
-    rows = compile_on(target, *TINY)
+    rows = compile_on(target, *LAYERS)
     assert {"init", "train", "evaluate", "select", "update", "epoch", "minibatch"} <= set(rows)
     assert any("of the rollout" in name for name in rows)
     assert rows["minibatch"][-2:] == ["0" if target == "h200" else "1", "0"]
@@ -107,13 +99,13 @@ def test_a_run_compiles_for_an_accelerator_that_is_not_there(target):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", GPUS)
 def test_every_gpu_is_compiled_for(target):
-    assert "launches per update" in run_for(target, *TINY).stdout
+    assert "launches per update" in run_for(target, *LAYERS).stdout
 
 
 @pytest.mark.slow
 def test_what_the_compiler_refuses_names_the_keys_to_lower():
     sizes = ["arch.total_num_envs=65536", "arch.population.size=64", "arch.total_timesteps=1e9"]
-    refused = run_for("v5e-4", *TINY, *sizes, "system.num_minibatches=16")
+    refused = run_for("v5e-4", *LAYERS, *sizes, "system.num_minibatches=16")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert re.search("train needs more than 15.8 GiB .* arch.population.size or arch.total_num_envs", refused.stderr)
 
@@ -121,7 +113,7 @@ def test_what_the_compiler_refuses_names_the_keys_to_lower():
 @pytest.mark.slow
 def test_learner_and_actors_of_sebulba_compile():
     overrides = ["arch=sebulba", "env=gymnasium/cartpole", "system=impala/ff_impala", "arch.total_num_envs=8"]
-    compiled = run_for("h200", *TINY, *overrides)
+    compiled = run_for("h200", *LAYERS, *overrides)
     assert re.findall("^actor 0 [a-z]+", compiled.stdout, re.MULTILINE) == [
         f"actor 0 {name}" for name in ("start", "begin", "advance", "finish")
     ]

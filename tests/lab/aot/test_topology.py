@@ -1,5 +1,3 @@
-"""Programs compiled for devices that are not in the machine."""
-
 import jax
 import jax.numpy as jnp
 import pytest

@@ -1,11 +1,5 @@
-"""Actors: how far they run ahead of the learner, and how a run with them ends."""
-
-import os
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -14,12 +8,8 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.config import parse_config
-from stoix_like.run import experiment
 from stoix_like.run.host.actors import Pipeline, Timing
-from stoix_like.run.prepare import prepare
 from support import toys
-from support.composed import compose_config
 
 LENGTH, ENVS, UPDATES = 5, 4, 6
 RUN = [
@@ -87,22 +77,6 @@ def test_the_policy_lag_bounds_the_rollouts_under_way(lag):
 
 
 @pytest.mark.slow
-def test_an_exception_in_an_actor_ends_the_run_with_its_message(tmp_path):
-    arguments = [*RUN[:-1], *KEEPER, "+env.kwargs.fail_at=4", f"hydra.run.dir={tmp_path / 'run'}"]
-    tests = str(Path(__file__).parents[2])
-    path = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-m", "stoix_like", "train", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-        timeout=300,
-    )
-    assert "Scripted-v0 failed: RuntimeError: the simulator exploded; stopped after 0 env steps, saved" in done.stderr
-    assert done.returncode == 1
-
-
-@pytest.mark.slow
 def test_sigterm_saves_and_the_run_resumes_with_new_episodes(tmp_path, monkeypatch, capfd):
     train, calls = Pipeline.train, []
 
@@ -114,7 +88,7 @@ def test_sigterm_saves_and_the_run_resumes_with_new_episodes(tmp_path, monkeypat
 
     monkeypatch.setattr(Pipeline, "train", interrupted)
     with pytest.raises(SystemExit) as exit_:
-        experiment.run(prepare(parse_config(compose_config([*RUN, *KEEPER])), tmp_path / "run"))
+        stoix_like.train("ppo/ff_ppo", [*RUN, *KEEPER], run_dir=tmp_path / "run")
     assert exit_.value.code == 143
     saved = int(re.search(r"stopped after (\d+) env steps, saved", capfd.readouterr().err)[1])
     assert 0 < saved < UPDATES * LENGTH * ENVS

@@ -1,5 +1,3 @@
-"""Processes of a run on several hosts that do not find each other."""
-
 import os
 import socket
 import subprocess
@@ -35,13 +33,9 @@ def address():
     ],
 )
 def test_a_task_takes_all_gpus_that_it_alone_sees(environment, expected, monkeypatch):
-    for name in (
-        "SLURM_GPUS_PER_TASK",
-        "SLURM_STEP_TASKS_PER_NODE",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "JAX_LOCAL_DEVICE_IDS",
-    ):
+    for name in ("SLURM_GPUS_PER_TASK", "SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("JAX_LOCAL_DEVICE_IDS", raising=False)
     for name, value in {"CUDA_VISIBLE_DEVICES": "4,5,6,7", **environment}.items():
         monkeypatch.setenv(name, value)
     assert connection._own_gpus() == expected

@@ -1,9 +1,8 @@
-"""Tests of what is set before jax starts its backend."""
-
 import os
 import platform
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import jax
 import pytest
@@ -43,9 +42,6 @@ def test_deterministic_comes_too_late_on_a_gpu_that_has_started_without_it(monke
     assert not os.environ["XLA_FLAGS"]
     monkeypatch.setitem(os.environ, "XLA_FLAGS", FLAGS)
     devices.set_deterministic()
-
-
-def test_deterministic_refuses_a_flag_that_forbids_it(monkeypatch):
     monkeypatch.setitem(os.environ, "XLA_FLAGS", "--xla_gpu_exclude_nondeterministic_ops=False")
     with pytest.raises(ConfigError, match="arch.deterministic=true contradicts XLA_FLAGS='--xla_gpu_exclude"):
         devices.set_deterministic()
@@ -82,11 +78,7 @@ def test_a_platform_that_jax_cannot_use_is_refused(platform, tmp_path):
 def test_environments_on_the_host_need_a_cpu_device(monkeypatch):
     """As where `JAX_PLATFORMS=cuda` has a GPU: jax then refuses to name devices of the CPU."""
     devices.check_host_calls("gymnasium/CartPole-v1")
-
-    def without_cpu(backend):
-        raise RuntimeError(f"Unknown backend {backend}")
-
-    monkeypatch.setattr(jax, "local_devices", without_cpu)
+    monkeypatch.setattr(jax, "local_devices", Mock(side_effect=RuntimeError("Unknown backend cpu")))
     with pytest.raises(ConfigError, match=r"JAX_PLATFORMS=.* leaves out the CPU, .*CartPole-v1 on the host: .*,cpu"):
         devices.check_host_calls("gymnasium/CartPole-v1")
 
@@ -126,6 +118,7 @@ def test_devices_that_the_program_has_asked_for_stay():
     ],
 )
 def test_memory_is_limited_by_every_group_above_the_process(tmp_path, entries, expected):
+    assert list(devices.memory_limits(tmp_path)) == []
     groups = {"": "8", "job": "4", "job/step": "5", "slice": "max"}
     files = {f"sys/fs/cgroup/{group}/memory.max": limit for group, limit in groups.items()}
     groups = {"": "9", "slurm": "7", "slurm/job": "3", "other": "2"}
@@ -135,10 +128,6 @@ def test_memory_is_limited_by_every_group_above_the_process(tmp_path, entries, e
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert min(devices.memory_limits(tmp_path)) == expected
-
-
-def test_machines_without_limits_have_none(tmp_path):
-    assert list(devices.memory_limits(tmp_path)) == []
 
 
 def test_windows_is_refused(monkeypatch):

@@ -1,5 +1,3 @@
-"""Signs of life between processes: what ends a process that has lost another one."""
-
 import os
 import socket
 import subprocess
@@ -31,9 +29,8 @@ heartbeat._watch(Processes(2, 0), own, 1)
 def test_a_process_that_has_lost_another_one_ends_in_one_line(how, message):
     done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 1
-    assert done.stderr.startswith(
-        f"stoix-like: process 0 of 2 has lost another one: process 1 {message}; see the output"
-    )
+    lost = f"stoix-like: process 0 of 2 has lost another one: process 1 {message}; see the output"
+    assert done.stderr.startswith(lost)
     assert done.stderr.count("\n") == 1
 
 

@@ -19,15 +19,17 @@ def plan(*overrides, num_devices=1):
 
 def test_the_budget_is_rounded_down_and_rounding_is_reported():
     # 8 environments × 128 steps = 1024 steps per update; 10_000 // 1024 = 9 updates = 9216 steps.
-    found = plan("arch.total_num_envs=8", "system.rollout_length=128", "arch.total_timesteps=10000")
+    sizes = ("arch.total_num_envs=8", "system.rollout_length=128")
+    found = plan(*sizes, "arch.total_timesteps=10000")
     assert (found.num_updates, found.steps_per_update) == (9, 1024)
     assert any("10,000" in note and "9,216" in note for note in found.notes)
-
-
-def test_the_ratio_of_gradient_steps_to_environment_steps_is_reported():
-    # 16 environments × 1 step and 8 gradient steps per update.
-    found = plan("system=sac/ff_sac", "arch.total_num_envs=16", "system.epochs=8")
-    assert "0.5 gradient steps per environment step: system.epochs=8 after every 16 steps" in found.notes
+    found = plan(*sizes, "arch.total_timesteps=10240", "arch.num_evaluation=2")
+    assert (found.num_updates, found.notes) == (10, ())
+    # 8 × 256 = 2048 warm-up steps; (10240 - 2048) // 1024 = 8 updates.
+    found = plan(*toys.overrides(rollout_length=128, warmup_steps=256), "arch.total_timesteps=10240")
+    assert (found.warmup_steps, found.num_updates) == (2048, 8)
+    found = plan("arch.total_num_envs=16", "arch.update_batch_size=2", num_devices=2)
+    assert (found.num_shards, found.envs_per_shard) == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -39,18 +41,20 @@ def test_the_ratio_of_gradient_steps_to_environment_steps_is_reported():
 )
 def test_continuous_control_makes_one_gradient_step_per_environment_step_by_default(system):
     assert any(note.startswith("1 gradient steps per environment step") for note in plan(f"system={system}").notes)
+    if system == "sac/ff_sac":
+        # 16 environments × 1 step and 8 gradient steps per update.
+        found = plan(f"system={system}", "arch.total_num_envs=16", "system.epochs=8")
+        assert "0.5 gradient steps per environment step: system.epochs=8 after every 16 steps" in found.notes
 
 
-@pytest.mark.parametrize(("system", "noted"), [("ff_rainbow", True), ("ff_dqn", False)])
-def test_priorities_without_a_buffer_are_said_to_have_no_effect(system, noted):
-    """Rainbow draws by priority by default, DQN does not."""
-    notes = plan(f"system=q_learning/{system}", "arch=offline", "system.data=some.npz").notes
-    assert any("system.prioritised=true has no effect" in note for note in notes) == noted
-
-
-def test_priorities_without_a_buffer_limit_no_budget():
+def test_priorities_without_a_buffer_have_no_effect_and_limit_no_budget():
     """Nothing is stored, whose steps 32 bits would count: 2**31 updates of 2 gradient steps are one too many."""
-    given = ["system=q_learning/ff_rainbow", "arch=offline", "system.data=some.npz", "system.epochs=2"]
+    offline = ["arch=offline", "system.data=some.npz"]
+    # Rainbow draws by priority by default, DQN does not.
+    for system, noted in (("ff_rainbow", True), ("ff_dqn", False)):
+        notes = plan(f"system=q_learning/{system}", *offline).notes
+        assert any("system.prioritised=true has no effect" in note for note in notes) == noted
+    given = ["system=q_learning/ff_rainbow", *offline, "system.epochs=2"]
     given += ["system.rollout_length=8", "system.decay_learning_rates=false"]
     assert plan(*given, f"arch.total_timesteps={2**32 - 2}").num_updates == 2**31 - 1
     too_many = "2,147,483,648 updates of 2 gradient steps are more than 32-bit .*: use at most 4294967294$"
@@ -75,20 +79,6 @@ def test_the_check_of_a_system_adds_to_those_of_its_parts():
             check()
 
 
-def test_an_exact_budget_has_no_notes():
-    found = plan(
-        "arch.total_num_envs=8", "system.rollout_length=128", "arch.total_timesteps=10240", "arch.num_evaluation=2"
-    )
-    assert found.num_updates == 10
-    assert found.notes == ()
-
-
-def test_warm_up_counts_towards_the_budget():
-    # 8 × 256 = 2048 warm-up steps; (10240 - 2048) // 1024 = 8 updates.
-    found = plan(*toys.overrides(rollout_length=128, warmup_steps=256), "arch.total_timesteps=10240")
-    assert (found.warmup_steps, found.num_updates) == (2048, 8)
-
-
 @pytest.mark.parametrize(("updates", "evaluations"), [(7, 3), (9, 9), (20, 7), (3, 5)])
 def test_intervals_divide_the_updates_evenly(updates, evaluations):
     found = plan(f"arch.total_timesteps={updates * 1024}", f"arch.num_evaluation={evaluations}")
@@ -99,28 +89,14 @@ def test_intervals_divide_the_updates_evenly(updates, evaluations):
     assert any("arch.num_evaluation" in note for note in found.notes) == (evaluations > updates)
 
 
-def test_environments_are_divided_over_devices_and_update_batches():
-    found = plan("arch.total_num_envs=16", "arch.update_batch_size=2", num_devices=2)
-    assert (found.num_shards, found.envs_per_shard) == (4, 4)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            ["arch.total_num_envs=9"],
-            r"arch.total_num_envs=9 must be a multiple of .*\(2 device.*: use 8 or 10$",
-        ),
-        (
-            ["arch.total_num_envs=1", "arch.num_devices=null"],
-            r"\(2 device.s., all of arch.num_devices=null, × .* use 2$",
-        ),
+        (["arch.total_num_envs=9"], r"arch.total_num_envs=9 must be a multiple of .*\(2 device.*: use 8 or 10$"),
+        (["arch.total_num_envs=1", "arch.num_devices=null"], "2 device.s., all of arch.num_devices=null, × .* use 2$"),
         (["arch.total_num_envs=6", "arch.update_batch_size=2"], r"arch.update_batch_size=2\): use 4 or 8$"),
         (["arch.total_timesteps=1023"], "arch.total_timesteps=1023 is too small for one update of 1024 steps .* 1024$"),
-        (
-            toys.overrides(rollout_length=128, warmup_steps=100),
-            "system.warmup_steps=100 must be a multiple .*: use 128$",
-        ),
+        (toys.overrides(rollout_length=128, warmup_steps=100), "warmup_steps=100 must be a multiple .*: use 128$"),
         (["+system.warmup_steps=128"], "system.warmup_steps=128: this system declares no replay buffer: use 0"),
         # (2**31 - 1) updates of 1024 steps.
         (["arch.total_timesteps=1e14"], "32-bit counters can count: use at most 2199023254528$"),
@@ -165,8 +141,3 @@ def test_sebulba_names_minibatches_that_do_not_fit():
     sizes = ("arch.total_num_envs=2", "system.rollout_length=10", "system.num_minibatches=8")
     with pytest.raises(ConfigError, match=r"system.num_minibatches=8"):
         plan("system=ppo/ff_ppo", "arch=sebulba", "env=gymnasium/cartpole", *sizes)
-
-
-def test_sebulba_refuses_a_warm_up():
-    with pytest.raises(ConfigError, match="arch=sebulba has no warm-up: use 0 or arch=anakin"):
-        plan("system=sac/ff_sac", "arch=sebulba", "env=gymnasium/pendulum")

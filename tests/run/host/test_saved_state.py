@@ -1,5 +1,3 @@
-"""The state of a run as the items of a checkpoint, and back."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,8 +75,9 @@ def test_parameters_before_the_first_update_never_remain_the_best():
     assert not lacks_best(host_state | {"best": second.host_values()}).any()
 
 
-def test_a_state_is_restored_from_its_items():
+def test_a_state_is_restored_from_its_items_and_a_member_is_taken_out_of_it():
     arrays = [jnp.arange(3.0) + number for number in range(7)]
+    assert of_member({"a": jnp.arange(6).reshape(3, 2)}, 1)["a"].tolist() == [2, 3]
     state = LearnerState(arrays[0], Shard(*arrays[1:5]), arrays[5], arrays[6])
     items = to_items(state, None, local=True)
     assert to_items(state, None, local=False) == {**items, "local": ()}
@@ -86,7 +85,3 @@ def test_a_state_is_restored_from_its_items():
     values = jax.tree.map(np.array, state)
     assert_same_state(to_state(items["shared"], items["rollout_state"], items["local"]), values)
     assert all(leaf.is_deleted() for leaf in arrays)
-
-
-def test_a_member_is_taken_out_of_the_population():
-    assert of_member({"a": jnp.arange(6).reshape(3, 2)}, 1)["a"].tolist() == [2, 3]

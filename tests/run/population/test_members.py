@@ -1,31 +1,25 @@
 import json
 import math
-import struct
 
 import jax
 import numpy as np
 import pytest
-from tensorboardX.proto.event_pb2 import Event
 
 import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.loggers import MultiLogger
 from stoix_like.overrides import to_overrides
-from stoix_like.run import experiment
 from stoix_like.run.host.plan import spread_members
 from stoix_like.run.population.members import Population, float_fields, make_population
-from stoix_like.run.prepare import prepare
 from stoix_like.run.programs.functions import make_keys
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import evaluated
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import members, read_run, settings
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support import toys
 from support.composed import compose_config
+from support.set_ups import loop_of, setup_of
 from support.trained_runs import LAYERS
 
 SMALL = [
@@ -42,11 +36,15 @@ def hyperparams(text, *overrides):
     return population(f"arch.population.hyperparams={text}", *overrides)
 
 
-def test_member_seeds_count_up_from_the_seed_of_the_run():
+def test_member_seeds_count_up_from_the_seed_of_the_run_and_are_those_of_every_point_of_a_grid():
     found = population("arch.seed=7", "arch.population.size=3")
-    assert found.seeds == (7, 8, 9)
-    assert found.hyperparams == {}
+    assert (found.seeds, found.hyperparams) == ((7, 8, 9), {})
     assert population("arch.population.seeds=3").num_members == 3
+    lists, grid = "{actor_lr: [1e-4, 1e-3, 1e-2]}", ["arch.seed=7", "arch.population.seeds=2"]
+    assert hyperparams(lists, *grid, "arch.population.mode=grid").seeds == (7, 8, 7, 8, 7, 8)
+    assert hyperparams(lists, *grid).seeds == (7, 8, 9, 10, 11, 12)
+    # Without hyperparameters there is a single point.
+    assert population("arch.population.size=3", "arch.population.paired=true").seeds == (42, 43, 44)
 
 
 def test_lists_are_zipped_or_combined_as_a_grid():
@@ -57,16 +55,6 @@ def test_lists_are_zipped_or_combined_as_a_grid():
     grid = hyperparams(lists, "arch.population.mode=grid")
     assert grid.hyperparams == {"actor_lr": (1e-4, 1e-4, 1e-3, 1e-3), "clip_eps": (0.1, 0.3, 0.1, 0.3)}
     assert grid.strata == (0, 1, 2, 3)
-
-
-def test_the_points_of_a_grid_have_the_same_seeds():
-    lists, grid = "{actor_lr: [1e-4, 1e-3, 1e-2]}", ["arch.seed=7", "arch.population.seeds=2"]
-    assert hyperparams(lists, *grid, "arch.population.mode=grid").seeds == (7, 8, 7, 8, 7, 8)
-    assert hyperparams(lists, *grid).seeds == (7, 8, 9, 10, 11, 12)
-    assert hyperparams(lists, *grid, "arch.population.paired=true").seeds == (7, 8, 7, 8, 7, 8)
-    assert hyperparams(lists, *grid, "arch.population.mode=grid", "arch.population.paired=false").seeds[-1] == 12
-    # Without hyperparameters there is a single point.
-    assert population("arch.population.size=3", "arch.population.paired=true").seeds == (42, 43, 44)
 
 
 def test_points_are_aggregated_over_their_own_members():
@@ -117,11 +105,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
         ("{actor_lr: {uniform: [1, 0]}}", [], "must be .low, high. with low <= high"),
         ("{actor_lr: {log_uniform: [1, inf]}}", [], "low <= high, at a finite distance"),
         ("{actor_lr: {log_uniform: [0, 1]}}", [], "must start above 0"),
-        (
-            "{actor_lr: [1e-3, 1e-2]}",
-            ["arch.population.size=3"],
-            "arch.population.size=3 must equal 2 .*: omit it or use 2$",
-        ),
+        ("{actor_lr: [1e-3, 1e-2]}", ["arch.population.size=3"], "size=3 must equal 2 .*: omit it or use 2$"),
         (
             "{actor_lr: {uniform: [1e-3, 1]}}",
             ["arch.population.size=3", "arch.population.seeds=2"],
@@ -132,11 +116,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
             ["arch.population.mode=grid"],
             "arch.population.seeds=1 × 1,001,000 hyperparameter setting.* are 1,001,000 members: use at most 1,000,000",
         ),
-        (
-            "{}",
-            ["arch.population.size=4", "arch.population.seeds=3"],
-            "arch.population.size=4 arch.population.seeds=3: .*: omit one",
-        ),
+        ("{}", ["arch.population.size=4", "arch.population.seeds=3"], "size=4 arch.population.seeds=3: .*: omit one"),
         ("{}", ["arch.population.size=2", "arch.seed=4294967295"], "arch.seed=4294967295 is too large for 2 seeds"),
     ],
 )
@@ -152,7 +132,7 @@ def test_members_are_sharded_over_devices_if_they_divide_evenly():
 
 
 def trained(*overrides, num_updates=4):
-    loop = TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]))
+    loop = loop_of(*SMALL, *overrides)
     loop.advance(num_updates)
     return loop
 
@@ -202,12 +182,11 @@ def test_a_population_of_one_has_no_population_axis():
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     overrides = [*SMALL, "arch.population.hyperparams={actor_lr: [1e-4, 1e-3, 1e-2]}", "arch.population.seeds=2"]
-    overrides.append("arch.population.mode=grid")
-    overrides.append("logger.tensorboard.enabled=true")
+    overrides += ["arch.population.mode=grid"]
     return stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_a_population_writes_per_member_values_and_aggregates(result):
+def test_a_population_writes_per_member_values_and_aggregates_and_measures_the_best_of_each_member(result):
     lines = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         assert len(line["eval/episode_return_mean"]) == 6
@@ -231,22 +210,6 @@ def test_a_population_writes_per_member_values_and_aggregates(result):
     assert [member["eval/episode_return_mean"] for member in result.members] == scores
     assert {"absolute/episode_return_mean", "absolute/env_steps", "actor_lr"} <= set(result.members[0])
     assert all(not isinstance(value, list) for member in result.members for value in member.values())
-
-
-def test_tensorboard_has_a_curve_per_member_and_the_aggregate(result):
-    (path,) = (result.run_dir / "tensorboard").iterdir()
-    content, position, tags = path.read_bytes(), 0, set()
-    while position < len(content):
-        # A record: 8 bytes of length, 4 of checksum, the event, 4 of checksum.
-        (length,) = struct.unpack_from("<Q", content, position)
-        event = Event.FromString(content[position + 12 : position + 12 + length])
-        tags |= {value.tag for value in event.summary.value}
-        position += 16 + length
-    assert {f"eval/episode_return_mean/{member}" for member in range(6)} <= tags
-    assert {"eval/episode_return_iqm", "eval/episode_return_ci_low", "eval/episode_return_ci_high"} <= tags
-
-
-def test_the_absolute_metric_uses_the_best_parameters_of_each_member(result):
     for member in result.members:
         scores = [record["eval/episode_return_mean"][member["member"]] for record in result.history[1:]]
         assert member["absolute/env_steps"] == result.history[1 + int(np.argmax(scores))]["env_steps"]
@@ -258,49 +221,34 @@ TOY = [*toys.overrides(nan_at=-1.0), "env=probe/value", "arch.total_timesteps=16
 TOY += ["arch.total_num_envs=4"]
 
 
-def toy_loop(*overrides, writer=None):
-    return TrainingLoop(set_up(parse_config(compose_config([*TOY, *overrides]))), MultiLogger([]), writer)
-
-
-@pytest.mark.slow
-def test_a_diverged_member_is_frozen_and_the_others_continue(capsys):
-    loop = toy_loop("arch.population.hyperparams={nan_at: [-1.0, 7.0, -1.0]}")
-    loop.train()
-    # 10 updates in 2 intervals: member 1 keeps its state after 6 updates.
-    assert loop.state.healthy.tolist() == [True, False, True]
-    assert loop.state.shared["updates"].tolist() == [10, 6, 10]
-    assert loop.history[-1]["population/failed"] == [1]
-    assert loop.progress.failures[1] == "train/reward became non-finite in update 7"
-    assert capsys.readouterr().err.count("member 1 diverged and is frozen") == 1
-    assert loop.history[-1]["train/reward"] == [1.0, 1.0, 1.0]
-
-
 @pytest.mark.parametrize("nan_at", [pytest.param(1.0, marks=pytest.mark.slow), 7.0])
-def test_a_policy_that_is_frozen_does_not_improve(nan_at):
+def test_a_diverged_member_is_frozen_and_the_others_continue(nan_at, capsys):
     """All returns are equal, so that the last evaluation is the best: after update 7 of 10, that of update 5."""
     hyperparams = f"arch.population.hyperparams={{nan_at: [-1.0, {nan_at}, -1.0]}}"
-    loop = toy_loop(hyperparams, "arch.absolute_metric=true")
+    loop = loop_of(*TOY, hyperparams, "arch.absolute_metric=true")
     loop.train()
-    best = loop.evaluations.best
-    summary = loop.summary()
+    assert loop.state.healthy.tolist() == [True, False, True]
+    assert loop.state.shared["updates"].tolist() == [10, nan_at - 1, 10]
+    assert loop.history[-1]["population/failed"] == [1]
+    assert loop.progress.failures[1] == f"train/reward became non-finite in update {nan_at:.0f}"
+    assert capsys.readouterr().err.count("member 1 diverged and is frozen") == 1
+    # One that diverged before its second evaluation has no best policy.
+    found, frozen = (80, 1.0) if nan_at == 7.0 else (0, pytest.approx(math.nan, nan_ok=True))
+    assert loop.evaluations.best.env_steps.tolist() == [160, found, 160]
+    assert loop.summary()["absolute/episode_return_mean"] == [1.0, frozen, 1.0]
     if nan_at == 7.0:
-        assert best.env_steps.tolist() == [160, 80, 160]
-        assert summary["absolute/episode_return_mean"] == [1.0, 1.0, 1.0]
-    else:
-        # One that diverged before its second evaluation has no best policy.
-        assert best.env_steps.tolist() == [160, 0, 160]
-        assert summary["absolute/episode_return_mean"] == [1.0, pytest.approx(math.nan, nan_ok=True), 1.0]
+        assert loop.history[-1]["train/reward"] == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.slow
 def test_diverged_members_train_again_with_on_nan_ignore(tmp_path):
     varied = "arch.population.hyperparams={nan_at: [-1.0, 4.0]}"
-    first = toy_loop(varied, writer=checkpoint.Writer(tmp_path, 1))
+    first = loop_of(*TOY, varied, writer=checkpoint.Writer(tmp_path, 1))
     first.train()
     first.writer.close()
     assert list(first.progress.failures) == [1]
     more = ["arch.total_timesteps=320", "arch.num_evaluation=4", "arch.on_nan=ignore"]
-    more = toy_loop(varied, *more, writer=checkpoint.Writer(tmp_path, 1))
+    more = loop_of(*TOY, varied, *more, writer=checkpoint.Writer(tmp_path, 1))
     more.restore(checkpoint.read(tmp_path, 160, more.targets()))
     more.train()
     assert not more.progress.failures
@@ -310,16 +258,15 @@ def test_diverged_members_train_again_with_on_nan_ignore(tmp_path):
 
 @pytest.mark.slow
 def test_a_lone_member_records_its_hyperparameters(tmp_path):
-    config = parse_config(compose_config([*TOY, "arch.population.hyperparams={gain: [3.0]}"]))
-    run_dir = experiment.run(prepare(config, tmp_path / "run")).run_dir
-    (lone,) = members(read_run(run_dir))
+    alone = [*TOY, "arch.population.hyperparams={gain: [3.0]}"]
+    (lone,) = members(read_run(stoix_like.train("ppo/ff_ppo", alone, run_dir=tmp_path / "run").run_dir))
     assert lone.hyperparams == {"gain": 3.0}
     assert settings(lone)["system.gain"] == 3.0
 
 
 def test_members_have_the_keys_of_their_seeds(monkeypatch):
     """One key per seed, built at once: the keys of a lone run with the same seed, up to the largest one."""
-    setup = set_up(parse_config(compose_config([*SMALL, "arch.population.size=4", "arch.update_batch_size=2"])))
+    setup = setup_of(*SMALL, "arch.population.size=4", "arch.update_batch_size=2")
     seeds = (0, 42, 2**31, 2**32 - 1)
     keys = make_keys(setup._replace(population=setup.population._replace(seeds=seeds)))
     for member, seed in enumerate(seeds):
@@ -349,7 +296,7 @@ def test_a_member_without_a_return_counts_as_the_worst():
 
 @pytest.mark.slow
 def test_a_population_without_a_healthy_member_stops_as_a_lone_run_does(capsys):
-    loop = toy_loop("arch.population.hyperparams={nan_at: [3.0, 7.0]}")
+    loop = loop_of(*TOY, "arch.population.hyperparams={nan_at: [3.0, 7.0]}")
     with pytest.raises(TrainingError, match="training diverged: all 2 members; no checkpoint had been written"):
         loop.train()
     # 10 updates in 2 intervals: the second interval is not evaluated.

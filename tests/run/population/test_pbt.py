@@ -1,5 +1,3 @@
-"""Population-based training: what a selection does to the members, and runs with selections."""
-
 import json
 import signal
 from dataclasses import dataclass
@@ -15,16 +13,14 @@ from stoix_like.arch_config import PBTConfig
 from stoix_like.architectures.types import LearnerState
 from stoix_like.base_types import SystemConfig
 from stoix_like.callbacks import Callback
-from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.processes import ALONE
 from stoix_like.run.population.members import Population
 from stoix_like.run.population.pbt import Evolution
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.storage.recorded_runs import members, read_run
 from support.comparisons import without_times
-from support.composed import compose_config
+from support.set_ups import setup_of
 from support.trained_runs import LAYERS
 
 SMALL = [
@@ -33,6 +29,7 @@ SMALL = [
     "arch.population.pbt.every_evals=2",
 ]
 VARIED = "arch.population.hyperparams={actor_lr: {log_uniform: [1e-5, 1e-2]}, ent_coef: {uniform: [0.0, 0.2]}}"
+HALVES = [1.0] * 20 + [9.0] * 20
 RANGES = {"lr": {"log_uniform": [1e-4, 1e-1]}, "ent": {"uniform": [-1.0, 3.0]}}
 
 
@@ -78,36 +75,29 @@ def test_the_worst_members_continue_as_changed_copies_of_the_best():
         assert np.isclose(ent[member], [0.2, 1.8], rtol=1e-5).any()
 
 
-def test_the_perturbation_is_the_step_of_a_copy():
-    _, hyperparams, _ = select([1.0] * 20 + [9.0] * 20, count=20, perturbation=0.45)
+def test_the_perturbation_is_the_step_of_a_copy_within_bounds():
+    _, hyperparams, _ = select(HALVES, count=20, perturbation=0.45)
     # The copied ones have 1e-2 and 1: a factor of 0.55 or 1.45, and 0.45 of the width of 4 up or down.
     np.testing.assert_allclose(np.unique(hyperparams["lr"][1:]), [0.55e-2, 1e-2, 1.45e-2], rtol=1e-5)
     np.testing.assert_allclose(np.unique(hyperparams["ent"]), [-0.8, 1.0, 2.8], rtol=1e-5)
-
-
-def test_every_hyperparameter_and_every_selection_has_draws_of_its_own():
-    scores = [1.0] * 20 + [9.0] * 20
-    _, first, _ = select(scores, count=20)
-    # The copied ones have 1e-2 and 1.
-    assert len({(lr > 1e-2, ent > 1.0) for lr, ent in zip(first["lr"][1:20], first["ent"][1:20], strict=True)}) == 4
-    _, second, _ = select(scores, count=20, records=2)
-    assert list(first["ent"]) != list(second["ent"])
-
-
-def test_bounds_replace_the_first_range():
     # A fifth of the width of 0.5, clipped to [0.95, 1.45].
-    _, hyperparams, _ = select([1.0] * 20 + [9.0] * 20, count=20, bounds={"ent": {"uniform": [0.95, 1.45]}})
+    _, hyperparams, _ = select(HALVES, count=20, bounds={"ent": {"uniform": [0.95, 1.45]}})
     np.testing.assert_allclose(np.unique(hyperparams["ent"]), [0.95, 1.0, 1.1], rtol=1e-5)
 
 
-def test_a_member_that_diverged_or_has_no_return_is_replaced_and_trains_again():
+def test_every_hyperparameter_and_every_selection_has_draws_of_its_own():
+    _, first, _ = select(HALVES, count=20)
+    # The copied ones have 1e-2 and 1.
+    assert len({(lr > 1e-2, ent > 1.0) for lr, ent in zip(first["lr"][1:20], first["ent"][1:20], strict=True)}) == 4
+    _, second, _ = select(HALVES, count=20, records=2)
+    assert list(first["ent"]) != list(second["ent"])
+
+
+def test_a_member_that_diverged_or_has_no_return_is_replaced_and_equal_ones_are_left_alone():
     state, _, sources = select([9.0, np.nan, 5.0, 100.0, 8.0, 4.0], healthy=[1, 1, 1, 0, 1, 1])
     assert set(np.asarray(sources)[[1, 3]].tolist()) <= {0, 4}
     assert np.asarray(state.healthy).all()
     assert np.asarray(sources)[5] == 5
-
-
-def test_equal_members_are_left_alone():
     _, hyperparams, sources = select([3.0] * 4)
     assert np.asarray(sources).tolist() == [0, 1, 2, 3]
     np.testing.assert_array_equal(hyperparams["ent"], 1.0)
@@ -126,16 +116,20 @@ def test_values_that_are_drawn_anew_fill_their_range():
     assert 2.97 < ent.max() <= 3.0
 
 
-class _Stop(Callback):
+class _End(Callback):
+    def __init__(self, steps, end):
+        self.steps, self.end = steps, end
+
     def on_evaluation(self, record, policy):
-        if record["env_steps"] == 768:
-            signal.raise_signal(signal.SIGTERM)
+        if record["env_steps"] == self.steps:
+            self.end()
 
 
-class _Fail(Callback):
-    def on_evaluation(self, record, policy):
-        if record["env_steps"] == 512:
-            raise RuntimeError("lost")
+def _fail():
+    raise RuntimeError("lost")
+
+
+STOP = _End(768, lambda: signal.raise_signal(signal.SIGTERM))
 
 
 @pytest.fixture(scope="module")
@@ -158,14 +152,19 @@ def test_lineage_is_recorded_and_explains_the_hyperparameters(trained):
     assert any(sources != list(range(8)) for sources in selected if sources)
     assert trained.members[3]["actor_lr"] == trained.history[-1]["hyperparams/actor_lr"][3]
     assert [member.hyperparams for member in members(read_run(trained.run_dir))] == [{}] * 8
+    # A policy has the hyperparameters of its time.
+    for member, record in enumerate(stoix_like.evaluate(trained.run_dir, episodes=2, member="all")["members"]):
+        (then,) = (entry for entry in trained.history if entry["env_steps"] == record["env_steps"])
+        expected = {name: then[f"hyperparams/{name}"][member] for name in ("actor_lr", "ent_coef")}
+        assert record["hyperparams"] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("callback", "error"), [(_Stop, SystemExit), (_Fail, CallbackError)])
+@pytest.mark.parametrize(("callback", "error"), [(STOP, SystemExit), (_End(512, _fail), CallbackError)])
 def test_a_run_that_was_stopped_resumes_exactly(trained, tmp_path, callback, error):
     run = tmp_path / "run"
     with pytest.raises(error):
-        stoix_like.train("ppo/ff_ppo", [*SMALL, VARIED], run_dir=run, callbacks=[callback()])
+        stoix_like.train("ppo/ff_ppo", [*SMALL, VARIED], run_dir=run, callbacks=[callback])
     resumed = stoix_like.resume(run)
     assert without_times(resumed.history) == without_times(trained.history)
     assert [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] == resumed.history
@@ -188,21 +187,12 @@ def test_members_on_several_devices_are_selected_and_resumed(tmp_path):
             if member == source:
                 assert after["hyperparams/actor_lr"][member] == before["hyperparams/actor_lr"][member]
     with pytest.raises(SystemExit):
-        stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run", callbacks=[_Stop()])
+        stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run", callbacks=[STOP])
     # A member that was replaced has the parameters, and so the return, of another one.
     returns, found = whole.history[3]["eval/episode_return_mean"], whole.history[3]["population/continues"]
     assert load_shared(open_run(tmp_path / "run"), "last").episode_return.tolist() == [returns[i] for i in found]
     assert without_times(stoix_like.resume(tmp_path / "run").history) == without_times(whole.history)
 
 
-@pytest.mark.slow
-def test_a_policy_has_the_hyperparameters_of_its_time(trained):
-    best = stoix_like.evaluate(trained.run_dir, episodes=2, member="all")
-    for member, record in enumerate(best["members"]):
-        (then,) = (entry for entry in trained.history if entry["env_steps"] == record["env_steps"])
-        expected = {name: then[f"hyperparams/{name}"][member] for name in ("actor_lr", "ent_coef")}
-        assert record["hyperparams"] == pytest.approx(expected, rel=1e-6)
-
-
 def test_a_population_that_varies_nothing_is_told_that_nothing_is_explored():
-    assert any("explores nothing" in note for note in set_up(parse_config(compose_config(SMALL))).plan.notes)
+    assert any("explores nothing" in note for note in setup_of(*SMALL).plan.notes)

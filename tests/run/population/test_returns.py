@@ -1,5 +1,3 @@
-"""How the members of a checkpoint did."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Compiled programs of a run: what compiling them takes, and the parameters that they select."""
-
 import math
 
 import jax
@@ -7,18 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.config import parse_config
-from stoix_like.loggers import MultiLogger
 from stoix_like.run.programs.compile import Compiler, describe
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
-from support.composed import compose_config
+from support.set_ups import loop_of
 from support.trained_runs import TINY
 
 
 @pytest.mark.slow
 def test_the_best_parameters_survive_donation():
-    loop = TrainingLoop(set_up(parse_config(compose_config([*TINY, "arch.num_evaluation=2"]))), MultiLogger([]))
+    loop = loop_of(*TINY, "arch.num_evaluation=2")
     # Parameters before the first update never remain the best.
     loop.advance(1)
     loop.evaluate()

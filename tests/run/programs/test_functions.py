@@ -1,16 +1,12 @@
-"""Programs of a run: their names, the shapes of their arguments, and their keys."""
-
 import jax
 
-from stoix_like.config import parse_config
 from stoix_like.run.programs.functions import run_programs
-from stoix_like.run.set_up.setup import set_up
-from support.composed import compose_config
+from support.set_ups import setup_of
 from support.toy_runs import TOY_RUN
 
 
 def test_the_state_of_every_program_lies_on_the_mesh():
-    setup = set_up(parse_config(compose_config([*TOY_RUN, "arch.num_devices=2"])))
+    setup = setup_of(*TOY_RUN, "arch.num_devices=2")
     programs = {program.name: program for program in run_programs(setup)}
     assert list(programs) == ["init", "train", "evaluate", "select"]
     state = programs["train"].args[0]

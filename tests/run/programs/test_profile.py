@@ -1,5 +1,3 @@
-"""Profiled runs: a trace, where the time goes, and no other result."""
-
 import gzip
 import json
 

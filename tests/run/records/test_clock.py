@@ -1,5 +1,3 @@
-"""Phases of a run, none of them counted twice."""
-
 import time
 
 import pytest

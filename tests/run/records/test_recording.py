@@ -1,5 +1,3 @@
-"""Training metrics between evaluations, `logger.every_updates`."""
-
 import itertools
 import json
 import signal
@@ -11,20 +9,18 @@ import pytest
 import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.errors import HostEnvironmentError
-from stoix_like.loggers import MultiLogger, RunInfo
-from stoix_like.loggers.jsonl import JsonlLogger
+from stoix_like.loggers import MultiLogger
 from stoix_like.run import training_loop
 from stoix_like.run.population.members import Population
 from stoix_like.run.records import blocks
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.records.recording import Progress, Recording
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.storage import checkpoint
 from support import toys
 from support.collector import Collector
 from support.comparisons import without_times
 from support.composed import compose_config
+from support.set_ups import setup_of
 
 # 20 updates of 16 steps in intervals of 5.
 RUN = [
@@ -40,15 +36,13 @@ LAYOUTS = {
 
 def trained(*overrides):
     collector = Collector()
-    loop = TrainingLoop(set_up(parse_config(compose_config([*RUN, *overrides]))), MultiLogger([collector]))
+    loop = TrainingLoop(setup_of(*RUN, *overrides), MultiLogger([collector]))
     loop.train()
     return loop, collector
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "layout", [pytest.param(name, marks=() if name == "alone" else pytest.mark.slow) for name in LAYOUTS]
-)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_blocks_add_up_to_the_interval_and_change_nothing_else(layout, monkeypatch):
     without, _ = trained(*LAYOUTS[layout])
     loop, collector = trained(*LAYOUTS[layout], "logger.every_updates=2")
@@ -91,22 +85,8 @@ def test_a_call_is_shortened_to_whole_blocks():
 
 @pytest.mark.slow
 def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path, monkeypatch):
-    def make_loop(name):
-        overrides = ["logger.every_updates=3", "arch.population.size=2"]
-        directory = tmp_path / name
-        logger = JsonlLogger(directory / "metrics.jsonl")
-        setup = set_up(parse_config(compose_config([*RUN, *overrides])))
-        loop = TrainingLoop(setup, MultiLogger([logger]), checkpoint.Writer(directory, 2))
-        return loop, logger, RunInfo(directory, "toy", "probe", 0, 20, 320, 5, {})
-
-    def finish(loop, logger):
-        loop.train()
-        loop.writer.close()
-        logger.close()
-
-    loop, logger, info = make_loop("whole")
-    logger.start(info)
-    finish(loop, logger)
+    words = [*RUN, "logger.every_updates=3", "arch.population.size=2", "logger.console.enabled=false"]
+    stoix_like.train("ppo/ff_ppo", words, run_dir=tmp_path / "whole")
     checks = itertools.count(1)
 
     class Interrupted(training_loop.Signals):
@@ -116,19 +96,13 @@ def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path,
         # One update per call: the seventh check is after update 7, within the block of updates 6 to 8.
         patched.setattr(training_loop, "SECONDS_PER_CALL", 0.0)
         patched.setattr(training_loop, "Signals", Interrupted)
-        loop, logger, info = make_loop("run")
-        logger.start(info)
         with pytest.raises(KeyboardInterrupt):
-            loop.train()
-        logger.close()
+            stoix_like.train("ppo/ff_ppo", words, run_dir=tmp_path / "run")
     path = tmp_path / "run/updates.jsonl"
     assert [json.loads(line)["updates"] for line in path.read_text().splitlines()] == [3, 5]
     # What was written after the checkpoint is discarded.
     path.write_text(path.read_text() + '{"env_steps": 128, "updates": 8}\n{"env_st')
-    loop, logger, info = make_loop("run")
-    loop.restore(checkpoint.read(tmp_path / "run", 7 * 16, loop.targets()))
-    logger.start(info._replace(history=loop.history, env_steps=loop.env_steps))
-    finish(loop, logger)
+    stoix_like.resume(tmp_path / "run")
     assert path.read_bytes() == (tmp_path / "whole/updates.jsonl").read_bytes()
 
 
@@ -136,25 +110,18 @@ def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path,
 @pytest.mark.parametrize(
     "architecture",
     [
-        [*RUN, "logger.every_updates=3"],
-        pytest.param(
-            [
-                *toys.overrides(module="support.keeper", rollout_length=5),
-                *(
-                    "arch=sebulba",
-                    "env=gymnasium",
-                    "env.scenario.name=support.scripted:Scripted-v0",
-                    "arch.total_num_envs=4",
-                ),
-                *("arch.total_timesteps=80", "arch.num_evaluation=2", "arch.num_eval_episodes=2"),
-                *("arch.absolute_metric=false", "logger.every_updates=3"),
-            ],
-            marks=pytest.mark.slow,
-        ),
+        RUN,
+        [
+            *toys.overrides(module="support.keeper", rollout_length=5),
+            *("arch=sebulba", "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0"),
+            *("arch.total_timesteps=80", "arch.num_evaluation=2", "arch.num_eval_episodes=2"),
+            *("arch.absolute_metric=false", "arch.total_num_envs=4"),
+        ],
     ],
     ids=["anakin", "sebulba"],
 )
 def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, architecture):
+    architecture = [*architecture, "logger.every_updates=3"]
     evaluate, failures = TrainingLoop.evaluate, iter([False, True])
 
     def fail_once(loop):
@@ -167,10 +134,9 @@ def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, 
     with pytest.raises(HostEnvironmentError, match="saved; continue with"):
         stoix_like.train("ppo/ff_ppo", [*architecture, "logger.console.enabled=false"], run_dir=run)
     resumed = stoix_like.resume(run)
-    assert [record["updates"] for record in resumed.history] == sorted(
-        {record["updates"] for record in resumed.history}
-    )
-    assert resumed.summary["updates"] == resumed.history[-1]["updates"]
+    evaluated = [record["updates"] for record in resumed.history]
+    assert evaluated == sorted(set(evaluated))
+    assert resumed.summary["updates"] == evaluated[-1]
     updates = [json.loads(line)["updates"] for line in (run / "updates.jsonl").read_text().splitlines()]
     assert updates == sorted(set(updates))
     assert updates[-1] == resumed.summary["updates"]
@@ -179,11 +145,15 @@ def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, 
         assert without_times(resumed.history) == without_times(whole.history)
 
 
+def recording_of(*overrides, population=None):
+    config, processes = parse_config(compose_config(overrides)), SimpleNamespace(index=0)
+    setup = SimpleNamespace(config=config, processes=processes, population=population)
+    return Recording(setup, Progress(), MultiLogger([]), Clock(), None)
+
+
 def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
-    config = parse_config(compose_config(["system=q_learning/ff_c51"]))
     population = Population((0, 1), {"vmax": (10.0, 100.0)}, (0, 1))
-    setup = SimpleNamespace(config=config, processes=SimpleNamespace(index=0), population=population)
-    recording = Recording(setup, Progress(), MultiLogger([]), Clock(), None)
+    recording = recording_of("system=q_learning/ff_c51", population=population)
     finished = np.array([[True, True], [False, True]])
     recording.advise({"train/clipped_targets": 0.05}, np.ones((2, 2), bool))
     recording.advise({"train/clipped_targets": [None, 0.05]}, np.ones((2, 2), bool))
@@ -202,10 +172,7 @@ def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
 def test_clipped_targets_of_a_critic_whose_network_sets_the_atoms_are_reported(system, capsys):
     """Of `mlp_hl_gauss`, whose atoms end at -10 and 10; those of `mlp_symexp` have no keys for their ends."""
     for network in ("mlp_symexp", "mlp_hl_gauss"):
-        config = parse_config(compose_config([f"system={system}", f"network={network}"]))
-        setup = SimpleNamespace(config=config, processes=SimpleNamespace(index=0))
-        recording = Recording(setup, Progress(), MultiLogger([]), Clock(), None)
-        recording.advise({"train/clipped_targets": 0.25}, np.ones(2, bool))
+        recording_of(f"system={system}", f"network={network}").advise({"train/clipped_targets": 0.25}, np.ones(2, bool))
     head = "network.critic_network.critic_head"
     assert capsys.readouterr().err == (
         "train/clipped_targets=0.250: 25% of the probability of value targets lies outside of"

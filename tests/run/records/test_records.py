@@ -1,11 +1,7 @@
-"""Statistics over members."""
-
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stoix_like.architectures.episodes import EPISODE_STATISTICS
 from stoix_like.architectures.sums import FloatSum
@@ -24,14 +20,6 @@ def test_the_aggregate_is_the_interquartile_mean_with_a_stratified_interval():
     # Resampling within strata of equal scores changes nothing.
     constant = records.aggregate([1, 1, 5, 5], [0, 0, 1, 1])
     assert (constant["iqm"], constant["ci_low"], constant["ci_high"]) == (3.0, 3.0, 3.0)
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=9), st.floats(-100, 100))
-def test_shifting_all_scores_shifts_the_aggregate(scores, shift):
-    before, after = (records.aggregate(values, range(len(scores))) for values in (scores, [s + shift for s in scores]))
-    for name, value in before.items():
-        assert after[name] == pytest.approx(value + shift, abs=1e-6)
 
 
 def test_metrics_of_training_describe_the_episodes_that_finished():

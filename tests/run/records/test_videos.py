@@ -7,7 +7,7 @@ from PIL import Image
 import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.loggers import MultiLogger
+from stoix_like.loggers import Logger, MultiLogger
 from stoix_like.run.experiment import resume
 from stoix_like.run.records import videos
 from stoix_like.run.records.videos import Videos
@@ -15,23 +15,19 @@ from stoix_like.run.set_up.setup import set_up
 from support.comparisons import recorded
 from support.composed import compose_config
 from support.custom_envs import Spot
+from support.set_ups import setup_of
 from support.trained_runs import SMALL
 
 # Evaluations after 64 and 128 steps.
 RUN = [*SMALL, "env.time_limit=10", "arch.total_timesteps=128", "arch.num_evaluation=2", "arch.population.size=2"]
 
 
-class Shown:
-    name = "shown"
-
+class Shown(Logger):
     def __init__(self):
         self.videos = []
 
     def log_video(self, path, env_steps):
         self.videos.append((path.name, env_steps))
-
-    def close(self):
-        pass
 
 
 @pytest.mark.slow
@@ -45,43 +41,27 @@ def test_videos_leave_the_results_as_they_are_and_continue_after_a_resume(tmp_pa
         assert gif.n_frames == 11
 
 
-@pytest.mark.slow
-def test_a_video_that_fails_is_reported_once_and_no_more_are_recorded(tmp_path, capsys, monkeypatch):
-    setup = set_up(parse_config(compose_config([*SMALL, "logger.video.every_evals=2"])))
-    monkeypatch.setattr(videos, "write_animation", lambda path, *_: path.write_bytes(b"a video"))
-    recorder, logger = Videos(setup, tmp_path), Shown()
-    monkeypatch.setattr(recorder._recorder, "record", lambda shared, hyperparams, key: None)
-    loggers = MultiLogger([logger])
-    for evaluation in (2, 4):
-        recorder.record({}, {}, evaluation, 0, 100 * evaluation, loggers)
-    recorder.log(loggers, wait=True)
-    assert logger.videos == [("200.gif", 200), ("400.gif", 400)]
-    (tmp_path / "videos/200.gif").unlink()
-    (tmp_path / "videos/400.gif").unlink()
-    (tmp_path / "videos").rmdir()
-    (tmp_path / "videos").write_text("a file instead of a directory")
-    for evaluation in (6, 8, 10):
-        recorder.record({}, {}, evaluation, 0, 100 * evaluation, loggers)
-    recorder.close()
-    assert len(logger.videos) == 2
-    error = capsys.readouterr().err
-    assert error.count("a video failed; the run continues without videos: NotADirectoryError") == 1
-
-
-def test_a_video_that_code_of_a_user_ends_names_its_line(tmp_path, capsys, monkeypatch):
+def test_a_video_that_code_of_a_user_ends_is_reported_once_with_its_line(tmp_path, capsys, monkeypatch):
     def without_display(path, *_):
         raise SystemExit("no display")
 
-    setup = set_up(parse_config(compose_config([*SMALL, "logger.video.every_evals=1"])))
-    recorder = SimpleNamespace(record=lambda shared, hyperparams, key: None)
-    monkeypatch.setattr(videos, "Recorder", lambda *_: recorder)
+    def record(*evaluations):
+        for evaluation in evaluations:
+            recorder.record({}, {}, evaluation, 0, 100 * evaluation, loggers)
+        recorder.log(loggers, wait=True)
+
+    drawn = SimpleNamespace(record=lambda shared, hyperparams, key: None)
+    monkeypatch.setattr(videos, "Recorder", lambda *_: drawn)
+    monkeypatch.setattr(videos, "write_animation", lambda path, *_: path.write_bytes(b"a video"))
+    recorder, logger = Videos(setup_of(*SMALL, "logger.video.every_evals=2"), tmp_path), Shown()
+    loggers = MultiLogger([logger])
+    record(2, 4)
     monkeypatch.setattr(videos, "write_animation", without_display)
-    shown = Videos(setup, tmp_path)
-    shown.record({}, {}, 0, 0, 0, MultiLogger([]))
-    shown.log(MultiLogger([]), wait=True)
-    shown.close()
+    record(6, 8, 10)
+    recorder.close()
+    assert logger.videos == [("200.gif", 200), ("400.gif", 400)]
     reason = f"SystemExit: no display ({__file__}:{without_display.__code__.co_firstlineno + 1})\n"
-    assert capsys.readouterr().err.endswith(f"a video failed; the run continues without videos: {reason}")
+    assert capsys.readouterr().err == f"a video failed; the run continues without videos: {reason}"
 
 
 def test_a_scene_that_raises_is_refused_with_its_line():

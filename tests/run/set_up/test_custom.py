@@ -1,5 +1,3 @@
-"""Custom callbacks and loggers, by configuration and from Python."""
-
 import pathlib
 
 import pytest
@@ -7,13 +5,9 @@ import pytest
 import stoix_like
 from stoix_like import cli
 from stoix_like.cli.process import REFUSED
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.run import experiment
-from stoix_like.run.prepare import prepare
 from support import toys
 from support.collector import Collector, Lines
-from support.composed import compose_config
 from support.selections import first
 from support.trained_runs import SMALL
 
@@ -24,8 +18,7 @@ RUN = [
 
 
 def train(run_dir, *overrides, loggers=()):
-    config = parse_config(compose_config([*RUN, *overrides]))
-    return experiment.run(prepare(config._replace(custom_loggers=loggers), run_dir))
+    return stoix_like.train("ppo/ff_ppo", [*RUN, *overrides], run_dir=run_dir, loggers=loggers)
 
 
 @pytest.mark.slow
@@ -50,19 +43,11 @@ def test_loggers_of_the_configuration_and_from_python_receive_every_record(tmp_p
     first(
         4,
         [
-            (
-                "+logger.mine._target_=support.collector.Missing",
-                (),
-                "logger.mine._target_=support.collector.Missing cannot be imported",
-            ),
+            ("+logger.mine._target_=support.collector.Missing", (), "support.collector.Missing cannot be imported"),
             ("+logger.mine._target_=pathlib.Path", (), "returned a PosixPath without start, log, finish, close: use"),
             ("+logger.mine={_target_: support.collector.Lines}", (), "is invalid .*'path'"),
             ("+logger.mine={_target_: support.collector.Lines, file: x}", (), "logger.mine.file='x' is not a"),
-            (
-                "+logger.mine={_target_: support.collector.Lines, path: {_target_: io.StringIO}}",
-                (),
-                "mine.path=.*not built",
-            ),
+            ("+logger.mine={_target_: support.collector.Lines, path: {_target_: io.StringIO}}", (), "path=.*not built"),
             ("+logger.mine={path: x}", (), "unknown key 'logger.mine'"),
             ("+logger.console._target_=support.collector.Lines", (), "unknown key 'logger.console._target_'"),
             ("arch.seed=1", (Collector,), "loggers has the class Collector: use an object"),
@@ -76,13 +61,6 @@ def test_loggers_that_cannot_be_built_are_refused(tmp_path, given, loggers, mess
     assert not (tmp_path / "run").exists()
 
 
-PPO_RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
-
-
-def train_ppo(run_dir, *overrides, callbacks=()):
-    return stoix_like.train("ppo/ff_ppo", [*PPO_RUN, *overrides], run_dir=run_dir, callbacks=callbacks)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     first(
@@ -90,14 +68,8 @@ def train_ppo(run_dir, *overrides, callbacks=()):
         [
             ("callbacks=[{evaluations: 5}]", "has no _target_"),
             ("callbacks=[{_target_: stoix_like.callbacks.StopAtRetrun, episode_return: 1}]", "cannot be imported"),
-            (
-                "callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, value: 1}]",
-                "callbacks.0.value=1 is not a parameter",
-            ),
-            (
-                "callbacks=[{_target_: stoix_like.callbacks.StopWithoutImprovement, evaluations: 0}]",
-                "must be at least 1",
-            ),
+            ("callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, value: 1}]", "0.value=1 is not a parameter"),
+            ("callbacks=[{_target_: stoix_like.callbacks.StopWithoutImprovement, evaluations: 0}]", "at least 1"),
             (
                 "callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, episode_return: {_target_: math.sqrt}}]",
                 "callbacks.0.episode_return={'_target_': 'math.sqrt'} is not built, because only networks",
@@ -110,7 +82,7 @@ def train_ppo(run_dir, *overrides, callbacks=()):
 )
 def test_callbacks_that_cannot_be_built_are_refused(tmp_path, given, message, capsys):
     with pytest.raises(SystemExit) as exit_:
-        cli.main(["train", *PPO_RUN, given, f"hydra.run.dir={tmp_path}/run"])
+        cli.main(["train", *SMALL, given, f"hydra.run.dir={tmp_path}/run"])
     assert exit_.value.code == REFUSED
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -118,9 +90,5 @@ def test_callbacks_that_cannot_be_built_are_refused(tmp_path, given, message, ca
 
 def test_only_callbacks_are_accepted_from_python(tmp_path):
     with pytest.raises(ConfigError, match=r"callbacks has a function: use an object of a subclass"):
-        train_ppo(tmp_path / "run", callbacks=[print_it])
+        stoix_like.train("ppo/ff_ppo", SMALL, run_dir=tmp_path / "run", callbacks=[lambda record: print(record)])
     assert not (tmp_path / "run").exists()
-
-
-def print_it(record):
-    print(record)

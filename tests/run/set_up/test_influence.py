@@ -1,5 +1,3 @@
-"""What hyperparameters act on: found by tracing, and compared with training in which each of them differs tenfold."""
-
 import jax
 import numpy as np
 import pytest
@@ -7,17 +5,15 @@ import pytest
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import Agent, Axes
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.population.members import convert_values, float_fields
 from stoix_like.run.set_up.influence import effective
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.schema import flat_hints, get_value
 from support import disco, tiny_dreamer
-from support.composed import compose_config
-from support.systems import SYSTEMS, environment, needs_examples
+from support.set_ups import setup_of
+from support.systems import SYSTEMS, environment, needs_examples, schema
 
-DQN, PPO = "q_learning/ff_dqn", "ppo/ff_ppo"
+DQN = "q_learning/ff_dqn"
 NUM_UPDATES = 6
 # Limits and thresholds that the data of a few updates do not reach, and a weight whose scale Adam ignores.
 MAY_BE_INERT = {
@@ -36,18 +32,15 @@ MAY_BE_INERT = {
 
 def set_up_small(system, *overrides):
     common = [f"system={system}", environment(system), "arch.total_num_envs=8", "logger=silent"]
-    return set_up(parse_config(compose_config([*common, *disco.overrides(system), *overrides])))
-
-
-def varied(*names, system=DQN, **values):
-    lists = ", ".join(f"{name}: {values.get(name, [0.1, 0.2])}" for name in names)
-    return set_up_small(system, f"arch.population.hyperparams={{{lists}}}", "arch.population.mode=zip")
+    return setup_of(*common, *disco.overrides(system), *overrides)
 
 
 @pytest.mark.slow
 def test_what_nothing_depends_on_is_noted():
     names = ["gamma", "priority_exponent", "importance_sampling_exponent", "evaluation_epsilon"]
-    notes = [note for note in varied(*names).plan.notes if "hyperparams" in note]
+    lists = ", ".join(f"{name}: [0.1, 0.2]" for name in names)
+    setup = set_up_small(DQN, f"arch.population.hyperparams={{{lists}}}", "arch.population.mode=zip")
+    notes = [note for note in setup.plan.notes if "hyperparams" in note]
     assert notes == [
         f"arch.population.hyperparams.{name} has no effect on training in this configuration" for name in names[1:]
     ]
@@ -57,7 +50,7 @@ def test_what_nothing_depends_on_is_noted():
 
 
 def test_settings_of_selections_that_are_not_made_are_noted():
-    notes = set_up_small(PPO, "arch.population.pbt.fraction=0.5").plan.notes
+    notes = set_up_small("ppo/ff_ppo", "arch.population.pbt.fraction=0.5").plan.notes
     assert "arch.population.pbt.fraction=0.5 has no effect with arch.population.pbt.every_evals=null" in notes
 
 
@@ -103,7 +96,7 @@ def train(setup, hyperparams):
 def sizes_of(system):
     if system == "dreamer/dreamer_v3":
         return [*tiny_dreamer.NETWORK, *tiny_dreamer.SIZES]
-    known = flat_hints(type(parse_config(compose_config([f"system={system}"])).system))
+    known = flat_hints(schema(system))
     replays = {"warmup_steps": 48, "epochs": 2, "total_buffer_size": 1024, "total_batch_size": 16, "rollout_length": 4}
     sizes = replays if "total_buffer_size" in known else {"rollout_length": 16}
     if "sequence_period" in known:

@@ -1,15 +1,11 @@
-"""Runs that do not fit into memory."""
-
 import jax
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up import memory_estimate
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from support.composed import compose_config
+from support.set_ups import loop_of, setup_of
 from support.trained_runs import LAYERS
 
 SMALL = [
@@ -18,14 +14,10 @@ SMALL = [
 ]
 
 
-def loop_of(*overrides):
-    return TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]))
-
-
 def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
     monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 240_000)
     with pytest.raises(ConfigError, match=r"arch.population.size=40 needs .* \(40 member\(s\) × .*: use at most \d+$"):
-        loop_of("arch.population.size=40")
+        loop_of(*SMALL, "arch.population.size=40")
 
 
 @pytest.mark.slow
@@ -33,7 +25,7 @@ def test_the_best_parameters_are_kept_beside_the_last_ones(monkeypatch):
     resident = []
     monkeypatch.setattr(memory_estimate, "check", lambda *args, **_: resident.append(args[4]))
     for absolute_metric in ("true", "false"):
-        loop = loop_of("checkpoint.keep_best=false", f"arch.absolute_metric={absolute_metric}")
+        loop = loop_of(*SMALL, "checkpoint.keep_best=false", f"arch.absolute_metric={absolute_metric}")
     training_with, evaluation_with, training, evaluation = resident
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(loop.state.shared))
     assert (training_with - training, evaluation_with - evaluation, training) == (size, size, 0)
@@ -45,7 +37,7 @@ def test_rollouts_that_wait_for_the_learner_are_counted(monkeypatch):
     resident = []
     monkeypatch.setattr(memory_estimate, "check", lambda *args, **_: resident.append(args[4]))
     for size in (0, 1, 16):
-        loop_of("arch=sebulba", "env=gymnasium/cartpole", f"arch.pipeline_queue_size={size}", "arch.num_evaluation=2")
+        loop_of(*SMALL, "arch=sebulba", "env=gymnasium/cartpole", f"arch.pipeline_queue_size={size}")
     none, one, all_ = resident[::2]
     assert all_ - none == 16 * (one - none)
     assert one - none >= 32 * 4 * 2 * 4 * 4
@@ -54,7 +46,7 @@ def test_rollouts_that_wait_for_the_learner_are_counted(monkeypatch):
 @pytest.mark.slow
 def test_a_run_that_does_not_fit_into_memory_is_refused_with_the_keys_to_reduce(monkeypatch):
     # More than the arrays of the estimate, less than the program.
-    setup = set_up(parse_config(compose_config(SMALL)))
+    setup = setup_of(*SMALL)
     monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 3_000)
     with pytest.raises(ConfigError, match="the run needs .* MiB per device, .*: use a smaller arch.total_num_envs"):
         TrainingLoop(setup, MultiLogger([]))

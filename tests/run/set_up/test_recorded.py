@@ -1,5 +1,3 @@
-"""Recorded data of a run: what it learns of them, and what it refuses."""
-
 import dataclasses
 
 import numpy as np
@@ -30,17 +28,14 @@ def test_a_task_has_the_data_of_its_scenario(tmp_path, monkeypatch):
     write_data(tmp_path / "seen.npz", data._replace(observation=Observation(data.observation.agent_view[:, ::2])))
     monkeypatch.setenv("HOME", str(tmp_path))
     words = ["env=gymnax/cartpole_no_velocity", "system.data='~/seen.npz'"]
-    config = parse_config(compose_config(["system=q_learning/ff_dqn", *SMALL, *words]))
-    assert config.environment_name == "gymnax/CartPole-v1-no-velocity"
-    assert set_up(config).spec.data.observation.agent_view.shape == (220, 2)
+    setup = setup_of("system=q_learning/ff_dqn", *SMALL, *words)
+    assert setup.config.environment_name == "gymnax/CartPole-v1-no-velocity"
+    assert setup.spec.data.observation.agent_view.shape == (220, 2)
     # The file may also have the name of the task, as those of others do.
-    seen, header = (
-        read_data(tmp_path / "seen.npz"),
-        dataclasses.replace(data.header, environment="CartPole-v1-no-velocity"),
-    )
-    write_data(tmp_path / "named.npz", seen._replace(header=header))
+    header = dataclasses.replace(data.header, environment="CartPole-v1-no-velocity")
+    write_data(tmp_path / "named.npz", read_data(tmp_path / "seen.npz")._replace(header=header))
     words = [*words[:1], f"system.data={tmp_path / 'named.npz'}"]
-    assert set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *SMALL, *words]))).spec.data is not None
+    assert setup_of("system=q_learning/ff_dqn", *SMALL, *words).spec.data is not None
 
 
 def test_data_of_environments_that_were_set_up_in_another_way(tmp_path):
@@ -75,17 +70,11 @@ def test_sizes_of_the_data_are_compared_with_those_of_the_run(tmp_path):
 
 
 def test_a_varied_share_of_data_has_no_effect_offline(tmp_path):
-    data = write_cartpole(tmp_path / "data.npz")
+    words = ["system=q_learning/ff_dqn", *SMALL, write_cartpole(tmp_path / "data.npz")]
     with pytest.raises(ConfigError, match=r"hyperparams.data_fraction has 1, with which a single run has no"):
-        setup_of(
-            "system=q_learning/ff_dqn",
-            *SMALL,
-            "arch=anakin",
-            data,
-            "arch.population.hyperparams={data_fraction:[0.5,1]}",
-        )
+        setup_of(*words, "arch=anakin", "arch.population.hyperparams={data_fraction:[0.5,1]}")
     with pytest.raises(ConfigError, match=r"arch.population.hyperparams.data_fraction has no effect with arch=offline"):
-        setup_of("system=q_learning/ff_dqn", *SMALL, data, "arch.population.hyperparams={data_fraction:[0.1,0.2]}")
+        setup_of(*words, "arch.population.hyperparams={data_fraction:[0.1,0.2]}")
 
 
 def test_actions_of_the_data_are_those_that_the_agent_learns(tmp_path):

@@ -1,28 +1,13 @@
-"""Runs that are refused before they are compiled."""
-
 import re
 
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.run.set_up.setup import set_up
 from support import toys
-from support.composed import compose_config
+from support.set_ups import setup_of
 from support.tiny_dreamer import TINY
 
 KERNELS = ["network.actor_network.pre_torso.kernel_sizes=[3]"]
-
-
-def setup_of(*overrides):
-    return set_up(parse_config(compose_config(overrides)))
-
-
-def test_unsuitable_networks_are_refused_before_compiling():
-    no_units = [*TINY, "env=gymnax/cartpole", "network.world_model.encoder.units=0"]
-    for overrides in (["network.actor_network=null"], ["network=cnn", "env=gymnax/breakout", *KERNELS], no_units):
-        with pytest.raises(ConfigError, match="network"):
-            setup_of(*overrides)
 
 
 @pytest.mark.parametrize(("system", "noted"), [("mpo/ff_mpo", True), ("sac/ff_sac", False)])
@@ -68,22 +53,15 @@ RUN = [
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            ["env=gymnax", "env.scenario.name=CartPole-v1"],
-            "arch=sebulba steps environments on the host, and gymnax/CartPole",
-        ),
+        (["env=gymnax", "env.scenario.name=CartPole-v1"], "steps environments on the host, and gymnax/CartPole"),
         (["arch.population.size=2"], "arch.population.size=2 does not fit arch=sebulba"),
         (["arch.actor.actor_per_device=3"], "arch.total_num_envs=4 must be a multiple of 3, 3 actor.*: use 3 or 6"),
         (["arch.learner.device_ids=[]"], r"arch.learner.device_ids=\[\] must name at least one device"),
         (["arch.actor.device_ids=[1,1]"], r"arch.actor.device_ids=\[1, 1\] must name .* none twice"),
         (["arch.actor.device_ids=[0,7]"], r"arch.actor.device_ids=\[0, 7\] needs more devices than there are: use"),
-        (["arch.pipeline_queue_size=-1"], "arch.pipeline_queue_size=-1 is out of range"),
         (["arch.architecture_name=sebulbo"], "arch.architecture_name=sebulbo is not known: did you mean 'sebulba'"),
         (["+arch.num_devices=2"], "unknown key 'arch.num_devices'"),
-        (
-            toys.overrides(module="support.keeper", rollout_length=5, warmup_steps=5),
-            "system.warmup_steps=5: arch=sebulba has no warm-up",
-        ),
+        (toys.overrides(module="support.keeper", rollout_length=5, warmup_steps=5), "arch=sebulba has no warm-up"),
     ],
 )
 def test_what_does_not_fit_sebulba_is_refused(overrides, message):
@@ -115,7 +93,6 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
         ([*PBT, "arch.population.size=1"], "needs several members"),
         ([*PBT[:1], PBT[2], f"{VARY}={{gamma: {{choice: [0.9, 0.99]}}}}"], "gamma to {uniform: [low, high]}"),
         ([*PBT, f"{BOUNDS}={{gamma: {{uniform: [0.9, 1.0]}}}}"], "bounds.gamma does not vary"),
-        ([*PBT, f"{BOUNDS}={{actor_lr: {{log_uniform: [0, 1]}}}}"], "must start above 0"),
         ([*PBT, f"{BOUNDS}={{actor_lr: {{uniform: [-1, 1]}}}}"], "system.actor_lr=-1.0"),
         ([*TRIALS, f"{BOUNDS}={{gamma: {{uniform: [0, 1]}}}}"], "set arch.population.pbt.every_evals=1"),
         ([*PBT, "arch.population.pbt.fraction=0.6"], "arch.population.pbt.fraction=0.6"),
@@ -126,26 +103,16 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
         ([*WAGES, "system=search/ff_az"], "plans the actions of one agent"),
         (["env.team_reward=true"], "env.team_reward=true has no effect: gymnax/CartPole-v1 has one agent"),
         ([*GAMES, "system.num_minibatches=5"], "system.num_minibatches=5 must divide"),
-        ([*GAMES, "network.share=false", "system.optimiser=muon"], "would take the biases of several agents"),
         ([*GAMES, "network.share=false", "system.intrinsic=rnd"], "intrinsic=rnd has one network for all agents"),
         ([*WAGES, "system=q_learning/ff_pqn_vdn", "system.normalize_rewards=true"], "set env.team_reward=true"),
         ([*WAGES, "+observations=centralised"], "games of several agents have it with +env.kwargs.world=true"),
         # Entries of their own for actors and critics.
-        (
-            [*SEEN, "network.observations.critic=agent_view.privileged"],
-            "feature_name=agent_view.privileged is not part",
-        ),
+        ([*SEEN, "network.observations.critic=agent_view.privileged"], "name=agent_view.privileged is not part"),
         ([*SEEN, "+network.observations.critics=agent_view"], "network.observations.critics is not a role: "),
         ([*SEEN, "network.observations=agent_view"], "network.observations=agent_view must be a mapping"),
         ([*SEEN, "network=mlp_shared"], "network.critic_network shares its torso"),
         ([*SEEN, "network.critic_network=null"], "there is no network.critic_network or network.q_network"),
-        # Sizes that no machine has.
-        (["env.frame_stack=1e18"], "env.frame_stack=1000000000000000000 is out of range: it must be in [1, 1024"),
-        (["system.epochs=3e9"], "system.epochs=3000000000 is out of range"),
-        ([*SAC, "system.policy_frequency=2147483648"], "system.policy_frequency=2147483648 is out of range"),
-        (["arch.population.seeds=1e8"], "arch.population.seeds=100000000 is out of range"),
-        (["arch.num_evaluation=1e9", "arch.total_timesteps=1e15"], "arch.num_evaluation=1000000000 is out"),
-        (["arch.total_timesteps=1e18"], "arch.total_timesteps=1000000000000000000 is out of range"),
+        # Sizes that no machine has; `test_bounds` has those beyond the range of a key.
         ([*DQN, "system.total_buffer_size=1e12"], "system.total_buffer_size=1000000000000 is too large for"),
         (["system=q_learning/ff_rainbow", "system.total_buffer_size=2e9"], "total_buffer_size=2000000000 is too large"),
         (
@@ -153,9 +120,12 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
             "decay_learning_rates=True: 3,999,998,976 gradient steps are more",
         ),
         (["network.actor_network.pre_torso.layer_sizes=[1000000,1000000]"], "the network is too large: the run needs"),
+        # Networks.
+        (["network.actor_network=null"], "network."),
+        (["network=cnn", "env=gymnax/breakout", *KERNELS], "network."),
+        ([*TINY, "env=gymnax/cartpole", "network.world_model.encoder.units=0"], "network."),
         # Pictures.
         (["env=probe/value", "logger.video.every_evals=3"], "every_evals=3: env.scenario.name=value has no drawing: "),
-        ([*SAC, "system.tau=0"], "system.tau=0.0 is out of range: it must be in (0.0, 1.0]"),
         ([*SAC, "system.normalize_rewards=true", "system.reward_scale=0.1"], "system.reward_scale=0.1 has no effect"),
         ([*SAC, f"{ACTOR}.action_head.min_scale=-1"], "action_head.min_scale=-1.0 is out of range"),
         (["network=mlp_hl_gauss", f"{CRITIC}.vmin=20"], "critic_head.vmin=20 must be less than vmax=10"),
@@ -164,10 +134,7 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
         ([*LRU, f"{ACTOR}.rnn_layer.cell_kwargs={{max_radius: 1.5}}"], "max_radius=1.5 is out of range"),
         ([*DQN, f"+{ACTOR}.action_head.action_dim=3"], "action_dim=3 does not fit 2 discrete actions: leave it out"),
         (["system=q_learning/ff_pqn", f"{ACTOR}.pre_torso.layer_sizes=[]"], "pre_torso has no layers"),
-        (
-            ["system=sac/ff_crossq", "env=gymnax/pendulum", "system.total_batch_size=1", "arch.num_devices=1"],
-            "one sample each",
-        ),
+        (["system=sac/ff_crossq", "env=gymnax/pendulum", "system.total_batch_size=1"], "one sample each"),
         ([*TRIALS, "arch.population.pbt.every_evals=20"], "pbt.every_evals=20 selects at none of 20 evaluation(s)"),
         (
             [
@@ -177,10 +144,7 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
             ],
             "an end of arch.population.pbt.bounds.vmin does not fit: system.vmin=-50.0 must be less",
         ),
-        (
-            ["system=dreamer/dreamer_v3", "system.train_ratio=1"],
-            "use system.total_batch_size=2 system.online_sequences=2",
-        ),
+        (["system=dreamer/dreamer_v3", "system.train_ratio=1"], "total_batch_size=2 system.online_sequences=2"),
         (["env=gymnasium/cartpole", "env.timeout=1e7"], "env.timeout=10000000.0 is out of range"),
     ],
 )

@@ -1,6 +1,5 @@
-"""Refusals of networks and systems that do not fit name a choice that does."""
-
 import collections
+import functools
 import itertools
 import re
 from pathlib import Path
@@ -19,11 +18,11 @@ from stoix_like.envs.spaces import Box, Discrete, fits
 from stoix_like.errors import ConfigError
 from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.networks.requirements import check_networks
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.set_up.suggestions import experiments, tuned_experiment
 from support import disco
 from support.composed import compose_config
 from support.selections import first
+from support.set_ups import setup_of
 from support.systems import needs_examples
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -31,11 +30,10 @@ RESULTS = (DOCS / "results.md").read_text().splitlines()
 MEMORY = (DOCS / "guides/memory.md").read_text().splitlines()
 DQN, SAC = ("system=q_learning/ff_dqn",), ("system=sac/ff_sac",)
 PQN = ("system=q_learning/ff_pqn",)
-FEATURE = "stoix_like.networks.inputs.FeatureInput"
 IMAGES, VECTORS, CONTINUOUS = ("env=gymnax/breakout",), ("env=gymnax/cartpole",), ("env=gymnax/pendulum",)
 
 
-# One refusal of each kind; below, those of other systems.
+# One refusal of each kind; below, those of other families of systems.
 KINDS = [
     ((*DQN, *IMAGES, "network=cnn"), "choose network=cnn_dqn"),
     ((*DQN, *VECTORS, "network=mlp_c51"), "has num_atoms, vmin, vmax, .* choose network=mlp_dqn"),
@@ -49,37 +47,23 @@ KINDS = [
     ((*VECTORS, "network.critic_network=null"), r"network\.critic_network is not set.*choose network=mlp"),
 ]
 OTHERS = [
-    ((*DQN, *VECTORS, "network=cnn"), "choose network=mlp_dqn"),
-    ((*DQN, *VECTORS, "network=mlp"), "choose network=mlp_dqn"),
-    ((*PQN, *VECTORS, "network=mlp_qr_dqn"), "choose network=mlp_pqn"),
     (("system=q_learning/ff_qr_dqn", *VECTORS, "network=mlp_dqn"), "choose network=mlp_qr_dqn"),
-    ((*PQN, *IMAGES, "network=cnn"), "choose network=cnn_pqn"),
-    (("system=q_learning/ff_c51", *IMAGES, "network=cnn"), "choose network=cnn_c51"),
-    (("system=q_learning/ff_qr_dqn", *IMAGES, "network=cnn"), "choose network=cnn_qr_dqn"),
     (("system=q_learning/ff_rainbow", *IMAGES, "network=cnn"), "choose network=cnn_rainbow"),
-    (("system=sac/ff_sac_discrete", *IMAGES, "network=cnn"), "choose network=cnn_sac_discrete"),
-    ((*SAC, *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_sac"),
-    (("system=sac/ff_sac_c51", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_sac_c51"),
     (("system=sac/ff_tqc", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_tqc"),
     (("system=reppo/ff_reppo", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_reppo"),
     (("system=sac/ff_sac_discrete", *VECTORS, "network=mlp"), "choose network=mlp_sac_discrete"),
     (("system=ddpg/ff_d4pg", *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_d4pg"),
-    (("system=ddpg/ff_td3", *CONTINUOUS, "network=mlp_d4pg"), "choose network=mlp_ddpg"),
-    ((*VECTORS, "network=mlp_dqn"), "choose network=mlp"),
     (("system=search/ff_mz", *VECTORS, "network=mlp"), "choose network=mlp_muzero"),
-    (("system=search/ff_mz", *IMAGES, "network=cnn"), "choose network=cnn_muzero"),
     (("system=dreamer/dreamer_v3", *IMAGES, "network=cnn"), "choose network=dreamer_xs"),
     (("system=ppo/rec_ppo", *IMAGES, "network=cnn"), "choose network=cnn_rnn"),
-    (("system=q_learning/rec_pqn", *IMAGES, "network=cnn_pqn"), "choose network=cnn_rnn_pqn"),
     (("system=q_learning/rec_r2d2", *VECTORS, "network=mlp_dqn"), "choose network=rnn_dqn"),
-    (("system=sac/rec_sac", *CONTINUOUS, "network=mlp_sac"), "choose network=rnn_sac"),
     (("system=ddpg/rec_td3", *CONTINUOUS, "network=rnn_sac"), "choose network=rnn_ddpg"),
 ]
 
 
 def refusal(*overrides):
     with pytest.raises(ConfigError) as caught:
-        set_up(parse_config(compose_config(["logger=silent", *overrides])))
+        setup_of("logger=silent", *overrides)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -109,12 +93,6 @@ def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, 
 )
 def test_a_system_that_does_not_fit_names_those_that_do(overrides, systems):
     assert refusal(*overrides).endswith(f": choose system={systems}")
-
-
-@pytest.mark.parametrize("feature", ["obs", "step_count"])
-def test_an_unknown_feature_names_those_of_the_environment(feature):
-    message = refusal(f"+network.actor_network.input_layer={{_target_: {FEATURE},feature_name: {feature}}}")
-    assert f"feature_name={feature} is not part of the observation: use agent_view" in message
 
 
 def test_the_listed_returns_of_experiments_are_those_of_the_results():
@@ -166,7 +144,7 @@ def test_experiments_on_data_need_a_file_of_the_user(experiment, environment, wi
     )
     write_data(tmp_path / "data.npz", data.with_statistics())
     words = [given, f"system.data={tmp_path}/data.npz", "logger=silent", "system.total_buffer_size=8192"]
-    assert set_up(parse_config(compose_config(words))).spec.data is not None
+    assert setup_of(*words).spec.data is not None
 
 
 @pytest.mark.slow
@@ -202,6 +180,7 @@ def test_a_tuned_experiment_is_found_by_system_and_environment(system, suite, sc
     assert tuned_experiment(system, suite, scenario) == expected
 
 
+@functools.cache
 def fitting_systems(network):
     config = OmegaConf.to_container(OmegaConf.load(config_dir() / "network" / f"{network}.yaml"), resolve=True)
 
@@ -220,25 +199,10 @@ def fitting_systems(network):
 
 @pytest.mark.slow
 def test_every_system_has_a_network_that_fits():
-    stochastic = [
-        "awr/ff_awr",
-        "impala/ff_impala",
-        "mpo/ff_vmpo",
-        "offline/bc",
-        "ppo/ff_dpo",
-        "ppo/ff_ppo",
-        "ppo/ff_ppo_penalty",
-        "search/ff_sampled_az",
-        "spo/ff_spo",
-        "vpg/ff_a2c",
-        "vpg/ff_reinforce",
-    ]
-    assert fitting_systems("mlp_continuous") == stochastic
     # All discrete actions are searched, or sampled ones of any kind.
-    assert fitting_systems("cnn") == sorted([*stochastic, "search/ff_az"])
-    assert {system for network in group_choices("network") for system in fitting_systems(network)} == set(
-        group_choices("system")
-    )
+    assert {*fitting_systems("cnn")} == {*fitting_systems("mlp_continuous"), "search/ff_az"}
+    fitted = {system for network in group_choices("network") for system in fitting_systems(network)}
+    assert fitted == set(group_choices("system"))
 
 
 def takes_discrete_actions(network):
@@ -257,11 +221,8 @@ def test_every_network_can_be_set_up_with_the_systems_that_it_fits():
             config = compose_config(choice := [f"system={system}", f"network={network}", *disco.overrides(system)])
             spaces = getattr(type(parse_config(config).system), "action_spaces", (Discrete,))
             discrete = Discrete in spaces and takes_discrete_actions(config.network)
-            vectors, images = (
-                ("env=gymnax/cartpole", "env=gymnax/breakout")
-                if discrete
-                else ("env=gymnax/pendulum", "env._target_=support.custom_envs.Spot")
-            )
-            env = "env=navix/empty_5x5" if network == "grid" else vectors
-            env = images if network.startswith(("cnn", "resnet")) else env
-            set_up(parse_config(compose_config([*choice, env])))
+            env = "env=gymnax/cartpole" if discrete else "env=gymnax/pendulum"
+            env = "env=navix/empty_5x5" if network == "grid" else env
+            if network.startswith(("cnn", "resnet")):
+                env = "env=gymnax/breakout" if discrete else "env._target_=support.custom_envs.Spot"
+            setup_of(*choice, env)

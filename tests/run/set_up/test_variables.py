@@ -1,14 +1,12 @@
-"""Collections of variables beside parameters."""
-
 import jax.numpy as jnp
 import optax
 import pytest
 
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.set_up.variables import check_variables
 from support.composed import compose_config
+from support.set_ups import setup_of
 
 TORSO = "network.actor_network.pre_torso={_target_: support.constant_torsos.FixedFeatures}"
 
@@ -25,7 +23,7 @@ def shared(collection, optim):
 def test_constants_of_a_torso_are_not_trained_but_refused():
     message = "system=ppo/ff_ppo would train the collection constants of the network params.actor_params .* as arrays"
     with pytest.raises(ConfigError, match=message):
-        set_up(parse_config(compose_config(["env=probe/policy", TORSO])))
+        setup_of("env=probe/policy", TORSO)
 
 
 def test_batch_statistics_are_refused_where_the_system_does_not_update_them():

@@ -4,15 +4,13 @@ import pytest
 
 import stoix_like
 from stoix_like import cli
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_member, open_run, take_member
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up import warm_start
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from support.composed import compose_config
 from support.selections import first
+from support.set_ups import loop_of, setup_of
 from support.tiny_dreamer import TINY
 from support.trained_runs import SMALL, select_untrained, train_members, train_pendulum
 
@@ -31,7 +29,7 @@ def members(tmp_path_factory):
 
 
 def configured(*overrides):
-    return set_up(parse_config(compose_config([*SMALL, "arch.total_timesteps=128", *overrides])))
+    return setup_of(*SMALL, "arch.total_timesteps=128", *overrides)
 
 
 def assert_equal(found, expected):
@@ -98,10 +96,9 @@ def test_a_slow_critic_and_the_scale_of_returns_are_those_of_the_other_run(tmp_p
     given += ["arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.max_eval_steps=20", "system.lr_warmup_steps=1"]
     stoix_like.train("dreamer/dreamer_v3", given, run_dir=tmp_path / "other")
     other = load_member(open_run(tmp_path / "other"), "best", None).shared
-    setup = set_up(parse_config(compose_config([*given, f"arch.init_from={tmp_path / 'other'}", "arch.seed=9"])))
-    loop = TrainingLoop(setup, MultiLogger([]))
+    loop = loop_of(*given, f"arch.init_from={tmp_path / 'other'}", "arch.seed=9")
     fresh = loop.state.shared
-    loop.warm_start(warm_start.find(setup))
+    loop.warm_start(warm_start.find(loop.setup))
     assert_equal(loop.state.shared._replace(opt_state=()), other._replace(opt_state=()))
     assert_equal(loop.state.shared.opt_state, fresh.opt_state)
     assert float(np.abs(other.return_scale).max()) > 0.0
@@ -120,18 +117,12 @@ def test_train_command(pendulum, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_best_member_is_taken(members):
+def test_the_best_member_is_taken_and_as_it_ended_without_trained_best_parameters(members, tmp_path):
     setup = configured("env.time_limit=30", f"arch.init_from={members}")
     source, other = warm_start.find(setup), load_member(open_run(members), "best", "best")
     assert (source.member, source.env_steps) == (other.member, other.env_steps)
-    kernel = "params.actor_params.params.torso.Dense_0.kernel"
-    np.testing.assert_array_equal(
-        source.read()[kernel], other.shared.params.actor_params["params"]["torso"]["Dense_0"]["kernel"]
-    )
-
-
-@pytest.mark.slow
-def test_members_without_trained_best_parameters_are_taken_as_they_ended(members, tmp_path):
+    actor = other.shared.params.actor_params["params"]["torso"]["Dense_0"]["kernel"]
+    np.testing.assert_array_equal(source.read()["params.actor_params.params.torso.Dense_0.kernel"], actor)
     setup = configured(f"arch.init_from={select_untrained(members, tmp_path / 'recorded', range(3))}")
     source, last = warm_start.find(setup), load_member(open_run(members), "last", "best")
     assert (source.item, source.member, source.env_steps) == ("shared", last.member, 128)
