@@ -1,10 +1,8 @@
-"""What follows from the budget, the members and the devices of a run."""
-
 import re
 
 import pytest
 
-from stoix_like.arch_config import HalvingConfig, PBTConfig, PopulationConfig, step_unit
+from stoix_like.arch_config import PBTConfig, PopulationConfig, step_unit
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from support.composed import compose_config
@@ -29,13 +27,6 @@ def arch(*overrides):
 def test_settings_of_a_grid_have_the_same_seeds(changes, expected):
     population = PopulationConfig(**{"size": 4, "hyperparams": {"gamma": [0.9, 0.99]}, "seeds": 1, **changes})
     assert population.is_paired == expected
-
-
-def test_members_are_replaced_only_where_a_period_or_rounds_are_set():
-    one = PopulationConfig(4, None, "zip", 1)
-    assert (one.evolves, one.halves) == (False, False)
-    other = PopulationConfig(4, None, "zip", 1, PBTConfig(every_evals=1), HalvingConfig(rounds=2.0))
-    assert (other.evolves, other.halves) == (True, True)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Tests of what pages name: scripts and extras."""
-
 import re
 import tomllib
 from pathlib import Path
@@ -34,11 +32,6 @@ def listed_extras(text):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_script_of_a_page_exists(page):
     assert [path for path in scripts(page.read_text()) if not (ROOT / path).exists()] == []
-
-
-def test_scripts_are_found_in_a_page():
-    text = "`scripts/results.py`, scripts/soak/soak.py. https://host/main/scripts/other.py, scripts/…, `scripts/smoke`"
-    assert scripts(text) == ["scripts/results.py", "scripts/soak/soak.py", "scripts/smoke"]
 
 
 def test_the_readme_lists_every_extra():

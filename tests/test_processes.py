@@ -1,5 +1,3 @@
-"""Runs on several hosts: real processes of one CPU device each, which communicate over the network."""
-
 from __future__ import annotations
 
 import json

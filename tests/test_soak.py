@@ -1,5 +1,3 @@
-"""The soak test: its helpers, and one try of each kind."""
-
 import json
 import os
 import random
@@ -11,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from stoix_like import callbacks, composition
-from stoix_like.config import parse_config
-from support.selections import select
 
 SCRIPTS = Path(__file__).parent.parent / "scripts/soak"
 KINDS = ("kills", "disks", "faults", "sweeps", "sebulba", "fuzz", "hostile")
@@ -140,22 +136,6 @@ def test_planting_a_trap_does_no_harm_itself(modules, tmp_path):
         assert contents(run_dir) != before, name
         assert plant.__doc__, name
         assert hostile.harm(outside) == [], name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "system",
-    select(
-        ["ppo/ff_ppo", "vpg/ff_a2c", "impala/rec_impala", "q_learning/rec_r2d2", "awr/ff_awr"],
-        quick=["ppo/ff_ppo", "q_learning/rec_r2d2"],
-    ),
-)
-def test_overrides_fit_systems_with_and_without_their_keys(modules, system):
-    runs = modules["tiny_runs"]
-    for on_host in (False, True):
-        config = parse_config(runs.composed(*runs.overrides(system, on_host)))
-        config.system.check(config.arch.total_num_envs, 1)
-        assert config.arch.architecture_name == ("sebulba" if on_host else "anakin")
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""Tests of the promises of `docs/stability.md` that no other file tests."""
-
 import importlib
 import inspect
 import re

@@ -1,5 +1,3 @@
-"""Imports and calls of what users bring, refused in one sentence whatever they raise."""
-
 import functools
 import re
 import signal

@@ -30,7 +30,6 @@ class Solver:
         self.nodes = 0
 
     def value(self, mine, taken):
-        """Return the result of perfect play for the player to move: 1, 0 or -1."""
         return 1 if self.reaches(mine, taken, 1) else 0 if self.reaches(mine, taken, 0) else -1
 
     def reaches(self, mine, taken, score):
@@ -82,7 +81,6 @@ class Solver:
         return [column for column, score in scores.items() if score == max(scores.values())]
 
     def _after(self, mine, taken, column):
-        """Return the position after a move."""
         return mine ^ taken, taken | possible(taken) & _COLUMNS[column]
 
     def _search(self, mine, taken, alpha, beta):

@@ -37,7 +37,6 @@ def synthetic():
 
 
 def digest(path):
-    """Return the checksum of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -119,7 +118,6 @@ def make(*overrides):
 
 
 def system_config(*overrides):
-    """Return the hyperparameters."""
     return parse_config(compose_config(["system=disco_rl/ff_disco103", *overrides])).system
 
 

@@ -149,20 +149,6 @@ def test_vtrace_corrects_for_the_policy_lag():
 
 
 @pytest.mark.slow
-def test_learning_rates_decay_to_zero():
-    """With a budget of one update, a second update has a learning rate of zero and changes no parameter."""
-    overrides = [*SMALL, "arch.total_timesteps=1024", "system.decay_learning_rates=true"]
-    loop = loop_of(*overrides)
-    before = jax.device_get(loop.state.shared.params)
-    loop.advance(1)
-    after = jax.device_get(loop.state.shared.params)
-    loop.advance(1)
-    later = jax.device_get(loop.state.shared.params)
-    assert any(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a != b).any()), before, after)))
-    jax.tree.map(np.testing.assert_array_equal, after, later)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "system",
     ["ppo/ff_ppo env=gymnax/pendulum", "ppo/rec_ppo", "ppo/ff_dpo", "ppo/ff_ppo_penalty system.adapt_kl_coef=false"],
