@@ -58,15 +58,6 @@ def test_devices_that_a_process_needs(overrides, expected):
     assert arch(*overrides).devices_needed == expected
 
 
-def test_every_thread_of_every_acting_device_is_an_actor():
-    assert arch("arch=sebulba", "arch.actor.device_ids=[0,3]", "arch.actor.actor_per_device=4").num_actors == 8
-
-
-@pytest.mark.parametrize(("dtype", "expected"), [("float32", None), ("bfloat16", "bfloat16")])
-def test_torsos_compute_in_the_dtype_of_their_parameters_by_default(dtype, expected):
-    assert arch(f"arch.compute_dtype={dtype}").torso_dtype == expected
-
-
 @pytest.mark.parametrize(
     ("group", "unit"),
     [

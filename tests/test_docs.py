@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 import zlib
 from pathlib import Path
 
@@ -248,6 +249,8 @@ def test_every_link_leads_to_a_file(page):
     hosted = re.findall(r"stoix-like/stoix_like/(?:blob/|tree/)?main/([^)#\s]+)", text)
     assert [path for path in linked(text) if not (page.parent / path).exists()] == []
     assert [path for path in hosted if not (ROOT / path).exists()] == []
+    scripts = re.findall(r"(?<![\w/])scripts/[\w./-]*\w", text)
+    assert [path for path in scripts if not (ROOT / path).exists()] == []
 
 
 def test_the_guides_list_the_keys_of_other_frameworks():
@@ -483,3 +486,30 @@ def test_the_preset_of_the_guide_changes_the_keys_it_names(directory):
     assert preset.build is packaged.build
     assert (preset.system.clip_eps, preset.system.minibatches.epochs) == (0.1, 2)
     assert preset.system.gamma == packaged.system.gamma
+
+
+def section(text, title):
+    """Return the text of a section of the second level."""
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
+
+
+def listed_extras(text):
+    """Return the extras in the commands, the paragraph and the table of suites of a text like the README."""
+    install = section(text, "Install")
+    first, others = re.search(r"'\.\[([\w-]+)\]' +# or ([\w, -]+):", install).groups()
+    paragraph = re.search(r"^Extras: (.*?)\. The package", install, re.MULTILINE | re.DOTALL)[1]
+    cells = re.findall(r"^\| ([^|]*) \|", section(text, "Environments"), re.MULTILINE)
+    suites = " ".join(cell for cell in cells if "in the core" not in cell)
+    return {first, *others.split(", "), *re.findall(r"`([\w-]+)`", paragraph + suites)}
+
+
+def test_the_readme_lists_every_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert listed_extras((ROOT / "README.md").read_text()) == set(project["optional-dependencies"])
+
+
+def test_the_site_has_the_extras_of_the_page_that_it_executes():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (install,) = re.findall(r"pip install '\.\[(.*)\]'", (ROOT / "docs/guides/afternoon.md").read_text())
+    ours = re.search(r"stoix_like\[(.*)\]", " ".join(extras["docs"]))[1]
+    assert set(install.split(",")) <= set(ours.split(","))

@@ -30,6 +30,10 @@ DQN = (
     "arch.total_timesteps=3072",
     "arch.num_evaluation=3",
 )
+HOST = (
+    *("env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "arch.total_num_envs=4"),
+    *("system.rollout_length=4", "arch.total_timesteps=640", "arch.num_evaluation=2"),
+)
 SHORT = ("arch.num_eval_episodes=4", "arch.max_eval_steps=60", "logger.console.progress_bar=false")
 
 
@@ -132,8 +136,9 @@ def test_two_processes_train_as_one_with_two_devices(tmp_path: Path) -> None:
             "arch.population.pbt.every_evals=1",
             "arch.stop_at_return=1e9",
         ),
+        HOST,
     ],
-    ids=["replay", "members on hosts", "members on all hosts", "population-based training and callbacks"],
+    ids=["replay", "members on hosts", "members on all hosts", "population-based training and callbacks", "host"],
 )
 def test_four_processes_train_as_one_with_four_devices(tmp_path: Path, args: tuple[str, ...]) -> None:
     train(tmp_path / "four", *args, processes=4)
@@ -207,25 +212,6 @@ def test_a_signal_to_one_process_saves_and_stops_all(tmp_path: Path) -> None:
     found = finish(start("resume", str(run_dir), processes=2))
     assert [code for code, _ in found] == [0, 0], found
     assert metrics(run_dir) == metrics(tmp_path / "whole")
-
-
-HOST = (
-    *(
-        "env=gymnasium",
-        "env.scenario.name=support.scripted:Scripted-v0",
-        "arch.total_num_envs=4",
-        "system.rollout_length=4",
-    ),
-    *("arch.total_timesteps=640", "arch.num_evaluation=2"),
-)
-
-
-@pytest.mark.clusters
-def test_environments_on_the_hosts_are_stepped_by_the_process_of_their_device(tmp_path: Path) -> None:
-    train(tmp_path / "two", *HOST, processes=2)
-    train(tmp_path / "one", *HOST, "arch.num_devices=2")
-
-    assert metrics(tmp_path / "two") == metrics(tmp_path / "one")
 
 
 @pytest.mark.clusters

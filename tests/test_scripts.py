@@ -335,20 +335,6 @@ def plans(cases):
 
 
 @pytest.mark.slow
-def test_the_byte_check_has_sizes_that_fit_in_every_layout(byte_check, monkeypatch):
-    monkeypatch.setattr(byte_check, "random_data", lambda env: f"/{env[4:]}.npz")
-    systems = ("search/ff_mz", "dreamer/dreamer_v3")
-    cases = {
-        (s, name): byte_check.overrides_of(s, *layout) for s in systems for name, layout in byte_check.LAYOUTS.items()
-    }
-    cases["cloning"] = cloning = byte_check.overrides_of("offline/bc", *byte_check.LAYOUTS["population"])
-    assert all(plan.num_updates > 1 for plan in plans(cases).values())
-    assert {"arch=offline", "system.data=/gymnax/cartpole.npz", "arch.population.size=3"} <= set(cloning)
-    # It has no discount to vary.
-    assert not any("gamma" in word for word in cloning)
-
-
-@pytest.mark.slow
 def test_every_case_of_the_byte_check_can_be_planned(byte_check):
     found = plans(byte_check.all_cases())
     assert len(found) > 150

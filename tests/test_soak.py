@@ -177,14 +177,6 @@ def test_a_killed_sweep_may_not_differ_in_a_record(modules, tmp_path):
     assert runs.differences(digests[1], reference) == ["DIFFERENCE: 00000.0 differ from the uninterrupted run"]
 
 
-def test_a_run_of_sebulba_must_be_evaluated_at_the_same_steps_and_end(modules, tmp_path):
-    evaluations = modules["sebulba"].evaluations
-    (tmp_path / "metrics.jsonl").write_text('{"env_steps": 0}\n{"env_steps": 32, "return": 1}\n')
-    assert evaluations(tmp_path) == {"metrics.0": 0, "metrics.1": 32, "finished": False}
-    (tmp_path / "summary.json").touch()
-    assert evaluations(tmp_path)["finished"]
-
-
 def test_tries_take_everything_in_turn_from_a_place_that_the_seed_determines(modules):
     runs = modules["tiny_runs"]
 
@@ -216,16 +208,6 @@ def test_rounds_hold_every_kind_and_figures_add_up(modules):
     lines = soak.report(tries)
     assert lines[-1].split() == ["fuzz", "4", "1", "1", "1", "1", "4"]
     assert "  again: python scripts/soak --seed 5 --only fuzz/3" in lines
-
-
-def test_a_journal_holds_tries_of_earlier_calls_and_counts_signals_by_run(modules, tmp_path):
-    soak, runs = modules["soak"], modules["tiny_runs"]
-    for index, problems in enumerate(([], ["DIFFERENCE: x"])):
-        outcome = runs.Outcome("ppo/ff_ppo, SIGKILL at 0.10, SIGTERM at 0.50", problems, ["cmd"])
-        soak.Journal(tmp_path / "soak.jsonl").add(soak.Try(0, "kills", index, outcome, 1.0))
-    tries = soak.Journal(tmp_path / "soak.jsonl").tries
-    assert [tried.index for tried in tries] == [0, 1]
-    assert soak.by_name(tries)[-1] == "| ppo/ff_ppo | 2 | 4 | 1 |"
 
 
 @pytest.mark.slow

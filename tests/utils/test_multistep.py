@@ -370,20 +370,6 @@ def test_lambda_keeps_the_precision_of_the_values():
     np.testing.assert_allclose(alone(_lambda_returns)(low, 0.95), expected, rtol=1e-6)
 
 
-@by_function
-@pytest.mark.usefixtures("without_type_checks")
-def test_integers_do_not_round_lambda(function):
-    b = with_truncations(make_batch())
-    integers = b._replace(
-        **{
-            name: jnp.round(3.0 * getattr(b, name)).astype(jnp.int32)
-            for name in ("r_t", "discount_t", "v_tm1", "v_t", "q_tm1", "q_next", "q_t")
-        }
-    )
-    floats = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.int32 else x, integers)
-    assert_close(compiled(function)(integers, 0.75), compiled(function)(floats, 0.75))
-
-
 def test_n_step_returns_match_the_definition_for_every_n():
     b = with_truncations(make_batch(batch=2, time=7))
     with pytest.raises(ValueError, match="at least 1"):
