@@ -3,13 +3,12 @@ import re
 import pytest
 
 from stoix_like.arch_config import PBTConfig, PopulationConfig, step_unit
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from support.composed import compose_config
+from support.set_ups import config_of
 
 
 def arch(*overrides):
-    return parse_config(compose_config(overrides)).arch
+    return config_of(*overrides).arch
 
 
 @pytest.mark.parametrize(

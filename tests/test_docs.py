@@ -5,7 +5,6 @@ import os
 import re
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -79,11 +78,11 @@ def public_symbols(body, prefix=""):
                 yield from public_symbols(node.body, f"{prefix}{node.name}.")
 
 
-def generate(root, directory, script="gen_reference.py"):
-    """Write the generated pages of a checkout into a directory, and return what the script defines."""
-    config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(root / "docs"))
+def generate(directory, script="gen_reference.py"):
+    """Write the generated pages into a directory, and return what the script defines."""
+    config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(ROOT / "docs"))
     with FilesEditor(get_files(config), config, str(directory)):
-        return runpy.run_path(str(root / "docs" / script))
+        return runpy.run_path(str(ROOT / "docs" / script))
 
 
 def directives(site):
@@ -107,7 +106,7 @@ def linked(text):
 def site(tmp_path_factory):
     """Generate the pages that are not in `docs`, and return their directory."""
     directory = tmp_path_factory.mktemp("site")
-    generate(ROOT, directory)
+    generate(directory)
     return directory
 
 
@@ -183,41 +182,8 @@ def test_every_config_is_shown_verbatim(site):
     assert [path for path in sources if f"```yaml\n{path.read_text().strip()}\n```" not in texts] == []
 
 
-def test_pages_of_new_modules_and_configs_are_generated(tmp_path):
-    for name in ("__init__", "new", "_hidden", "deep/__init__", "deep/er/__init__", "deep/er/mine", "_private/module"):
-        path = tmp_path / f"stoix_like/{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'"""Module {name}."""')
-    for name in ("config", "system/mine/one", "system/mine/two"):
-        path = tmp_path / f"configs/{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# Config {name}.\nname: {name}\n")
-    for name in ("gen_reference.py", "reference/index.md"):
-        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "docs" / name, tmp_path / "docs" / name)
-    site = tmp_path / "site"
-    generate(tmp_path, site)
-    assert directives(site) == {
-        "stoix_like": "stoix_like.md",
-        "stoix_like.deep": "deep/index.md",
-        "stoix_like.deep.er": "deep/er/index.md",
-        "stoix_like.deep.er.mine": "deep/er/mine.md",
-        "stoix_like.new": "new.md",
-    }
-    assert (site / "reference/SUMMARY.txt").read_text().splitlines() == [
-        "* [Reference](index.md)",
-        "* [stoix_like](stoix_like.md)",
-        "* [deep](deep/index.md)",
-        "    * [er](deep/er/index.md)",
-        "        * [mine](deep/er/mine.md)",
-        "* [new](new.md)",
-    ]
-    assert "- [mine](mine.md): Module deep/er/mine." in (site / "reference/deep/er/index.md").read_text()
-    assert "## mine/two\n\n```yaml\n# Config system/mine/two.\n" in (site / "configuration/system.md").read_text()
-
-
 def test_every_system_is_in_the_table_of_one_family(tmp_path):
-    script = generate(ROOT, tmp_path, "gen_algorithms.py")
+    script = generate(tmp_path, "gen_algorithms.py")
     texts = {page: (tmp_path / f"algorithms/{page}.md").read_text() for page in script["PAGES"]}
     assert sorted(texts) == [page.stem for page in ALGORITHMS]
     rows = [row for text in texts.values() for row in re.findall(r"^\| `.*\|$", text, re.MULTILINE)]
@@ -493,19 +459,16 @@ def section(text, title):
     return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
 
 
-def listed_extras(text):
-    """Return the extras in the commands, the paragraph and the table of suites of a text like the README."""
+def test_the_readme_lists_every_extra():
+    """In its commands, in a paragraph and in the table of suites."""
+    text, project = (ROOT / "README.md").read_text(), tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     install = section(text, "Install")
     first, others = re.search(r"'\.\[([\w-]+)\]' +# or ([\w, -]+):", install).groups()
     paragraph = re.search(r"^Extras: (.*?)\. The package", install, re.MULTILINE | re.DOTALL)[1]
     cells = re.findall(r"^\| ([^|]*) \|", section(text, "Environments"), re.MULTILINE)
     suites = " ".join(cell for cell in cells if "in the core" not in cell)
-    return {first, *others.split(", "), *re.findall(r"`([\w-]+)`", paragraph + suites)}
-
-
-def test_the_readme_lists_every_extra():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert listed_extras((ROOT / "README.md").read_text()) == set(project["optional-dependencies"])
+    listed = {first, *others.split(", "), *re.findall(r"`([\w-]+)`", paragraph + suites)}
+    assert listed == set(project["optional-dependencies"])
 
 
 def test_the_site_has_the_extras_of_the_page_that_it_executes():

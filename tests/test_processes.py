@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoix_like.config import parse_config
 from support import scripted
-from support.composed import compose_config
+from support.set_ups import config_of
 
 SECONDS = 240
 # Metrics that depend on time.
@@ -91,19 +90,14 @@ def metrics(run_dir: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
 
 
-def wait_for_checkpoint(run_dir: Path) -> None:
-    """Wait until a run has written its first checkpoint."""
-    deadline = time.monotonic() + SECONDS
-    while not any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def start_until_checkpoint(run_dir: Path, *args: str) -> list[subprocess.Popen[str]]:
     """Start a run of two processes, and wait until it has written its first checkpoint."""
     started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
+    deadline = time.monotonic() + SECONDS
     try:
-        wait_for_checkpoint(run_dir)
+        while not any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
     except BaseException:
         for process in started:
             process.kill()
@@ -278,7 +272,7 @@ def test_what_does_not_fit_is_refused_by_all_processes(
 
 def test_how_processes_are_started_is_not_recorded() -> None:
     place = "{coordinator: 'host:1', num_processes: 2, process_id: 1}"
-    config = parse_config(compose_config([f"arch.distributed={place}", "arch.num_devices=4"]))
+    config = config_of(f"arch.distributed={place}", "arch.num_devices=4")
 
     assert "distributed" not in config.resolved["arch"]
     assert config.arch.devices_needed == 2

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from stoix_like import composition
-from stoix_like.config import parse_config
 from stoix_like.lab.aot.kernels import Kernel
 from stoix_like.lab.aot.targets import find_target
 from stoix_like.run.host.plan import make_plan
-from support.composed import compose_config
+from support.set_ups import config_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -328,15 +327,10 @@ def byte_check(monkeypatch):
         sys.modules.pop(name)
 
 
-def plans(cases):
-    """Plan runs, of cases by name, without compiling."""
-    configs = {name: parse_config(compose_config(overrides)) for name, overrides in cases.items()}
-    return {name: make_plan(config, config.arch.num_devices) for name, config in configs.items()}
-
-
 @pytest.mark.slow
 def test_every_case_of_the_byte_check_can_be_planned(byte_check):
-    found = plans(byte_check.all_cases())
+    configs = {name: config_of(*overrides) for name, overrides in byte_check.all_cases().items()}
+    found = {name: make_plan(config, config.arch.num_devices) for name, config in configs.items()}
     assert len(found) > 150
     systems = {name.split()[0] for name in found}
     assert set(composition.group_choices("system")) - systems == {byte_check.LEFT_OUT}

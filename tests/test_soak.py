@@ -177,27 +177,6 @@ def test_a_killed_sweep_may_not_differ_in_a_record(modules, tmp_path):
     assert runs.differences(digests[1], reference) == ["DIFFERENCE: 00000.0 differ from the uninterrupted run"]
 
 
-def test_tries_take_everything_in_turn_from_a_place_that_the_seed_determines(modules):
-    runs = modules["tiny_runs"]
-
-    class Named(runs.Bench):
-        def unfinished(self, system):
-            raise LookupError(system)
-
-    def bench(seed):
-        return Named(None, Path(), None, seed)
-
-    def damaged(seed):
-        with pytest.raises(LookupError) as raised:
-            modules["faults"].attempt(bench(seed), random.Random(0), 0)
-        return str(raised.value)
-
-    orders = [[bench(seed).in_turn(range(20), index) for index in range(40)] for seed in (0, 1)]
-    assert all(sorted(order[:20]) == list(range(20)) and order[:20] == order[20:] for order in orders)
-    assert orders[0] != orders[1]
-    assert damaged(0) != damaged(1)
-
-
 def test_rounds_hold_every_kind_and_figures_add_up(modules):
     soak, runs = modules["soak"], modules["tiny_runs"]
     plan = list(soak.planned(list(KINDS), 2))

@@ -6,12 +6,11 @@ import pytest
 from stoix_like.architectures.evaluator import make_evaluator
 from stoix_like.architectures.matches import make_matches
 from stoix_like.base_types import Axes
-from stoix_like.config import parse_config
 from stoix_like.envs import Vectorize, factory
 from stoix_like.envs.wrappers import RecordEpisode
 from stoix_like.run.host.devices import find_devices, make_mesh
-from support.composed import compose_config
 from support.nim import Nim
+from support.set_ups import config_of
 from support.toys import make_recorder
 
 # A perfect player leaves a multiple of three; the other takes `greed` more than one.
@@ -77,7 +76,7 @@ STILL = make_recorder(Axes())._replace(
 @pytest.mark.parametrize(("scenario", "limit", "length"), [("Pendulum-v1", None, 200), ("Pendulum-v1", 7, 7)])
 def test_every_device_plays_whole_episodes(num_devices, scenario, limit, length):
     overrides = ["env=gymnax", f"env.scenario.name={scenario}"] + ([f"env.time_limit={limit}"] if limit else [])
-    env = factory.make_eval(parse_config(compose_config(overrides)).env)
+    env = factory.make_eval(config_of(*overrides).env)
     evaluate = make_evaluator(lambda _: STILL, env, make_mesh(find_devices(num_devices)), 5, max_steps=1000)
     episodes = evaluate({}, {}, jax.random.key(0))
     assert episodes.returns.shape[0] == {1: 5, 2: 6}[num_devices]
@@ -88,7 +87,7 @@ def test_every_device_plays_whole_episodes(num_devices, scenario, limit, length)
 
 def test_only_the_first_episode_of_each_environment_counts():
     """Constant pushes to the left end an episode of CartPole within a dozen steps; later steps are not counted."""
-    env = factory.make_eval(parse_config(compose_config([])).env)
+    env = factory.make_eval(config_of().env)
     evaluate = make_evaluator(lambda _: make_recorder(Axes()), env, make_mesh(find_devices(1)), 32, max_steps=1000)
     episodes = evaluate({}, {}, jax.random.key(1))
     assert (episodes.lengths >= 8).all()
@@ -99,7 +98,7 @@ def test_only_the_first_episode_of_each_environment_counts():
 
 def test_unfinished_episode_stops_at_max_steps():
     overrides = ["env=gymnax/pendulum", "+env.params.max_steps_in_episode=1000000"]
-    env = factory.make_eval(parse_config(compose_config(overrides)).env)
+    env = factory.make_eval(config_of(*overrides).env)
     evaluate = make_evaluator(lambda _: STILL, env, make_mesh(find_devices(1)), 3, max_steps=20)
     episodes = evaluate({}, {}, jax.random.key(0))
     assert (episodes.lengths == 20).all()

@@ -1,14 +1,12 @@
 """Runs of the recording system on a probe environment: 20 updates of 16 steps in intervals of 5."""
 
-from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from support import toys
-from support.composed import compose_config
-from support.set_ups import setup_of
+from support.set_ups import config_of, setup_of
 
 TOY_RUN = [
     *toys.overrides(rollout_length=4),
@@ -21,7 +19,7 @@ TOY_RUN = [
 
 def train_toy(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("toy") / "run"
-    experiment.run(prepare(parse_config(compose_config(TOY_RUN)), run_dir))
+    experiment.run(prepare(config_of(*TOY_RUN), run_dir))
     return run_dir
 
 

@@ -21,7 +21,6 @@ import pytest
 import rlax
 
 from stoix_like.base_types import ActorCriticHiddenStates, Observation
-from stoix_like.config import parse_config
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import write_data
 from stoix_like.envs.spaces import Box, Discrete
@@ -38,9 +37,9 @@ from stoix_like.systems.on_policy.recurrent import make_recurrent_networks
 from stoix_like.systems.parts.recurrent import make_actor, unroll
 from stoix_like.systems.search.world_model import make_latent_model
 from support import disco
-from support.composed import compose_config
 from support.programs import train
 from support.selections import select
+from support.set_ups import config_of
 from support.systems import SYSTEMS, schema
 from support.tiny_dreamer import NETWORK
 
@@ -488,7 +487,7 @@ def test_recorded_truncations_are_bootstrapped(system, tmp_path):
 
 def varied(system):
     """Return a population of two that varies every float of the system: the second has 0.9 times the value, or 0.1."""
-    config = parse_config(compose_config([f"system={system}", "env=probe", *CASES[system].overrides])).system
+    config = config_of(f"system={system}", "env=probe", *CASES[system].overrides).system
     hints = flat_hints(type(config))
     # Adam has no weight decay, and the noise of recurrent policies no correlation.
     fixed = {"weight_decay", *(("noise_correlation",) if "/rec_" in system else ())}
