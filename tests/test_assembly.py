@@ -1,5 +1,3 @@
-"""Systems for training and for acting, and the precision in which they compute."""
-
 import dataclasses
 
 import jax
@@ -7,16 +5,15 @@ import pytest
 
 from stoix_like.architectures.types import Inputs
 from stoix_like.assembly import inputs_of
-from stoix_like.config import parse_config
 from stoix_like.inference.setup import set_up_inference
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up.setup import set_up
-from support.composed import compose_config
 from support.selections import select
+from support.set_ups import config_of
 
 
 def config(*overrides):
-    return parse_config(compose_config(["system=ppo/ff_ppo", "arch.num_devices=1", *overrides]))
+    return config_of("system=ppo/ff_ppo", "arch.num_devices=1", *overrides)
 
 
 def products(program):

@@ -15,10 +15,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.parse
-import urllib.request
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -58,19 +54,6 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
     def log_message(self, *args):
         pass
-
-
-class Links(HTMLParser):
-    """Links and anchors of a page."""
-
-    def __init__(self):
-        super().__init__()
-        self.targets, self.anchors = set(), {""}
-
-    def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
-        self.targets |= {found[name] for name in ("href", "src") if found.get(name)}
 
 
 @contextlib.contextmanager
@@ -148,39 +131,6 @@ def save_screenshot(browser, name):
     """Write what the browser shows, where screenshots are asked for."""
     if directory := os.environ.get("STOIX_LIKE_SCREENSHOTS"):
         assert browser.save_screenshot(f"{directory}/{name}.png")
-
-
-def fetch(address):
-    """Return the status of an address, and its text if it is a page."""
-    try:
-        with urllib.request.urlopen(address) as response:
-            is_page = response.headers.get_content_type() == "text/html"
-            return response.status, response.read().decode() if is_page else ""
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, ""
-
-
-def test_every_internal_link_leads_to_a_page_and_an_anchor(site, address):
-    _, pages = site
-    parsed, targets = {}, {}
-    for page in pages:
-        status, text = fetch(address + page)
-        assert status == 200, page
-        parsed[address + page] = links = Links()
-        links.feed(text)
-        for target in links.targets:
-            targets.setdefault(urllib.parse.urljoin(address + page, target), page)
-    internal = {target: page for target, page in targets.items() if target.startswith(address)}
-    statuses = {base: fetch(base)[0] for base in {urllib.parse.urldefrag(target).url for target in internal}}
-    broken = []
-    for target, page in internal.items():
-        base, anchor = urllib.parse.urldefrag(target)
-        index = f"{base}index.html" if base.endswith("/") else base
-        found = statuses[base] == 200 and (index not in parsed or anchor in parsed[index].anchors)
-        broken += [] if found else [(page, target)]
-    assert len(internal) > len(pages)
-    assert broken == []
 
 
 def test_search_finds_a_word_and_opens_the_page(address, browser):

@@ -24,11 +24,6 @@ def test_parsing_does_not_change_the_composed_configuration():
     assert composed == before
 
 
-def test_the_scenario_name_is_the_default_task_name():
-    run = parse_config(compose_config(["env=gymnax", "env.scenario.name=Acrobot-v1"]))
-    assert run.env.scenario.task_name == "Acrobot-v1"
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

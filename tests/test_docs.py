@@ -1,5 +1,3 @@
-"""Tests of the reference, the links, and the code in README and guides."""
-
 import ast
 import functools
 import json
@@ -7,9 +5,9 @@ import os
 import re
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
+import tomllib
 import zlib
 from pathlib import Path
 
@@ -80,11 +78,11 @@ def public_symbols(body, prefix=""):
                 yield from public_symbols(node.body, f"{prefix}{node.name}.")
 
 
-def generate(root, directory, script="gen_reference.py"):
-    """Write the generated pages of a checkout into a directory, and return what the script defines."""
-    config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(root / "docs"))
+def generate(directory, script="gen_reference.py"):
+    """Write the generated pages into a directory, and return what the script defines."""
+    config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(ROOT / "docs"))
     with FilesEditor(get_files(config), config, str(directory)):
-        return runpy.run_path(str(root / "docs" / script))
+        return runpy.run_path(str(ROOT / "docs" / script))
 
 
 def directives(site):
@@ -108,7 +106,7 @@ def linked(text):
 def site(tmp_path_factory):
     """Generate the pages that are not in `docs`, and return their directory."""
     directory = tmp_path_factory.mktemp("site")
-    generate(ROOT, directory)
+    generate(directory)
     return directory
 
 
@@ -149,29 +147,10 @@ def directory(tmp_path, monkeypatch):
         sys.modules.pop(path.stem, None)
 
 
-@pytest.fixture(scope="module")
-def pages(site):
-    return directives(site)
-
-
-@pytest.fixture(scope="module")
-def navigation(site):
-    return linked((site / "reference/SUMMARY.txt").read_text())
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_every_public_module_has_a_page_in_the_navigation(path, pages, navigation):
-    assert module_name(path) in pages, "no generated page shows the module"
-    assert pages[module_name(path)] in navigation
-
-
-def test_the_reference_has_no_other_modules(pages):
+def test_every_public_module_has_a_page_in_the_navigation(site):
+    pages = directives(site)
     assert sorted(pages) == sorted(map(module_name, SOURCES))
-
-
-def test_no_page_of_the_reference_leaves_symbols_out(site):
-    texts = [page.read_text() for page in (site / "reference").rglob("*.md")]
-    assert re.findall(r"^ +(?:members|filters|inherited_members):.*$", "\n".join(texts), re.MULTILINE) == []
+    assert {*pages.values()} <= {*linked((site / "reference/SUMMARY.txt").read_text())}
 
 
 def test_the_reference_documents_every_stable_name():
@@ -203,41 +182,8 @@ def test_every_config_is_shown_verbatim(site):
     assert [path for path in sources if f"```yaml\n{path.read_text().strip()}\n```" not in texts] == []
 
 
-def test_pages_of_new_modules_and_configs_are_generated(tmp_path):
-    for name in ("__init__", "new", "_hidden", "deep/__init__", "deep/er/__init__", "deep/er/mine", "_private/module"):
-        path = tmp_path / f"stoix_like/{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'"""Module {name}."""')
-    for name in ("config", "system/mine/one", "system/mine/two"):
-        path = tmp_path / f"configs/{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# Config {name}.\nname: {name}\n")
-    for name in ("gen_reference.py", "reference/index.md"):
-        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "docs" / name, tmp_path / "docs" / name)
-    site = tmp_path / "site"
-    generate(tmp_path, site)
-    assert directives(site) == {
-        "stoix_like": "stoix_like.md",
-        "stoix_like.deep": "deep/index.md",
-        "stoix_like.deep.er": "deep/er/index.md",
-        "stoix_like.deep.er.mine": "deep/er/mine.md",
-        "stoix_like.new": "new.md",
-    }
-    assert (site / "reference/SUMMARY.txt").read_text().splitlines() == [
-        "* [Reference](index.md)",
-        "* [stoix_like](stoix_like.md)",
-        "* [deep](deep/index.md)",
-        "    * [er](deep/er/index.md)",
-        "        * [mine](deep/er/mine.md)",
-        "* [new](new.md)",
-    ]
-    assert "- [mine](mine.md): Module deep/er/mine." in (site / "reference/deep/er/index.md").read_text()
-    assert "## mine/two\n\n```yaml\n# Config system/mine/two.\n" in (site / "configuration/system.md").read_text()
-
-
 def test_every_system_is_in_the_table_of_one_family(tmp_path):
-    script = generate(ROOT, tmp_path, "gen_algorithms.py")
+    script = generate(tmp_path, "gen_algorithms.py")
     texts = {page: (tmp_path / f"algorithms/{page}.md").read_text() for page in script["PAGES"]}
     assert sorted(texts) == [page.stem for page in ALGORITHMS]
     rows = [row for text in texts.values() for row in re.findall(r"^\| `.*\|$", text, re.MULTILINE)]
@@ -269,6 +215,8 @@ def test_every_link_leads_to_a_file(page):
     hosted = re.findall(r"stoix-like/stoix_like/(?:blob/|tree/)?main/([^)#\s]+)", text)
     assert [path for path in linked(text) if not (page.parent / path).exists()] == []
     assert [path for path in hosted if not (ROOT / path).exists()] == []
+    scripts = re.findall(r"(?<![\w/])scripts/[\w./-]*\w", text)
+    assert [path for path in scripts if not (ROOT / path).exists()] == []
 
 
 def test_the_guides_list_the_keys_of_other_frameworks():
@@ -392,11 +340,6 @@ def test_the_site_builds_without_warnings_and_lists_every_public_symbol(tmp_path
     assert sorted(public - listed) == []
 
 
-def test_public_symbols_are_listed():
-    source = "class A:\n  def __call__(self): ...\n  def _f(self): ...\nasync def f(): ...\ndef _g(): ..."
-    assert list(public_symbols(ast.parse(source).body)) == ["A", "A.__call__", "f"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_python_block_runs(page, directory):
@@ -429,15 +372,18 @@ def test_the_example_of_a_family_trains(page, directory, monkeypatch):
     exec(compile(code, page.name, "exec"), {"__name__": "shown"})
 
 
+def shell(commands, answers=None):
+    """Return what commands print, after they have succeeded with the programs of this Python."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-ec", commands], env=environment, input=answers, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.slow
 def test_the_system_of_the_guide_learns_from_the_shell(directory):
     ((_, command),) = blocks(OWN_SYSTEM, "sh")
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    shell(command)
     (run,) = (directory / "runs").glob("mine/action/*")
     assert json.loads((run / "summary.json").read_text())["eval/episode_return_mean"] == 1.0
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
@@ -448,13 +394,7 @@ def test_the_system_of_the_guide_learns_from_the_shell(directory):
 def test_the_environment_of_the_guide_is_checked_and_trained_from_the_shell(directory):
     commands = [command.replace("2e5", "8192") for _, command in blocks(OWN_ENVIRONMENT, "sh")]
     commands.append("stoix-like train --config-dir conf env=my_grid arch.total_timesteps=8192")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    outputs = []
-    for command in commands:
-        done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        outputs.append(done.stdout)
-    assert [output.count("no faults in 3 environments") for output in outputs] == [1, 0, 1, 1, 0]
+    assert [shell(command).count("no faults in 3 environments") for command in commands] == [1, 0, 1, 1, 0]
     assert len(list((directory / "runs/ppo/ff_ppo/my_grid.Grid").iterdir())) == 2
 
 
@@ -471,11 +411,9 @@ def test_the_game_of_the_guide_is_checked_trained_and_played_from_the_shell(dire
     for shown, used in small.items():
         assert shown in commands
         commands = commands.replace(shown, used)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["sh", "-ec", commands], env=environment, input=moves, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("no faults in 3 environments") == 2
-    assert "you win" in done.stdout or "you lose" in done.stdout
+    printed = shell(commands, moves)
+    assert printed.count("no faults in 3 environments") == 2
+    assert "you win" in printed or "you lose" in printed
     assert (directory / "game.gif").exists()
 
 
@@ -487,17 +425,9 @@ def test_the_robot_of_the_guide_is_checked_trained_rendered_and_exported(directo
         code = code.replace(budget, small)
     (directory / "shown.py").write_text(code)
     commands = "".join(text for _, text in blocks(MJX, "sh")).replace("1e5", "4096")
-    environment = {
-        **os.environ,
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    done = subprocess.run(
-        ["sh", "-ec", f"python shown.py\n{commands}"], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("no faults in 3 environments × 80 random steps (3 episodes)") == 2
-    assert "Using JAX default device" not in done.stdout + done.stderr
+    printed = shell(f"export JAX_DISABLE_MOST_OPTIMIZATIONS=0\nexec 2>&1\npython shown.py\n{commands}")
+    assert printed.count("no faults in 3 environments × 80 random steps (3 episodes)") == 2
+    assert "Using JAX default device" not in printed
     assert (directory / "puck.stablehlo").exists()
     assert (directory / "puck.gif").exists()
 
@@ -522,3 +452,27 @@ def test_the_preset_of_the_guide_changes_the_keys_it_names(directory):
     assert preset.build is packaged.build
     assert (preset.system.clip_eps, preset.system.minibatches.epochs) == (0.1, 2)
     assert preset.system.gamma == packaged.system.gamma
+
+
+def section(text, title):
+    """Return the text of a section of the second level."""
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
+
+
+def test_the_readme_lists_every_extra():
+    """In its commands, in a paragraph and in the table of suites."""
+    text, project = (ROOT / "README.md").read_text(), tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    install = section(text, "Install")
+    first, others = re.search(r"'\.\[([\w-]+)\]' +# or ([\w, -]+):", install).groups()
+    paragraph = re.search(r"^Extras: (.*?)\. The package", install, re.MULTILINE | re.DOTALL)[1]
+    cells = re.findall(r"^\| ([^|]*) \|", section(text, "Environments"), re.MULTILINE)
+    suites = " ".join(cell for cell in cells if "in the core" not in cell)
+    listed = {first, *others.split(", "), *re.findall(r"`([\w-]+)`", paragraph + suites)}
+    assert listed == set(project["optional-dependencies"])
+
+
+def test_the_site_has_the_extras_of_the_page_that_it_executes():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (install,) = re.findall(r"pip install '\.\[(.*)\]'", (ROOT / "docs/guides/afternoon.md").read_text())
+    ours = re.search(r"stoix_like\[(.*)\]", " ".join(extras["docs"]))[1]
+    assert set(install.split(",")) <= set(ours.split(","))

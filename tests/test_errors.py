@@ -1,5 +1,3 @@
-"""Hints in errors."""
-
 import re
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from stoix_like.errors import (
     require,
     resume_command,
 )
+from stoix_like.interpreter import make_importable
 
 ROOT = Path(__file__).parent.parent
 
@@ -75,3 +74,12 @@ def test_the_first_line_of_an_error_is_what_it_says_or_its_class():
     )
     assert first_line(RuntimeError(of_callback)) == "ValueError: too hot"
     assert first_line(RuntimeError(of_callback.replace("in g\n", "in g\n    raise\n"))) == "ValueError: too hot"
+
+
+def test_a_working_directory_that_was_deleted_is_refused(tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    with pytest.raises(ConfigError, match=r"^the working directory was deleted: change to a directory that exists$"):
+        make_importable()

@@ -22,58 +22,48 @@ def test_the_names_of_the_package_are_listed_before_their_first_use():
     assert {*distributions.__all__} <= {*dir(distributions)}
 
 
-@pytest.mark.slow
-def test_help_on_the_package_needs_no_extra():
-    code = (
-        "import sys, pydoc; sys.modules['optuna'] = None; import stoix_like; print(len(pydoc.render_doc(stoix_like)))"
-    )
-    assert int(_printed(code)) > 0
-
-
-def test_modules_of_the_package_are_imported_when_they_are_read():
-    assert _printed("import stoix_like; print(stoix_like.utils.__name__)") == "stoix_like.utils\n"
-    assert {"analysis", "loggers", "tune"} <= {*dir(stoix_like)}
-    assert "Any" not in dir(stoix_like)
-
-
-def test_importing_the_package_does_not_read_its_version():
-    code = "import sys, stoix_like; assert 'importlib.metadata' not in sys.modules"
-    subprocess.run([sys.executable, "-S", "-c", code], cwd=Path(stoix_like.__file__).parent.parent, check=True)
-
-
-def _printed(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.slow
-def test_functions_of_the_package_are_those_of_their_modules_and_imported_on_first_use():
-    code = (
-        "import sys, stoix_like; before = {'jax', 'hydra', 'numpy'} & set(sys.modules);"
-        "from stoix_like.inference import evaluation, load;"
-        "same = stoix_like.evaluate is evaluation.evaluate and stoix_like.load_policy is load.load_policy;"
-        "print(before, same, {'evaluate', 'load_policy'} <= set(stoix_like.__all__))"
-    )
-    assert _printed(code) == "set() True True\n"
-
-
-@pytest.mark.slow
-def test_packages_that_only_tracing_or_saving_needs_are_imported_on_first_use():
-    code = (
-        "import sys, stoix_like.run.experiment, stoix_like.systems.ppo.anakin.ff_ppo, stoix_like.networks.base;"
-        "from stoix_like.networks import heads, distributions;"
-        "print({'distrax', 'flashbax', 'gymnax', 'matplotlib', 'orbax', 'scipy'} & set(sys.modules));"
-        "print(distributions.Categorical.__module__)"
-    )
-    assert _printed(code) == "set()\nstoix_like.networks.distributions.discrete\n"
-
-
-@pytest.mark.slow
-def test_all_names_are_imported_without_the_extra_tune():
-    code = (
-        "import sys; sys.modules['optuna'] = None\n"
-        "from stoix_like import *\n"
-        "import stoix_like; print(train is stoix_like.train, 'sweep' in globals())\n"
-        "try: stoix_like.sweep\n"
-        "except MissingExtraError as error: print('[tune]' in str(error))"
-    )
-    assert _printed(code) == "True False\nTrue\n"
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        # Parsing the command line imports neither hydra nor jax.
+        ("import sys, stoix_like.cli; print({'hydra', 'jax', 'numpy'} & set(sys.modules))", "set()\n"),
+        ("import stoix_like; print(stoix_like.utils.__name__)", "stoix_like.utils\n"),
+        ("import sys, stoix_like; print('importlib.metadata' in sys.modules)", "False\n"),
+        pytest.param(
+            "import sys; sys.modules['optuna'] = None; import pydoc, stoix_like;"
+            "print(len(pydoc.render_doc(stoix_like)) > 0)",
+            "True\n",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "import sys, stoix_like; before = {'jax', 'hydra', 'numpy'} & set(sys.modules);"
+            "from stoix_like.inference import evaluation, load;"
+            "print(before, stoix_like.evaluate is evaluation.evaluate, stoix_like.load_policy is load.load_policy)",
+            "set() True True\n",
+            marks=pytest.mark.slow,
+        ),
+        # Only tracing, saving or drawing needs these.
+        pytest.param(
+            "import sys, stoix_like.run.experiment, stoix_like.systems.ppo.anakin.ff_ppo, stoix_like.networks.base;"
+            "import stoix_like.envs.suites.gymnax; from stoix_like.networks import heads, distributions;"
+            "print({'distrax', 'flashbax', 'matplotlib', 'orbax', 'pandas', 'scipy', 'wandb'} & set(sys.modules));"
+            "print(distributions.Categorical.__module__)",
+            "set()\nstoix_like.networks.distributions.discrete\n",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "import sys; sys.modules['optuna'] = None\n"
+            "from stoix_like import *\n"
+            "import stoix_like; print(train is stoix_like.train, 'sweep' in globals())\n"
+            "try: stoix_like.sweep\n"
+            "except MissingExtraError as error: print('[tune]' in str(error))",
+            "True False\nTrue\n",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_modules_are_imported_on_first_use(code, printed):
+    root = Path(stoix_like.__file__).parent.parent
+    site = ["-S"] if "importlib.metadata" in code else []
+    done = subprocess.run([sys.executable, *site, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout == printed

@@ -1,5 +1,3 @@
-"""Runs on several hosts: real processes of one CPU device each, which communicate over the network."""
-
 from __future__ import annotations
 
 import json
@@ -16,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoix_like.config import parse_config
 from support import scripted
-from support.composed import compose_config
+from support.set_ups import config_of
 
 SECONDS = 240
 # Metrics that depend on time.
@@ -31,6 +28,10 @@ DQN = (
     "system.total_buffer_size=4096",
     "arch.total_timesteps=3072",
     "arch.num_evaluation=3",
+)
+HOST = (
+    *("env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "arch.total_num_envs=4"),
+    *("system.rollout_length=4", "arch.total_timesteps=640", "arch.num_evaluation=2"),
 )
 SHORT = ("arch.num_eval_episodes=4", "arch.max_eval_steps=60", "logger.console.progress_bar=false")
 
@@ -89,19 +90,14 @@ def metrics(run_dir: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
 
 
-def wait_for_checkpoint(run_dir: Path) -> None:
-    """Wait until a run has written its first checkpoint."""
-    deadline = time.monotonic() + SECONDS
-    while not any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def start_until_checkpoint(run_dir: Path, *args: str) -> list[subprocess.Popen[str]]:
     """Start a run of two processes, and wait until it has written its first checkpoint."""
     started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
+    deadline = time.monotonic() + SECONDS
     try:
-        wait_for_checkpoint(run_dir)
+        while not any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
     except BaseException:
         for process in started:
             process.kill()
@@ -134,8 +130,9 @@ def test_two_processes_train_as_one_with_two_devices(tmp_path: Path) -> None:
             "arch.population.pbt.every_evals=1",
             "arch.stop_at_return=1e9",
         ),
+        HOST,
     ],
-    ids=["replay", "members on hosts", "members on all hosts", "population-based training and callbacks"],
+    ids=["replay", "members on hosts", "members on all hosts", "population-based training and callbacks", "host"],
 )
 def test_four_processes_train_as_one_with_four_devices(tmp_path: Path, args: tuple[str, ...]) -> None:
     train(tmp_path / "four", *args, processes=4)
@@ -211,25 +208,6 @@ def test_a_signal_to_one_process_saves_and_stops_all(tmp_path: Path) -> None:
     assert metrics(run_dir) == metrics(tmp_path / "whole")
 
 
-HOST = (
-    *(
-        "env=gymnasium",
-        "env.scenario.name=support.scripted:Scripted-v0",
-        "arch.total_num_envs=4",
-        "system.rollout_length=4",
-    ),
-    *("arch.total_timesteps=640", "arch.num_evaluation=2"),
-)
-
-
-@pytest.mark.clusters
-def test_environments_on_the_hosts_are_stepped_by_the_process_of_their_device(tmp_path: Path) -> None:
-    train(tmp_path / "two", *HOST, processes=2)
-    train(tmp_path / "one", *HOST, "arch.num_devices=2")
-
-    assert metrics(tmp_path / "two") == metrics(tmp_path / "one")
-
-
 @pytest.mark.clusters
 def test_an_environment_that_fails_in_one_process_stops_all_with_a_checkpoint(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
@@ -294,7 +272,7 @@ def test_what_does_not_fit_is_refused_by_all_processes(
 
 def test_how_processes_are_started_is_not_recorded() -> None:
     place = "{coordinator: 'host:1', num_processes: 2, process_id: 1}"
-    config = parse_config(compose_config([f"arch.distributed={place}", "arch.num_devices=4"]))
+    config = config_of(f"arch.distributed={place}", "arch.num_devices=4")
 
     assert "distributed" not in config.resolved["arch"]
     assert config.arch.devices_needed == 2

@@ -283,16 +283,6 @@ def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(t
     assert page.read_text() == text
 
 
-def test_rows_of_a_task_stay_together():
-    def row(system, environment, command):
-        return {"system": system, "environment": environment, "command": command}
-
-    written = [row("ppo", "CartPole", "1"), row("ppo", "Acrobot", "2"), row("dqn", "CartPole", "3")]
-    new = [row("ppo", "CartPole", "4"), row("ppo", "Pendulum", "5"), row("sac", "Pendulum", "6")]
-    assert [each["command"] for each in results.merge(written, new)] == ["1", "4", "2", "5", "3", "6"]
-    assert results.merge([], new) == new
-
-
 def test_returns_up_to_one_are_in_hundredths():
     assert results.format_returns([-0.915]) == "-0.92"
     assert results.format_returns([0.5, 0.5]) == "0.50 [0.50, 0.50]"
@@ -378,10 +368,14 @@ def test_a_page_without_both_markers_is_not_changed(text, tmp_path):
     assert page.read_text() == text
 
 
-@pytest.mark.slow
-def test_the_table_of_defaults_reads_finished_runs_and_says_which_seeds_learned(tmp_path, monkeypatch):
+@pytest.fixture
+def defaults(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts")
-    defaults = importlib.import_module("defaults")
+    return importlib.import_module("defaults")
+
+
+@pytest.mark.slow
+def test_the_table_of_defaults_reads_finished_runs_and_says_which_seeds_learned(tmp_path, defaults):
     for system, finals in (("search/ff_az", (500.0, 450.0)), ("sac/ff_sac", (-140.0, -1200.0))):
         write_run(tmp_path / system, [f"system={system}"], finals, env_steps=1000)
     systems = ["search/ff_az", "sac/ff_sac", "ppo/ff_ppo", "disco_rl/ff_disco103", "vpg/ff_a2c"]
@@ -394,9 +388,7 @@ def test_the_table_of_defaults_reads_finished_runs_and_says_which_seeds_learned(
     assert defaults.table(tmp_path / "none", systems, defaults.written_rows(tmp_path / "page.md")).splitlines() == table
 
 
-def test_the_table_of_defaults_shows_what_diverged_and_no_earlier_row(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    defaults = importlib.import_module("defaults")
+def test_the_table_of_defaults_shows_what_diverged_and_no_earlier_row(tmp_path, defaults):
     members = [{"seed": seed, "failure": failure} for seed, failure in ((42, None), (43, "NaN"))]
     system, lost = "search/ff_az", "ppo/ff_ppo"
     write_run(
@@ -411,32 +403,14 @@ def test_the_table_of_defaults_shows_what_diverged_and_no_earlier_row(tmp_path, 
     assert [results.format_run(tmp_path / name) for name in (system, lost)] == ["–", "–"]
 
 
-@pytest.mark.slow
-def test_defaults_of_systems_whose_runs_failed_are_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    defaults = importlib.import_module("defaults")
-    write_run(tmp_path / "ppo/ff_ppo", defaults.command_of("ppo/ff_ppo")[1:], (500.0,), env_steps=1000)
-    # Nothing else trains.
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
-    arguments = [str(tmp_path), "--systems", "ppo/ff_ppo"]
-    defaults.main(arguments)
-    table = capsys.readouterr().out
-    assert "| `ppo/ff_ppo` | cartpole | 1k | 500.0 | yes |" in table.splitlines()
-    with pytest.raises(SystemExit, match="the runs of sac/ff_sac, vpg/ff_a2c failed"):
-        defaults.main([*arguments, "sac/ff_sac", "vpg/ff_a2c"])
-    assert capsys.readouterr().out.endswith(table)
-
-
-def test_a_table_of_defaults_without_runs_is_refused(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
+def test_a_table_of_defaults_without_runs_is_refused(tmp_path, defaults):
     with pytest.raises(SystemExit, match="holds no finished run of ppo/ff_ppo: leave out --table"):
-        importlib.import_module("defaults").main([str(tmp_path), "--systems", "ppo/ff_ppo", "--table"])
+        defaults.main([str(tmp_path), "--systems", "ppo/ff_ppo", "--table"])
 
 
 @pytest.mark.slow
-def test_tables_resume_runs_with_checkpoints_and_repeat_others_that_are_unfinished(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    defaults, commands = importlib.import_module("defaults"), []
+def test_tables_resume_runs_with_checkpoints_and_repeat_others_that_are_unfinished(tmp_path, monkeypatch, defaults):
+    commands = []
     monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command[3:]))
     system, run = "ppo/ff_ppo", tmp_path / "ppo/ff_ppo"
     new = [*defaults.command_of(system), f"hydra.run.dir={run}"]
@@ -489,9 +463,7 @@ def test_directories_of_other_runs_and_files_are_left_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_defaults_of_every_system_are_measured_on_an_environment_that_fits(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    defaults = importlib.import_module("defaults")
+def test_the_defaults_of_every_system_are_measured_on_an_environment_that_fits(defaults):
     for system in defaults.SYSTEMS:
         train, *overrides = defaults.command_of(system)
         assert train == "train"

@@ -143,29 +143,6 @@ def test_keys_of_parts_stand_beside_those_of_the_whole():
             from_mapping(Learner, values, "system")
 
 
-def test_a_key_belongs_to_one_part():
-    @dataclass(frozen=True)
-    class Twice:
-        tau: float
-        target: Soft
-
-    with pytest.raises(TypeError, match=r"Twice has the keys \['tau'\] twice"):
-        flat_hints(Twice)
-
-
-def test_parts_have_no_parts():
-    @dataclass(frozen=True)
-    class Nested(Part):
-        target: Soft
-
-    @dataclass(frozen=True)
-    class Whole:
-        nested: Nested
-
-    with pytest.raises(TypeError, match=r"Whole.nested is a part that has parts"):
-        flat_hints(Whole)
-
-
 class Kind(enum.Enum):
     A = "a"
 

@@ -1,5 +1,3 @@
-"""Scripts: the benchmark measures speed and writes the tables of the documentation."""
-
 import dataclasses
 import importlib
 import importlib.metadata
@@ -12,11 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from stoix_like import composition
-from stoix_like.config import parse_config
 from stoix_like.lab.aot.kernels import Kernel
 from stoix_like.lab.aot.targets import find_target
 from stoix_like.run.host.plan import make_plan
-from support.composed import compose_config
+from support.set_ups import config_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -118,11 +115,6 @@ def test_every_accelerator_has_its_section(benchmark, tmp_path, monkeypatch):
     assert nvidia.endswith("\n\n| 2 |\n\n")
     assert "jax 0." in tpu
     assert tpu.endswith("\n\n| 3 |\n\n<!-- end -->\nafter\n")
-
-
-def test_a_failing_process_reports_its_error(benchmark):
-    with pytest.raises(SystemExit, match="no such thing"):
-        benchmark.runner.Process([sys.executable, "-c", "raise SystemExit('no such thing')"])
 
 
 def test_the_scripts_of_every_scenario_exist(benchmark):
@@ -286,16 +278,19 @@ def test_single_files_are_tabled_by_the_median_of_ratios(benchmark):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("script", "arguments", "message"),
     [
-        (["ppo/ff_ppo"], "--into=page.md replaces the whole table: name no systems"),
-        (["--steps", "1000"], "--into=page.md with --steps=1000 would publish a trial"),
+        ("single_files", "ppo/ff_ppo --into page.md", "--into=page.md replaces the whole table: name no systems"),
+        ("single_files", "--steps 1000 --into page.md", "--into=page.md with --steps=1000 would publish a trial"),
+        ("compare", "ppo_tiny", "ppo_small"),
+        ("compare", "ppo_small --repeats 0", "repeats"),
+        ("compare", "sac --scale 2", "scale"),
     ],
 )
-def test_a_page_of_single_files_takes_the_whole_table(benchmark, monkeypatch, capsys, arguments, message):
-    monkeypatch.setattr(sys, "argv", ["single_files.py", *arguments, "--into", "page.md"])
+def test_arguments_that_do_not_fit_are_refused(benchmark, monkeypatch, capsys, script, arguments, message):
+    monkeypatch.setattr(sys, "argv", [script, *arguments.split()])
     with pytest.raises(SystemExit, match="2"):
-        benchmark.single_files.main()
+        getattr(benchmark, script).main()
     assert message in capsys.readouterr().err
 
 
@@ -308,14 +303,6 @@ def test_a_page_of_the_smoke_test_takes_the_whole_table(monkeypatch, capsys, arg
     with pytest.raises(SystemExit, match="2"):
         smoke["main"]()
     assert "--into=page.md replaces the whole table: leave --systems and --kinds out" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [["ppo_tiny"], ["ppo_small", "--repeats", "0"], ["sac", "--scale", "2"]])
-def test_unknown_scenarios_and_zero_repeats_are_refused(benchmark, monkeypatch, capsys, arguments):
-    monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
-    with pytest.raises(SystemExit):
-        benchmark.compare.main()
-    assert {"ppo_tiny": "ppo_small", "ppo_small": "repeats", "sac": "scale"}[arguments[0]] in capsys.readouterr().err
 
 
 def test_differences_of_the_parity_tests_enter_their_rows():
@@ -340,29 +327,10 @@ def byte_check(monkeypatch):
         sys.modules.pop(name)
 
 
-def plans(cases):
-    """Plan runs, of cases by name, without compiling."""
-    configs = {name: parse_config(compose_config(overrides)) for name, overrides in cases.items()}
-    return {name: make_plan(config, config.arch.num_devices) for name, config in configs.items()}
-
-
-@pytest.mark.slow
-def test_the_byte_check_has_sizes_that_fit_in_every_layout(byte_check, monkeypatch):
-    monkeypatch.setattr(byte_check, "random_data", lambda env: f"/{env[4:]}.npz")
-    systems = ("search/ff_mz", "dreamer/dreamer_v3")
-    cases = {
-        (s, name): byte_check.overrides_of(s, *layout) for s in systems for name, layout in byte_check.LAYOUTS.items()
-    }
-    cases["cloning"] = cloning = byte_check.overrides_of("offline/bc", *byte_check.LAYOUTS["population"])
-    assert all(plan.num_updates > 1 for plan in plans(cases).values())
-    assert {"arch=offline", "system.data=/gymnax/cartpole.npz", "arch.population.size=3"} <= set(cloning)
-    # It has no discount to vary.
-    assert not any("gamma" in word for word in cloning)
-
-
 @pytest.mark.slow
 def test_every_case_of_the_byte_check_can_be_planned(byte_check):
-    found = plans(byte_check.all_cases())
+    configs = {name: config_of(*overrides) for name, overrides in byte_check.all_cases().items()}
+    found = {name: make_plan(config, config.arch.num_devices) for name, config in configs.items()}
     assert len(found) > 150
     systems = {name.split()[0] for name in found}
     assert set(composition.group_choices("system")) - systems == {byte_check.LEFT_OUT}

@@ -1,5 +1,3 @@
-"""Signals that arrive before training, while a signal is answered, and after the last check."""
-
 import contextlib
 import os
 import signal
@@ -9,14 +7,13 @@ import time
 
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.processes import ALONE
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
 from stoix_like.signals import Signals, received, stop_if_received
 from stoix_like.storage import checkpoint
 from support import toys
-from support.composed import compose_config
+from support.set_ups import config_of
 
 RUN = [
     *toys.overrides(rollout_length=4),
@@ -32,7 +29,7 @@ RUN = [
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_within_the_trace_of_a_program_is_not_swallowed(tmp_path, number, capsys):
     """Like jax, this trace drops every exception that a signal handler raises."""
-    prepared = prepare(parse_config(compose_config(RUN)), tmp_path / "run")
+    prepared = prepare(config_of(*RUN), tmp_path / "run")
     setup = prepared.setup
 
     def build(config, spec):

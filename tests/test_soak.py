@@ -1,5 +1,3 @@
-"""The soak test: its helpers, and one try of each kind."""
-
 import json
 import os
 import random
@@ -11,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from stoix_like import callbacks, composition
-from stoix_like.config import parse_config
-from support.selections import select
 
 SCRIPTS = Path(__file__).parent.parent / "scripts/soak"
 KINDS = ("kills", "disks", "faults", "sweeps", "sebulba", "fuzz", "hostile")
@@ -143,22 +139,6 @@ def test_planting_a_trap_does_no_harm_itself(modules, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "system",
-    select(
-        ["ppo/ff_ppo", "vpg/ff_a2c", "impala/rec_impala", "q_learning/rec_r2d2", "awr/ff_awr"],
-        quick=["ppo/ff_ppo", "q_learning/rec_r2d2"],
-    ),
-)
-def test_overrides_fit_systems_with_and_without_their_keys(modules, system):
-    runs = modules["tiny_runs"]
-    for on_host in (False, True):
-        config = parse_config(runs.composed(*runs.overrides(system, on_host)))
-        config.system.check(config.arch.total_num_envs, 1)
-        assert config.arch.architecture_name == ("sebulba" if on_host else "anakin")
-
-
-@pytest.mark.slow
 def test_a_wrong_value_goes_to_every_key_in_turn(modules, monkeypatch):
     fuzz = modules["fuzz"]
     monkeypatch.setattr(composition, "group_choices", SOME.get)
@@ -197,35 +177,6 @@ def test_a_killed_sweep_may_not_differ_in_a_record(modules, tmp_path):
     assert runs.differences(digests[1], reference) == ["DIFFERENCE: 00000.0 differ from the uninterrupted run"]
 
 
-def test_a_run_of_sebulba_must_be_evaluated_at_the_same_steps_and_end(modules, tmp_path):
-    evaluations = modules["sebulba"].evaluations
-    (tmp_path / "metrics.jsonl").write_text('{"env_steps": 0}\n{"env_steps": 32, "return": 1}\n')
-    assert evaluations(tmp_path) == {"metrics.0": 0, "metrics.1": 32, "finished": False}
-    (tmp_path / "summary.json").touch()
-    assert evaluations(tmp_path)["finished"]
-
-
-def test_tries_take_everything_in_turn_from_a_place_that_the_seed_determines(modules):
-    runs = modules["tiny_runs"]
-
-    class Named(runs.Bench):
-        def unfinished(self, system):
-            raise LookupError(system)
-
-    def bench(seed):
-        return Named(None, Path(), None, seed)
-
-    def damaged(seed):
-        with pytest.raises(LookupError) as raised:
-            modules["faults"].attempt(bench(seed), random.Random(0), 0)
-        return str(raised.value)
-
-    orders = [[bench(seed).in_turn(range(20), index) for index in range(40)] for seed in (0, 1)]
-    assert all(sorted(order[:20]) == list(range(20)) and order[:20] == order[20:] for order in orders)
-    assert orders[0] != orders[1]
-    assert damaged(0) != damaged(1)
-
-
 def test_rounds_hold_every_kind_and_figures_add_up(modules):
     soak, runs = modules["soak"], modules["tiny_runs"]
     plan = list(soak.planned(list(KINDS), 2))
@@ -236,16 +187,6 @@ def test_rounds_hold_every_kind_and_figures_add_up(modules):
     lines = soak.report(tries)
     assert lines[-1].split() == ["fuzz", "4", "1", "1", "1", "1", "4"]
     assert "  again: python scripts/soak --seed 5 --only fuzz/3" in lines
-
-
-def test_a_journal_holds_tries_of_earlier_calls_and_counts_signals_by_run(modules, tmp_path):
-    soak, runs = modules["soak"], modules["tiny_runs"]
-    for index, problems in enumerate(([], ["DIFFERENCE: x"])):
-        outcome = runs.Outcome("ppo/ff_ppo, SIGKILL at 0.10, SIGTERM at 0.50", problems, ["cmd"])
-        soak.Journal(tmp_path / "soak.jsonl").add(soak.Try(0, "kills", index, outcome, 1.0))
-    tries = soak.Journal(tmp_path / "soak.jsonl").tries
-    assert [tried.index for tried in tries] == [0, 1]
-    assert soak.by_name(tries)[-1] == "| ppo/ff_ppo | 2 | 4 | 1 |"
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""Tests of the promises of `docs/stability.md` that no other file tests."""
-
 import importlib
 import inspect
 import re
@@ -12,16 +10,11 @@ import pytest
 NAMES = Path(__file__).with_name("stable_names.txt").read_text().splitlines()
 
 
-def named(path):
-    """Import an object by its path."""
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-
 @pytest.mark.parametrize("line", NAMES, ids=lambda line: line.partition("(")[0])
 def test_names_keep_their_import_paths_and_their_arguments(line):
     path, recorded = re.fullmatch(r"([\w.]+)(?:\((.*)\))?", line).groups()
-    found = named(f"stoix_like.{path}")
+    module, _, name = f"stoix_like.{path}".rpartition(".")
+    found = getattr(importlib.import_module(module), name)
     if recorded is None:  # a type whose fields may change
         return
     names, by_name = (re.findall(r"\w+", part) for part in (*recorded.split("*"), "")[:2])

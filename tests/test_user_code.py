@@ -1,5 +1,3 @@
-"""Imports and calls of what users bring, refused in one sentence whatever they raise."""
-
 import functools
 import re
 import signal
@@ -11,7 +9,7 @@ import pytest
 
 import stoix_like
 from stoix_like import callbacks
-from stoix_like.config import import_build, parse_config
+from stoix_like.config import import_build
 from stoix_like.envs import Discrete, find_opponent
 from stoix_like.envs.factory import EnvConfig, make
 from stoix_like.errors import CallbackError, ConfigError
@@ -20,7 +18,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.signals import Signals
 from stoix_like.user_code import guarded, import_object, name_of, refusing
 from support import custom_envs
-from support.composed import compose_config
+from support.set_ups import config_of
 from support.trained_runs import SMALL
 
 MODULES = {
@@ -66,7 +64,7 @@ def test_every_import_by_path_is_guarded(module):
         f"function={path} cannot be imported": lambda: callbacks.EvaluatePolicy(path),
         f"network.a._target_={path} cannot be imported": lambda: build_networks({"a": {"_target_": path}}, Discrete(2)),
         f"env.scenario.name='{module}:X-v0': the module {module} cannot": lambda: make(
-            parse_config(compose_config(["env=gymnasium", f"env.scenario.name={module}:X-v0"])).env
+            config_of("env=gymnasium", f"env.scenario.name={module}:X-v0").env
         ),
     }
     for problem, attempt in imports.items():
@@ -162,7 +160,7 @@ def test_networks_that_raise_anything_are_refused(monkeypatch, error, message, w
     torso = [f"{key}._target_=user_torsos.Torso", f"+{key}.error={error}", f"+{key}.when={when}"]
     place = "pre_torso=user_torsos.Torso cannot be built: " if when == "built" else "built with this network: "
     with pytest.raises(ConfigError, match=f"{place}{message} .*test_user_code.py:"):
-        set_up(parse_config(compose_config(["env=probe/policy", *torso])))
+        set_up(config_of("env=probe/policy", *torso))
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""The wheel, and the package as the Dockerfile installs it, launched from an empty directory."""
-
 import json
 import os
 import shutil
@@ -44,13 +42,10 @@ def environment(tmp_path_factory):
     return path / "bin"
 
 
-@pytest.mark.slow
-def test_the_wheel_contains_the_launcher_for_ray(wheel):
-    assert "hydra_plugins/stoix_like_ray/__init__.py" in zipfile.ZipFile(wheel).namelist()
-
-
-def test_the_wheel_contains_every_yaml_file(wheel):
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".yaml")}
+def test_the_wheel_contains_every_yaml_file_and_the_launcher_for_ray(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "hydra_plugins/stoix_like_ray/__init__.py" in names
+    packed = {name for name in names if name.endswith(".yaml")}
     expected = {
         f"stoix_like/configs/{path.relative_to(ROOT / 'configs')}" for path in (ROOT / "configs").rglob("*.yaml")
     }

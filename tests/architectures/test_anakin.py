@@ -1,5 +1,3 @@
-"""The training program."""
-
 import jax
 import numpy as np
 

@@ -1,16 +1,16 @@
-"""Matches of nim, whose results are known."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stoix_like.architectures.evaluator import make_evaluator
 from stoix_like.architectures.matches import make_matches
 from stoix_like.base_types import Axes
-from stoix_like.envs import Vectorize
+from stoix_like.envs import Vectorize, factory
 from stoix_like.envs.wrappers import RecordEpisode
 from stoix_like.run.host.devices import find_devices, make_mesh
 from support.nim import Nim
+from support.set_ups import config_of
 from support.toys import make_recorder
 
 # A perfect player leaves a multiple of three; the other takes `greed` more than one.
@@ -65,3 +65,41 @@ def test_games_stop_at_the_largest_number_of_moves():
     assert not found.finished.any()
     assert (found.returns == 0.0).all()
     assert (found.lengths == 3).all()
+
+
+STILL = make_recorder(Axes())._replace(
+    eval_act=lambda shared, state, key: (state.carry, jax.numpy.zeros((*state.timestep.reward.shape, 1)), ())
+)
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize(("scenario", "limit", "length"), [("Pendulum-v1", None, 200), ("Pendulum-v1", 7, 7)])
+def test_every_device_plays_whole_episodes(num_devices, scenario, limit, length):
+    overrides = ["env=gymnax", f"env.scenario.name={scenario}"] + ([f"env.time_limit={limit}"] if limit else [])
+    env = factory.make_eval(config_of(*overrides).env)
+    evaluate = make_evaluator(lambda _: STILL, env, make_mesh(find_devices(num_devices)), 5, max_steps=1000)
+    episodes = evaluate({}, {}, jax.random.key(0))
+    assert episodes.returns.shape[0] == {1: 5, 2: 6}[num_devices]
+    assert (episodes.lengths == length).all()
+    # Start states differ, and the returns of Pendulum depend on them.
+    assert len(np.unique(episodes.returns)) == episodes.returns.shape[0]
+
+
+def test_only_the_first_episode_of_each_environment_counts():
+    """Constant pushes to the left end an episode of CartPole within a dozen steps; later steps are not counted."""
+    env = factory.make_eval(config_of().env)
+    evaluate = make_evaluator(lambda _: make_recorder(Axes()), env, make_mesh(find_devices(1)), 32, max_steps=1000)
+    episodes = evaluate({}, {}, jax.random.key(1))
+    assert (episodes.lengths >= 8).all()
+    assert (episodes.lengths <= 11).all()
+    np.testing.assert_array_equal(episodes.returns, episodes.lengths)
+    assert episodes.finished.all()
+
+
+def test_unfinished_episode_stops_at_max_steps():
+    overrides = ["env=gymnax/pendulum", "+env.params.max_steps_in_episode=1000000"]
+    env = factory.make_eval(config_of(*overrides).env)
+    evaluate = make_evaluator(lambda _: STILL, env, make_mesh(find_devices(1)), 3, max_steps=20)
+    episodes = evaluate({}, {}, jax.random.key(0))
+    assert (episodes.lengths == 20).all()
+    assert not episodes.finished.any()

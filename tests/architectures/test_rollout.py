@@ -1,5 +1,3 @@
-"""Tests of rollouts with automatic resets."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,22 +55,12 @@ def roll(probe, lengths, hoist_randomness=True):
     return transitions, episodes, state
 
 
-def test_is_first_marks_the_first_step_of_each_episode():
-    # Episodes of 3 steps over 8 steps: steps 0, 3 and 6 are the first of an episode, and steps 2 and 5 the last.
-    # The second of two rollouts starts with step 4, in the middle of an episode.
-    transitions, episodes, _ = roll(Scripted(3, 3), [4, 4])
-    first = np.array([True, False, False, True, False, False, True, False])
-    last = np.array([False, False, True, False, False, True, False, False])
-    np.testing.assert_array_equal(transitions.is_first, np.tile(first[:, None], N))
-    np.testing.assert_array_equal(transitions.terminated, np.tile(last[:, None], N))
-    np.testing.assert_array_equal(episodes.episode_length, np.tile([[1], [2], [3], [1], [2], [3], [1], [2]], N))
-
-
 def test_is_first_is_set_per_environment():
-    # Step 0 and the step after each termination are the first of an episode; no other step is.
-    transitions, _, _ = roll(Scripted(3, 2), [20])
+    # Step 0 and the step after each termination are the first of an episode; no other step is, nor that of a rollout.
+    transitions, episodes, _ = roll(Scripted(3, 2), [10, 10])
     expected = np.concatenate([np.ones((1, N), bool), transitions.terminated[:-1]])
     np.testing.assert_array_equal(transitions.is_first, expected)
+    np.testing.assert_array_equal(episodes.episode_length == 1, expected)
     # Episodes of 2 or 3 steps: the environments do not reset at the same time.
     assert (transitions.is_first != transitions.is_first[:, :1]).any()
 

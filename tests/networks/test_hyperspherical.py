@@ -34,12 +34,6 @@ def test_projection_of_packed_parameters(monkeypatch):
     np.testing.assert_allclose(packing.unpack(projected)["params"]["layer"]["unit_kernel"], [[0.6], [0.8]], rtol=1e-6)
 
 
-def test_parameters_without_unit_weights_pass_through():
-    """The same objects: a program without such weights stays as it is."""
-    params = {"params": {"Dense_0": {"kernel": jnp.ones((2, 2))}}}
-    assert project_weights(params) is params
-
-
 def test_scaler_and_output_match_hand_computed_values():
     """A scale of 2 whose parameters start at 0.5 multiplies by p * 2 / 0.5; W_1 = I, s = 1, W_2 = (0.6, 0.8)."""
     scaler = Scaler(2.0, 0.5)

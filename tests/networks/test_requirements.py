@@ -30,7 +30,6 @@ from stoix_like.networks.requirements import (
     unused_dropout,
 )
 from stoix_like.networks.torso import BatchRenormMLPTorso, MLPTorso, NoisyMLPTorso
-from support.systems import schema
 
 ATOMS = ("num_atoms", "vmin", "vmax")
 
@@ -116,24 +115,6 @@ def test_torsos_are_checked_wherever_they_are(place):
         check_networks(found(NoisyMLPTorso((4,))), requiring(noisy_layers=True), "mine")
 
 
-def test_recurrent_networks_have_no_noise():
-    recurrent = networks(DiscreteQNetworkHead(2), rnn_layer=MLPTorso((4,)), post_torso=NoisyMLPTorso((4,)))
-    with pytest.raises(MisfitError, match=r"^network\.actor_network\.post_torso=NoisyMLPTorso has noisy layers"):
-        check_networks(recurrent, requiring(noisy_layers=True, recurrent=True), "mine")
-
-
-@pytest.mark.parametrize(
-    ("system", "draws"),
-    [
-        *((f"q_learning/ff_{name}", True) for name in ("c51", "ddqn", "dqn", "dqn_reg", "iqn", "mdqn", "qr_dqn")),
-        *(("q_learning/ff_rainbow", True), ("q_learning/ff_pqn", False), ("search/ff_mz", False)),
-    ],
-)
-def test_noisy_torsos_fit_the_feed_forward_systems_of_the_dqn_family(system, draws):
-    """Their `act` and `losses` alone pass the rng collection `noise`."""
-    assert getattr(schema(system), "noisy_layers", False) is draws
-
-
 def test_networks_of_latent_states_take_no_entries_of_observations():
     latent = requiring(latent=True)
     head = DiscreteQNetworkHead(2)
@@ -148,50 +129,50 @@ def test_networks_of_latent_states_take_no_entries_of_observations():
             check_networks(networks(head, layer=layer), latent, "mine")
 
 
-@pytest.mark.parametrize(
-    ("config", "head"),
-    [(Values, DiscreteQNetworkHead(2)), (Distributions, C51_HEAD), (Values, OwnHead()), (object, CategoricalHead(2))],
-)
-def test_heads_that_fit_or_declare_nothing_are_accepted(config, head):
-    check_networks(networks(head), config, "mine")
+Q = DiscreteQNetworkHead(2)
+WITHOUT_TORSO = SimpleNamespace(actor_network=SimpleNamespace(input_layer=ArrayInput(), action_head=Q))
+NORMALISED, NOT_NORMALISED = (MLPTorso((4,), use_layer_norm=normalises) for normalises in (True, False))
 
 
 @pytest.mark.parametrize(
-    ("config", "head", "problem"),
+    ("config", "found"),
     [
-        (Values, CategoricalHead(2), "=CategoricalHead computes a stochastic policy, but system=mine needs action v"),
-        (Values, C51_HEAD, "=DistributionalDiscreteQNetwork has num_atoms, vmin, vmax, which system=mine does not r"),
-        (Distributions, NOISY_HEAD, "=NoisyDistributionalDuelingQNetwork has sigma_zero, which system=mine does not"),
-        (Distributions, DiscreteQNetworkHead(2), "=DiscreteQNetworkHead has no num_atoms, which system=mine sets"),
-        (Values, None, " is not set, but system=mine needs it for action values"),
+        *((config, networks(head)) for config, head in ((Values, Q), (Distributions, C51_HEAD))),
+        # What declares nothing.
+        *((config, networks(head)) for config, head in ((Values, OwnHead()), (object, CategoricalHead(2)))),
+        *((NormalisedValues, networks(Q, torso)) for torso in (NORMALISED, OwnHead())),
+        (NormalisedValues, networks(Q, ArrayInput(), DictInput({"observation": NORMALISED}))),
     ],
 )
-def test_heads_of_another_family_are_refused(config, head, problem):
+def test_networks_that_fit_are_accepted(config, found):
+    check_networks(found, config, "mine")
+
+
+@pytest.mark.parametrize(
+    ("config", "found", "problem"),
+    [
+        (Values, networks(CategoricalHead(2)), ".action_head=CategoricalHead computes a stochastic policy, but system"),
+        (Values, networks(C51_HEAD), ".action_head=DistributionalDiscreteQNetwork has num_atoms, vmin, vmax, which s"),
+        (Distributions, networks(NOISY_HEAD), ".action_head=NoisyDistributionalDuelingQNetwork has sigma_zero, which"),
+        (Distributions, networks(Q), ".action_head=DiscreteQNetworkHead has no num_atoms, which system=mine sets"),
+        (Values, networks(None), ".action_head is not set, but system=mine needs it for action values"),
+        (Values, SimpleNamespace(), " is not set"),
+        (Values, WITHOUT_TORSO, ".pre_torso is not set"),
+        (
+            requiring(noisy_layers=True, recurrent=True),
+            networks(Q, rnn_layer=MLPTorso((4,)), post_torso=NoisyMLPTorso((4,))),
+            ".post_torso=NoisyMLPTorso has noisy layers",
+        ),
+        (NormalisedValues, networks(Q), ".pre_torso.use_layer_norm=false, but system=mine"),
+        # Convolutions are there, where the last action and the last reward join their output.
+        (
+            NormalisedValues,
+            networks(Q, ArrayInput(), DictInput({"observation": NOT_NORMALISED})),
+            ".input_layer.layers.observation.use_layer_norm=false, but system=mine",
+        ),
+    ],
+)
+def test_networks_that_do_not_fit_are_refused(config, found, problem):
     with pytest.raises(MisfitError) as caught:
-        check_networks(networks(head), config, "mine")
-    assert caught.value.problem.startswith(f"network.actor_network.action_head{problem}")
-
-
-def test_a_missing_network_or_torso_is_named():
-    with pytest.raises(MisfitError, match=r"^network\.actor_network is not set"):
-        check_networks(SimpleNamespace(), Values, "mine")
-    without = networks(DiscreteQNetworkHead(2))
-    del without.actor_network.pre_torso
-    with pytest.raises(MisfitError, match=r"^network\.actor_network\.pre_torso is not set"):
-        check_networks(without, Values, "mine")
-
-
-def test_torsos_without_layer_normalisation_are_refused_where_a_system_needs_it():
-    for torso in (MLPTorso((4,), use_layer_norm=True), OwnHead()):
-        check_networks(networks(DiscreteQNetworkHead(2), torso), NormalisedValues, "mine")
-    with pytest.raises(MisfitError, match=r"^network\.actor_network\.pre_torso\.use_layer_norm=false, but system=mine"):
-        check_networks(networks(DiscreteQNetworkHead(2)), NormalisedValues, "mine")
-
-
-def test_layer_normalisation_is_needed_in_the_torsos_of_an_input_layer_too():
-    """Convolutions are there, where the last action and the last reward join their output."""
-    layers = [DictInput({"observation": MLPTorso((4,), use_layer_norm=normalises)}) for normalises in (True, False)]
-    first, second = (networks(DiscreteQNetworkHead(2), ArrayInput(), layer) for layer in layers)
-    check_networks(first, NormalisedValues, "mine")
-    with pytest.raises(MisfitError, match=r"input_layer\.layers\.observation\.use_layer_norm=false, but system=mine"):
-        check_networks(second, NormalisedValues, "mine")
+        check_networks(found, config, "mine")
+    assert caught.value.problem.startswith(f"network.actor_network{problem}")

@@ -104,18 +104,3 @@ def test_vectors_and_symbols_enter_as_symlog_and_one_hot():
     plain = ObservationEncoder(**SMALL, space=space)
     params = plain.init(KEY, x)
     assert params["params"]["Dense_0"]["kernel"].shape == (6, 8)
-
-
-def test_layers_compute_in_bfloat16_and_outputs_are_float32():
-    encoder = ObservationEncoder(**SMALL, space=NESTED, dtype=jnp.bfloat16)
-    decoder = ObservationDecoder(**SMALL, space=NESTED, dtype=jnp.bfloat16)
-    view, features = _zeros(NESTED, 2), jnp.ones((2, 5))
-    for module, inputs in ((encoder, view), (decoder, features)):
-        outputs, params = jax.eval_shape(lambda x, module=module: module.init_with_output(KEY, x), inputs)
-        assert {leaf.dtype for leaf in jax.tree.leaves((outputs, params))} == {jnp.dtype(jnp.float32)}
-    assert "bf16" in str(jax.make_jaxpr(lambda x: decoder.init_with_output(KEY, x))(features))
-
-
-def test_a_missing_space_is_refused():
-    with pytest.raises(ValueError, match="space=None: set the observation space of the ObservationEncoder"):
-        ObservationEncoder().init(KEY, jnp.zeros(3))

@@ -18,7 +18,6 @@ class Accumulator:
     has_large_states = False
 
     def apply(self, weight, state, observation_and_starts, method, head_kwargs=None, every=1):
-        del head_kwargs
         observation, is_first = observation_and_starts
         increment = weight * observation.agent_view[..., 0]
 

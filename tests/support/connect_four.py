@@ -27,35 +27,13 @@ class Solver:
 
     def __init__(self):
         self._bounds = {}
-        self.nodes = 0
 
     def value(self, mine, taken):
-        """Return the result of perfect play for the player to move: 1, 0 or -1."""
         return 1 if self.reaches(mine, taken, 1) else 0 if self.reaches(mine, taken, 0) else -1
 
     def reaches(self, mine, taken, score):
         """Return whether the score of the position is at least this."""
         return self._search(mine, taken, score - 1, score) >= score
-
-    def score(self, mine, taken):
-        """Return the score of the position for the player to move."""
-        moves = taken.bit_count()
-        if _threats(mine, taken) & possible(taken):
-            return (43 - moves) // 2
-        low, high = -((42 - moves) // 2), (43 - moves) // 2
-        while low < high:
-            # Null windows, the first ones around zero.
-            middle = low + (high - low) // 2
-            if middle <= 0 and low // 2 < middle:
-                middle = -(-low // 2)
-            elif middle >= 0 and high // 2 > middle:
-                middle = high // 2
-            found = self._search(mine, taken, middle, middle + 1)
-            if found <= middle:
-                high = found
-            else:
-                low = found
-        return low
 
     def best_moves(self, mine, taken):
         """Return the moves that keep the result of perfect play."""
@@ -72,17 +50,7 @@ class Solver:
                 return found
         return list(after)
 
-    def fastest_moves(self, mine, taken):
-        """Return the moves of the best score: those that win fastest, or lose slowest."""
-        scores = {}
-        for column in legal_moves(taken):
-            theirs, both = self._after(mine, taken, column)
-            won, full = has_won(theirs ^ both), both == _BOARD
-            scores[column] = (43 - taken.bit_count()) // 2 if won else 0 if full else -self.score(theirs, both)
-        return [column for column, score in scores.items() if score == max(scores.values())]
-
     def _after(self, mine, taken, column):
-        """Return the position after a move."""
         return mine ^ taken, taken | possible(taken) & _COLUMNS[column]
 
     def _search(self, mine, taken, alpha, beta):
@@ -94,7 +62,6 @@ class Solver:
 
     def _negamax(self, mine, taken, alpha, beta):
         """Search a position in which the player to move cannot win at once."""
-        self.nodes += 1
         theirs, moves = mine ^ taken, taken.bit_count()
         squares = _safe_squares(theirs, taken)
         if not squares:

@@ -25,12 +25,10 @@ class Ramp(Environment):
         return Observation(jnp.full((2, 2), count, jnp.float32))
 
     def reset(self, key):
-        del key
         count = jnp.zeros((), jnp.int32)
         return count, restart(self.view(count))
 
     def step(self, key, state, action):
-        del key
         count = state + 1
         return count, transition(self.view(count), jnp.sum(action), count >= self.ends_after, count >= 6)
 
@@ -53,11 +51,9 @@ class Counter(Environment):
         return Observation(jnp.array([count, action], jnp.float32), jnp.arange(10) > count if self.masked else None)
 
     def reset(self, key):
-        del key
         return jnp.zeros((), jnp.int32), restart(self.observe(0, 0))
 
     def step(self, key, state, action):
-        del key
         return state + 1, transition(self.observe(state + 1, action), action, state + 1 >= self.ends_after, False)
 
 

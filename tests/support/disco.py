@@ -12,14 +12,13 @@ import numpy as np
 
 from stoix_like import weights
 from stoix_like.base_types import Axes, Observation
-from stoix_like.config import parse_config
 from stoix_like.networks.distributions import Categorical
 from stoix_like.networks.heads import Predictions
 from stoix_like.systems.disco_rl.anakin.ff_disco103 import Disco103
 from stoix_like.systems.disco_rl.estimates import Moments, estimate
 from stoix_like.systems.disco_rl.meta_network import LSTMState, Pair
 from stoix_like.utils.replay import Step
-from support.composed import compose_config
+from support.set_ups import config_of
 
 # The published weights, which are not part of the package: `stoix-like fetch disco103` puts them there.
 PUBLISHED = weights.default_path()
@@ -37,7 +36,6 @@ def synthetic():
 
 
 def digest(path):
-    """Return the checksum of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -119,8 +117,7 @@ def make(*overrides):
 
 
 def system_config(*overrides):
-    """Return the hyperparameters."""
-    return parse_config(compose_config(["system=disco_rl/ff_disco103", *overrides])).system
+    return config_of("system=disco_rl/ff_disco103", *overrides).system
 
 
 class Recorded:

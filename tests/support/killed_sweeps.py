@@ -31,7 +31,6 @@ class FakeRunner(Runner):
     """Trains nothing: the overrides of a run determine its returns."""
 
     def train(self, jobs, finished, starting=None):
-        """Wait for some milliseconds."""
         for job in jobs:
             time.sleep(0.005)
             finished(job)
@@ -40,7 +39,6 @@ class FakeRunner(Runner):
         """Any number of seeds fits."""
 
     def returns(self, job, settings, seeds, objective):
-        """Return what `values` are."""
         given = {one.key_or_group: plain(one.value()) for one in parse_overrides(job.overrides)}
         lists = given["arch.population.hyperparams"]
         params = [

@@ -34,11 +34,9 @@ class Nim(Environment):
         return heap, restart(self.observe(heap))
 
     def start(self, key):
-        """Return a full heap."""
         return Heap(jnp.full((), self.size, jnp.int32), jax.random.bernoulli(key).astype(jnp.int32))
 
     def step(self, key, state, action):
-        """See `Environment.step`."""
         heap, reward = self.reply(key, *take(state, action))
         return heap, transition(self.observe(heap), reward, heap.stones == 0, False)
 
@@ -67,14 +65,11 @@ def take(heap, action):
 
 
 def take_one(key, heap):
-    """Take a single stone."""
-    del key, heap
     return jnp.zeros((), jnp.int32)
 
 
 def perfect_player(key, heap):
     """Leave a multiple of three."""
-    del key
     return (heap.stones % 3 == 2).astype(jnp.int32)
 
 
@@ -92,8 +87,6 @@ class Config(SystemConfig):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build the system."""
-    del spec
 
     def init(key, timestep):
         return Agent(jnp.zeros((), jnp.int32), ())

@@ -24,16 +24,13 @@ class Errand(ParallelEnv):
         return spaces.Box(0.0, 9.0, (1 if agent == "short" else 2,), np.float32)
 
     def action_space(self, agent):
-        """Return two or three actions."""
         return spaces.Discrete(2 if agent == "short" else 3)
 
     def reset(self, seed=None, options=None):
-        """Start a game."""
         self.agents, self.count = list(self.possible_agents), 0
         return self.observe(), self.infos()
 
     def step(self, actions):
-        """Take a step."""
         assert set(actions) == set(self.agents)
         assert all(self.action_space(agent).contains(action) for agent, action in actions.items())
         self.count += 1
@@ -66,7 +63,6 @@ class Mixture(Errand):
         self.kinds = dict(zip(self.possible_agents, kinds, strict=True))
 
     def observation_space(self, agent):
-        """Return two numbers."""
         dtype, high = self.kinds[agent]
         return spaces.Box(0 if dtype == np.uint8 else -high, high, (2,), dtype)
 
@@ -83,7 +79,6 @@ class Kept(Errand):
     """Agents that are done stay in the list of those that act; the short one is truncated, and says so once."""
 
     def step(self, actions):
-        """Take a step."""
         self.count += 1
         done = self.count == self.length
         terminated = {"short": False, "long": done and not self.cut}
@@ -101,7 +96,6 @@ class Known(Errand):
         self.array = np.array([0.0, 7.0])
 
     def state(self):
-        """Return the state."""
         self.array[0] = self.count
         return self.array
 
@@ -120,7 +114,6 @@ class Painted(Errand):
         self.render_mode = kwargs.get("render_mode")
 
     def render(self):
-        """Draw the game."""
         return np.full((4, 1280, 3), self.count, np.uint8) if self.render_mode == "rgb_array" else None
 
 
@@ -144,6 +137,5 @@ class Push(Errand):
         self.highs = dict(zip(self.possible_agents, highs, strict=True))
 
     def action_space(self, agent):
-        """Return forces."""
         high = np.array(self.highs[agent], np.float32)
         return spaces.Box(-high, high, high.shape, np.float32)

@@ -39,20 +39,17 @@ class Sliding:
         self.sys = Model(jnp.ones(()), jnp.ones((2,)), jnp.ones((1000,)), jnp.zeros((0,)))
 
     def reset(self, rng: jax.Array) -> State:
-        """Start an episode."""
         position = jax.random.uniform(rng)
         zero = jnp.zeros(())
         return State(jnp.stack([self.sys.mass, self.sys.mass, position, zero]), zero, zero, {})
 
     def step(self, state: State, action: jax.Array) -> State:
-        """Take one step."""
         first, _, position, steps = state.obs
         obs = jnp.stack([first, self.sys.mass, position + action[0] / self.sys.mass, steps + 1])
         return State(obs, self.sys.friction.sum(), jnp.where(steps >= 2, 1.0, 0.0), {})
 
     @contextlib.contextmanager
     def replaced(self, model: Model):
-        """Compute with another model."""
         nominal, self.sys = self.sys, model
         try:
             yield
@@ -61,7 +58,6 @@ class Sliding:
 
 
 def sliding(registered: Any = None) -> Vectorize:
-    """Build the environments."""
     env = Sliding()
     physics = Physics(env.sys, env.replaced, lambda: registered)
     return Vectorize(PhysicsEnvironment(env, None, lambda state: {}, physics))
@@ -81,23 +77,18 @@ def friction(model: Model, rng: jax.Array) -> tuple[Model, Model]:
 
 
 def of_another_shape(model: Model, rng: jax.Array) -> tuple[Model, Model]:
-    """Forget an axis."""
     return masses(model, rng)[0], jax.tree.map(lambda _: None, model)._replace(friction=0)
 
 
 def nothing(model: Model, rng: jax.Array) -> tuple[Model, Model]:
-    """Vary nothing."""
-    del rng
     return model, jax.tree.map(lambda _: None, model)
 
 
 def model_alone(model: Model, rng: jax.Array) -> Model:
-    """Forget the axes."""
     return masses(model, rng)[0]
 
 
 def leaves(model: Model, rng: jax.Array) -> tuple[Model, Model]:
-    """End the process."""
     raise SystemExit(0)
 
 

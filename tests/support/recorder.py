@@ -6,10 +6,9 @@ import numpy as np
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes
 from stoix_like.architectures.types import NO_INPUTS, ProgramSpec
-from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.run.host.devices import find_devices, make_mesh
-from support.composed import compose_config
+from support.set_ups import config_of
 from support.toys import Config, make_recorder
 
 
@@ -24,7 +23,7 @@ def recorder_program(
     **options,
 ):
     mesh = make_mesh(find_devices(num_devices))
-    env = factory.make(parse_config(compose_config([f"env=probe/{probe}"])).env)
+    env = factory.make(config_of(f"env=probe/{probe}").env)
 
     def build(hyperparams, inputs):
         return make_recorder(make_axes(mesh), Config(rollout_length=rollout_length, **options, **hyperparams))

@@ -4,16 +4,15 @@ import jax
 import numpy as np
 
 from stoix_like.base_types import Axes
-from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.scenes.base import RecordedEpisode
 from stoix_like.rendering.episode import Recorder
-from support.composed import compose_config
+from support.set_ups import config_of
 from support.toys import make_recorder
 
 
 def make(name, *overrides):
-    config = parse_config(compose_config(["env=gymnax", f"env.scenario.name={name}", *overrides])).env
+    config = config_of("env=gymnax", f"env.scenario.name={name}", *overrides).env
     return factory.make_drawn(config)
 
 

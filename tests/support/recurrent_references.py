@@ -25,18 +25,15 @@ def outputs(rnn, variables):
 
 
 def dense(params, x):
-    """Apply a dense layer."""
     return x @ params["kernel"] + params.get("bias", 0.0)
 
 
 def layer_norm(params, x):
-    """Normalise the last axis."""
     centred = x - x.mean(-1, keepdims=True)
     return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * params["scale"] + params["bias"]
 
 
 def sigmoid(x):
-    """Compute the logistic function."""
     return 1.0 / (1.0 + np.exp(-x))
 
 

@@ -5,15 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import stoix_like
-from stoix_like.config import parse_config
 from stoix_like.lab import eject
-from support.composed import compose_config
 from support.programs import train
+from support.set_ups import config_of
 
 
 def settings(system, overrides):
     """Return the single file of a system, and its settings."""
-    return eject.script_of(system), eject.settings_of(parse_config(compose_config([f"system={system}", *overrides])))
+    return eject.script_of(system), eject.settings_of(config_of(f"system={system}", *overrides))
 
 
 def train_both(system, algorithm, overrides):

@@ -27,12 +27,10 @@ def needs_examples(system: str) -> bool:
 
 
 def takes_discrete(system: str) -> bool:
-    """Return whether a system takes discrete actions."""
     return Discrete in getattr(schema(system), "action_spaces", (Discrete,))
 
 
 def has_replay(system: str) -> bool:
-    """Return whether a system has a replay buffer."""
     return "total_buffer_size" in flat_hints(schema(system))
 
 

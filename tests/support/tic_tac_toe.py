@@ -26,7 +26,6 @@ def legal_moves(mine, theirs):
 
 @functools.cache
 def value(mine, theirs):
-    """Return the result of perfect play for the player to move: 1, 0 or -1."""
     if has_won(theirs):
         return -1
     return max((-value(theirs, mine | 1 << move) for move in legal_moves(mine, theirs)), default=0)

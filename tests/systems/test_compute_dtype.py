@@ -11,19 +11,15 @@ import pytest
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.types import NO_INPUTS, ProgramSpec
 from stoix_like.composition import group_choices
-from stoix_like.config import parse_config
 from stoix_like.envs import Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.loggers import MultiLogger
 from stoix_like.networks import torso as torsos
 from stoix_like.networks.base import ScannedRNN
 from stoix_like.networks.from_config.modules import build_networks
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from support import disco
-from support.composed import compose_config
 from support.programs import equations
 from support.selections import first, select
+from support.set_ups import setup_of, trained
 from support.systems import needs_examples
 
 # One system of each family, and those with memory.
@@ -98,12 +94,11 @@ def trace(system, dtype):
     """Return the jaxpr and the shapes of the results of the training program, without compiling it."""
     chosen = [f"system={system}", f"arch.compute_dtype={dtype}", *disco.overrides(system)]
     try:
-        run = parse_config(compose_config([*chosen, "env=probe/action"]))
-        setup = set_up(run)
+        setup = setup_of(*chosen, "env=probe/action")
     except ConfigError:
-        run = parse_config(compose_config([*chosen, "env=probe/continuous_policy"]))
-        setup = set_up(run)
-    spec = ProgramSpec(1, setup.plan.envs_per_shard, run.system.rollout_length, run.system.warmup_steps)
+        setup = setup_of(*chosen, "env=probe/continuous_policy")
+    system = setup.config.system
+    spec = ProgramSpec(1, setup.plan.envs_per_shard, system.rollout_length, system.warmup_steps)
     program = make_program(lambda hyperparams, inputs: setup.build_system(hyperparams), setup.env, setup.mesh, spec)
     state = jax.eval_shape(program.init, {}, KEY, jax.random.split(KEY, 1), NO_INPUTS)
     traced = program.train.trace(state, {}, np.int32(1), np.bool_(True), NO_INPUTS)
@@ -149,7 +144,5 @@ def test_only_what_comes_before_the_head_gets_the_dtype_and_has_to_take_it():
 
 @pytest.mark.learn
 def test_ppo_learns_cart_pole_in_bfloat16():
-    config = compose_config(["system=ppo/ff_ppo", "env=gymnax/cartpole", "arch.compute_dtype=bfloat16"])
-    loop = TrainingLoop(set_up(parse_config(config)), MultiLogger([]))
-    loop.train()
+    loop = trained("system=ppo/ff_ppo", "env=gymnax/cartpole", "arch.compute_dtype=bfloat16")
     assert loop.summary()["absolute/episode_return_mean"] > 450

@@ -145,12 +145,8 @@ def test_updates_cost_no_more_with_diagnostics():
         ("ppo/ff_ppo", ("actor", "critic")),
         ("q_learning/ff_dqn", ("network",)),
         ("ppo/rec_ppo", ("actor", "critic")),
-        ("q_learning/rec_r2d2", ("network",)),
-        ("sac/rec_sac", ("actor", "q")),
         ("q_learning/ff_pqn_continuous", ("actor", "critic")),
-        ("awr/ff_awr", ("actor", "critic")),
         ("spo/ff_spo", ("actor", "critic")),
-        ("mpo/ff_vmpo", ("actor", "critic")),
     ],
 )
 def test_evaluations_record_diagnostics(system, networks, tmp_path):

@@ -7,7 +7,6 @@ dictionary.
 
 import functools
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -29,7 +28,6 @@ from support.set_ups import setup_of
 from support.systems import SYSTEMS, has_replay, needs_examples, takes_discrete
 from support.tiny_dreamer import NETWORK
 
-CONFIGS = Path(__file__).parents[2] / "configs/system"
 Q_LEARNING = ["ff_c51", "ff_ddqn", "ff_dqn", "ff_dqn_reg", "ff_iqn", "ff_mdqn", "ff_qr_dqn", "ff_rainbow"]
 DISCRETE = [system for system in SYSTEMS if takes_discrete(system)]
 B, A, ATOMS = 16, 3, 4

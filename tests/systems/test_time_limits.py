@@ -21,7 +21,6 @@ import pytest
 import rlax
 
 from stoix_like.base_types import ActorCriticHiddenStates, Observation
-from stoix_like.config import parse_config
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import write_data
 from stoix_like.envs.spaces import Box, Discrete
@@ -38,9 +37,9 @@ from stoix_like.systems.on_policy.recurrent import make_recurrent_networks
 from stoix_like.systems.parts.recurrent import make_actor, unroll
 from stoix_like.systems.search.world_model import make_latent_model
 from support import disco
-from support.composed import compose_config
 from support.programs import train
 from support.selections import select
+from support.set_ups import config_of
 from support.systems import SYSTEMS, schema
 from support.tiny_dreamer import NETWORK
 
@@ -217,15 +216,13 @@ def discovered_values(networks, shared, hyperparams):
     return jnp.sum(predictions.policy.probs * q, -1)
 
 
+def without(overrides, *words):
+    return [override for override in overrides if not any(word in override for word in words)]
+
+
 REPLAY = [
-    "arch.total_timesteps=8000",
-    "system.rollout_length=4",
-    "system.warmup_steps=16",
-    "system.epochs=4",
-    "system.total_buffer_size=1024",
-    "system.total_batch_size=64",
-    "system.tau=0.05",
-    "system.max_grad_norm=10",
+    *("arch.total_timesteps=8000", "system.rollout_length=4", "system.warmup_steps=16", "system.epochs=4"),
+    *("system.total_buffer_size=1024", "system.total_batch_size=64", "system.tau=0.05", "system.max_grad_norm=10"),
 ]
 DQN = [*REPLAY, "system.q_lr=3e-3", "network.actor_network.pre_torso.layer_sizes=[32]"]
 PQN = [
@@ -256,17 +253,14 @@ OPTIONS = [
     *("network=mlp_gsde", "system.sde_sample_freq=2", "system.target_kl=1", "system.standardize_advantages=minibatch"),
     *("system.final_clip_eps=0.1", "system.final_ent_coef=0"),
 ]
-SHARED_TORSO = [
-    *("network=mlp_shared", "system.actor_lr=3e-3"),
-    *(override for override in ON_POLICY if "critic_network" not in override),
-]
+SHARED_TORSO = ["network=mlp_shared", "system.actor_lr=3e-3", *without(ON_POLICY, "critic_network")]
 RECURRENT_CRITIC = [
     *("+env.kwargs.optional_limit=true", "network.critic_network.post_torso.layer_sizes=[16]"),
     *(f"network.{name}_network.rnn_layer.hidden_state_dim=16" for name in ("actor", "critic")),
 ]
 SHARED_CELLS = [
     *("network=rnn_shared", "system.actor_lr=3e-3"),
-    *(override for override in [*ON_POLICY, *RECURRENT_CRITIC] if "critic_network" not in override),
+    *without([*ON_POLICY, *RECURRENT_CRITIC], "critic_network"),
 ]
 SEQUENCES = ["system.n_step=4", "system.total_batch_size=32", "system.total_buffer_size=1024", "system.epochs=4"]
 RECURRENT = [
@@ -287,19 +281,30 @@ SEARCH = [
     *("system.sequence_length=8", "system.n_step=2", "system.num_simulations=4", "system.evaluation_simulations=2"),
     *(f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("actor", "critic")),
 ]
+RECURRENT_CONTINUOUS = [
+    *without(CONTINUOUS, "noise_correlation"),
+    *("+env.kwargs.optional_limit=true", "arch.total_timesteps=16000", "system.rollout_length=8", "system.epochs=16"),
+    *("system.total_batch_size=16", "system.burn_in_length=2", "system.sequence_length=6", "system.sequence_period=4"),
+    *(f"network.{name}_network.rnn_layer.hidden_state_dim=16" for name in ("actor", "q")),
+    *(f"network.{name}_network.post_torso.layer_sizes=[16]" for name in ("actor", "q")),
+]
+MUZERO = [
+    *without(REPLAY, "tau"),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("reward", "actor", "critic")),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("representation", "dynamics")),
+    *(*ATOMS, "system.unroll_steps=2", "system.n_step=2", "system.num_simulations=4", "system.lr=3e-3"),
+    "system.normalize_observations=false",
+]
 CASES = {
     "offline/ff_iql": Case(
         [
-            *(override for override in CONTINUOUS if "noise" not in override),
+            *without(CONTINUOUS, "noise"),
             *("system.value_lr=3e-3", "network.critic_network.pre_torso.layer_sizes=[32]"),
         ],
         critic_values,
     ),
     "offline/ff_fql": Case(
-        [
-            *(override for override in CONTINUOUS if "noise" not in override),
-            *("system.flow_steps=2", "network.flow_network.pre_torso.layer_sizes=[16]"),
-        ],
+        [*without(CONTINUOUS, "noise"), "system.flow_steps=2", "network.flow_network.pre_torso.layer_sizes=[16]"],
         flow_values,
         atol=0.1,
     ),
@@ -307,29 +312,27 @@ CASES = {
     "search/ff_sampled_az": Case([*SEARCH, "system.num_samples=3", "+env.kwargs.continuous=true"], state_values),
     "spo/ff_spo": Case(
         [
-            *(override for override in SEARCH if "simulations" not in override and "n_step" not in override),
+            *without(SEARCH, "simulations", "n_step"),
             *("system.num_particles=4", "system.evaluation_particles=0", "system.search_depth=3", "system.tau=0.5"),
         ],
         spo_values,
     ),
     "reppo/ff_reppo": Case(REPPO, critic_values, atol=0.1),
-    "reppo/ff_reppo_discrete": Case(
-        [override for override in REPPO if "continuous" not in override], action_atom_values, atol=0.1
-    ),
+    "reppo/ff_reppo_discrete": Case(without(REPPO, "continuous"), action_atom_values, atol=0.1),
     "awr/ff_awr": Case([*ON_POLICY, *SEQUENCES], state_values),
     "mpo/ff_vmpo": Case(
         [*ON_POLICY, "system.num_minibatches=1", "system.normalize_rewards=false", "+env.kwargs.continuous=true"],
         state_values,
     ),
     "mpo/ff_mpo": Case(
-        [*(override for override in CONTINUOUS if "total_batch" not in override), *SEQUENCES, "system.num_samples=4"],
+        [*without(CONTINUOUS, "total_batch"), *SEQUENCES, "system.num_samples=4"],
         critic_values,
         atol=0.1,
     ),
     # Weights without meaning, and one step per trajectory: action values are all that is tested here.
     "disco_rl/ff_disco103": Case(
         [
-            *(override for override in REPLAY if "tau" not in override and "batch" not in override),
+            *without(REPLAY, "tau", "batch"),
             *("system.total_batch_size=32", "system.sequence_length=4", "system.sequence_period=4", "system.lr=3e-3"),
             *("system.num_atoms=31", "system.vmin=-2", "system.vmax=2", "system.value_coef=100"),
             *("system.policy_coef=0.01", "system.y_coef=0.01", "system.z_coef=0.01"),
@@ -366,7 +369,7 @@ CASES = {
     ),
     "sac/ff_crossq": Case(
         [
-            *(override for override in CONTINUOUS if not override.startswith("system.tau")),
+            *without(CONTINUOUS, "system.tau"),
             *ENTROPY,
             *(f"network.{name}_network.pre_torso.warmup_steps=500" for name in ("actor", "q")),
         ],
@@ -425,34 +428,13 @@ CASES = {
         ],
         recurrent_q_values,
     ),
-}
-
-RECURRENT_CONTINUOUS = [
-    *(override for override in CONTINUOUS if "noise_correlation" not in override),
-    *("+env.kwargs.optional_limit=true", "arch.total_timesteps=16000", "system.rollout_length=8", "system.epochs=16"),
-    *("system.total_batch_size=16", "system.burn_in_length=2", "system.sequence_length=6", "system.sequence_period=4"),
-    *(f"network.{name}_network.rnn_layer.hidden_state_dim=16" for name in ("actor", "q")),
-    *(f"network.{name}_network.post_torso.layer_sizes=[16]" for name in ("actor", "q")),
-]
-CASES |= {
     "sac/rec_sac": Case([*RECURRENT_CONTINUOUS, *ENTROPY], recurrent_critic_values, atol=0.1),
     "ddpg/rec_td3": Case([*RECURRENT_CONTINUOUS, *NOISE], recurrent_critic_values, atol=0.1),
-}
-MUZERO = [
-    *(override for override in REPLAY if "tau" not in override),
-    *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("reward", "actor", "critic")),
-    *(f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("representation", "dynamics")),
-    *(*ATOMS, "system.unroll_steps=2", "system.n_step=2", "system.num_simulations=4", "system.lr=3e-3"),
-    "system.normalize_observations=false",
-]
-CASES |= {
     "search/ff_mz": Case(MUZERO, model_values, atol=0.1),
     "search/ff_sampled_mz": Case(
         [*MUZERO, "+env.kwargs.continuous=true", "system.num_samples=4"], model_values, atol=0.1
     ),
-}
-# An episode may continue, so that imagination can know what a truncated one misses.
-CASES |= {
+    # An episode may continue, so that imagination can know what a truncated one misses.
     "dreamer/dreamer_v3": Case(
         [
             *(*NETWORK, "+env.kwargs.optional_limit=true", "arch.total_timesteps=32000", "system.rollout_length=8"),
@@ -492,7 +474,7 @@ def write_chain(path, continuous, pairs=100):
     "system", ["offline/ff_iql", "offline/ff_fql", "ddpg/ff_td3", "sac/ff_sac", "sac/rec_sac", "q_learning/ff_rainbow"]
 )
 def test_recorded_truncations_are_bootstrapped(system, tmp_path):
-    overrides = [override for override in CASES[system].overrides if "total_timesteps" not in override]
+    overrides = without(CASES[system].overrides, "total_timesteps")
     write_chain(tmp_path / "chain.npz", continuous="+env.kwargs.continuous=true" in overrides)
     offline = ["arch=offline", "arch.total_timesteps=8000", f"system.data={tmp_path}/chain.npz"]
     common = [f"system={system}", "env=probe", "env.scenario.name=chain", f"system.gamma={GAMMAS[0]}"]
@@ -505,7 +487,7 @@ def test_recorded_truncations_are_bootstrapped(system, tmp_path):
 
 def varied(system):
     """Return a population of two that varies every float of the system: the second has 0.9 times the value, or 0.1."""
-    config = parse_config(compose_config([f"system={system}", "env=probe", *CASES[system].overrides])).system
+    config = config_of(f"system={system}", "env=probe", *CASES[system].overrides).system
     hints = flat_hints(type(config))
     # Adam has no weight decay, and the noise of recurrent policies no correlation.
     fixed = {"weight_decay", *(("noise_correlation",) if "/rec_" in system else ())}

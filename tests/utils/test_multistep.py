@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import rlax
 from jax.sharding import AxisType, PartitionSpec
-from jaxtyping import TypeCheckError
 
 from stoix_like.utils import multistep as ms
 from support.compiled import run
@@ -254,16 +253,6 @@ def test_importance_corrected_errors_match_hand_computed_values():
     np.testing.assert_allclose(errors(associative=True, stop_target_gradients=True), [5.0, 3.0])
 
 
-def test_importance_corrected_errors_agree_with_rlax_lambda_returns():
-    b = make_batch()
-    values = jnp.append(b.v_tm1[0], b.v_t[0, -1])
-    r, discount, rho, lambda_ = b.r_t[0], b.discount_t[0], jnp.exp(b.log_rho[0]), jnp.linspace(0.0, 1.0, T)
-    # The errors equal those of lambda-returns whose lambda includes the next ratio.
-    trace = lambda_ * jnp.append(rho[1:], 1.0)
-    expected = rho * (run(rlax.lambda_returns, r, discount, values[1:], trace) - values[:-1])
-    assert_close(run(ms.importance_corrected_td_errors, r, discount, rho, lambda_, values), expected)
-
-
 def _rlax(b, lambda_):
     """Compute the results of rlax for one sequence, by function."""
     rho, q, log_rhos = jnp.exp(b.log_rho), b.q_next[:-1], b.log_rho[1:]
@@ -379,29 +368,6 @@ def test_lambda_keeps_the_precision_of_the_values():
     low = b._replace(r_t=jnp.zeros_like(b.r_t, jnp.bfloat16))
     expected = compiled(_lambda_returns)(b._replace(r_t=jnp.zeros_like(b.r_t)), 0.95)
     np.testing.assert_allclose(alone(_lambda_returns)(low, 0.95), expected, rtol=1e-6)
-
-
-@by_function
-@pytest.mark.usefixtures("without_type_checks")
-def test_integers_do_not_round_lambda(function):
-    b = with_truncations(make_batch())
-    integers = b._replace(
-        **{
-            name: jnp.round(3.0 * getattr(b, name)).astype(jnp.int32)
-            for name in ("r_t", "discount_t", "v_tm1", "v_t", "q_tm1", "q_next", "q_t")
-        }
-    )
-    floats = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.int32 else x, integers)
-    assert_close(compiled(function)(integers, 0.75), compiled(function)(floats, 0.75))
-
-
-@by_function
-def test_wrong_shapes_raise(function):
-    b = make_batch()
-    with pytest.raises((TypeCheckError, TypeError, ValueError)):
-        function(b._replace(r_t=b.r_t[:, :-1]), 0.7)
-    with pytest.raises((TypeCheckError, TypeError, ValueError)):
-        function(b._replace(discount_t=b.discount_t[0]), 0.7)
 
 
 def test_n_step_returns_match_the_definition_for_every_n():

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs.spaces import Box, Discrete, Mixed, Tuple
+from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, Tuple
 from stoix_like.networks.distributions import (
     Categorical,
     Deterministic,
@@ -139,21 +139,6 @@ def test_values_of_another_batch_are_refused(name):
         jax.eval_shape(function, members, jnp.zeros((6, 2, 1, *event), dtype))
 
 
-def test_cumulative_probabilities_of_values_of_another_batch_are_refused():
-    with pytest.raises(ValueError, match=r"value\.shape=\(2, 1\) must end with \(2,\)"):
-        distribution("categorical").log_cdf(jnp.zeros((2, 1)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_what_vmap_draws_is_what_each_entry_draws(name):
-    pi, keys = distribution(name), jax.random.split(KEY, 2)
-    mapped = jax.jit(jax.vmap(_drawn))(pi, keys)
-    for row in range(2):
-        for found, expected in zip(mapped, _drawn(pi[row], keys[row]), strict=True):
-            np.testing.assert_allclose(found[row], expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", select(NAMES, quick=KINDS))
 def test_indexing_selects_from_the_batch(name):
     pi = distribution(name)
@@ -198,3 +183,32 @@ def test_independent_takes_distributions_whose_entropy_has_no_seed(seed):
     np.testing.assert_allclose(run(Independent(normal, 1).entropy, seed=key), expected, rtol=1e-6)
     nested = Independent(distrax.Independent(normal, 1), 1)
     np.testing.assert_allclose(run(nested.entropy, seed=key), expected.sum(), rtol=1e-6)
+
+
+SPACE = Mixed(Dict({"choice": Discrete(2), "push": Box(-np.inf, np.inf, (2,))}))
+
+
+def mixed(probability, mean):
+    choice = Categorical(probs=jnp.array([[1 - probability, probability]]))
+    push = MultivariateNormalDiag(jnp.array([[mean, 0.0]]), jnp.ones((1, 2)))
+    return MixedActionDistribution([choice, push], SPACE)
+
+
+def test_parts_are_independent():
+    pi = mixed(0.25, 1.0)
+    # log 0.25 + log N(2; 1, 1) + log N(0; 0, 1) = -1.3863 - (0.5 + 0.9189) - 0.9189.
+    np.testing.assert_allclose(pi.log_prob(jnp.array([[1.0, 2.0, 0.0]])), [-3.7242], atol=1e-4)
+    # H = -(0.75 log 0.75 + 0.25 log 0.25) + 2 (0.5 + 0.9189) = 0.5623 + 2.8379.
+    np.testing.assert_allclose(pi.entropy(), [3.4002], atol=1e-4)
+    np.testing.assert_array_equal(pi.mode(), [[0.0, 1.0, 0.0]])
+    # KL = 0.75 log(0.75 / 0.5) + 0.25 log(0.25 / 0.5) + 1 / 2 = 0.1308 + 0.5.
+    np.testing.assert_allclose(pi.kl_divergence(mixed(0.5, 0.0)), [0.6308], atol=1e-4)
+
+
+def test_samples_have_the_frequencies_of_the_parts():
+    samples, log_probs = mixed(0.25, 1.0).sample_and_log_prob(seed=jax.random.key(0), sample_shape=(4000,))
+    assert samples.shape == (4000, 1, 3)
+    np.testing.assert_allclose(log_probs, mixed(0.25, 1.0).log_prob(samples), rtol=1e-5)
+    # Standard errors: 0.007 for the choice, 0.016 for the mean.
+    np.testing.assert_allclose(samples.mean((0, 1)), [0.25, 1.0, 0.0], atol=0.06)
+    assert set(np.unique(samples[..., 0])) == {0.0, 1.0}

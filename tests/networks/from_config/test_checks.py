@@ -38,12 +38,6 @@ def test_optional_sizes_may_be_none():
     assert build_networks(plain, DISCRETE).head.num_values is None
 
 
-def test_initialisers_of_noisy_layers_are_checked():
-    plain = {"layer": {"_target_": "stoix_like.networks.layers.NoisyLinear", "features": 3, "bias_init": "zeroes"}}
-    with pytest.raises(ConfigError, match=r"network\.layer\.bias_init='zeroes' is not a known initialiser"):
-        build_networks(plain, DISCRETE)
-
-
 @pytest.mark.parametrize(
     ("cell", "kwargs", "message"),
     [

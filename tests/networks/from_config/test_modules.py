@@ -121,6 +121,10 @@ def test_heads_refuse_unsupported_action_spaces(head, space, advice):
         ({"actor_network__pre_torso___target_": "stoix_like.networks.torso.MLPTors"}, r"_target_=.*'MLPTorso'"),
         ({"actor_network__pre_torso___target_": "stoix_like.networks.torsos.MLPTorso"}, r"cannot be imported"),
         ({"critic_network__critic_head___target_": HEADS + "LinearHead"}, r"critic_head=.*cannot be built.*output_dim"),
+        (
+            {"name": "cnn", "actor_network__pre_torso__strides": [1]},
+            r"strides=\[1\]: use lists of the same",
+        ),
     ],
 )
 def test_errors_name_the_key(changes, message):
@@ -128,11 +132,6 @@ def test_errors_name_the_key(changes, message):
         build_networks(config(**changes), DISCRETE)
     assert str(caught.value).startswith("network.")
     assert "\n" not in str(caught.value)
-
-
-def test_lists_of_convolutions_must_have_the_same_length():
-    with pytest.raises(ConfigError, match=r"network\.actor_network\.pre_torso=.*strides=\[1\]: use lists of the same"):
-        build_networks(config("cnn", actor_network__pre_torso__strides=[1]), DISCRETE)
 
 
 class Custom(nn.Module):

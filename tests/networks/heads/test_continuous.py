@@ -90,18 +90,6 @@ def test_a_deviation_may_be_the_same_in_all_states(head, initial):
     np.testing.assert_allclose(scale(params), np.full((3, 2), np.e * (initial - 0.001) + 0.001), rtol=1e-5)
 
 
-def test_bfloat16_embeddings_give_float32_log_probs():
-    x = jax.random.normal(KEY, (4, 6), jnp.bfloat16)
-    for name in ("categorical", "tanh_normal", "normal"):
-        head, _ = HEADS[name]
-
-        def log_prob(x, head=head):
-            pi = run(head.apply, head.init(KEY, x), x)
-            return pi.log_prob(pi.mode())
-
-        assert jax.eval_shape(log_prob, x).dtype == jnp.float32
-
-
 # By hand, bounds (-1, 3): the middle is 1, half the distance 2. Biases mu = (0, artanh(1/2)), s = (-2, 1e9):
 # means 1 and 1 + 2 * 1/2 = 2, deviations 2 (0.1 + 0.9 / 2) = 1.1 and 2. Entropy: ln(1.1 * 2) + ln(2 pi e).
 def test_a_bounded_normal_policy_has_a_bounded_mean_and_deviation():

@@ -20,17 +20,6 @@ class TestAtoms:
         expected = (jax.nn.softmax(logits) * np.linspace(-1, 1, 5)[None, None]).sum(-1)
         np.testing.assert_allclose(pi.preferences, expected, rtol=1e-5, atol=1e-6)
 
-    def test_atoms_are_not_rounded_to_the_precision_of_the_parameters(self):
-        # Numbers between 256 and 512 are 2 apart in bfloat16; equal logits make the mean that of the ends.
-        head = heads.DistributionalContinuousQNetwork(3, 257.0, 301.0, kernel_init="zeros")
-        x = jnp.ones((2, 6), jnp.bfloat16)
-        params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), head.init(KEY, x))
-        q, logits, atoms = run(head.apply, params, x)
-        assert logits.dtype == jnp.bfloat16
-        np.testing.assert_array_equal(atoms, [[257.0, 279.0, 301.0]] * 2)
-        # The probabilities are bfloat16: 1/3 up to 1/512 of it.
-        np.testing.assert_allclose(q, 279.0, rtol=1 / 512)
-
     def test_categorical_critic_has_a_default_range(self):
         x = jnp.ones((2, 6))
         head = heads.CategoricalCriticHead(5)

@@ -62,14 +62,6 @@ def test_gradients_pass_through_shard_map_that_checks_what_varies():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), actual, expected)
 
 
-def test_gradients_have_the_dtypes_of_a_narrower_state():
-    x, resets, start = jnp.ones((3, 2, 3)), jnp.zeros((3, 2), bool), jnp.zeros((2, 4), jnp.bfloat16)
-    variables = jax.eval_shape(ScannedRNN(4, "gru").init, KEY, start, (x, resets))
-    gradients = jax.eval_shape(jax.grad(_loss, argnums=(0, 3)), variables, x, resets, start)
-    assert gradients[1].dtype == jnp.bfloat16
-    assert {leaf.dtype for leaf in jax.tree.leaves(gradients[0])} == {jnp.dtype(jnp.float32)}
-
-
 def test_cells_with_functions_of_their_own_keep_them():
     rnn = ScannedRNN(4, "gru", cell_kwargs={"activation_fn": nn.relu})
     x, resets, start = jax.random.normal(KEY, (3, 2, 3)), jnp.zeros((3, 2), bool), jnp.zeros((2, 4))

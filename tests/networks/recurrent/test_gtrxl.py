@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from stoix_like.networks.base import ScannedRNN
-from stoix_like.networks.recurrent.gtrxl import encode_distances, skew
 from support.compiled import run
 from support.recurrent_references import KEY, RESETS, X, dense, layer_norm, outputs, random_params, sigmoid
 from support.selections import first
@@ -50,16 +49,6 @@ def test_outputs_are_those_of_each_step_attending_to_its_window(window):
             hidden = np.maximum(dense(params["mlp_0"], layer_norm(params["norms_1"], y)), 0.0)
             output = gate(params["gates_1"], y, np.maximum(dense(params["mlp_1"], hidden), 0.0))
             np.testing.assert_allclose(found[t, n], output, rtol=1e-4, atol=1e-5)
-
-
-def test_rows_are_skewed():
-    x = jnp.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    np.testing.assert_array_equal(skew(x), [[1, 2, 0, 0], [0, 3, 4, 0], [0, 0, 5, 6]])
-
-
-def test_distances_are_encoded_by_sines_before_cosines():
-    np.testing.assert_allclose(encode_distances(3, 4)[2], encode(2, 4), rtol=1e-6)
-    assert encode_distances(2, 3).shape == (2, 3)
 
 
 @pytest.mark.slow

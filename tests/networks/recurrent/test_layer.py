@@ -170,20 +170,3 @@ def test_parameters_and_states_of_cells_stay_float32_where_numbers_are_float64(c
 
         leaves = jax.tree.leaves(jax.eval_shape(process, jnp.zeros((3, 2, 5), jnp.float32), jnp.zeros((3, 2), bool)))
     assert {leaf.dtype for leaf in leaves} <= {jnp.dtype(jnp.float32), jnp.dtype(jnp.complex64)}
-
-
-# The states of the others are complex, or are computed in float32 alone.
-@pytest.mark.parametrize("cell_type", [cell for cell in CELLS if cell not in ("lru", "s5", "mlstm")])
-@pytest.mark.parametrize("narrow", ["state", "params"])
-def test_states_keep_their_dtype(cell_type, narrow):
-    """As the carry of a loop must, where parameters and inputs are of another one."""
-    rnn = ScannedRNN(4, cell_type)
-
-    def process(x, resets):
-        state = rnn.initialize_carry(2)
-        trees = {"state": state, "params": rnn.init(KEY, state, (x, resets))}
-        trees[narrow] = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), trees[narrow])
-        x = x.astype(jnp.bfloat16 if narrow == "params" else jnp.float32)
-        return jax.lax.scan(lambda state, _: rnn.apply(trees["params"], state, (x, resets)), trees["state"], length=2)
-
-    jax.eval_shape(process, jnp.ones((3, 2, 5)), jnp.zeros((3, 2), bool))

@@ -1,10 +1,7 @@
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.networks.recurrent import linear_recurrence
-
-KEY = jax.random.key(0)
 
 
 def test_states_are_computed_in_the_widest_dtype():

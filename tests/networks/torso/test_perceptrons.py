@@ -2,7 +2,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.errors import ScopeParamShapeError
 
 from stoix_like.networks.torso import (
     BatchRenormMLPTorso,
@@ -78,17 +77,3 @@ def test_final_activation_is_optional():
     for activate_final in (True, False):
         torso = MLPTorso((8,), "relu", activate_final=activate_final)
         assert bool((jax.jit(torso.init_with_output)(KEY, x)[0] >= 0).all()) is activate_final
-
-
-def test_noisy_torso_has_noise_only_with_its_rng():
-    torso = TORSOS["noisy"]
-    x = jnp.ones((2, 5))
-    params = jax.jit(torso.init)(KEY, x)
-    np.testing.assert_array_equal(run(torso.apply, params, x), run(torso.apply, params, x))
-    assert (run(torso.apply, params, x) != run(torso.apply, params, x, rngs={"noise": KEY})).any()
-
-
-def test_inputs_that_do_not_fit_the_parameters_are_refused():
-    params = jax.eval_shape(TORSOS["mlp"].init, KEY, jnp.zeros((2, 5)))
-    with pytest.raises(ScopeParamShapeError):
-        jax.eval_shape(TORSOS["mlp"].apply, params, jnp.zeros((2, 4)))

@@ -3,15 +3,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.systems.dreamer.dreamer_types import LaPropConfig, make_optimiser
-from support.composed import compose_config
+from support.set_ups import config_of
 from support.tiny_dreamer import TINY
 
 
 def config(*overrides):
-    return parse_config(compose_config([*TINY, "env=gymnax/cartpole", *overrides])).system
+    return config_of(*TINY, "env=gymnax/cartpole", *overrides).system
 
 
 def test_the_train_ratio_determines_the_gradient_steps():

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, SystemSpec
-from stoix_like.config import parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.networks.distributions import Categorical, Deterministic, Independent
@@ -15,15 +14,15 @@ from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, STOCHASTIC_POLICY
 from stoix_like.systems.offline.anakin import bc
 from stoix_like.systems.parts.teacher import Teacher
-from support.composed import compose_config
 from support.replayed import NUM_ENVS, SIX, steps, view
+from support.set_ups import config_of
 
 
 @pytest.fixture
 def clone():
     """A clone whose teacher always takes action 2."""
     sizes = ["system.rollout_length=6", "system.epochs=2", "system.actor_lr=1e-2"]
-    config = parse_config(compose_config(["system=offline/bc", "system.teacher=runs/teacher", *sizes]))
+    config = config_of("system=offline/bc", "system.teacher=runs/teacher", *sizes)
     spaces = Box(0.0, 200.0, (1,)), Discrete(3)
     networks = build_networks(config.network, spaces[1], spaces[0])
     logits = jnp.asarray([[0.0, 0.0, 9.0]])

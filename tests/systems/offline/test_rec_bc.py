@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import pytest
 
 from stoix_like.base_types import Axes
-from stoix_like.config import parse_config
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY
 from stoix_like.systems.offline.anakin.rec_bc import RecurrentBC
 from support.accumulator import IS_FIRST, VIEWS, Accumulator, column, observed
-from support.composed import compose_config
+from support.set_ups import config_of
 
 
 class Summing(Accumulator):
@@ -50,7 +49,7 @@ def test_only_the_steps_after_the_burn_in_are_imitated():
 @pytest.mark.parametrize(("burn_in", "length"), [(0, 32), (3, 29)])
 def test_a_sequence_has_no_step_more_for_a_successor(burn_in, length):
     sizes = [f"system.burn_in_length={burn_in}", f"system.sequence_length={length}"]
-    config = parse_config(compose_config(["system=offline/rec_bc", *sizes])).system
+    config = config_of("system=offline/rec_bc", *sizes).system
     assert config.replay.num_steps == 32
     # Blocks of 16 steps.
     assert config.replay.window == 32

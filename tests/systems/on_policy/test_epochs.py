@@ -5,13 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.envs.suites.probes import PROBES
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.on_policy.epochs import minibatch_epochs
-from support.composed import compose_config
 from support.on_policy_runs import training_loop
 from support.platforms import take_accelerator_forms
+from support.set_ups import config_of
 
 ONE_SHARD, FOUR_SHARDS = ["arch.num_devices=1"], ["arch.num_devices=2", "arch.update_batch_size=2"]
 
@@ -41,13 +40,13 @@ def test_the_policy_probes_are_learned(system, probe, overrides):
 
 def test_hyperparameters_change_linearly_to_their_final_values():
     """A quarter of the way from 0.01 to 0 is 0.0075, and from 0.2 to 0.1 it is 0.175."""
-    config = parse_config(compose_config(["system.final_ent_coef=0", "system.final_clip_eps=0.1"])).system
+    config = config_of("system.final_ent_coef=0", "system.final_clip_eps=0.1").system
     quarter, end = config.at(jnp.asarray(2), 8), config.at(jnp.asarray(9), 8)
     assert (float(quarter.ent_coef), float(quarter.clip_eps)) == pytest.approx((0.0075, 0.175))
     assert (float(end.ent_coef), float(end.clip_eps)) == pytest.approx((0.0, 0.1))
     schedules = config.schedules(2, 8)
     assert (schedules.pop("ent_coef"), schedules.pop("clip_eps")) == pytest.approx((0.0075, 0.175))
-    constant = parse_config(compose_config([])).system
+    constant = config_of().system
     assert constant.at(constant.init_updates(), 8) is constant
     assert constant.schedules(2, 8) == schedules
 
@@ -82,11 +81,3 @@ def test_minibatches_that_gather_images_have_the_same_rows(monkeypatch):
     take_accelerator_forms(monkeypatch)
     gathered, _ = minibatch_epochs(learn, jnp.zeros(4), batch, key, sizes)
     np.testing.assert_array_equal(gathered, shuffled)
-
-
-def test_steps_on_replay_may_use_neither_keys_nor_counts():
-    last, metrics = replay_epochs(
-        lambda carry, *_: (carry + 1.0, {"carry": carry}), jnp.zeros(()), jax.random.key(0), 3
-    )
-    assert float(last) == 3.0
-    assert float(metrics["carry"]) == 1.0

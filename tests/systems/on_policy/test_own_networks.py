@@ -64,10 +64,6 @@ def test_minibatches_are_of_whole_games():
     assert OWN.arrange(games[::3]).tolist() == [0, 1, 2, 9, 10, 11]
 
 
-def test_agents_that_share_their_networks_keep_them():
-    assert with_own_networks(PLAIN, spec(share=True), "muon") is PLAIN
-
-
 @pytest.mark.parametrize(
     ("space", "dims"), [(Box(0.0, 1.0, (4, 4, 3)), 3), (Dict({"b": Box(0.0, 1.0, ()), "a": Box(0.0, 1.0, (2,))}), 1)]
 )

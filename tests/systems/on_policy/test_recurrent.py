@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import ActorCriticHiddenStates, Agent, Observation, Trajectory, Transition
-from stoix_like.loggers import MultiLogger
 from stoix_like.networks import utils
 from stoix_like.networks.base import RecurrentCritic
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal
 from stoix_like.systems.on_policy.recurrent import Sequences
 from support.algorithms import make_algorithm
 from support.resumed import assert_resumed_equals_whole
-from support.set_ups import setup_of
+from support.set_ups import loop_of, setup_of, trained
 
 NETWORKS = [
     f"network.{name}_network.{part}"
@@ -30,8 +28,7 @@ SMALL = [*NETWORKS, *SIZES]
 
 
 def training_loop(*overrides, writer=None, networks=NETWORKS):
-    setup = setup_of(*networks, *SIZES, *overrides)
-    return TrainingLoop(setup, MultiLogger([]), writer)
+    return loop_of(*networks, *SIZES, *overrides, writer=writer)
 
 
 class Same(nn.Module):
@@ -188,9 +185,7 @@ def test_only_memory_repeats_the_first_cue(system, cell_type, expected):
     budget = ["arch.total_timesteps=65536", "arch.total_num_envs=16", "system.rollout_length=16"]
     rates = ["system.actor_lr=1e-2", "system.critic_lr=1e-2", "arch.num_eval_episodes=256"]
     overrides = [*RUN, *budget, *rates, *(recurrent if cell_type else ())]
-    setup = setup_of(f"system={system[0]}", *system[1:], "env=probe/repeat_first", *overrides)
-    loop = TrainingLoop(setup, MultiLogger([]))
-    loop.train()
+    loop = trained(f"system={system[0]}", *system[1:], "env=probe/repeat_first", *overrides)
     assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(expected, abs=0.12 if expected < 1 else 0.05)
 
 

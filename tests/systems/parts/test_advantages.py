@@ -1,5 +1,3 @@
-"""Tests of advantages as functions; `test_multistep` tests what they compute."""
-
 from types import SimpleNamespace
 
 import jax.numpy as jnp

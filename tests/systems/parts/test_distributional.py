@@ -1,8 +1,7 @@
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box
-from support.composed import compose_config
+from support.set_ups import config_of
 
 
 @pytest.mark.parametrize(
@@ -16,7 +15,7 @@ from support.composed import compose_config
 )
 def test_a_temperature_worth_more_than_the_support_is_noted(overrides, key, worth):
     """One action: ln 2 / (1 - 0.99) = 69.3 times the temperature."""
-    (note,) = parse_config(compose_config(overrides)).system.notes(Box(-2.0, 2.0, (1,)))
+    (note,) = config_of(*overrides).system.notes(Box(-2.0, 2.0, (1,)))
     assert note.startswith(
         f"system.{key}: the entropy of random actions is worth {worth} in soft returns, above system."
     )
@@ -25,4 +24,4 @@ def test_a_temperature_worth_more_than_the_support_is_noted(overrides, key, wort
 @pytest.mark.parametrize("overrides", [["system=sac/ff_sac_c51"], ["+experiment=_simba_v2"], ["system=reppo/ff_reppo"]])
 def test_a_temperature_that_fits_the_support_is_not_noted(overrides):
     """One action with the temperature and discount of SimBaV2: 0.01 ln 2 / (1 - 0.995) = 1.4, below 5."""
-    assert parse_config(compose_config(overrides)).system.notes(Box(-1.0, 1.0, (1,))) == ()
+    assert config_of(*overrides).system.notes(Box(-1.0, 1.0, (1,))) == ()

@@ -61,12 +61,3 @@ def test_each_environment_has_a_noise_scale_of_its_own_for_an_episode():
     later, second = noise.draw(carry, continues, jax.random.key(2), (50,))
     np.testing.assert_array_equal(later[1], carry[1])
     assert (first != second).all()
-
-
-def test_noise_of_one_scale_keeps_only_keys():
-    noise = make_normal_noise(ExplorationNoise(exploration_noise=0.2, noise_correlation=1.0))
-    step = timestep([3], [False])
-    keys = noise.init_carry(1)
-    after, drawn = noise.draw(keys, step, jax.random.key(2), (3,))
-    assert (after == keys).all()
-    np.testing.assert_allclose(drawn[0], 0.2 * jax.random.normal(keys[0], (3,)))

@@ -4,8 +4,12 @@ import numpy as np
 import optax
 import pytest
 
-from stoix_like.base_types import Axes
-from stoix_like.systems.parts.kl_rate import FIXED, KLRate, make_kl_rate
+from stoix_like.base_types import ActorCriticOptStates, Axes
+from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
+from stoix_like.systems.parts.kl_rate import KLRate, make_kl_rate
+from stoix_like.systems.parts.kl_stop import make_kl_stop
+from support.on_policy_runs import SMALLER as SMALL
+from support.set_ups import loop_of
 
 
 @pytest.mark.parametrize(
@@ -61,9 +65,46 @@ def test_steps_have_the_adapted_rate_and_the_state_of_the_optimiser():
     jax.tree.map(np.testing.assert_array_equal, *states)
 
 
-def test_without_a_desired_divergence_nothing_is_measured_or_kept():
-    assert make_kl_rate(KLRate(), 1e-3, Axes()) is FIXED
-    optim = optax.sgd(1.0)
-    assert FIXED.init() == ()
-    assert FIXED.measure(None, None) == {}
-    assert FIXED.apply(optim, ()) is optim
+def test_an_update_stops_at_the_first_minibatch_beyond_the_target():
+    """Divergences 0, 0.14, 0.16, 0.1 and a target of 0.1: only the first two, below 0.15, take their steps.
+
+    Each step adds 1. The mean of the metrics is that of the three minibatches evaluated, 0.1; a schedule counts all.
+    """
+    schedule = optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
+    shared = OnPolicyShared(jnp.zeros(()), ActorCriticOptStates(schedule, ()), ())
+
+    def step(shared, kl):
+        states = jax.tree.map(lambda count: count + 1, shared.opt_states)
+        return shared._replace(params=shared.params + 1.0, opt_states=states), {"approx_kl": kl}
+
+    def update(target_kl):
+        stop = make_kl_stop(target_kl, Axes())
+        kls = jnp.asarray([[0.0, 0.14], [0.16, 0.1]])
+        epoch = lambda carry, kls: jax.lax.scan(stop.guard(step), carry, kls)  # noqa: E731
+        return stop.finish(*jax.lax.scan(epoch, stop.start(shared), kls))
+
+    after, metrics = jax.jit(update)(0.1)
+    assert (float(after.params), int(after.opt_states.actor_opt_state.count)) == (2.0, 4)
+    assert (float(metrics["approx_kl"]), float(metrics["skipped_steps"])) == pytest.approx((0.1, 2.0))
+    # As members of a population; None has no limit and no metric of its own.
+    after, _ = jax.vmap(update)(jnp.asarray([0.01, 0.1, 1.0]))
+    assert after.params.tolist() == [1.0, 2.0, 4.0]
+    after, metrics = update(None)
+    assert float(after.params) == 4.0
+    assert set(metrics) == {"approx_kl"}
+
+
+@pytest.mark.slow
+def test_a_tiny_target_kl_takes_one_gradient_step_per_update():
+    """A population: the first member stops after its first step, whose divergence is 0, the second never does."""
+    members = "arch.population.hyperparams={target_kl: [1e-12, 1e6]}"
+    loop = loop_of(*SMALL, members, "arch.seed=0", "system.actor_lr=1e-2")
+    metrics = loop.advance(1)
+    adam, schedule = loop.state.shared.opt_states.actor_opt_state[1]
+    assert metrics["train/skipped_steps"] == [3.0, 0.0]
+    assert adam.count.tolist() == [1, 4]
+    assert schedule.count.tolist() == [4, 4]
+    unlimited = loop_of(*SMALL, "arch.seed=1", "system.actor_lr=1e-2")
+    unlimited.advance(1)
+    second = jax.tree.map(lambda leaf: leaf[1], loop.state.shared.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), second, unlimited.state.shared.params)

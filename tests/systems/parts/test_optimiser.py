@@ -6,24 +6,13 @@ import numpy as np
 import optax
 import pytest
 
-from stoix_like.base_types import Axes
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
+from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
 from stoix_like.utils.accelerate import packing
 from support.composed import compose_config
 from support.off_policy_runs import set_up_small
 from support.platforms import take_accelerator_forms
-
-
-def test_gradient_step_descends_the_loss():
-    """The gradient of x^2 / 2 at 3 is 3: a step of 0.1 gives 2.7."""
-    optim = optax.sgd(0.1)
-    params, _, metrics = gradient_step(
-        lambda x, half: (half * x**2, {"x": x}), optim, Axes(), jnp.asarray(3.0), optim.init(jnp.asarray(3.0)), 0.5
-    )
-    assert float(params) == pytest.approx(2.7)
-    assert float(metrics["x"]) == 3.0
 
 
 def test_first_step_of_adam_with_a_large_epsilon():

@@ -1,5 +1,3 @@
-"""Tests of the Q-learning systems; `test_time_limits` tests the values that they learn."""
-
 from types import SimpleNamespace
 
 import jax
@@ -8,7 +6,6 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Agent, Axes, Observation, OnlineAndTarget, Trajectory, Transition
-from stoix_like.config import parse_config
 from stoix_like.networks.heads import quantile_levels
 from stoix_like.schema import replace_values
 from stoix_like.systems.parts.epsilon_greedy import EpsilonGreedyConfig, make_epsilon_schedule
@@ -19,9 +16,8 @@ from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import quantile_regression_loss
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
-from support.composed import compose_config
 from support.programs import train
-from support.set_ups import setup_of, trained
+from support.set_ups import config_of, setup_of, trained
 
 SMALL = ["network.actor_network.pre_torso.layer_sizes=[16]", "arch.total_num_envs=8"]
 
@@ -57,7 +53,7 @@ def test_default_quantiles_of_qr_dqn_have_the_mean_of_the_returns():
     With a Huber parameter of 10 the loss is quadratic throughout, and its minima are expectiles, t / (0.9 - 0.8 t) with
     the mean 1.84 over t in [0, 1].
     """
-    config = parse_config(compose_config(["system=q_learning/ff_qr_dqn"])).system
+    config = config_of("system=q_learning/ff_qr_dqn").system
     values = jnp.linspace(0.0, 10.0, 1001)
     returns = jnp.broadcast_to(jnp.asarray([0.0] * 9 + [10.0]), (1001, 10))
 
@@ -74,7 +70,7 @@ def test_default_quantiles_of_qr_dqn_have_the_mean_of_the_returns():
 
 def test_schedules_are_fractions_of_the_budget():
     """A complete run of 100 updates that is extended to 200 stands at one half of its schedules again."""
-    config = parse_config(compose_config(["system=q_learning/ff_rainbow", "system.training_epsilon=0.05"])).system
+    config = config_of("system=q_learning/ff_rainbow", "system.training_epsilon=0.05").system
     config = replace_values(config, {"initial_epsilon": 1.0, "exploration_fraction": 0.8})
     rates = "learning rates (fraction of the initial ones)"
     exponent = "importance-sampling exponent"
@@ -87,7 +83,7 @@ def test_schedules_are_fractions_of_the_budget():
 
 def test_priorities_are_powers_of_losses():
     """With the exponent 1/2, a loss of 9 has priority 3; negative ones count as zero."""
-    config = parse_config(compose_config(["system=q_learning/ff_dqn_reg", "system.priority_exponent=0.5"])).system
+    config = config_of("system=q_learning/ff_dqn_reg", "system.priority_exponent=0.5").system
     priorities = config.replay.priorities(jnp.asarray([9.0, 0.0, -4.0, 9.0]), jnp.asarray([0.2, 1.0, 1.0, 0.0]))
     np.testing.assert_allclose(priorities, [3.0, 1e-3, 1e-3, 0.0], rtol=1e-4)
 

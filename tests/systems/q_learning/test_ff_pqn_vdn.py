@@ -1,5 +1,3 @@
-"""Tests of value decomposition; `tests/run/test_games.py` tests the values that it learns."""
-
 from types import SimpleNamespace
 
 import jax

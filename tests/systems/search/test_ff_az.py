@@ -9,8 +9,7 @@ from stoix_like.systems.search.candidates import Found
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.off_policy_runs import timestep
-from support.programs import train
-from support.searched_runs import SMALL, prepare
+from support.searched_runs import prepare
 
 HEAD = "network.critic_network.critic_head"
 
@@ -64,17 +63,3 @@ def test_no_node_of_a_game_leads_to_an_illegal_move():
     going = np.asarray(~games.terminated) & np.asarray(tree.node_visits > 0)
     assert moves[going].max() > 1
     assert (counts[going][~legal[going]] == 0).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "overrides", [["system.search_method=puct"], ["system.max_depth=2", "system.prioritised=true"]]
-)
-def test_it_learns_the_action_of_a_probe(overrides):
-    budget = ["env=probe/policy", "arch.total_timesteps=4096", "system.actor_lr=1e-2", "system.epochs=4"]
-    setup, state = train(["system=search/ff_az", *SMALL, *budget, *overrides])
-    views = jnp.asarray([[-1.0], [1.0]])
-    pi = setup.build_system().inspect(state.shared, Observation(views)).policy
-    best = [int(np.argmax(row)) for row in np.asarray(pi.probs)]
-    assert best[0] != best[1]
-    assert (np.asarray(pi.probs).max(-1) > 0.8).all()

@@ -19,11 +19,6 @@ def test_a_depth_that_simulations_can_reach_is_accepted():
     assert deeper.config.system.search.max_depth == 8
 
 
-def test_other_systems_have_no_model():
-    assert prepare("system=ppo/ff_ppo").spec.model is None
-    assert prepare().spec.model is not None
-
-
 def test_the_expected_value_is_that_of_the_policy_that_was_found():
     """By hand: 3/4 of 2 and 1/4 of the unvisited action, for which the value before the search, 6, stands."""
     found = SearchOutput(

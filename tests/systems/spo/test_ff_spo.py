@@ -10,7 +10,6 @@ from stoix_like.systems.spo.smc import SearchedStep
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.algorithms import make_algorithm
 from support.off_policy_runs import timestep
-from support.programs import train
 from support.set_ups import setup_of
 
 SMALL = [
@@ -84,14 +83,3 @@ def test_evaluations_without_particles_act_by_the_policy():
     _, action, extras = system.eval_act(shared, state, jax.random.key(1))
     np.testing.assert_array_equal(action, system.inspect(shared, state.timestep.observation).policy.mode())
     assert extras == ()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("resampling", ["period", "ess"])
-def test_it_learns_the_action_of_a_probe(resampling):
-    budget = ["arch.total_timesteps=4096", "system.actor_lr=1e-2", "system.epochs=4", "system.epsilon_policy=0.1"]
-    setup, state = train([*SMALL, "env=probe/policy", *budget, f"system.resampling={resampling}"])
-    pi = setup.build_system().inspect(state.shared, Observation(jnp.asarray([[-1.0], [1.0]]))).policy
-    best = [int(np.argmax(row)) for row in np.asarray(pi.probs)]
-    assert best[0] != best[1]
-    assert (np.asarray(pi.probs).max(-1) > 0.8).all()

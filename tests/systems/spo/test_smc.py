@@ -5,11 +5,10 @@ import pytest
 from distrax import Normal
 
 from stoix_like.base_types import EpisodeMetrics, Model, Observation, RolloutState, TimeStep
-from stoix_like.config import parse_config
 from stoix_like.networks.distributions import Categorical
 from stoix_like.systems.spo.smc import ParticleSearch, draw_systematically
 from stoix_like.utils.loss import mpo_temperature_loss
-from support.composed import compose_config
+from support.set_ups import config_of
 
 GAMMA, VALUE, K = 0.5, 10.0, 64
 
@@ -37,7 +36,7 @@ def networks(observation):
 
 
 def search(*overrides, terminates=False, truncates=False, temperature=1.0, greedy=False, given=networks, scale=1.0):
-    config = parse_config(compose_config(["system=spo/ff_spo", *(f"system.{key}" for key in overrides)])).system
+    config = config_of("system=spo/ff_spo", *(f"system.{key}" for key in overrides)).system
     model = counting_model(terminates, truncates)
     searcher = ParticleSearch(config.smc, model, GAMMA, scale)
     nothing, no = jnp.zeros((3,)), jnp.zeros((3,), bool)
@@ -132,9 +131,7 @@ def test_the_learned_temperature_keeps_the_bound():
         zero = jnp.zeros(observation.agent_view.shape[:1])
         return Normal(zero, jnp.ones_like(zero)), zero
 
-    config = parse_config(
-        compose_config(["system=spo/ff_spo", "system.resample_period=2", "system.epsilon=0.5"])
-    ).system
+    config = config_of("system=spo/ff_spo", "system.resample_period=2", "system.epsilon=0.5").system
     model = Model(lambda env_state: env_state, step)
     searcher = ParticleSearch(config.smc, model, 1.0, 1.0)
     view, nothing, no = Observation(jnp.zeros((256, 1))), jnp.zeros((256,)), jnp.zeros((256,), bool)

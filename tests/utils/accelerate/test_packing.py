@@ -53,14 +53,6 @@ def test_leading_axes_of_loops_come_before_those_of_leaves():
     assert_equal(unpack(metrics), {"a": jnp.arange(3.0), "b": 2.0 * jnp.arange(3.0)})
 
 
-def test_on_a_cpu_everything_stays_as_it_is():
-    tree = {"w": jnp.ones(2), "b": jnp.ones(3)}
-    assert packing.pack_params(tree) is tree
-    assert packing.pack_examples(tree, 0) is tree
-    assert packing.pack_outputs(tree, 0) is tree
-    assert packing.pack_scalars(tree) is tree
-
-
 @pytest.mark.usefixtures("accelerator")
 def test_adam_treats_packed_parameters_as_it_treats_a_tree():
     params = ({"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(3)}, {"w": jnp.ones((2, 2))})

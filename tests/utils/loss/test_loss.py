@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from stoix_like.utils import loss as ls
-from support.compiled import run
 from support.every_loss import (
     CASES,
     A,
@@ -130,15 +129,6 @@ def test_fixed_arguments_of_impala_and_dpg_get_no_gradient():
     assert gradient[0].any()
     assert gradient[2].any()
     assert not _value_and_grad("dpg")(arrays_of(CASES["dpg"]), _numbers(CASES["dpg"]))[1][1].any()
-
-
-@pytest.mark.parametrize("name", ["q_learning", "quantile_q"])
-@pytest.mark.parametrize("parameter", [0.0, 0.4])
-def test_the_huber_parameter_may_vary_over_a_population(name, parameter):
-    case = CASES[name]
-    arrays = arrays_of(case)
-    members = jax.jit(jax.vmap(lambda p: case(*arrays, p)))(jnp.array([0.0, 0.4]))
-    np.testing.assert_allclose(members[int(parameter > 0)], run(case, *arrays, parameter), rtol=1e-6)
 
 
 PER_EXAMPLE = [name.removesuffix("_per_example") for name in ls.__all__ if name.endswith("_per_example")]

@@ -65,15 +65,6 @@ def test_mpo_losses_match_hand_computed_values():
     np.testing.assert_allclose((penalty, dual), (1.0, 0.5 * (0.1 - 2.0)), rtol=1e-6)
 
 
-def test_vmpo_uses_the_whole_mapped_batch():
-    adv, eta = jnp.asarray(random_arrays(7)(2, 4)), jnp.float32(0.7)
-    loss, weights = ls.vmpo_temperature_loss(adv.reshape(-1), eta, 0.1)
-    mapped = jax.vmap(lambda x: ls.vmpo_temperature_loss(x, eta, 0.1, axis_names=("batch",)), axis_name="batch")
-    losses, mapped_weights = run(mapped, adv)
-    np.testing.assert_allclose(losses, [loss, loss], rtol=1e-6)
-    np.testing.assert_allclose(mapped_weights.reshape(-1), weights, rtol=1e-5)
-
-
 def test_the_mapped_mean_of_the_vmpo_policy_loss_is_the_unmapped_loss():
     adv, x = (jnp.asarray(random_arrays(seed)(2, 3, 4)) for seed in (7, 8))
 
