@@ -8,7 +8,6 @@ from stoix_like import unknown_keys
 from stoix_like.composition import compose_config, parse_overrides
 from stoix_like.errors import ConfigError
 from stoix_like.foreign_keys import foreign_keys, rows_of
-from support.selections import first
 
 
 def test_every_name_of_the_table_is_answered_from_it():
@@ -26,61 +25,38 @@ def test_every_name_of_the_table_is_answered_from_it():
 
 @pytest.mark.parametrize(
     ("overrides", "answer"),
-    first(
-        11,
-        [
-            (["system=dreamer/dreamer_v3", "agent.opt.agc=0.3"], "use system.max_relative_norm=0.3"),
-            (
-                ["system=dreamer/dreamer_v3", "agent.enc.simple.depth=16"],
-                "use network.world_model.encoder.channels (times 1, 2, 3, … in its convolutions, theirs times 2, 3",
-            ),
-            (["system=dreamer/dreamer_v3", "dyn.rssm.act=silu"], "choose from arch, "),
-            (["system=ppo/rec_ppo", "network.actor.rnn_layer.cell_type=lstm"], "did you mean 'network.actor_network'"),
-            (
-                ["hidden=64"],
-                "use network.actor_network.pre_torso.layer_sizes and network.critic_network.pre_torso.layer_si",
-            ),
-            (["system=spo/ff_spo", "system.resampling.mode=ess"], "use system.resampling=ess"),
-            (["norm_adv=true"], "use system.standardize_advantages=minibatch"),
-            (["logger.kwargs.project=p"], "use logger.wandb.project=p"),
-            (["NUM_MINIBATCHES=4"], "did you mean 'system.num_minibatches'"),
-            (["env=minigrid/minigrid_doorkey_5x5"], "did you mean 'xminigrid/door_key_5x5'"),
-            (["system=dreamer/dreamer_v3", "agent.imag_loss.lam=0.9"], "use system.gae_lambda=0.9"),
-            (
-                ["system=dreamer/dreamer_v3", "agent.dyn.rssm.deter=512"],
-                "use network.world_model.dynamics.deterministic_size (network=dreamer_xs, _s, _m and _l set all sizes)",
-            ),
-            (
-                ["system=dreamer/dreamer_v3", "agent.policy.units=64"],
-                "use network.actor_network.pre_torso.layer_sizes (a list",
-            ),
-            # `dyn` and `policy` are groups here: neither the weight of a loss, nor the policy of Stable-Baselines3.
-            (["system=dreamer/dreamer_v3", "agent.dyn.rssm.act=silu"], "choose from arch, "),
-            (["system=dreamer/dreamer_v3", "agent.policy.minstd=0.1"], "choose from arch, "),
-            # A name that several frameworks have leads into the group that it is in.
-            (
-                ["system=dreamer/dreamer_v3", "network.world_model.dynamics.hidden=64"],
-                "did you mean 'network.world_model",
-            ),
-            (["system=search/ff_az", "system.depth=3"], "did you mean 'system.max_depth'"),
-            (
-                ["system=dreamer/dreamer_v3", "network.world_model.dynamics.units=64"],
-                "did you mean 'network.world_model",
-            ),
-            (["system=search/ff_mz", "system.n_steps=5"], "use system.n_step=5"),
-            (["system=search/ff_mz", "lr=1e-3"], "use system.lr=1e-3"),
-            (["system=spo/ff_spo", "system.resampling.ess_threshold=0.3"], "use system.resample_threshold ("),
-            (["log_dir=here"], "use hydra.run.dir (the directory of one run; of several, hydra.sweep.dir)"),
-            (["env.eval_metric=solve_rate"], "it has no counterpart here: the metric of evaluations"),
-            (
-                ["system=impala/ff_impala", "system.num_minibatches=4"],
-                "it has no counterpart here: this system takes one",
-            ),
-            (["system=ppo/ff_dpo_continuous"], "did you mean 'ppo/ff_dpo'?"),
-            (["network.units=64"], "use network.actor_network.pre_torso.layer_sizes and network.critic_network.pre_"),
-            (["track=false"], "if true, use logger=wandb"),
-        ],
-    ),
+    [
+        (["system=dreamer/dreamer_v3", "agent.opt.agc=0.3"], "use system.max_relative_norm=0.3"),
+        (
+            ["system=dreamer/dreamer_v3", "agent.enc.simple.depth=16"],
+            "use network.world_model.encoder.channels (times 1, 2, 3, … in its convolutions, theirs times 2, 3",
+        ),
+        (["system=dreamer/dreamer_v3", "dyn.rssm.act=silu"], "choose from arch, "),
+        (["system=ppo/rec_ppo", "network.actor.rnn_layer.cell_type=lstm"], "did you mean 'network.actor_network'"),
+        (
+            ["hidden=64"],
+            "use network.actor_network.pre_torso.layer_sizes and network.critic_network.pre_torso.layer_si",
+        ),
+        (["system=spo/ff_spo", "system.resampling.mode=ess"], "use system.resampling=ess"),
+        (["norm_adv=true"], "use system.standardize_advantages=minibatch"),
+        (["logger.kwargs.project=p"], "use logger.wandb.project=p"),
+        (["NUM_MINIBATCHES=4"], "did you mean 'system.num_minibatches'"),
+        (["env=minigrid/minigrid_doorkey_5x5"], "did you mean 'xminigrid/door_key_5x5'"),
+        (["system=dreamer/dreamer_v3", "agent.imag_loss.lam=0.9"], "use system.gae_lambda=0.9"),
+        (
+            ["system=dreamer/dreamer_v3", "agent.policy.units=64"],
+            "use network.actor_network.pre_torso.layer_sizes (a list",
+        ),
+        # `dyn` and `policy` are groups here: neither the weight of a loss, nor the policy of Stable-Baselines3.
+        (["system=dreamer/dreamer_v3", "agent.dyn.rssm.act=silu"], "choose from arch, "),
+        # A name that several frameworks have leads into the group that it is in.
+        (
+            ["system=dreamer/dreamer_v3", "network.world_model.dynamics.hidden=64"],
+            "did you mean 'network.world_model",
+        ),
+        (["system=search/ff_az", "system.depth=3"], "did you mean 'system.max_depth'"),
+        (["env.eval_metric=solve_rate"], "it has no counterpart here: the metric of evaluations"),
+    ],
 )
 def test_a_name_is_answered_by_its_whole_key_and_its_value(overrides, answer):
     with pytest.raises(ConfigError) as raised:

@@ -5,8 +5,6 @@ import numpy as np
 
 
 class Bandit(gymnasium.Env):
-    """The environment."""
-
     observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 

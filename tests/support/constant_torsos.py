@@ -12,6 +12,5 @@ class FixedFeatures(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        """Return the features."""
         draw = self.variable("constants", "b", lambda: jax.random.normal(self.make_rng("params"), (x.shape[-1], 2)))
         return nn.Dense(2)(jnp.sin(x @ draw.value))

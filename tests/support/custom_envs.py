@@ -23,39 +23,31 @@ class Corridor(Environment):
         self.observation_space = Box(0.0, 1.0, (1,))
 
     def reset(self, key):
-        """See `Environment.reset`."""
         del key
         zero = jnp.zeros((), jnp.int32)
         return (zero, zero), restart(self.observe(zero))
 
     def step(self, key, state, action):
-        """See `Environment.step`."""
         del key
         place = jnp.maximum(state[0] + 2 * action - 1, 0)
         state, at_end = (place, state[1] + 1), place >= self.size
         return state, transition(self.observe(place), at_end, at_end, state[1] >= self.limit)
 
     def observe(self, place):
-        """Return the position as a fraction, and the legal steps."""
         return Observation((place / self.size)[None], jnp.stack([place > 0, True]))
 
 
 def make_corridor(**kwargs):
-    """Build a corridor by a function."""
     return Corridor(**kwargs)
 
 
 @struct.dataclass
 class WalkState(environment.EnvState):
-    """Position and time."""
-
     place: jax.Array
 
 
 @struct.dataclass
 class WalkParams(environment.EnvParams):
-    """Limit and reward."""
-
     max_steps_in_episode: int = 7
     goal: float = 1.0
 
@@ -68,26 +60,21 @@ class GymnaxWalk(environment.Environment):
 
     @property
     def default_params(self):
-        """Return the parameters."""
         return WalkParams()
 
     def reset_env(self, key, params):
-        """Start at 0."""
         return jnp.zeros((1,)), WalkState(time=0, place=jnp.zeros((), jnp.int32))
 
     def step_env(self, key, state, action, params):
-        """Walk."""
         place = jnp.maximum(state.place + 2 * action - 1, 0)
         at_end = place >= self.size
         view = (place / self.size)[None]
         return view, WalkState(time=state.time + 1, place=place), params.goal * at_end, at_end, {}
 
     def action_space(self, params):
-        """Return left and right."""
         return spaces.Discrete(2)
 
     def observation_space(self, params):
-        """Return the fraction."""
         return spaces.Box(0.0, 1.0, (1,))
 
 
@@ -95,7 +82,6 @@ class GymnaxNarrow(GymnaxWalk):
     """A walk whose observations are shorter than its space says."""
 
     def observation_space(self, params):
-        """Return a space of two entries."""
         return spaces.Box(jnp.zeros(2), jnp.ones(2), (2,))
 
 
@@ -106,13 +92,11 @@ class Spot(Environment):
     action_space = Box(-1.0, 1.0, (1,))
 
     def reset(self, key):
-        """See `Environment.reset`."""
         row, column = jax.random.randint(key, (2,), 0, 6)
         image = jnp.zeros((6, 6, 1), jnp.uint8).at[row, column].set(255)
         return (image, column), restart(Observation(image))
 
     def step(self, key, state, action):
-        """See `Environment.step`."""
         del key
         image, column = state
         distance = action[0] - (column / 2.5 - 1.0)
@@ -127,14 +111,11 @@ class OwnReset(Wrapper):
 
 
 class AddReward(Wrapper):
-    """A wrapper that adds a constant to rewards."""
-
     def __init__(self, env, amount=1.0):
         super().__init__(env)
         self.amount = amount
 
     def step(self, keys, state, action):
-        """See `VectorEnvironment.step`."""
         state, timestep = self.env.step(keys, state, action)
         return state, timestep._replace(reward=timestep.reward + self.amount)
 
@@ -158,11 +139,9 @@ class WholeRewards(Wrapper):
     """A wrapper whose rewards are integers, which no compiled rollout accepts."""
 
     def step(self, keys, state, action):
-        """See `VectorEnvironment.step`."""
         state, timestep = self.env.step(keys, state, action)
         return state, timestep._replace(reward=timestep.reward.astype(jnp.int32))
 
 
 def not_a_wrapper(env):
-    """Return no environment."""
     return None

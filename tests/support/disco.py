@@ -27,7 +27,6 @@ T, B, A = 5, 3, 4
 
 
 def synthetic():
-    """Return weights of the right names and shapes."""
     arrays = {}
     for i, (name, shape) in enumerate(sorted(weights.SHAPES.items())):
         values = np.sin(np.arange(1, np.prod(shape) + 1) * (1.0 + 0.37 * i))
@@ -37,7 +36,6 @@ def synthetic():
 
 
 def digest(path):
-    """Return the checksum of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -49,7 +47,6 @@ def save(path, arrays=None):
 
 @functools.cache
 def _temporary():
-    """Return a directory that goes with this process."""
     return tempfile.TemporaryDirectory(prefix="stoix_like-weights-")
 
 
@@ -62,13 +59,11 @@ def overrides(system="disco_rl/ff_disco103"):
 
 
 def wave(shape, frequency, scale=1.0):
-    """Return numbers that look random."""
     values = scale * np.sin(frequency * np.arange(1, np.prod(shape) + 1))
     return jnp.asarray(values.reshape(shape), jnp.float32)
 
 
 def predictions(frequency):
-    """Return predictions about `T + 1` consecutive observations."""
     return Predictions(
         Categorical(logits=wave((T + 1, B, A), frequency + 0.1)),
         wave((T + 1, B, 600), frequency + 0.2, 2.0),
@@ -84,7 +79,6 @@ def pair(predictions):
 
 
 def ends(*places):
-    """Return flags `[T, B]` that are set in some places."""
     flags = np.zeros((T, B), bool)
     for place in places:
         flags[place] = True
@@ -119,7 +113,6 @@ def make(*overrides):
 
 
 def system_config(*overrides):
-    """Return the hyperparameters."""
     return parse_config(compose_config(["system=disco_rl/ff_disco103", *overrides])).system
 
 

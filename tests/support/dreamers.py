@@ -11,7 +11,6 @@ from support.toys import Config as Config
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build the system."""
     return toys.build(config, spec)._replace(dream=dream)
 
 
@@ -29,5 +28,4 @@ def dream(shared: Any, observation: Observation, action: jax.Array, context: int
 
 
 def overrides(**values: Any) -> list[str]:
-    """Return overrides that select the system."""
     return toys.overrides(**{"module": "support.dreamers", **values})

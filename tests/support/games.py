@@ -20,12 +20,10 @@ class Match(Environment):
     team_reward = True
 
     def reset(self, key):
-        """See `Environment.reset`."""
         del key
         return jnp.zeros((), jnp.int32), restart(Observation(jnp.eye(2)))
 
     def step(self, key, state, action):
-        """See `Environment.step`."""
         del key
         reward = jnp.asarray([[0.0, 8.0], [4.0, 0.0]])[action[0], action[1]]
         return state + 1, transition(Observation(jnp.eye(2)), reward, state >= 2, False)
@@ -53,7 +51,6 @@ class Wages(Environment):
         self.observation_space = Dict(both) if world else own
 
     def observe(self):
-        """Return who each agent is, and what it may do."""
         own = jnp.eye(self.num_agents)[jnp.asarray(self.order)]
         dead = jnp.asarray(self.order) == self.num_agents - 1
         world = jnp.broadcast_to(own.ravel(), (self.num_agents, self.num_agents**2))
@@ -61,12 +58,10 @@ class Wages(Environment):
         return Observation(view, jnp.stack([jnp.ones_like(dead), ~dead], axis=-1))
 
     def reset(self, key):
-        """See `Environment.reset`."""
         del key
         return jnp.zeros((), jnp.int32), restart(self.observe())
 
     def step(self, key, state, action):
-        """See `Environment.step`."""
         del key, action
         ends = state >= 2
         reward = jnp.asarray(self.order, jnp.float32) + 1.0
@@ -84,18 +79,15 @@ class Steps(Environment):
         self.ends_after = ends_after
 
     def reset(self, key):
-        """See `Environment.reset`."""
         drawn = jax.random.uniform(key)
         return (jnp.zeros((), jnp.int32), drawn), restart(self.observe(0, drawn), {"odd": 0})
 
     def step(self, key, state, action):
-        """See `Environment.step`."""
         count, drawn = state[0] + 1, jax.random.uniform(key)
         measures = {"odd": count % 2}
         return (count, drawn), transition(self.observe(count, drawn), action, count >= self.ends_after, False, measures)
 
     def observe(self, count, drawn):
-        """Return the steps so far, plus one for the second agent, and the drawn number."""
         return Observation(jnp.stack([jnp.stack([count + 0.0, drawn]), jnp.stack([count + 1.0, drawn])]))
 
 
@@ -105,5 +97,4 @@ class Push(Wages):
     action_space = Box(-1.0, 1.0, (2,))
 
     def observe(self):
-        """Return who each agent is."""
         return super().observe()._replace(action_mask=None)

@@ -31,7 +31,6 @@ class FakeRunner(Runner):
     """Trains nothing: the overrides of a run determine its returns."""
 
     def train(self, jobs, finished, starting=None):
-        """Wait for some milliseconds."""
         for job in jobs:
             time.sleep(0.005)
             finished(job)
@@ -40,7 +39,6 @@ class FakeRunner(Runner):
         """Any number of seeds fits."""
 
     def returns(self, job, settings, seeds, objective):
-        """Return what `values` are."""
         given = {one.key_or_group: plain(one.value()) for one in parse_overrides(job.overrides)}
         lists = given["arch.population.hyperparams"]
         params = [
@@ -51,7 +49,6 @@ class FakeRunner(Runner):
 
 
 def live(directory, sampler, trials, parallel=6, **settings):
-    """Run a sweep, or what is left of it."""
     config = SweepConfig(
         space=SPACE, trials=trials, parallel=parallel, sampler=sampler, dir=str(directory), seeds=2, **settings
     )
@@ -61,7 +58,6 @@ def live(directory, sampler, trials, parallel=6, **settings):
 
 
 def table(directory):
-    """Return number, state, value, parameters, run and place of each trial of a study."""
     trials = open_study(directory / STUDY).get_trials(deepcopy=False)
     return [(one.number, one.state.name, one.value, one.params, one.user_attrs) for one in trials]
 

@@ -18,13 +18,11 @@ class Masked(Environment):
     action_space = Discrete(3)
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, TimeStep]:
-        """See `Environment.reset`."""
         del key
         steps = jnp.zeros((), jnp.int32)
         return steps, restart(self._observation(steps))
 
     def step(self, key: jax.Array, state: jax.Array, action: jax.Array) -> tuple[jax.Array, TimeStep]:
-        """See `Environment.step`."""
         del key
         illegal = action == state
         return state + 1, transition(self._observation(state + 1), -1.0 * illegal, illegal | (state >= 2), False)
@@ -39,7 +37,6 @@ class MaskedPair(Masked):
     action_space = MultiDiscrete((2, 3))
 
     def step(self, key: jax.Array, state: jax.Array, action: jax.Array) -> tuple[jax.Array, TimeStep]:
-        """See `Environment.step`."""
         wrong = (action[0] == state % 2) | (action[1] == state)
         # To the step of `Masked`, a wrong choice is its illegal action.
         return super().step(key, state, jnp.where(wrong, state, -1))
@@ -55,7 +52,6 @@ class MaskedParts(MaskedPair):
     action_space = Dict({"first": Discrete(2), "force": Box(-1.0, 1.0, (2,)), "second": Discrete(3)})
 
     def step(self, key: jax.Array, state: jax.Array, action: Any) -> tuple[jax.Array, TimeStep]:
-        """See `Environment.step`."""
         return super().step(key, state, jnp.stack([action["first"], action["second"]]))
 
 
@@ -63,11 +59,9 @@ SCENARIOS = {"masked": Masked, "masked_pair": MaskedPair, "masked_parts": Masked
 
 
 def scenarios() -> list[str]:
-    """List the scenarios."""
     return list(SCENARIOS)
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build the environments."""
     del kwargs, params
     return Vectorize(SCENARIOS[name]())

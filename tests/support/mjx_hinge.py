@@ -33,18 +33,15 @@ class Hinge(Environment):
         self.model = mjx.put_model(mujoco.MjModel.from_xml_string(MODEL))
 
     def reset(self, key):
-        """See `Environment.reset`."""
         data = mjx.make_data(self.model)
         data = mjx.forward(self.model, data.replace(qpos=jax.random.uniform(key, (1,), minval=-0.5, maxval=0.5)))
         return data, restart(self.observe(data))
 
     def step(self, key, state, action):
-        """See `Environment.step`."""
         del key
         data = mjx.step(self.model, state.replace(ctrl=action))
         fallen = jnp.abs(data.qpos[0]) > 1.0
         return data, transition(self.observe(data), jnp.cos(data.qpos[0]), fallen, data.time >= 1.0)
 
     def observe(self, data):
-        """Return the angle on the circle, and its velocity."""
         return Observation(jnp.stack([jnp.sin(data.qpos[0]), jnp.cos(data.qpos[0]), data.qvel[0]]))

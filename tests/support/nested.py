@@ -26,12 +26,10 @@ class Nested(Environment):
         self.action_space = action_space
 
     def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
-        """See `Environment.reset`."""
         sides = jax.random.bernoulli(key, shape=(2,))
         return (jnp.zeros((), jnp.int32), sides), restart(_observe(sides))
 
     def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, TimeStep]:
-        """See `Environment.step`."""
         steps, sides = state
         reward = (action.sum() > 0) == (sides[0] == sides[1])
         sides = jax.random.bernoulli(key, shape=(2,))
@@ -48,11 +46,9 @@ SCENARIOS = {"discrete": Discrete(2), "continuous": Box(-1.0, 1.0, (1,))}
 
 
 def scenarios() -> list[str]:
-    """List the scenarios."""
     return list(SCENARIOS)
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build the environments."""
     del kwargs, params
     return Vectorize(Nested(SCENARIOS[name]))

@@ -34,11 +34,9 @@ class Nim(Environment):
         return heap, restart(self.observe(heap))
 
     def start(self, key):
-        """Return a full heap."""
         return Heap(jnp.full((), self.size, jnp.int32), jax.random.bernoulli(key).astype(jnp.int32))
 
     def step(self, key, state, action):
-        """See `Environment.step`."""
         heap, reward = self.reply(key, *take(state, action))
         return heap, transition(self.observe(heap), reward, heap.stones == 0, False)
 
@@ -47,7 +45,6 @@ class Nim(Environment):
         return Nim(self.size, find_opponent(opponent, self.start, take_one))
 
     def reply(self, key, heap, reward):
-        """Let the opponent move if there is one and it is its turn."""
         if self.opponent is None:
             return heap, reward
         after, lost = take(heap, self.opponent(key, heap))
@@ -61,13 +58,11 @@ class Nim(Environment):
 
 
 def take(heap, action):
-    """Return the heap after a move, and the reward of its player."""
     stones = jnp.maximum(heap.stones - action - 1, 0)
     return Heap(stones, 1 - heap.player), (stones == 0).astype(jnp.float32)
 
 
 def take_one(key, heap):
-    """Take a single stone."""
     del key, heap
     return jnp.zeros((), jnp.int32)
 
@@ -92,7 +87,6 @@ class Config(SystemConfig):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build the system."""
     del spec
 
     def init(key, timestep):

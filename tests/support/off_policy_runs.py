@@ -33,17 +33,14 @@ def set_up_small(system: str, *overrides: str) -> RunSetup:
 
 
 def algorithm(system: str, *overrides: str) -> Any:
-    """Return the algorithm object of a system, for a single shard."""
     return make_algorithm(set_up_small(system, *overrides), axes=Axes())
 
 
 def training_loop(system: str, *overrides: str) -> TrainingLoop:
-    """Return the training loop of a new run."""
     return TrainingLoop(set_up_small(system, *overrides), MultiLogger([]))
 
 
 def trained(system: str, *overrides: str) -> TrainingLoop:
-    """Train a run for its whole budget, and return the training loop."""
     run = training_loop(system, *overrides)
     run.train()
     return run
@@ -59,7 +56,6 @@ def timestep(lengths: list[int], finished: list[bool]) -> TimeStep:
 
 @functools.partial(jax.jit, static_argnums=0)
 def random_batch(size: int) -> Batch:
-    """Draw a batch of random steps `[size]` with the shapes of the probe."""
     keys = jax.random.split(jax.random.key(3), 5)
     action = jax.random.uniform(keys[0], (size, 1), minval=-0.9, maxval=0.9)
     reward, discount = (jax.random.uniform(key, (size,)) for key in keys[1:3])
@@ -68,5 +64,4 @@ def random_batch(size: int) -> Batch:
 
 
 def equal(tree: Any, other: Any) -> bool:
-    """Whether all arrays of two trees are equal."""
     return all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), tree, other)))

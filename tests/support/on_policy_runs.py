@@ -18,5 +18,4 @@ SMALLER = [
 
 
 def training_loop(*overrides: str, writer=None) -> TrainingLoop:
-    """Return the training loop of a new run."""
     return loop_of(*SMALL, *overrides, writer=writer)

@@ -20,20 +20,16 @@ class Errand(ParallelEnv):
         self.possible_agents, self.length, self.cut = ["short", "long"], length, cut
 
     def observation_space(self, agent):
-        """Return the steps so far, and for the long agent the number of actions."""
         return spaces.Box(0.0, 9.0, (1 if agent == "short" else 2,), np.float32)
 
     def action_space(self, agent):
-        """Return two or three actions."""
         return spaces.Discrete(2 if agent == "short" else 3)
 
     def reset(self, seed=None, options=None):
-        """Start a game."""
         self.agents, self.count = list(self.possible_agents), 0
         return self.observe(), self.infos()
 
     def step(self, actions):
-        """Take a step."""
         assert set(actions) == set(self.agents)
         assert all(self.action_space(agent).contains(action) for agent, action in actions.items())
         self.count += 1
@@ -45,7 +41,6 @@ class Errand(ParallelEnv):
         return observed, {agent: float(np.sum(action)) for agent, action in actions.items()}, died, cut, infos
 
     def observe(self):
-        """Return the observations of the agents that are left."""
         return {agent: np.full(self.observation_space(agent).shape, self.count, np.float32) for agent in self.agents}
 
     def infos(self):
@@ -66,12 +61,10 @@ class Mixture(Errand):
         self.kinds = dict(zip(self.possible_agents, kinds, strict=True))
 
     def observation_space(self, agent):
-        """Return two numbers."""
         dtype, high = self.kinds[agent]
         return spaces.Box(0 if dtype == np.uint8 else -high, high, (2,), dtype)
 
     def observe(self):
-        """Return the largest number and half of it."""
         return {agent: np.array([high, high / 2]).astype(dtype) for agent, (dtype, high) in self.kinds.items()}
 
     def infos(self):
@@ -83,7 +76,6 @@ class Kept(Errand):
     """Agents that are done stay in the list of those that act; the short one is truncated, and says so once."""
 
     def step(self, actions):
-        """Take a step."""
         self.count += 1
         done = self.count == self.length
         terminated = {"short": False, "long": done and not self.cut}
@@ -101,7 +93,6 @@ class Known(Errand):
         self.array = np.array([0.0, 7.0])
 
     def state(self):
-        """Return the state."""
         self.array[0] = self.count
         return self.array
 
@@ -120,7 +111,6 @@ class Painted(Errand):
         self.render_mode = kwargs.get("render_mode")
 
     def render(self):
-        """Draw the game."""
         return np.full((4, 1280, 3), self.count, np.uint8) if self.render_mode == "rgb_array" else None
 
 
@@ -144,6 +134,5 @@ class Push(Errand):
         self.highs = dict(zip(self.possible_agents, highs, strict=True))
 
     def action_space(self, agent):
-        """Return forces."""
         high = np.array(self.highs[agent], np.float32)
         return spaces.Box(-high, high, high.shape, np.float32)

@@ -36,12 +36,10 @@ class Spaces(Environment):
         self.action_space = Discrete(3) if discrete else Box(-high, high, (2,))
 
     def reset(self, key):
-        """See `Environment.reset`."""
         del key
         return (), restart(Observation(jnp.zeros((3,))))
 
     def step(self, key, state, action):
-        """See `Environment.step`."""
         del key, action
         return state, transition(Observation(jnp.zeros((3,))), 0.0, False, False)
 
@@ -56,7 +54,6 @@ def algorithm(system, *overrides):
 
 
 def load(name):
-    """Return the arrays of a file as nested dictionaries."""
     tree = {}
     with np.load(RECORDED / f"{name}.npz") as file:
         for path in file.files:
@@ -93,8 +90,6 @@ def squashed_policy(weights):
 
 
 class _RecordedNormal(distrax.Normal):
-    """A normal distribution that draws recorded noise."""
-
     def __init__(self, loc, scale, noise):
         super().__init__(loc, scale)
         self._noise = noise
@@ -129,7 +124,6 @@ class RecordedNoise:
 
 
 def batch_of(rows, step, gamma):
-    """Return a recorded batch as one of the replay buffer."""
     rows = {name: jnp.asarray(value[step]) for name, value in rows.items()}
     return Batch(
         Observation(rows["observation"]),
@@ -143,7 +137,6 @@ def batch_of(rows, step, gamma):
 
 
 def with_params(shared, params):
-    """Return an initial state with other parameters of the same shapes."""
     shapes, expected = jax.tree.map(jnp.shape, params), jax.tree.map(jnp.shape, shared.params)
     if shapes != expected:
         raise ValueError(f"{shapes} is not {expected}")
@@ -151,17 +144,14 @@ def with_params(shared, params):
 
 
 def stack(metrics):
-    """Return the metrics of successive steps as arrays by name."""
     return {name: np.array([step[name] for step in metrics]) for name in metrics[0]}
 
 
 def mean_gradient(opt_state):
-    """Return Adam's running mean of the gradients."""
     return optax.tree.get(opt_state, "mu")
 
 
 def change(new, old):
-    """Return the change of parameters."""
     return jax.tree.map(lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), new, old)
 
 

@@ -27,12 +27,10 @@ class Privileged(Environment):
         self.action_space = Box(-1.0, 1.0, (1,)) if continuous else Discrete(2)
 
     def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
-        """See `Environment.reset`."""
         state, view = self._next(key, jnp.zeros((), jnp.int32))
         return state, restart(view)
 
     def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, TimeStep]:
-        """See `Environment.step`."""
         steps, hidden = state
         reward = (action.sum() > 0) == (hidden[-1] > 0)
         state, view = self._next(key, steps + 1)

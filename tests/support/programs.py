@@ -15,7 +15,6 @@ from support.composed import compose_config
 
 
 def make_program(overrides):
-    """Set up a run; return the setup, its programs, and the arguments of `program.init`."""
     setup = set_up(parse_config(compose_config(["arch.num_devices=1", *overrides])))
     init, train = itertools.islice(run_programs(setup), 2)
     keys = make_keys(setup)
@@ -35,7 +34,6 @@ def train(overrides):
 
 
 def equations(jaxpr):
-    """Yield every equation of a program, nested ones included."""
     for eqn in jaxpr.eqns:
         yield eqn
         for sub in jax.extend.core.jaxprs_in_params(eqn.params):

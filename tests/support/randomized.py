@@ -22,8 +22,6 @@ class Model(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of the simulation, with the names of brax."""
-
     obs: jax.Array
     reward: jax.Array
     done: jax.Array
@@ -39,20 +37,17 @@ class Sliding:
         self.sys = Model(jnp.ones(()), jnp.ones((2,)), jnp.ones((1000,)), jnp.zeros((0,)))
 
     def reset(self, rng: jax.Array) -> State:
-        """Start an episode."""
         position = jax.random.uniform(rng)
         zero = jnp.zeros(())
         return State(jnp.stack([self.sys.mass, self.sys.mass, position, zero]), zero, zero, {})
 
     def step(self, state: State, action: jax.Array) -> State:
-        """Take one step."""
         first, _, position, steps = state.obs
         obs = jnp.stack([first, self.sys.mass, position + action[0] / self.sys.mass, steps + 1])
         return State(obs, self.sys.friction.sum(), jnp.where(steps >= 2, 1.0, 0.0), {})
 
     @contextlib.contextmanager
     def replaced(self, model: Model):
-        """Compute with another model."""
         nominal, self.sys = self.sys, model
         try:
             yield
@@ -61,14 +56,12 @@ class Sliding:
 
 
 def sliding(registered: Any = None) -> Vectorize:
-    """Build the environments."""
     env = Sliding()
     physics = Physics(env.sys, env.replaced, lambda: registered)
     return Vectorize(PhysicsEnvironment(env, None, lambda state: {}, physics))
 
 
 def masses(model: Model, rng: jax.Array) -> tuple[Model, Model]:
-    """Draw masses, in the way of brax."""
     mass = jax.vmap(lambda key: jax.random.uniform(key, minval=1.0, maxval=2.0))(rng)
     axes = jax.tree.map(lambda _: None, model)
     return model._replace(mass=mass, empty=jnp.zeros((len(rng), 0))), axes._replace(mass=0, empty=0)
@@ -81,23 +74,19 @@ def friction(model: Model, rng: jax.Array) -> tuple[Model, Model]:
 
 
 def of_another_shape(model: Model, rng: jax.Array) -> tuple[Model, Model]:
-    """Forget an axis."""
     return masses(model, rng)[0], jax.tree.map(lambda _: None, model)._replace(friction=0)
 
 
 def nothing(model: Model, rng: jax.Array) -> tuple[Model, Model]:
-    """Vary nothing."""
     del rng
     return model, jax.tree.map(lambda _: None, model)
 
 
 def model_alone(model: Model, rng: jax.Array) -> Model:
-    """Forget the axes."""
     return masses(model, rng)[0]
 
 
 def leaves(model: Model, rng: jax.Array) -> tuple[Model, Model]:
-    """End the process."""
     raise SystemExit(0)
 
 
@@ -106,14 +95,12 @@ def empty(model: Model, rng: jax.Array) -> None:
 
 
 def body_masses(model: Any, rng: jax.Array) -> tuple[Any, Any]:
-    """Scale the masses of all bodies of a model of MuJoCo Playground."""
     mass = jax.vmap(lambda key: jax.random.uniform(key, model.body_mass.shape, minval=0.5, maxval=2.0))(rng)
     axes = jax.tree.map(lambda _: None, model)
     return model.tree_replace({"body_mass": model.body_mass * mass}), axes.tree_replace({"body_mass": 0})
 
 
 def gravities(system: Any, rng: jax.Array) -> tuple[Any, Any]:
-    """Draw the gravity of a system of brax."""
     gravity = jax.vmap(lambda key: jnp.asarray([0.0, 0.0, -9.81]) * jax.random.uniform(key, minval=0.5))(rng)
     axes = jax.tree.map(lambda _: None, system)
     return system.tree_replace({"gravity": gravity}), axes.tree_replace({"gravity": 0})

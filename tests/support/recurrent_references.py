@@ -11,7 +11,6 @@ X = np.asarray(jax.random.normal(KEY, (len(RESETS), 2, 3)), np.float64)
 
 
 def random_params(rnn):
-    """Return random variables, and the parameters of the only cell in numpy."""
     inputs, draw = (jnp.asarray(X, jnp.float32), jnp.asarray(RESETS)), np.random.default_rng(0).normal
     shapes = jax.eval_shape(rnn.init, KEY, rnn.initialize_carry(2), inputs)
     variables = jax.tree.map(lambda leaf: jnp.asarray(draw(scale=0.5, size=leaf.shape), jnp.float32), shapes)
@@ -25,18 +24,15 @@ def outputs(rnn, variables):
 
 
 def dense(params, x):
-    """Apply a dense layer."""
     return x @ params["kernel"] + params.get("bias", 0.0)
 
 
 def layer_norm(params, x):
-    """Normalise the last axis."""
     centred = x - x.mean(-1, keepdims=True)
     return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * params["scale"] + params["bias"]
 
 
 def sigmoid(x):
-    """Compute the logistic function."""
     return 1.0 / (1.0 + np.exp(-x))
 
 

@@ -8,17 +8,14 @@ from support.composed import compose_config
 
 
 def setup_of(*overrides: str) -> RunSetup:
-    """Set up a run."""
     return set_up(parse_config(compose_config(overrides)))
 
 
 def loop_of(*overrides: str, writer=None) -> TrainingLoop:
-    """Return the training loop of a new run."""
     return TrainingLoop(setup_of(*overrides), MultiLogger([]), writer)
 
 
 def trained(*overrides: str) -> TrainingLoop:
-    """Train a run for its whole budget, and return the training loop."""
     loop = loop_of(*overrides)
     loop.train()
     return loop

@@ -12,7 +12,6 @@ from support.programs import train
 
 
 def settings(system, overrides):
-    """Return the single file of a system, and its settings."""
     return eject.script_of(system), eject.settings_of(parse_config(compose_config([f"system={system}", *overrides])))
 
 
@@ -32,7 +31,6 @@ def train_both(system, algorithm, overrides):
 
 
 def assert_same_bits(ours, theirs):
-    """Check that two trees of parameters are the same, bit for bit, and finite."""
     ours, theirs = jax.device_get((ours, theirs))
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(ours))
@@ -45,7 +43,6 @@ def assert_close(ours, theirs, tolerance):
 
 
 def assert_same_returns(system, overrides, tmp_path, rtol=1e-6):
-    """Check that the evaluations of a whole run have the same returns as those of the single file."""
     result = stoix_like.train(system, [*overrides, "logger=silent", "checkpoint.keep=0"], run_dir=tmp_path / "run")
     ours = [record["eval/episode_return_mean"] for record in result.history]
     script, config = settings(system, overrides)

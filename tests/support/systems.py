@@ -16,7 +16,6 @@ SYSTEMS = group_choices("system")
 
 @functools.cache
 def schema(system: str) -> type[SystemConfig]:
-    """Return the class of hyperparameters of a system."""
     module = yaml.safe_load((config_dir() / f"system/{system}.yaml").read_text())["module"]
     return schema_of(import_build(module))
 
@@ -27,12 +26,10 @@ def needs_examples(system: str) -> bool:
 
 
 def takes_discrete(system: str) -> bool:
-    """Return whether a system takes discrete actions."""
     return Discrete in getattr(schema(system), "action_spaces", (Discrete,))
 
 
 def has_replay(system: str) -> bool:
-    """Return whether a system has a replay buffer."""
     return "total_buffer_size" in flat_hints(schema(system))
 
 

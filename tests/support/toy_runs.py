@@ -20,20 +20,17 @@ TOY_RUN = [
 
 
 def train_toy(tmp_path_factory):
-    """Train a run; return its directory."""
     run_dir = tmp_path_factory.mktemp("toy") / "run"
     experiment.run(prepare(parse_config(compose_config(TOY_RUN)), run_dir))
     return run_dir
 
 
 def toy_loop(run_dir, *overrides, keep=2):
-    """Return the training loop of a new run."""
     setup = set_up(parse_config(compose_config([*TOY_RUN, *overrides])))
     return TrainingLoop(setup, MultiLogger([]), checkpoint.Writer(run_dir, keep))
 
 
 def restored(run_dir, *overrides):
-    """Return the training loop of a run that continues from its newest checkpoint."""
     loop = toy_loop(run_dir, *overrides)
     loop.restore(checkpoint.read(run_dir, checkpoint.steps(run_dir)[-1], loop.targets()))
     return loop

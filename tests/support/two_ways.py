@@ -22,12 +22,10 @@ class TwoWays(Environment):
     action_space = Box(-1.0, 1.0, (2,))
 
     def reset(self, key):
-        """See `Environment.reset`."""
         place = jnp.array([-0.9, 0.0]) + jax.random.uniform(key, (2,), minval=-0.01, maxval=0.01)
         return (place, jnp.zeros((), jnp.int32)), restart(Observation(place))
 
     def step(self, key, state, action):
-        """See `Environment.step`."""
         del key
         place, time = jnp.clip(state[0] + SPEED * action, -3.0, 3.0), state[1] + 1
         there = jnp.linalg.norm(place - GOAL) < 0.3

@@ -8,7 +8,6 @@ from support.composed import compose_config
 
 
 def untrained(*overrides):
-    """Return what a policy of a run acts with, and the shared state of its agent before training."""
     setup = set_up_inference(parse_config(compose_config([*overrides])))
     _, timestep = jax.jit(setup.env.reset)(jax.random.split(jax.random.key(0), setup.spec.num_envs))
     return setup, jax.jit(setup.build_system().init)(jax.random.key(1), timestep).shared
