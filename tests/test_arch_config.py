@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from stoix_like.arch_config import HalvingConfig, PBTConfig, PopulationConfig, step_unit
+from stoix_like.arch_config import PBTConfig, PopulationConfig, step_unit
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from support.composed import compose_config
@@ -29,13 +29,6 @@ def arch(*overrides):
 def test_settings_of_a_grid_have_the_same_seeds(changes, expected):
     population = PopulationConfig(**{"size": 4, "hyperparams": {"gamma": [0.9, 0.99]}, "seeds": 1, **changes})
     assert population.is_paired == expected
-
-
-def test_members_are_replaced_only_where_a_period_or_rounds_are_set():
-    one = PopulationConfig(4, None, "zip", 1)
-    assert (one.evolves, one.halves) == (False, False)
-    other = PopulationConfig(4, None, "zip", 1, PBTConfig(every_evals=1), HalvingConfig(rounds=2.0))
-    assert (other.evolves, other.halves) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -67,24 +60,7 @@ def test_devices_that_a_process_needs(overrides, expected):
     assert arch(*overrides).devices_needed == expected
 
 
-def test_every_thread_of_every_acting_device_is_an_actor():
-    assert arch("arch=sebulba", "arch.actor.device_ids=[0,3]", "arch.actor.actor_per_device=4").num_actors == 8
-
-
-@pytest.mark.parametrize(("dtype", "expected"), [("float32", None), ("bfloat16", "bfloat16")])
-def test_torsos_compute_in_the_dtype_of_their_parameters_by_default(dtype, expected):
-    assert arch(f"arch.compute_dtype={dtype}").torso_dtype == expected
-
-
-@pytest.mark.parametrize(
-    ("group", "unit"),
-    [
-        ({"architecture_name": "anakin"}, "env steps"),
-        ({"architecture_name": "offline"}, "gradient steps"),
-        # Of a version that knows more of them.
-        ({"architecture_name": "another"}, "env steps"),
-        ({}, "env steps"),
-    ],
-)
-def test_a_budget_counts_steps_of_environments_unless_none_is_stepped(group, unit):
-    assert step_unit({"arch": group}) == unit
+def test_a_budget_counts_steps_of_environments_unless_none_is_stepped():
+    # `another`: of a version that knows more of them.
+    for name, unit in (("anakin", "env steps"), ("offline", "gradient steps"), ("another", "env steps")):
+        assert step_unit({"arch": {"architecture_name": name}}) == unit

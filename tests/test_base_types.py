@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import Axes, EpisodeMetrics, Observation, SystemConfig, TimeStep
+from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
 
 
 def test_an_episode_starts_after_a_reset_and_after_an_automatic_one():
@@ -24,9 +24,3 @@ def test_axes_average_and_sum_over_all_shards():
         inner = jax.vmap(reduce, axis_name="batch")
         np.testing.assert_array_equal(jax.vmap(inner, axis_name="device")(shards), np.full((2, 2), expected))
         np.testing.assert_array_equal(alone(shards), shards)
-
-
-def test_a_system_has_no_limit_and_no_schedule_unless_it_says_so():
-    config = SystemConfig(rollout_length=4)
-    assert (config.warmup_steps, config.max_steps_per_env, config.schedules(3, 10)) == (0, None, {})
-    config.check(num_envs=3, num_shards=2)

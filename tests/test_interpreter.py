@@ -1,5 +1,3 @@
-"""How the interpreter behaves."""
-
 import pytest
 
 from stoix_like.errors import ConfigError

@@ -102,20 +102,20 @@ def test_make_takes_the_newest_python_that_the_package_supports(tmp_path):
     assert f"{newest} -m venv" in make(tmp_path, "--dry-run").stdout
 
 
-@pytest.mark.slow
-def test_statistics_are_imported_where_they_are_used():
-    code = (
-        "import sys, stoix_like.run.experiment, stoix_like.envs.suites.gymnax;"
-        "print({'scipy.stats', 'pandas', 'wandb'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-
-
-def test_parsing_the_command_line_imports_neither_hydra_nor_jax():
-    code = "import sys, stoix_like.cli; print({'hydra', 'jax', 'numpy'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+@pytest.mark.parametrize(
+    ("imported", "unwanted"),
+    [
+        ("stoix_like.cli", {"hydra", "jax", "numpy"}),
+        pytest.param(
+            "stoix_like.run.experiment, stoix_like.envs.suites.gymnax",
+            {"scipy.stats", "pandas", "wandb"},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_packages_are_imported_where_they_are_used(imported, unwanted):
+    code = f"import sys, {imported}; print({unwanted} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
 
 @pytest.mark.slow

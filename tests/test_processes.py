@@ -25,12 +25,12 @@ SECONDS = 240
 TIMES = ("wall_seconds", "steps_per_second")
 PPO = ("arch.total_num_envs=16", "system.rollout_length=16", "arch.total_timesteps=4096", "arch.num_evaluation=4")
 DQN = (
-    "system=q_learning/ff_dqn",
-    "arch.total_num_envs=16",
-    "system.warmup_steps=32",
-    "system.total_buffer_size=4096",
-    "arch.total_timesteps=3072",
-    "arch.num_evaluation=3",
+    *("system=q_learning/ff_dqn", "arch.total_num_envs=16", "system.warmup_steps=32"),
+    *("system.total_buffer_size=4096", "arch.total_timesteps=3072", "arch.num_evaluation=3"),
+)
+HOST = (
+    *("env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "arch.total_num_envs=4"),
+    *("system.rollout_length=4", "arch.total_timesteps=640", "arch.num_evaluation=2"),
 )
 SHORT = ("arch.num_eval_episodes=4", "arch.max_eval_steps=60", "logger.console.progress_bar=false")
 
@@ -89,19 +89,14 @@ def metrics(run_dir: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
 
 
-def wait_for_checkpoint(run_dir: Path) -> None:
-    """Wait until a run has written its first checkpoint."""
-    deadline = time.monotonic() + SECONDS
-    while not any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def start_until_checkpoint(run_dir: Path, *args: str) -> list[subprocess.Popen[str]]:
     """Start a run of two processes, and wait until it has written its first checkpoint."""
     started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
+    deadline = time.monotonic() + SECONDS
     try:
-        wait_for_checkpoint(run_dir)
+        while not any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
     except BaseException:
         for process in started:
             process.kill()
@@ -110,9 +105,10 @@ def start_until_checkpoint(run_dir: Path, *args: str) -> list[subprocess.Popen[s
 
 
 @pytest.mark.clusters
-def test_two_processes_train_as_one_with_two_devices(tmp_path: Path) -> None:
-    first, second = train(tmp_path / "two", *PPO, processes=2)
-    train(tmp_path / "one", *PPO, "arch.num_devices=2")
+@pytest.mark.parametrize("args", [PPO, HOST], ids=["compiled environments", "environments on the hosts"])
+def test_two_processes_train_as_one_with_two_devices(tmp_path: Path, args: tuple[str, ...]) -> None:
+    first, second = train(tmp_path / "two", *args, processes=2)
+    train(tmp_path / "one", *args, "arch.num_devices=2")
 
     assert metrics(tmp_path / "two") == metrics(tmp_path / "one")
     assert "2 × cpu of 2 processes" in first
@@ -209,25 +205,6 @@ def test_a_signal_to_one_process_saves_and_stops_all(tmp_path: Path) -> None:
     found = finish(start("resume", str(run_dir), processes=2))
     assert [code for code, _ in found] == [0, 0], found
     assert metrics(run_dir) == metrics(tmp_path / "whole")
-
-
-HOST = (
-    *(
-        "env=gymnasium",
-        "env.scenario.name=support.scripted:Scripted-v0",
-        "arch.total_num_envs=4",
-        "system.rollout_length=4",
-    ),
-    *("arch.total_timesteps=640", "arch.num_evaluation=2"),
-)
-
-
-@pytest.mark.clusters
-def test_environments_on_the_hosts_are_stepped_by_the_process_of_their_device(tmp_path: Path) -> None:
-    train(tmp_path / "two", *HOST, processes=2)
-    train(tmp_path / "one", *HOST, "arch.num_devices=2")
-
-    assert metrics(tmp_path / "two") == metrics(tmp_path / "one")
 
 
 @pytest.mark.clusters

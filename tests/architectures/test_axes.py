@@ -7,12 +7,10 @@ import pytest
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes
 from stoix_like.architectures.types import NO_INPUTS, ProgramSpec
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.devices import find_devices, make_mesh
-from stoix_like.run.set_up.setup import set_up
-from support.composed import compose_config
 from support.recorder import recorder_program, start, train
+from support.set_ups import setup_of
 
 
 def test_missing_average_over_shards_raises_when_tracing():
@@ -23,11 +21,7 @@ def test_missing_average_over_shards_raises_when_tracing():
 
 
 def ppo_state(*overrides):
-    setup = set_up(
-        parse_config(
-            compose_config(["network.actor_network.pre_torso.layer_sizes=[8]", "arch.total_timesteps=1e5", *overrides])
-        )
-    )
+    setup = setup_of("network.actor_network.pre_torso.layer_sizes=[8]", "arch.total_timesteps=1e5", *overrides)
     plan, config = setup.plan, setup.config.system
     spec = ProgramSpec(
         1,

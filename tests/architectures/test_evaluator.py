@@ -11,17 +11,19 @@ from support.composed import compose_config
 from support.toys import make_recorder
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-@pytest.mark.parametrize(("scenario", "limit", "length"), [("Pendulum-v1", None, 200), ("Pendulum-v1", 7, 7)])
-def test_every_device_plays_whole_episodes(num_devices, scenario, limit, length):
-    overrides = ["env=gymnax", f"env.scenario.name={scenario}"] + ([f"env.time_limit={limit}"] if limit else [])
-    env = factory.make_eval(parse_config(compose_config(overrides)).env)
-    system = make_recorder(Axes())
-    system = system._replace(
+def pendulum(overrides, num_devices, num_episodes, max_steps):
+    env = factory.make_eval(parse_config(compose_config(["env=gymnax/pendulum", *overrides])).env)
+    system = make_recorder(Axes())._replace(
         eval_act=lambda shared, state, key: (state.carry, jax.numpy.zeros((*state.timestep.reward.shape, 1)), ())
     )
-    evaluate = make_evaluator(lambda _: system, env, make_mesh(find_devices(num_devices)), 5, max_steps=1000)
-    episodes = evaluate({}, {}, jax.random.key(0))
+    evaluate = make_evaluator(lambda _: system, env, make_mesh(find_devices(num_devices)), num_episodes, max_steps)
+    return evaluate({}, {}, jax.random.key(0))
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize(("overrides", "length"), [([], 200), (["env.time_limit=7"], 7)])
+def test_every_device_plays_whole_episodes(num_devices, overrides, length):
+    episodes = pendulum(overrides, num_devices, 5, 1000)
     assert episodes.returns.shape[0] == {1: 5, 2: 6}[num_devices]
     assert (episodes.lengths == length).all()
     # Start states differ, and the returns of Pendulum depend on them.
@@ -40,12 +42,6 @@ def test_only_the_first_episode_of_each_environment_counts():
 
 
 def test_unfinished_episode_stops_at_max_steps():
-    overrides = ["env=gymnax/pendulum", "+env.params.max_steps_in_episode=1000000"]
-    env = factory.make_eval(parse_config(compose_config(overrides)).env)
-    system = make_recorder(Axes())._replace(
-        eval_act=lambda shared, state, key: (state.carry, jax.numpy.zeros((*state.timestep.reward.shape, 1)), ())
-    )
-    evaluate = make_evaluator(lambda _: system, env, make_mesh(find_devices(1)), 3, max_steps=20)
-    episodes = evaluate({}, {}, jax.random.key(0))
+    episodes = pendulum(["+env.params.max_steps_in_episode=1000000"], 1, 3, 20)
     assert (episodes.lengths == 20).all()
     assert not episodes.finished.any()

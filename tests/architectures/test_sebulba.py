@@ -9,15 +9,13 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Observation
-from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support import toys
 from support.algorithms import make_algorithm
 from support.collector import Collector
-from support.composed import compose_config
 from support.scripted import check_sequence
+from support.set_ups import setup_of, trained
 
 LENGTH, ENVS, UPDATES = 5, 4, 6
 RUN = [
@@ -43,7 +41,7 @@ LAYOUTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_learner_receives_the_transitions_that_happened(layout):
-    setup = set_up(parse_config(compose_config([*RUN, *KEEPER, *LAYOUTS[layout], "logger.every_updates=2"])))
+    setup = setup_of(*RUN, *KEEPER, *LAYOUTS[layout], "logger.every_updates=2")
     logger = Collector()
     loop = TrainingLoop(setup, MultiLogger([logger]))
     loop.train()
@@ -98,12 +96,10 @@ def test_vtrace_evaluates_the_current_policy_where_the_first_one_acts(system, co
     The reward is the action, so the value of that policy is 1/2. V-trace converges to the value of the policy
     proportional to min(b, pi), b = 1/2, which for a pi(1) above 1/2 is 1/2 / (1/2 + pi(0)) = 1 / (3 - 2 pi(1)).
     """
-    setup = set_up(parse_config(compose_config([f"system={system[0]}", *system[1:], *BANDIT])))
-    loop = TrainingLoop(setup, MultiLogger([]))
-    loop.train()
-    setup.env.close()
-    setup.eval_env.close()
-    agent, params = make_algorithm(setup), loop.state.shared.params
+    loop = trained(f"system={system[0]}", *system[1:], *BANDIT)
+    loop.setup.env.close()
+    loop.setup.eval_env.close()
+    agent, params = make_algorithm(loop.setup), loop.state.shared.params
     observation = Observation(jnp.ones((1, 1)))
     pi = float(agent.networks.policy(params, observation).prob(jnp.ones((1,), int))[0])
     assert pi > 0.9

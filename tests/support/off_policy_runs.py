@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
-from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import RunSetup, set_up
+from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
-from support.composed import compose_config
+from support.set_ups import setup_of
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[16]",
@@ -28,8 +27,7 @@ def set_up_small(system: str, *overrides: str) -> RunSetup:
     """Set up a run of a system, on the probe `continuous_policy` by default."""
     # CrossQ has no target network.
     small = [override for override in SMALL if system != "sac/ff_crossq" or "tau" not in override]
-    config = compose_config([f"system={system}", "env=probe/continuous_policy", *small, *overrides])
-    return set_up(parse_config(config))
+    return setup_of(f"system={system}", "env=probe/continuous_policy", *small, *overrides)
 
 
 def algorithm(system: str, *overrides: str) -> Any:

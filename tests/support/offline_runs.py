@@ -3,11 +3,9 @@
 import numpy as np
 
 from stoix_like.base_types import Observation
-from stoix_like.config import parse_config
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import write_data
-from stoix_like.run.set_up.setup import set_up
-from support.composed import compose_config
+from support.set_ups import setup_of as setup_of
 
 SMALL = [
     *("arch=offline", "env=gymnax/cartpole", "arch.num_eval_episodes=4", "arch.num_evaluation=8", "logger=silent"),
@@ -31,7 +29,3 @@ def write_cartpole(path, episodes=20, seed=0):
     )
     write_data(path, data.with_statistics())
     return f"system.data={path}"
-
-
-def setup_of(*overrides):
-    return set_up(parse_config(compose_config(overrides)))

@@ -14,14 +14,12 @@ import numpy as np
 import optax
 
 from stoix_like.base_types import Axes, Observation
-from stoix_like.config import parse_config
 from stoix_like.envs import Box, Discrete, Environment
 from stoix_like.envs.environment import restart, transition
 from stoix_like.networks import distributions
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
-from support.composed import compose_config
+from support.set_ups import setup_of
 
 RECORDED = Path(__file__).parents[1] / "parity" / "recorded"
 
@@ -47,7 +45,7 @@ class Spaces(Environment):
 def algorithm(system, *overrides):
     """Return the algorithm of a system for `Spaces`, and its initial shared state."""
     small = ("arch.total_num_envs=4", "arch.num_evaluation=1", "env=own", "env._target_=support.parity.Spaces")
-    setup = set_up(parse_config(compose_config([f"system={system}", *small, *overrides])))
+    setup = setup_of(f"system={system}", *small, *overrides)
     made = make_algorithm(setup, axes=Axes())
     keys = jax.random.split(jax.random.key(0), setup.spec.num_envs)
     return made, jax.jit(lambda keys: made.init(keys[0], setup.env.reset(keys)[1]).shared)(keys)

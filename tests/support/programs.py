@@ -8,14 +8,12 @@ import jax.extend
 import numpy as np
 
 from stoix_like.assembly import inputs_of
-from stoix_like.config import parse_config
 from stoix_like.run.programs.functions import make_keys, run_programs, traced_hyperparams
-from stoix_like.run.set_up.setup import set_up
-from support.composed import compose_config
+from support.set_ups import setup_of
 
 
 def make_program(overrides):
-    setup = set_up(parse_config(compose_config(["arch.num_devices=1", *overrides])))
+    setup = setup_of("arch.num_devices=1", *overrides)
     init, train = itertools.islice(run_programs(setup), 2)
     keys = make_keys(setup)
     program = SimpleNamespace(init=init.function, train=train.function)

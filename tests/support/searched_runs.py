@@ -1,10 +1,8 @@
 """AlphaZero with tiny networks and searches."""
 
 from stoix_like.base_types import Axes
-from stoix_like.config import parse_config
-from stoix_like.run.set_up.setup import set_up
 from support.algorithms import make_algorithm
-from support.composed import compose_config
+from support.set_ups import setup_of
 
 SMALL = [
     *("arch.total_num_envs=4", "arch.num_devices=1", "system.num_simulations=4", "system.evaluation_simulations=4"),
@@ -16,5 +14,5 @@ SMALL = [
 
 def prepare(*overrides):
     """Set up a run of AlphaZero; return the setup, and the algorithm for a single shard."""
-    setup = set_up(parse_config(compose_config(["system=search/ff_az", *SMALL, *overrides])))
+    setup = setup_of("system=search/ff_az", *SMALL, *overrides)
     return setup, make_algorithm(setup, axes=Axes())

@@ -1,14 +1,12 @@
 """Runs of the recording system on a probe environment: 20 updates of 16 steps in intervals of 5."""
 
 from stoix_like.config import parse_config
-from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from support import toys
 from support.composed import compose_config
+from support.set_ups import loop_of
 
 TOY_RUN = [
     *toys.overrides(rollout_length=4),
@@ -26,8 +24,7 @@ def train_toy(tmp_path_factory):
 
 
 def toy_loop(run_dir, *overrides, keep=2):
-    setup = set_up(parse_config(compose_config([*TOY_RUN, *overrides])))
-    return TrainingLoop(setup, MultiLogger([]), checkpoint.Writer(run_dir, keep))
+    return loop_of(*TOY_RUN, *overrides, writer=checkpoint.Writer(run_dir, keep))
 
 
 def restored(run_dir, *overrides):
