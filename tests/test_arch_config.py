@@ -1,5 +1,3 @@
-"""What follows from the budget, the members and the devices of a run."""
-
 import re
 
 import pytest

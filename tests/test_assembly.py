@@ -1,5 +1,3 @@
-"""Systems for training and for acting, and the precision in which they compute."""
-
 import dataclasses
 
 import jax

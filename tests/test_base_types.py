@@ -1,5 +1,3 @@
-"""Time steps, mapped axes and what all systems have in common."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

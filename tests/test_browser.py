@@ -1,4 +1,4 @@
-"""The site and a report in Chromium: links, search, the dark scheme, narrow screens and the console.
+"""The site and a report in Chromium: search, the dark scheme, narrow screens and the console.
 
 Environment variables:
     STOIX_LIKE_SITE: a site that is built already, such as `site` after `make docs`; by default the tests build it.
@@ -15,10 +15,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.parse
-import urllib.request
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +26,7 @@ from support.recorded import write_run
 report = Lazy("stoix_like.lab.analysis.report")
 webdriver = Lazy("selenium.webdriver")
 wait = Lazy("selenium.webdriver.support.wait")
-
 pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parent.parent
 PHONE = 390
 # Names of hosts are not resolved: what a page loads from elsewhere is an error in its console.
@@ -60,22 +54,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-class Links(HTMLParser):
-    """Links and anchors of a page."""
-
-    def __init__(self):
-        super().__init__()
-        self.targets, self.anchors = set(), {""}
-
-    def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
-        self.targets |= {found[name] for name in ("href", "src") if found.get(name)}
-
-
 @contextlib.contextmanager
 def served(directory, index=None):
-    """Serve a directory, and return its address."""
     handler = functools.partial(Handler, directory=directory, index=index)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -87,7 +67,6 @@ def served(directory, index=None):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Build the site, and return its directory and its pages."""
     directory = os.environ.get("STOIX_LIKE_SITE")
     if directory is None:
         directory = tmp_path_factory.mktemp("site")
@@ -105,7 +84,6 @@ def address(site):
 
 @pytest.fixture(scope="module")
 def browser():
-    """Start Chromium."""
     pytest.importorskip("selenium")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and driver):
@@ -127,17 +105,14 @@ def resize(browser, width, height=800, scale=1):
 
 
 def errors(browser):
-    """Return the errors in the console since the last call."""
     return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 def width_of_page(browser):
-    """Return the width that the page scrolls over."""
     return browser.execute_script("return document.scrollingElement.scrollWidth")
 
 
 def wait_for(browser, selector):
-    """Wait for an element that is shown, and return it."""
     elements = functools.partial(browser.find_elements, "css selector", selector)
     return wait.WebDriverWait(browser, 30).until(
         lambda _: next((one for one in elements() if one.is_displayed()), None)
@@ -148,39 +123,6 @@ def save_screenshot(browser, name):
     """Write what the browser shows, where screenshots are asked for."""
     if directory := os.environ.get("STOIX_LIKE_SCREENSHOTS"):
         assert browser.save_screenshot(f"{directory}/{name}.png")
-
-
-def fetch(address):
-    """Return the status of an address, and its text if it is a page."""
-    try:
-        with urllib.request.urlopen(address) as response:
-            is_page = response.headers.get_content_type() == "text/html"
-            return response.status, response.read().decode() if is_page else ""
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, ""
-
-
-def test_every_internal_link_leads_to_a_page_and_an_anchor(site, address):
-    _, pages = site
-    parsed, targets = {}, {}
-    for page in pages:
-        status, text = fetch(address + page)
-        assert status == 200, page
-        parsed[address + page] = links = Links()
-        links.feed(text)
-        for target in links.targets:
-            targets.setdefault(urllib.parse.urljoin(address + page, target), page)
-    internal = {target: page for target, page in targets.items() if target.startswith(address)}
-    statuses = {base: fetch(base)[0] for base in {urllib.parse.urldefrag(target).url for target in internal}}
-    broken = []
-    for target, page in internal.items():
-        base, anchor = urllib.parse.urldefrag(target)
-        index = f"{base}index.html" if base.endswith("/") else base
-        found = statuses[base] == 200 and (index not in parsed or anchor in parsed[index].anchors)
-        broken += [] if found else [(page, target)]
-    assert len(internal) > len(pages)
-    assert broken == []
 
 
 def test_search_finds_a_word_and_opens_the_page(address, browser):

@@ -1,5 +1,3 @@
-"""Tests of the reference, the links, and the code in README and guides."""
-
 import ast
 import functools
 import json
@@ -7,7 +5,6 @@ import os
 import re
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
 import zlib
@@ -62,7 +59,6 @@ def module_name(path):
 
 
 def public_symbols(body, prefix=""):
-    """Yield the names of public functions, classes and methods, from the source."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             # `__call__` documents a flax module; other magic methods are not listed.
@@ -73,15 +69,14 @@ def public_symbols(body, prefix=""):
                 yield from public_symbols(node.body, f"{prefix}{node.name}.")
 
 
-def generate(root, directory, script="gen_reference.py"):
-    """Write the generated pages of a checkout into a directory, and return what the script defines."""
-    config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(root / "docs"))
+def generate(directory, script="gen_reference.py"):
+    """Write the generated pages into a directory, and return what the script defines."""
+    config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(ROOT / "docs"))
     with FilesEditor(get_files(config), config, str(directory)):
-        return runpy.run_path(str(root / "docs" / script))
+        return runpy.run_path(str(ROOT / "docs" / script))
 
 
 def directives(site):
-    """Map each documented module to its page below `reference/`."""
     pages = sorted((site / "reference").rglob("*.md"))
     return {
         name: page.relative_to(site / "reference").as_posix()
@@ -91,7 +86,6 @@ def directives(site):
 
 
 def linked(text):
-    """Return the targets of relative links, without anchors."""
     text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
     targets = re.findall(r"\]\(([^)\s]+)\)", text)
     return [path for path in (target.partition("#")[0] for target in targets if "://" not in target) if path]
@@ -99,9 +93,8 @@ def linked(text):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Generate the pages that are not in `docs`, and return their directory."""
     directory = tmp_path_factory.mktemp("site")
-    generate(ROOT, directory)
+    generate(directory)
     return directory
 
 
@@ -123,7 +116,6 @@ def blocks(page, language):
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
-    """Change to a directory with the files of the guides."""
     files = [
         block
         for page in (OWN_SYSTEM, OWN_ENVIRONMENT, TRAINED_POLICY, SELF_PLAY, GAME, MJX)
@@ -182,41 +174,8 @@ def test_every_config_is_shown_verbatim(site):
     assert [path for path in sources if f"```yaml\n{path.read_text().strip()}\n```" not in texts] == []
 
 
-def test_pages_of_new_modules_and_configs_are_generated(tmp_path):
-    for name in ("__init__", "new", "_hidden", "deep/__init__", "deep/er/__init__", "deep/er/mine", "_private/module"):
-        path = tmp_path / f"stoix_like/{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'"""Module {name}."""')
-    for name in ("config", "system/mine/one", "system/mine/two"):
-        path = tmp_path / f"configs/{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# Config {name}.\nname: {name}\n")
-    for name in ("gen_reference.py", "reference/index.md"):
-        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "docs" / name, tmp_path / "docs" / name)
-    site = tmp_path / "site"
-    generate(tmp_path, site)
-    assert directives(site) == {
-        "stoix_like": "stoix_like.md",
-        "stoix_like.deep": "deep/index.md",
-        "stoix_like.deep.er": "deep/er/index.md",
-        "stoix_like.deep.er.mine": "deep/er/mine.md",
-        "stoix_like.new": "new.md",
-    }
-    assert (site / "reference/SUMMARY.txt").read_text().splitlines() == [
-        "* [Reference](index.md)",
-        "* [stoix_like](stoix_like.md)",
-        "* [deep](deep/index.md)",
-        "    * [er](deep/er/index.md)",
-        "        * [mine](deep/er/mine.md)",
-        "* [new](new.md)",
-    ]
-    assert "- [mine](mine.md): Module deep/er/mine." in (site / "reference/deep/er/index.md").read_text()
-    assert "## mine/two\n\n```yaml\n# Config system/mine/two.\n" in (site / "configuration/system.md").read_text()
-
-
 def test_every_system_is_in_the_table_of_one_family(tmp_path):
-    script = generate(ROOT, tmp_path, "gen_algorithms.py")
+    script = generate(tmp_path, "gen_algorithms.py")
     texts = {page: (tmp_path / f"algorithms/{page}.md").read_text() for page in script["PAGES"]}
     assert sorted(texts) == [page.stem for page in ALGORITHMS]
     rows = [row for text in texts.values() for row in re.findall(r"^\| `.*\|$", text, re.MULTILINE)]

@@ -1,5 +1,3 @@
-"""Hints in errors."""
-
 import re
 from pathlib import Path
 

@@ -7,7 +7,6 @@ from stoix_like.foreign_keys import foreign_keys, tables
 
 @pytest.fixture(scope="module")
 def hyperparameters():
-    """The keys of all systems."""
     files = [OmegaConf.load(config_dir() / "system" / f"{system}.yaml") for system in group_choices("system")]
     return {f"system.{key}" for file in files for key in file}
 

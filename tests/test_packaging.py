@@ -1,5 +1,3 @@
-"""What the package declares: each import has its dependency, and the source distribution passes its own tests."""
-
 import ast
 import importlib.metadata
 import os

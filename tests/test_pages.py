@@ -1,5 +1,3 @@
-"""Tests of what pages name: scripts and extras."""
-
 import re
 import tomllib
 from pathlib import Path
@@ -12,12 +10,10 @@ PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT /
 
 
 def scripts(text):
-    """Return the files and directories below `scripts/` that a text names."""
     return re.findall(r"(?<![\w/])scripts/[\w./-]*\w", text)
 
 
 def section(text, title):
-    """Return the text of a section of the second level."""
     return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
 
 

@@ -1,5 +1,3 @@
-"""Runs on several hosts: real processes of one CPU device each, which communicate over the network."""
-
 from __future__ import annotations
 
 import json
@@ -67,7 +65,6 @@ def start(
 
 
 def finish(started: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
-    """Return the exit code and the output of each process."""
     try:
         outputs = [process.communicate(timeout=SECONDS)[0] for process in started]
     finally:
@@ -77,20 +74,17 @@ def finish(started: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
 
 
 def train(run_dir: Path, *args: str, processes: int = 1) -> list[str]:
-    """Train until the end; return the output of each process."""
     found = finish(start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=processes))
     assert [code for code, _ in found] == [0] * processes, found
     return [output for _, output in found]
 
 
 def metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the records of a run without those that depend on time."""
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
 
 
 def start_until_checkpoint(run_dir: Path, *args: str) -> list[subprocess.Popen[str]]:
-    """Start a run of two processes, and wait until it has written its first checkpoint."""
     started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
     deadline = time.monotonic() + SECONDS
     try:

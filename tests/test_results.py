@@ -83,14 +83,12 @@ def write_run(directory, overrides=(), finals=(1.0,), bests=None, **summary):
 
 
 def write_diverged(directory, *arguments):
-    """Write a run whose training diverged after an evaluation."""
     run = write_run(directory, *arguments)
     (run / "summary.json").unlink()
     (run / "failure.txt").write_text("training diverged in update 7")
 
 
 def cells(text):
-    """Return the rows of the table as dictionaries."""
     head, _, *lines = (line for line in text.splitlines() if line.startswith("|"))
     titles = [title.strip() for title in head.strip("|").split("|")]
     return [dict(zip(titles, (cell.strip() for cell in line.strip("|").split("|")), strict=True)) for line in lines]
@@ -309,14 +307,6 @@ def test_the_page_has_the_published_returns_as_they_are(tmp_path):
     assert page.read_text() == text
 
 
-@pytest.mark.parametrize("given", [[], ["--into", "page.md"], ["--reference", "returns.yaml"]])
-def test_without_runs_a_page_and_references_are_needed(given, capsys):
-    with pytest.raises(SystemExit) as exit_code:
-        results.main(given)
-    assert exit_code.value.code == 2
-    assert "give --reference and --into" in capsys.readouterr().err
-
-
 def test_missing_unfinished_and_damaged_runs_are_refused(tmp_path, capsys):
     good = write_run(tmp_path / "good", finals=(1.0,))
     write_run(tmp_path / "unfinished/run")
@@ -416,11 +406,6 @@ def test_defaults_of_systems_whose_runs_failed_are_named(defaults, tmp_path, mon
     with pytest.raises(SystemExit, match="the runs of sac/ff_sac, vpg/ff_a2c failed"):
         defaults.main([*arguments, "sac/ff_sac", "vpg/ff_a2c"])
     assert capsys.readouterr().out.endswith(table)
-
-
-def test_a_table_of_defaults_without_runs_is_refused(defaults, tmp_path):
-    with pytest.raises(SystemExit, match="holds no finished run of ppo/ff_ppo: leave out --table"):
-        defaults.main([str(tmp_path), "--systems", "ppo/ff_ppo", "--table"])
 
 
 @pytest.mark.slow

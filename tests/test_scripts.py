@@ -1,5 +1,3 @@
-"""Scripts: the benchmark measures speed and writes the tables of the documentation."""
-
 import dataclasses
 import importlib
 import importlib.metadata
@@ -23,7 +21,6 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    """The modules of the benchmark by name."""
     monkeypatch.syspath_prepend(ROOT / "scripts/benchmark")
     # Compile quickly; the measured speed does not matter here.
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -328,7 +325,6 @@ def test_differences_of_the_parity_tests_enter_their_rows():
 
 @pytest.fixture
 def byte_check(monkeypatch):
-    """The module of the byte check."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
     yield importlib.import_module("byte_check")
     for name in ("byte_check", "tiny_runs", "tiny_data"):
@@ -336,7 +332,6 @@ def byte_check(monkeypatch):
 
 
 def plans(cases):
-    """Plan runs, of cases by name, without compiling."""
     configs = {name: parse_config(compose_config(overrides)) for name, overrides in cases.items()}
     return {name: make_plan(config, config.arch.num_devices) for name, config in configs.items()}
 

@@ -1,5 +1,3 @@
-"""Signals that arrive before training, while a signal is answered, and after the last check."""
-
 import contextlib
 import os
 import signal

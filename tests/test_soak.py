@@ -1,5 +1,3 @@
-"""The soak test: its helpers, and one try of each kind."""
-
 import json
 import os
 import random
@@ -30,7 +28,6 @@ SOME = {
 
 @pytest.fixture
 def modules(monkeypatch):
-    """The modules of the soak test by name."""
     monkeypatch.syspath_prepend(SCRIPTS)
     names = ("soak", "tiny_runs", *KINDS)
     yield {name: __import__(name) for name in names}

@@ -1,5 +1,3 @@
-"""Tests of the promises of `docs/stability.md` that no other file tests."""
-
 import importlib
 import inspect
 import re
@@ -13,7 +11,6 @@ NAMES = Path(__file__).with_name("stable_names.txt").read_text().splitlines()
 
 
 def named(path):
-    """Import an object by its path."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 

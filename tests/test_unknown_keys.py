@@ -1,5 +1,3 @@
-"""Answers to keys and choices that do not exist."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""Tests of the file of weights."""
-
 from pathlib import Path
 
 import numpy as np

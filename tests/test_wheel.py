@@ -1,5 +1,3 @@
-"""The wheel, and the package as the Dockerfile installs it, launched from an empty directory."""
-
 import json
 import os
 import shutil

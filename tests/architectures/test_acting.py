@@ -1,5 +1,3 @@
-"""Actions that are replaced at random, or get noise."""
-
 from types import SimpleNamespace
 
 import jax

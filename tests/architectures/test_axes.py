@@ -1,5 +1,3 @@
-"""Averages over shards and devices."""
-
 import jax
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""Sums over finished episodes."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Matches of nim, whose results are known."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Programs have other forms on accelerators, with the same results up to rounding."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""Tests of rollouts with automatic resets."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,5 +1,3 @@
-"""The state of a program: one copy of what is shared, a part for each shard, and buffers that training takes over."""
-
 import pytest
 
 from support.recorder import recorder_program, start, train

@@ -1,5 +1,3 @@
-"""Updates: warm-up, sums over an interval, non-finite values."""
-
 from types import SimpleNamespace
 
 import jax

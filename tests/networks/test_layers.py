@@ -1,11 +1,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from stoix_like.errors import ConfigError
 from stoix_like.networks.layers import NoisyLinear
-from stoix_like.networks.utils import parse_initializer
 from support.compiled import run
 
 KEY = jax.random.key(0)
@@ -30,24 +27,6 @@ class TestNoisyLinear:
         noisy = jax.jit(jax.vmap(lambda key: layer.apply(params, x, rngs={"noise": key})))
         variance = noisy(jax.random.split(KEY, 20_000)).var()
         np.testing.assert_allclose(variance, (2 / np.pi * 5 + np.sqrt(2 / np.pi)) / 8, rtol=0.05)
-
-    def test_initialisers_are_found_by_name(self):
-        layer = NoisyLinear(3, kernel_init="orthogonal", bias_init="ones")
-        params = jax.jit(layer.init)(KEY, jnp.ones(3))["params"]
-        np.testing.assert_allclose(params["kernel"] @ params["kernel"].T, np.eye(3), atol=1e-5)
-        np.testing.assert_array_equal(params["bias"], 1.0)
-
-    @pytest.mark.parametrize(
-        ("name", "hint"),
-        [
-            ("lecun_normal(0.5)", "lecun_normal takes no numbers"),
-            ("orthogonal(1, 0)", "orthogonal takes one number, its scale"),
-            ("constant", "constant takes one number, its value"),
-        ],
-    )
-    def test_numbers_that_an_initialiser_does_not_take_are_refused(self, name, hint):
-        with pytest.raises(ConfigError, match=hint):
-            parse_initializer(name)
 
     def test_use_bias_false_creates_no_bias(self):
         layer = NoisyLinear(3, use_bias=False)

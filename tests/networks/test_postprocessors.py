@@ -9,18 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.networks import dueling, heads, postprocessors, resnet, torso
+from stoix_like.networks import postprocessors
 from stoix_like.networks.layers import StackedRNN
 from support.compiled import run
 
 KEY = jax.random.key(0)
 BOUNDS = (-2.0, 6.0)
-
-
-def test_dueling_heads_and_residual_torsos_are_the_same_classes():
-    for name in ("DuelingQNetwork", "DistributionalDuelingQNetwork", "NoisyDistributionalDuelingQNetwork"):
-        assert getattr(dueling, name) is getattr(heads, name)
-    assert (resnet.ResNetTorso, resnet.VisualResNetTorso) == (torso.ResNetTorso, torso.VisualResNetTorso)
 
 
 def test_ranges_match_hand_computed_values():

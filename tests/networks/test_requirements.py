@@ -30,7 +30,6 @@ from stoix_like.networks.requirements import (
     unused_dropout,
 )
 from stoix_like.networks.torso import BatchRenormMLPTorso, MLPTorso, NoisyMLPTorso
-from support.systems import schema
 
 ATOMS = ("num_atoms", "vmin", "vmax")
 
@@ -48,8 +47,6 @@ class NormalisedValues:
 
 
 class OwnHead(ScalarCriticHead):
-    """A head that declares nothing."""
-
     outputs: ClassVar = None
     num_atoms: int = 3
 
@@ -72,8 +69,6 @@ def places(torso):
 
 
 PLACES = list(places(MLPTorso((4,))))
-
-
 C51_HEAD = DistributionalDiscreteQNetwork(2, 0.0, 5, -1.0, 1.0)
 NOISY_HEAD = NoisyDistributionalDuelingQNetwork(2, 0.0, 5, -1.0, 1.0, (4,))
 
@@ -120,18 +115,6 @@ def test_recurrent_networks_have_no_noise():
     recurrent = networks(DiscreteQNetworkHead(2), rnn_layer=MLPTorso((4,)), post_torso=NoisyMLPTorso((4,)))
     with pytest.raises(MisfitError, match=r"^network\.actor_network\.post_torso=NoisyMLPTorso has noisy layers"):
         check_networks(recurrent, requiring(noisy_layers=True, recurrent=True), "mine")
-
-
-@pytest.mark.parametrize(
-    ("system", "draws"),
-    [
-        *((f"q_learning/ff_{name}", True) for name in ("c51", "ddqn", "dqn", "dqn_reg", "iqn", "mdqn", "qr_dqn")),
-        *(("q_learning/ff_rainbow", True), ("q_learning/ff_pqn", False), ("search/ff_mz", False)),
-    ],
-)
-def test_noisy_torsos_fit_the_feed_forward_systems_of_the_dqn_family(system, draws):
-    """Their `act` and `losses` alone pass the rng collection `noise`."""
-    assert getattr(schema(system), "noisy_layers", False) is draws
 
 
 def test_networks_of_latent_states_take_no_entries_of_observations():

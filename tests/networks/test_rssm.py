@@ -5,6 +5,7 @@ import pytest
 
 from stoix_like.networks.rssm import RSSM, Latent
 from support.platforms import take_accelerator_forms
+from support.recurrent_references import sigmoid
 
 MODEL = RSSM(deterministic_size=4, hidden_size=3, num_classes=2, num_latents=2, num_blocks=2)
 
@@ -15,14 +16,9 @@ def _apply(model, latent, action, tokens):
     return deterministic, model.prior(deterministic), model.posterior(deterministic, model.embed_tokens(tokens))
 
 
-def _sigmoid(x):
-    return 1.0 / (1.0 + np.exp(-x))
-
-
 def _activate(x, norm):
-    """Normalise by the root mean square, then silu."""
     x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-4) * norm["scale"]
-    return x * _sigmoid(x)
+    return x * sigmoid(x)
 
 
 def _layer(x, params):
@@ -55,7 +51,7 @@ def test_the_cell_and_its_latents_match_numpy(accelerator, monkeypatch):
     x = inputs @ p["from_inputs"]["kernel"] + _blocks(state, p["from_block"]).reshape(5, 4)
     reset, candidate, update = np.split(_blocks(_activate(x, p["joined_norm"]), p["gates"]), 3, axis=-1)
     reset, candidate, update = (gate.reshape(5, 4) for gate in (reset, candidate, update))
-    candidate, update = np.tanh(_sigmoid(reset) * candidate), _sigmoid(update - 1.0)
+    candidate, update = np.tanh(sigmoid(reset) * candidate), sigmoid(update - 1.0)
     deterministic = update * candidate + (1.0 - update) * state
     prior = _layer(_layer(deterministic, p["prior_layers_0"]), p["prior_layers_1"])
     x = deterministic @ p["posterior_in"]["kernel"] + p["posterior_in"]["bias"]

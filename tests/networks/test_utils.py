@@ -28,9 +28,20 @@ def test_initialisers_are_found_by_name():
     assert parse_initializer(jax.nn.initializers.zeros) is jax.nn.initializers.zeros
 
 
-@pytest.mark.parametrize("name", ["orthogonl", "orthogonal(x)", "normal(1, 2, 3, 4, 5)", "", "orthogonal(1"])
-def test_invalid_initialisers_are_refused(name):
-    with pytest.raises(ConfigError, match="initialiser"):
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        *(
+            (name, "initialiser")
+            for name in ("orthogonl", "orthogonal(x)", "normal(1, 2, 3, 4, 5)", "", "orthogonal(1")
+        ),
+        ("lecun_normal(0.5)", "lecun_normal takes no numbers"),
+        ("orthogonal(1, 0)", "orthogonal takes one number, its scale"),
+        ("constant", "constant takes one number, its value"),
+    ],
+)
+def test_invalid_initialisers_are_refused(name, hint):
+    with pytest.raises(ConfigError, match=hint):
         parse_initializer(name)
 
 

@@ -21,6 +21,11 @@ SMALL = [
     *("system.rollout_length=4", "system.epochs=4", "system.warmup_steps=16"),
     *("system.total_buffer_size=2048", "system.total_batch_size=64", "system.tau=0.05"),
 ]
+# Of recurrent systems.
+SEQUENCES = [
+    *("system.sequence_period=4", "system.burn_in_length=1", "system.sequence_length=4", "system.warmup_steps=64"),
+    *(f"network.{name}_network.rnn_layer.hidden_state_dim=8" for name in ("actor", "q")),
+]
 
 
 def set_up_small(system: str, *overrides: str) -> RunSetup:

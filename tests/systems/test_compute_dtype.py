@@ -14,16 +14,15 @@ from stoix_like.composition import group_choices
 from stoix_like.config import parse_config
 from stoix_like.envs import Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.loggers import MultiLogger
 from stoix_like.networks import torso as torsos
 from stoix_like.networks.base import ScannedRNN
 from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
 from support import disco
 from support.composed import compose_config
 from support.programs import equations
 from support.selections import first, select
+from support.set_ups import trained
 from support.systems import needs_examples
 
 # One system of each family, and those with memory.
@@ -149,7 +148,5 @@ def test_only_what_comes_before_the_head_gets_the_dtype_and_has_to_take_it():
 
 @pytest.mark.learn
 def test_ppo_learns_cart_pole_in_bfloat16():
-    config = compose_config(["system=ppo/ff_ppo", "env=gymnax/cartpole", "arch.compute_dtype=bfloat16"])
-    loop = TrainingLoop(set_up(parse_config(config)), MultiLogger([]))
-    loop.train()
+    loop = trained("system=ppo/ff_ppo", "env=gymnax/cartpole", "arch.compute_dtype=bfloat16")
     assert loop.summary()["absolute/episode_return_mean"] > 450

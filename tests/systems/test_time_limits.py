@@ -81,7 +81,6 @@ class Chain(probes.Probe):
 
 
 def expected(gamma):
-    """Return the values of the six states."""
     v1 = 1.0 / (1.0 - gamma**2)
     return np.array([-1.0 + gamma * v1, v1, gamma * v1, -1.0 + gamma, 1.0, 0.0])
 
@@ -110,7 +109,6 @@ def in_sequences(network, params):
 
 
 def recurrent_state_values(networks, shared, hyperparams):
-    """Compute the values of the states in the sequences 0, 1, 2."""
     built = make_recurrent_networks(networks, 1)
     return in_sequences(built.critic, built.critic_params(shared.params)).T.ravel()
 
@@ -426,7 +424,6 @@ CASES = {
         recurrent_q_values,
     ),
 }
-
 RECURRENT_CONTINUOUS = [
     *(override for override in CONTINUOUS if "noise_correlation" not in override),
     *("+env.kwargs.optional_limit=true", "arch.total_timesteps=16000", "system.rollout_length=8", "system.epochs=16"),

@@ -305,9 +305,3 @@ def test_paths_that_select_nothing_are_refused(path):
     if not isinstance(path, tuple):
         with pytest.raises(ValueError, match=words):
             rs.get_clip_config_for_path(rs.NestClippingConfig(((path, 2.0),)), ("a",))
-
-
-def test_axis_names_convert_to_a_list():
-    assert rs.convert_pmap_axes_names(None) is None
-    assert rs.convert_pmap_axes_names("batch") == ["batch"]
-    assert rs.convert_pmap_axes_names(("device", "batch")) == ["device", "batch"]

@@ -45,13 +45,10 @@ def test_shapes_that_differ_are_refused(layout, arrays, message):
         check_shapes(layout, arrays)
 
 
-@pytest.mark.parametrize("shape", [(3,), (4, 3), (7, 4, 3), (1, 4, 3)])
-def test_last_axes_that_agree_are_accepted(shape):
-    check_last_axes("x", shape, (4, 3), 1, "y")
-
-
 @pytest.mark.parametrize("shape", [(), (4,), (1, 3), (4, 1, 3)])
 def test_last_axes_that_differ_are_refused(shape):
+    for fitting in ((3,), (4, 3), (7, 4, 3), (1, 4, 3)):
+        check_last_axes("x", fitting, (4, 3), 1, "y")
     last = r"\(3,\)" if len(shape) < 2 else r"\(4, 3\)"
     with pytest.raises(
         ValueError, match=rf"^x\.shape={re.escape(str(shape))} must end with {last}, the last axes of y$"

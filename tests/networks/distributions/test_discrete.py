@@ -13,8 +13,6 @@ from stoix_like.networks.distributions import (
 from support.compiled import Compiled, run
 
 KEY = jax.random.key(0)
-
-
 LOGITS = jnp.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]])
 
 
@@ -51,12 +49,6 @@ class TestCategorical:
 
     def test_log_prob_outside_of_the_support_is_minus_infinity(self):
         np.testing.assert_array_equal(Categorical(logits=LOGITS).log_prob(jnp.asarray([-1, 3])), -jnp.inf)
-
-    def test_exactly_one_of_logits_and_probs_is_required(self):
-        with pytest.raises(ValueError, match="exactly one"):
-            Categorical()
-        with pytest.raises(ValueError, match="exactly one"):
-            Categorical(logits=LOGITS, probs=LOGITS)
 
     def test_sampling_does_not_normalise(self):
         jaxpr = str(jax.make_jaxpr(lambda logits, key: Categorical(logits=logits).sample(seed=key))(LOGITS, KEY))
@@ -100,12 +92,6 @@ class TestEpsilonGreedy:
         pi = EpsilonGreedy(jnp.asarray([1.0, 2.0, 2.0]), 0.0)
         np.testing.assert_allclose(pi.probs, [0.0, 1.0, 0.0])
         assert pi.mode() == 1
-
-    def test_indexing_keeps_mode_and_preferences(self):
-        pi = EpsilonGreedy(LOGITS, 1.0)[0]
-        assert isinstance(pi, EpsilonGreedy)
-        assert pi.mode() == 2
-        np.testing.assert_array_equal(pi.preferences, LOGITS[0])
 
 
 class TestDiscreteValued:

@@ -13,24 +13,14 @@ from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import chained_torsos
 from stoix_like.networks.from_config.modules import build_networks, choices
-from stoix_like.networks.heads import (
-    BetaDistributionHead,
-    DeterministicHead,
-    NormalAffineTanhDistributionHead,
-)
+from stoix_like.networks.heads import BetaDistributionHead, DeterministicHead, NormalAffineTanhDistributionHead
 from stoix_like.networks.inputs import DictInput, EmbeddingActionInput, TorsoInput
 from stoix_like.networks.torso import MLPTorso
 from support.network_files import config
 
 KEY = jax.random.key(0)
-
-
 DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))
-
-
 BOUNDED, UNBOUNDED = Box(-2.0, 2.0, (2,)), Box(-np.inf, np.inf, (2,))
-
-
 HEADS = "stoix_like.networks.heads."
 
 
@@ -128,11 +118,6 @@ def test_errors_name_the_key(changes, message):
         build_networks(config(**changes), DISCRETE)
     assert str(caught.value).startswith("network.")
     assert "\n" not in str(caught.value)
-
-
-def test_lists_of_convolutions_must_have_the_same_length():
-    with pytest.raises(ConfigError, match=r"network\.actor_network\.pre_torso=.*strides=\[1\]: use lists of the same"):
-        build_networks(config("cnn", actor_network__pre_torso__strides=[1]), DISCRETE)
 
 
 class Custom(nn.Module):

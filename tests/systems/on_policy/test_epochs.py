@@ -82,11 +82,3 @@ def test_minibatches_that_gather_images_have_the_same_rows(monkeypatch):
     take_accelerator_forms(monkeypatch)
     gathered, _ = minibatch_epochs(learn, jnp.zeros(4), batch, key, sizes)
     np.testing.assert_array_equal(gathered, shuffled)
-
-
-def test_steps_on_replay_may_use_neither_keys_nor_counts():
-    last, metrics = replay_epochs(
-        lambda carry, *_: (carry + 1.0, {"carry": carry}), jnp.zeros(()), jax.random.key(0), 3
-    )
-    assert float(last) == 3.0
-    assert float(metrics["carry"]) == 1.0

@@ -12,16 +12,12 @@ SMALL = [
 ]
 
 
-def set_up_small(*overrides):
-    return setup_of(*SMALL, *overrides)
-
-
 def flat(params):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(params))])
 
 
 def test_gradients_of_policy_and_value_reach_one_shared_torso():
-    algorithm = make_algorithm(set_up_small("network=mlp_shared"))
+    algorithm = make_algorithm(setup_of(*SMALL, "network=mlp_shared"))
     step = timestep([0, 0], [False, False])
     observation = step.observation._replace(agent_view=jnp.ones((2, 4)))
     params = jax.jit(algorithm.init)(jax.random.key(0), step._replace(observation=observation)).shared.params
@@ -34,7 +30,7 @@ def test_gradients_of_policy_and_value_reach_one_shared_torso():
 
 def test_policy_and_value_pass_through_one_shared_torso_once():
     """A torso of one layer and two heads have three products of matrices; one by one, they have four."""
-    networks = make_algorithm(set_up_small("network=mlp_shared")).networks
+    networks = make_algorithm(setup_of(*SMALL, "network=mlp_shared")).networks
     observation = timestep([0, 0], [False, False]).observation._replace(agent_view=jnp.ones((2, 4)))
     params = networks.init(jax.random.key(0), observation)
 

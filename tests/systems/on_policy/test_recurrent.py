@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import ActorCriticHiddenStates, Agent, Observation, Trajectory, Transition
-from stoix_like.loggers import MultiLogger
 from stoix_like.networks import utils
 from stoix_like.networks.base import RecurrentCritic
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal
 from stoix_like.systems.on_policy.recurrent import Sequences
+from support.accumulator import column
 from support.algorithms import make_algorithm
 from support.resumed import assert_resumed_equals_whole
-from support.set_ups import setup_of
+from support.set_ups import loop_of, setup_of, trained
 
 NETWORKS = [
     f"network.{name}_network.{part}"
@@ -30,8 +29,7 @@ SMALL = [*NETWORKS, *SIZES]
 
 
 def training_loop(*overrides, writer=None, networks=NETWORKS):
-    setup = setup_of(*networks, *SIZES, *overrides)
-    return TrainingLoop(setup, MultiLogger([]), writer)
+    return loop_of(*networks, *SIZES, *overrides, writer=writer)
 
 
 class Same(nn.Module):
@@ -54,11 +52,6 @@ class SumCell(nn.Module):
     @nn.nowrap
     def initialize_carry(self, rng, input_shape):
         return jnp.zeros(input_shape)
-
-
-def column(values, dtype=jnp.float32):
-    """Return the values as `[T, 1]`, the steps of one environment."""
-    return jnp.asarray(values, dtype)[:, None]
 
 
 OBSERVATIONS, SUCCESSORS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0], [2.0, 4.0, 100.0, 16.0, 200.0, 64.0]
@@ -116,7 +109,6 @@ def test_values_of_successors_continue_from_the_state_of_their_step(agent):
 
 
 def example(views, env="env=probe/value"):
-    """Return what an agent reads of a time step to initialise itself."""
     setup = setup_of(*SMALL, "system=ppo/rec_ppo", env)
     _, timestep = setup.env.reset(jax.random.split(jax.random.key(0), views.shape[1]))
     return timestep._replace(observation=Observation(views[0]))
@@ -188,9 +180,7 @@ def test_only_memory_repeats_the_first_cue(system, cell_type, expected):
     budget = ["arch.total_timesteps=65536", "arch.total_num_envs=16", "system.rollout_length=16"]
     rates = ["system.actor_lr=1e-2", "system.critic_lr=1e-2", "arch.num_eval_episodes=256"]
     overrides = [*RUN, *budget, *rates, *(recurrent if cell_type else ())]
-    setup = setup_of(f"system={system[0]}", *system[1:], "env=probe/repeat_first", *overrides)
-    loop = TrainingLoop(setup, MultiLogger([]))
-    loop.train()
+    loop = trained(f"system={system[0]}", *system[1:], "env=probe/repeat_first", *overrides)
     assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(expected, abs=0.12 if expected < 1 else 0.05)
 
 

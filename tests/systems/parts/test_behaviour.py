@@ -50,10 +50,3 @@ def test_targets_fall_with_the_distance_at_the_successor():
     behaviour = make_behaviour(BehaviourDistance(critic_bc_coef=0.5), UNIT, Axes())
     q_t = jnp.asarray([[1.0, 2.0], [3.0, 4.0]])
     np.testing.assert_allclose(behaviour.target(q_t, jnp.zeros((2, 2)), batch()), [[0.5, 1.5], [3.0, 4.0]])
-
-
-def test_without_weights_nothing_changes():
-    behaviour = make_behaviour(BehaviourDistance(), UNIT, Axes())
-    q = jnp.asarray([1.0, -3.0])
-    assert behaviour.actor_loss(q, q[:, None], batch()) == 1.0
-    assert behaviour.target(q, q, batch()) is q

@@ -41,13 +41,6 @@ def test_the_penalty_of_discrete_actions_is_a_soft_maximum():
     np.testing.assert_allclose(found, [5 + first, 7 + second], rtol=1e-6)
 
 
-def test_without_a_weight_nothing_changes():
-    losses = jnp.ones(3)
-    assert make_penalty(Conservatism())(losses, None, None) is losses
-    assert make_sampled_penalty(SampledConservatism(), SPACE)(losses, None, None, None, None, None) is losses
-    assert make_sampled_penalty(None, SPACE)(losses, None, None, None, None, None) is losses
-
-
 @pytest.mark.parametrize("system", ["ff_dqn", "ff_ddqn"])
 def test_the_weight_of_the_penalty_has_its_effect_on_discrete_actions(system):
     """Losses with the weight 2 are those with the weight 1, and the penalty, log sum exp - q, once more."""

@@ -3,12 +3,10 @@ import jax.numpy as jnp
 import pytest
 
 from stoix_like.base_types import Axes, RolloutState
-from stoix_like.config import parse_config
 from stoix_like.networks.distributions import EpsilonGreedy
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.parts.epsilon_greedy import choose_action
 from support.algorithms import make_algorithm
-from support.composed import compose_config
+from support.set_ups import setup_of
 
 KEY = jax.random.key(0)
 
@@ -20,8 +18,7 @@ KEY = jax.random.key(0)
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
 def test_greedy_recurrent_policies_draw_no_random_numbers(system, epsilon):
     """But where evaluations explore; traces alone, which nothing compiles."""
-    config = compose_config([f"system=q_learning/{system}", f"system.evaluation_epsilon={epsilon}"])
-    setup = set_up(parse_config(config))
+    setup = setup_of(f"system=q_learning/{system}", f"system.evaluation_epsilon={epsilon}")
     algorithm = make_algorithm(setup, axes=Axes())
 
     def state_and_shared(keys):

@@ -5,7 +5,7 @@ import optax
 import pytest
 
 from stoix_like.base_types import Axes
-from stoix_like.systems.parts.kl_rate import FIXED, KLRate, make_kl_rate
+from stoix_like.systems.parts.kl_rate import KLRate, make_kl_rate
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,3 @@ def test_steps_have_the_adapted_rate_and_the_state_of_the_optimiser():
         half, states[1] = rule.apply(optim, jnp.asarray(0.5)).update(grads, states[1])
         np.testing.assert_allclose(half["w"], 0.5 * whole["w"], rtol=1e-6)
     jax.tree.map(np.testing.assert_array_equal, *states)
-
-
-def test_without_a_desired_divergence_nothing_is_measured_or_kept():
-    assert make_kl_rate(KLRate(), 1e-3, Axes()) is FIXED
-    optim = optax.sgd(1.0)
-    assert FIXED.init() == ()
-    assert FIXED.measure(None, None) == {}
-    assert FIXED.apply(optim, ()) is optim

@@ -91,13 +91,6 @@ def test_statistics_start_from_those_of_recorded_data():
         np.testing.assert_allclose((found.mean[0], found.std[0]), (np.mean(views), np.std(views)), rtol=1e-5)
 
 
-def test_without_a_scale_rewards_stay_as_they_are():
-    scaler = make_return_scaler(scaling(False), GAMMA, 1.0, Axes())
-    assert scaler.init_returns(2) == ()
-    assert scaler.update((), (), None) == ((), ())
-    assert scaler.apply((), 3.0) == 3.0
-
-
 def test_shards_share_the_statistics():
     rewards = jax.random.normal(jax.random.key(0), (5, 4))
     none = np.zeros((5, 4))

@@ -48,13 +48,6 @@ def test_labels_are_the_most_likely_actions():
     assert np.array_equal(teacher.actions(VIEWS), [[1, 0], [0, 0], [1, 1]])
 
 
-def test_without_a_teacher_nothing_changes():
-    taught = lessons(teacher=None)
-    assert taught.init() == ()
-    assert taught.ask((), VIEWS, None) == ((), ())
-    assert taught.add(1.0, {}, None, ()) == (1.0, {})
-
-
 def test_labels_are_actions_as_the_environment_takes_them():
     """A most likely action of 3 and -1 in a space from -2 to 2, whose environment clips it."""
     space = Box(-2.0, 2.0, (1,))

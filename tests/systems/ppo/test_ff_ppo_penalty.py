@@ -13,8 +13,6 @@ from support.resumed import assert_resumed_equals_whole
 from support.set_ups import setup_of
 
 HEAD = "network.actor_network.action_head._target_"
-
-
 RATE = ["system=ppo/ff_ppo_penalty", "system.desired_kl=0.01", "system.decay_learning_rates=false"]
 
 

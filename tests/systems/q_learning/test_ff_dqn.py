@@ -1,5 +1,3 @@
-"""Tests of the Q-learning systems; `test_time_limits` tests the values that they learn."""
-
 from types import SimpleNamespace
 
 import jax

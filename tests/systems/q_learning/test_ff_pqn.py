@@ -1,5 +1,3 @@
-"""Tests of PQN; `test_time_limits` tests the values that it learns."""
-
 from types import SimpleNamespace
 
 import jax.numpy as jnp

@@ -1,5 +1,3 @@
-"""Tests of continuous PQN; `test_time_limits` tests the values that it learns."""
-
 import dataclasses
 from types import SimpleNamespace
 
@@ -9,14 +7,11 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import ActorCriticParams, Axes, Observation, RolloutState, Trajectory, Transition
-from stoix_like.config import parse_config
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
 from stoix_like.systems.q_learning.q_types import ContinuousPQNTransition
 from support.algorithms import make_algorithm
-from support.composed import compose_config
 from support.off_policy_runs import timestep
-from support.programs import train
+from support.set_ups import setup_of
 
 SHARED = OnPolicyShared(ActorCriticParams((), ()), (), (), updates=jnp.zeros((), jnp.int32))
 
@@ -24,8 +19,7 @@ SHARED = OnPolicyShared(ActorCriticParams((), ()), (), (), updates=jnp.zeros((),
 @pytest.fixture(scope="module")
 def algorithm():
     overrides = ["system=q_learning/ff_pqn_continuous", "env=gymnax/pendulum", "env.rescale_actions=false"]
-    config = compose_config([*overrides, "system.normalize_observations=false"])
-    return make_algorithm(set_up(parse_config(config)), axes=Axes())
+    return make_algorithm(setup_of(*overrides, "system.normalize_observations=false"), axes=Axes())
 
 
 def constant(algorithm, **hyperparams):
@@ -111,11 +105,3 @@ def test_the_noise_is_annealed_and_evaluation_has_none(algorithm):
 def test_actions_with_noise_stay_within_the_bounds(algorithm):
     _, action, _ = constant(algorithm, exploration_noise=100.0).act(SHARED, at_zero(2), jax.random.key(0))
     assert jnp.abs(action).tolist() == [[2.0], [2.0]]
-
-
-@pytest.mark.slow
-def test_two_updates_report_the_noise():
-    overrides = ["system=q_learning/ff_pqn_continuous", "env=gymnax/pendulum", "arch.total_num_envs=4"]
-    setup, state = train([*overrides, "system.rollout_length=4", "arch.total_timesteps=32"])
-    assert setup.plan.num_updates == 2
-    assert int(state.shared.updates) == 2

@@ -1,5 +1,3 @@
-"""Tests of REPPO; `test_time_limits` tests the values that it learns."""
-
 import dataclasses
 import math
 from types import SimpleNamespace
@@ -10,13 +8,11 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation, Trajectory, Transition
-from stoix_like.loggers import MultiLogger
 from stoix_like.networks.distributions import Categorical
-from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.reppo.reppo_types import REPPOTransition
 from support.algorithms import make_algorithm
 from support.off_policy_runs import random_batch, timestep
-from support.set_ups import setup_of
+from support.set_ups import setup_of, trained
 
 SMALL = [
     *("system=reppo/ff_reppo", "env=probe/continuous_policy", "arch.compile_cache=false", "arch.absolute_metric=false"),
@@ -27,13 +23,8 @@ SMALL = [
 ]
 
 
-def set_up_small(*overrides):
-    return setup_of(*SMALL, *overrides)
-
-
 def algorithm(*overrides):
-    """Return the algorithm object and the state of a new agent, for a single shard."""
-    reppo = make_algorithm(set_up_small(*overrides), axes=Axes())
+    reppo = make_algorithm(setup_of(*SMALL, *overrides), axes=Axes())
     return reppo, jax.jit(reppo.init)(jax.random.key(0), timestep([0], [False])).shared
 
 
@@ -41,8 +32,7 @@ def algorithm(*overrides):
 @pytest.mark.parametrize("layout", [["arch.num_devices=1"], ["arch.num_devices=2", "arch.update_batch_size=2"]])
 def test_the_policy_probe_is_learned(layout):
     fast = ["system.actor_lr=1e-2", "system.q_lr=1e-2", "arch.total_timesteps=40960"]
-    loop = TrainingLoop(set_up_small(*fast, "system.normalize_observations=true", *layout), MultiLogger([]))
-    loop.train()
+    loop = trained(*SMALL, *fast, "system.normalize_observations=true", *layout)
     assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(0.0, abs=0.05)
 
 
@@ -92,7 +82,7 @@ def test_multipliers_rise_where_their_constraint_is_violated_and_fall_elsewhere(
 def test_discrete_values_are_expectations_over_all_actions():
     """Policy (1/4, 3/4), values 1 and 5: 4; the entropy is (1/4) log 4 + (3/4) log(4/3) = 0.5623."""
     overrides = ["system=reppo/ff_reppo_discrete", "env=probe/policy"]
-    reppo = make_algorithm(set_up_small(*overrides))
+    reppo = make_algorithm(setup_of(*SMALL, *overrides))
     q, logits = jnp.asarray([[1.0, 5.0]]), jnp.arange(6.0).reshape(1, 2, 3)
     output = SimpleNamespace(preferences=q), logits, jnp.zeros((1, 3))
     policy = Categorical(probs=jnp.asarray([[0.25, 0.75]]))

@@ -1,5 +1,3 @@
-"""Tests of CrossQ; `test_time_limits` tests the values that it learns."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -18,14 +18,11 @@ from stoix_like.utils.loss import sac_actor_loss, sac_critic_loss
 from support.off_policy_runs import algorithm, equal, random_batch, timestep, trained
 
 UNMASKED = Observation(jnp.zeros((1, 1)))
-
-
 FAST = ["system.actor_lr=1e-2", "system.q_lr=1e-2", "system.alpha_lr=1e-2"]
 
 
 @pytest.fixture(scope="module")
 def run():
-    """Train a short run with a learned temperature."""
     return trained("sac/ff_sac", *FAST, "arch.total_timesteps=16000", "arch.num_devices=1")
 
 
@@ -72,8 +69,15 @@ def test_losses_equal_those_of_the_paper(run):
 
 
 def test_target_entropy_scales_with_the_action_range():
-    """The target is -1 nat on [-1, 1]; in a range k times as wide, the same policy has log k nats more."""
-    assert algorithm("sac/ff_sac").target_entropy(UNMASKED) == pytest.approx(-1.0)
+    """The target is -1 nat on [-1, 1]; in a range k times as wide, the same policy has log k nats more.
+
+    Unbounded actions have unit 1, like those in [-1, 1]: the target is -1 nat for each of two dimensions.
+    """
+    narrow = algorithm("sac/ff_sac")
+    assert narrow.target_entropy(UNMASKED) == pytest.approx(-1.0)
+    for bound in (1.0, np.inf):
+        of_two = dataclasses.replace(narrow, action_space=Box(-bound, bound, (2,)))
+        assert float(of_two.target_entropy(UNMASKED)) == -2.0
     wide = ["env=gymnax/pendulum", "env.rescale_actions=false"]
     # Torques are in [-2, 2].
     assert algorithm("sac/ff_sac", *wide).target_entropy(UNMASKED) == pytest.approx(-1.0 + math.log(2.0))
@@ -166,10 +170,3 @@ def test_discrete_sac_solves_the_policy_probe():
         "system.target_entropy_scale=0.2",
     )
     assert run.history[-1]["eval/episode_return_mean"] == 1.0
-
-
-def test_target_entropy_of_unbounded_actions():
-    """Unbounded actions have unit 1, like those in [-1, 1]: the target is -1 nat for each of two dimensions."""
-    for bound in (1.0, np.inf):
-        sac = dataclasses.replace(algorithm("sac/ff_sac"), action_space=Box(-bound, bound, (2,)))
-        assert float(sac.target_entropy(Observation(jnp.zeros((1, 1))))) == -2.0

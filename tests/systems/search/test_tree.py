@@ -3,25 +3,6 @@ import pytest
 
 from stoix_like.base_types import SearchOutput
 from stoix_like.systems.search.tree import expected_value
-from support.set_ups import setup_of
-
-AZ = ["system=search/ff_az", "arch.num_devices=1"]
-
-
-def prepare(*overrides):
-    return setup_of(*AZ, *overrides)
-
-
-@pytest.mark.slow
-def test_a_depth_that_simulations_can_reach_is_accepted():
-    assert prepare("system.num_simulations=4", "system.max_depth=4").config.system.search.max_depth == 4
-    deeper = prepare("system.num_simulations=4", "system.evaluation_simulations=8", "system.max_depth=8")
-    assert deeper.config.system.search.max_depth == 8
-
-
-def test_other_systems_have_no_model():
-    assert prepare("system=ppo/ff_ppo").spec.model is None
-    assert prepare().spec.model is not None
 
 
 def test_the_expected_value_is_that_of_the_policy_that_was_found():

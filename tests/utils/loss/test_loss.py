@@ -8,16 +8,7 @@ import pytest
 
 from stoix_like.utils import loss as ls
 from support.compiled import run
-from support.every_loss import (
-    CASES,
-    A,
-    B,
-    C,
-    K,
-    arrays_of,
-    random_arrays,
-    total,
-)
+from support.every_loss import CASES, A, B, C, K, arrays_of, random_arrays, total
 
 by_case = pytest.mark.parametrize("name", CASES)
 
@@ -61,7 +52,6 @@ def _numbers(case):
 
 @functools.cache
 def _loss(name):
-    """Return the loss of a case, whose numbers are constants of the program."""
     case = CASES[name]
     return jax.jit(lambda *arrays: case(*arrays, *case.numbers))(*arrays_of(case))
 

@@ -75,11 +75,3 @@ def test_munchausen_loss_matches_hand_computed_values():
 def test_sampled_cql_penalty_matches_hand_computed_values():
     penalty = ls.sampled_cql_penalty(jnp.full((S, 1), 3.0), jnp.full((S, 1), -LOG2), jnp.full(1, 3.0))
     np.testing.assert_allclose(penalty, LOG2, rtol=1e-5)
-
-
-def test_losses_per_example_match_hand_computed_values():
-    # Errors 1 and 3: half their squares are 1/2 and 9/2.
-    v_tm1, target, zeros = jnp.array([0.0, 1.0]), jnp.array([1.0, 4.0]), jnp.zeros(2)
-    arguments = (v_tm1, target, zeros, zeros, 0.0)
-    np.testing.assert_allclose(ls.td_learning_per_example(*arguments), [0.5, 4.5])
-    assert ls.td_learning(*arguments) == 2.5

@@ -1,5 +1,4 @@
 from types import SimpleNamespace
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +9,12 @@ from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Tra
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.utils.replay import ReplayConfig, end_episodes, frames, make_replay
+from support.replayed import Prioritised
 from support.set_ups import setup_of
 
 NUM_ENVS, K = 3, 3
 # Two channels per frame.
 SHAPE = (2, 1, 2 * K)
-
-
-class Prioritised(ReplayConfig):
-    prioritised: ClassVar[bool] = True
 
 
 def make(stacked, schema=ReplayConfig, **values):
