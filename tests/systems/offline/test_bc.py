@@ -8,7 +8,6 @@ import pytest
 
 from stoix_like.base_types import Axes, SystemSpec
 from stoix_like.config import parse_config
-from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.networks.distributions import Categorical, Deterministic, Independent
 from stoix_like.networks.from_config.modules import build_networks
@@ -16,7 +15,7 @@ from stoix_like.networks.requirements import DETERMINISTIC_POLICY, STOCHASTIC_PO
 from stoix_like.systems.offline.anakin import bc
 from stoix_like.systems.parts.teacher import Teacher
 from support.composed import compose_config
-from support.replayed import NUM_ENVS, SIX, steps, view
+from support.replayed import NUM_ENVS, SIX, first, steps, view
 
 
 @pytest.fixture
@@ -47,8 +46,7 @@ def with_head(clone, outputs):
 
 @pytest.mark.slow
 def test_a_teacher_labels_what_the_clone_visits(clone):
-    timestep = jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), restart(view(0.0)))
-    agent = clone.observe(clone.init(jax.random.key(0), timestep), steps(*SIX))
+    agent = clone.observe(clone.init(jax.random.key(0), first(view(0.0))), steps(*SIX))
     assert np.all(np.asarray(clone.draw(agent.local, jax.random.key(1)).action) == 2)
     update = jax.jit(clone.update)
     losses = []
